@@ -1,0 +1,1 @@
+"""Pure decisions: no network, no environment, no clock that is not given."""

@@ -1,0 +1,213 @@
+"""What training hands to the service: a directory that is verified before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from tokenizers import Tokenizer
+
+from router_service.core.cost import ArmProfile, Price
+from router_service.core.errors import ArtifactError, SwitchcraftError
+from router_service.core.messages import Conversation, parse_conversation
+from router_service.core.packing import PackingSpec
+from router_service.core.selection import parse_policy
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+CANARIES = "canary.jsonl"
+
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Predict = Callable[[Sequence[Conversation]], Sequence[Sequence[float]]]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Measure(_Frozen):
+    """A measured number with its standard error, and how many queries it was measured on."""
+
+    value: float
+    stderr: float
+    n: int = Field(ge=1)
+
+
+class FrontierPoint(_Frozen):
+    """What a policy measured on held-out queries: accuracy, and USD a query."""
+
+    policy: str
+    accuracy: Measure
+    cost_usd: Measure
+
+
+class Encoder(_Frozen):
+    """Which encoder the router was fine-tuned from, and how large it is."""
+
+    name: str
+    parameters: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    layers: int = Field(ge=1)
+
+
+class Provenance(_Frozen):
+    """Where an artifact comes from; enough to make it again."""
+
+    created: str
+    commit: str
+    config: str = Field(description="The training configuration, as YAML.")
+    seed: int
+    data_sha256: str = Field(description="Over all files that were read, in order of path.")
+    versions: Mapping[str, str]
+
+
+class Manifest(_Frozen):
+    """All that changes the model's input or the meaning of its output."""
+
+    schema_version: int
+    name: str
+    arms: tuple[str, ...] = Field(min_length=1)
+    encoder: Encoder
+    packing: PackingSpec
+    policies: Mapping[str, str] = Field(description="Rules by name; `default` is one of them.")
+    profile: Mapping[str, ArmProfile]
+    frontier: tuple[FrontierPoint, ...] = ()
+    metrics: Mapping[str, Measure] = Field(default_factory=dict)
+    provenance: Provenance
+    models: Mapping[str, str] = Field(description="Graph file by device: `cpu`, `cuda`.")
+    canary_tolerance: Probability = 0.02
+    files: Mapping[str, str] = Field(description="SHA-256 of every other file, by name.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Manifest:
+        if self.schema_version != SCHEMA_VERSION:
+            raise ValueError(f"schema version {self.schema_version}; this is {SCHEMA_VERSION}")
+        if len(set(self.arms)) != len(self.arms):
+            raise ValueError("an arm is named twice")
+        if set(self.profile) != set(self.arms):
+            raise ValueError("the profile's arms are not the manifest's arms")
+        if "default" not in self.policies:
+            raise ValueError("there is no policy named 'default'")
+        for rule in self.policies.values():
+            try:
+                parse_policy(rule)
+            except SwitchcraftError as exc:
+                raise ValueError(str(exc)) from exc
+        missing = {*self.models.values(), TOKENIZER, CANARIES} - set(self.files)
+        if missing:
+            raise ValueError(f"no hash for {sorted(missing)}")
+        return self
+
+    def costs_usd(self, prices: Mapping[str, Price] | None = None) -> tuple[float, ...]:
+        """Return the profiled cost of a request for each arm, (arms,), at `prices` where given."""
+        prices = prices or {}
+        return tuple(self.profile[arm].cost_usd(prices.get(arm)) for arm in self.arms)
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A request whose probabilities, by arm, were recorded when the artifact was exported."""
+
+    conversation: Conversation
+    probabilities: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A loaded and verified artifact directory."""
+
+    directory: Path
+    manifest: Manifest
+    tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, directory: Path) -> Artifact:
+        """Read the manifest and verify every file's hash; raises ArtifactError naming the file."""
+        manifest = _read_manifest(directory / MANIFEST)
+        for name, digest in manifest.files.items():
+            _verify(directory / name, digest)
+        path = directory / TOKENIZER
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as exc:  # the library raises plain Exception
+            raise ArtifactError(path, f"is not a tokenizer that loads: {exc}") from exc
+        return cls(directory, manifest, tokenizer)
+
+    def model_path(self, device: str) -> Path:
+        """Return the graph for a device, the CPU's where there is none of its own."""
+        models = self.manifest.models
+        name = models.get(device) or models.get("cpu")
+        if name is None:
+            raise ArtifactError(self.directory / MANIFEST, f"names no graph for {device!r}")
+        return self.directory / name
+
+    def canaries(self) -> Iterator[Canary]:
+        """Read the canaries; raises ArtifactError where a line does not parse."""
+        path = self.directory / CANARIES
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            try:
+                row = orjson.loads(line)
+                yield Canary(parse_conversation(row["request"]), row["probabilities"])
+            except (ValueError, KeyError, TypeError, SwitchcraftError) as exc:
+                raise ArtifactError(path, f"line {number} is not a canary: {exc}") from exc
+
+    def check_canaries(self, predict: Predict) -> None:
+        """Replay the canaries; raises ArtifactError where a probability is off."""
+        path = self.directory / CANARIES
+        canaries = list(self.canaries())
+        rows = predict([canary.conversation for canary in canaries])
+        for number, (canary, row) in enumerate(zip(canaries, rows, strict=True), start=1):
+            for arm, got in zip(self.manifest.arms, row, strict=True):
+                wanted = canary.probabilities[arm]
+                if not abs(got - wanted) <= self.manifest.canary_tolerance:  # true for NaN
+                    raise ArtifactError(
+                        path, f"line {number}, arm {arm!r}: probability {got:.4f}, not {wanted:.4f}"
+                    )
+
+
+def save_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest last and in one step: a directory with a manifest is complete."""
+    path = directory / MANIFEST
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
+    partial.replace(path)
+
+
+def file_hashes(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file in a directory but its manifest, by name."""
+    paths = sorted(path for path in directory.iterdir() if path.name != MANIFEST)
+    return {path.name: sha256(path) for path in paths}
+
+
+def sha256(path: Path) -> str:
+    """Return a file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except OSError as exc:
+        raise ArtifactError(path, f"cannot be read: {exc.strerror}") from exc
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the manifest"
+        raise ArtifactError(path, f"is not a manifest: {where}: {first['msg']}") from exc
+
+
+def _verify(path: Path, digest: str) -> None:
+    try:
+        found = sha256(path)
+    except OSError as exc:
+        raise ArtifactError(path, f"cannot be read: {exc.strerror}") from exc
+    if found != digest:
+        raise ArtifactError(
+            path, f"is damaged: its SHA-256 is {found[:12]}..., the manifest says {digest[:12]}..."
+        )

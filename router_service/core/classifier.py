@@ -1,0 +1,63 @@
+"""ONNX session: packed conversations -> probabilities (batch, arms)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from router_service.core.errors import ArtifactError
+from router_service.core.packing import Packed
+
+PROVIDERS = {
+    "cpu": ["CPUExecutionProvider"],
+    "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
+}
+
+
+class Classifier:
+    """Runs an artifact's graph; may be shared by threads, and releases the GIL while it runs."""
+
+    def __init__(
+        self, model_path: Path, *, arms: int, device: str = "cpu", threads: int | None = None
+    ) -> None:
+        """Load the graph; raises ArtifactError where it does not load or fit the arms."""
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads or min(4, os.cpu_count() or 1)
+        # Spinning worker threads would take the core that the event loop needs.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        try:
+            self._session = ort.InferenceSession(
+                str(model_path), sess_options=options, providers=PROVIDERS[device]
+            )
+        except Exception as exc:  # the runtime's own classes are not exported
+            raise ArtifactError(model_path, f"is not a graph that loads: {exc}") from exc
+        self._inputs = {node.name for node in self._session.get_inputs()}
+        output_arms = self._session.get_outputs()[0].shape[-1]
+        if output_arms != arms:
+            raise ArtifactError(model_path, f"has {output_arms} outputs for {arms} arms")
+
+    def predict(self, packed: Sequence[Packed]) -> NDArray[np.float32]:
+        """Return the probability that each arm answers correctly, (len(packed), arms).
+
+        Rows run one at a time: a dynamically quantized graph scales its activations over the
+        whole batch, and a decision must not depend on its neighbours.
+        """
+        rows = [self._session.run(None, self._feed(row))[0] for row in packed]
+        result: NDArray[np.float32] = np.concatenate(rows)
+        return result
+
+    def _feed(self, row: Packed) -> dict[str, NDArray[np.generic]]:
+        ids = np.asarray([row.token_ids], dtype=np.int64)  # (1, tokens)
+        feed: dict[str, NDArray[np.generic]] = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+        }
+        if "features" in self._inputs:
+            feed["features"] = np.asarray([row.features], dtype=np.float32)  # (1, features)
+        return feed

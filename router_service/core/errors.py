@@ -1,0 +1,128 @@
+"""The one error tree of the service and of training.
+
+Each class carries its facts as attributes; `api.errors` alone turns them into HTTP answers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SwitchcraftError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class InvalidRequestError(SwitchcraftError):
+    """A client's request that cannot be served as it is.
+
+    `param` is the path of the offending field as OpenAI writes it (`tools[0].function.name`),
+    `code` is OpenAI's machine-readable code, or ours where they have none.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, str | None]:
+        """Return the error as OpenAI writes it (API reference: "Error codes")."""
+        return {
+            "message": self.message,
+            "type": "invalid_request_error",
+            "param": self.param,
+            "code": self.code,
+        }
+
+
+class BodyTooLargeError(InvalidRequestError):
+    """A request body over the configured limit, in bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(
+            f"The request body is larger than this gateway's limit of {limit_bytes} bytes. "
+            "Send a smaller request, or ask the operator to raise server.max_body_bytes.",
+            code="request_too_large",
+        )
+        self.limit_bytes = limit_bytes
+
+
+class ModelNotFoundError(InvalidRequestError):
+    """A request for a model that the configuration does not name."""
+
+    def __init__(self, model: str, known: tuple[str, ...]) -> None:
+        super().__init__(
+            f"The model {model!r} does not exist here. Known models: {', '.join(known)}.",
+            param="model",
+            code="model_not_found",
+        )
+        self.model = model
+        self.known = known
+
+
+class PolicyError(InvalidRequestError):
+    """A routing policy that does not parse, or that the artifact does not define."""
+
+    def __init__(self, policy: str, problem: str, *, param: str = "model") -> None:
+        super().__init__(
+            f"The policy {policy!r} is not usable: {problem}.", param=param, code="invalid_policy"
+        )
+        self.policy = policy
+        self.problem = problem
+
+
+class NotFoundError(SwitchcraftError):
+    """Something asked for by its identifier is not here (any more)."""
+
+    def __init__(self, kind: str, identifier: str) -> None:
+        super().__init__(f"No {kind} {identifier!r} is known here; it may have expired.")
+        self.kind = kind
+        self.identifier = identifier
+
+
+class ArtifactError(SwitchcraftError):
+    """An artifact that is missing, damaged or of another schema version."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class ConfigError(SwitchcraftError):
+    """A configuration that cannot be used; `where` is the dotted path inside the file."""
+
+    def __init__(self, source: str, where: str, problem: str) -> None:
+        super().__init__(f"{source}: {where}: {problem}" if where else f"{source}: {problem}")
+        self.source = source
+        self.where = where
+        self.problem = problem
+
+
+class UpstreamError(SwitchcraftError):
+    """An upstream that gave no usable answer: it could not be reached, or it timed out."""
+
+    def __init__(self, model: str, problem: str, *, timed_out: bool = False) -> None:
+        super().__init__(f"The upstream of model {model!r} {problem}.")
+        self.model = model
+        self.problem = problem
+        self.timed_out = timed_out
+
+
+class StoreError(SwitchcraftError):
+    """Shared state that cannot be reached; requests go on without it."""
+
+    def __init__(self, operation: str, problem: str) -> None:
+        super().__init__(f"The store could not {operation}: {problem}.")
+        self.operation = operation
+        self.problem = problem
+
+
+class DataError(SwitchcraftError):
+    """A row of training data that does not parse: its file, its line, and the reason."""
+
+    def __init__(self, path: Path, line: int | None, problem: str) -> None:
+        super().__init__(f"{path}:{line}: {problem}" if line else f"{path}: {problem}")
+        self.path = path
+        self.line = line
+        self.problem = problem

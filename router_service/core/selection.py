@@ -1,0 +1,101 @@
+"""Probabilities + costs + policy -> one arm, with the reason (paper, section 3.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from router_service.core.errors import PolicyError
+
+
+class Reason(StrEnum):
+    """Why an arm was chosen."""
+
+    THRESHOLD = "threshold"
+    """The cheapest of the arms predicted correct."""
+    DRIFT = "drift"
+    """The cheapest of the arms within delta of the most probable one."""
+    ARGMAX = "argmax"
+    """No arm was predicted correct: the most probable one."""
+    UNREAD = "unread"
+    """Part of the request could not be read: the most probable arm for what could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The cheapest arm with probability >= theta; the most probable where none is."""
+
+    theta: float
+
+    def __str__(self) -> str:
+        return f"theta={self.theta:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The cheapest arm within delta of the highest probability (appendix on thresholding)."""
+
+    delta: float
+
+    def __str__(self) -> str:
+        return f"drift={self.delta:g}"
+
+
+Policy = Threshold | Drift
+
+_RULES: dict[str, type[Policy]] = {"theta": Threshold, "drift": Drift}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The chosen arm's index, and why."""
+
+    arm: int
+    reason: Reason
+
+
+def parse_policy(text: str, *, param: str = "model") -> Policy:
+    """Read `theta=0.5` or `drift=0.1`; raises PolicyError, naming `param` as where it stood."""
+    rule, _, number = text.partition("=")
+    if rule.strip() not in _RULES:
+        raise PolicyError(text, "write theta=P or drift=P with P from 0 to 1", param=param)
+    try:
+        value = float(number)
+    except ValueError as exc:
+        raise PolicyError(text, f"{number!r} is not a number", param=param) from exc
+    if not 0.0 <= value <= 1.0:  # false for NaN too
+        raise PolicyError(text, f"{number} is outside 0 to 1", param=param)
+    return _RULES[rule.strip()](value)
+
+
+def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy) -> Selection:
+    """Choose among arms given in one order: probabilities and expected costs, (arms,) each.
+
+    Equal costs are decided by the higher probability, then by the earlier arm.
+    """
+    best = most_probable(probabilities, costs_usd)
+    match policy:
+        case Threshold(theta):
+            floor, reason = theta, Reason.THRESHOLD
+        case Drift(delta):
+            # 1e-9: p_max - delta in floats must not cut an arm that is exactly delta away.
+            floor, reason = probabilities[best] - delta - 1e-9, Reason.DRIFT
+    passing = [arm for arm, p in enumerate(probabilities) if p >= floor]
+    if not passing:
+        return Selection(best, Reason.ARGMAX)
+    cheapest = min(passing, key=lambda arm: (costs_usd[arm], -probabilities[arm], arm))
+    return Selection(cheapest, reason)
+
+
+def most_probable(probabilities: Sequence[float], costs_usd: Sequence[float]) -> int:
+    """Return the arm with the highest probability; of equal ones the cheapest, then the first.
+
+    Raises ValueError where there is no arm, or a probability is not a number.
+    """
+    if not probabilities or any(math.isnan(p) for p in probabilities):
+        raise ValueError(f"not a probability for every arm: {list(probabilities)}")
+    return min(
+        range(len(probabilities)), key=lambda arm: (-probabilities[arm], costs_usd[arm], arm)
+    )

@@ -1,0 +1,98 @@
+"""Pack -> classify -> price -> select, as one Decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from router_service.core.artifact import Artifact
+from router_service.core.classifier import Classifier
+from router_service.core.cost import Price
+from router_service.core.errors import PolicyError
+from router_service.core.messages import Conversation
+from router_service.core.packing import Packer
+from router_service.core.selection import (
+    Policy,
+    Reason,
+    Selection,
+    most_probable,
+    parse_policy,
+    select,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The arm chosen for one conversation, and all that it was chosen by."""
+
+    arm: str
+    probabilities: Mapping[str, float]
+    cost_usd: Mapping[str, float]
+    policy: str
+    reason: Reason
+    packed_tokens: int
+
+
+class Router:
+    """Decides for conversations; holds one loaded artifact, and may be shared by threads."""
+
+    def __init__(
+        self, artifact: Artifact, *, device: str = "cpu", prices: Mapping[str, Price] | None = None
+    ) -> None:
+        """Load the artifact's model; `prices` replaces the profile's list prices by arm."""
+        self.artifact = artifact
+        self.arms: tuple[str, ...] = artifact.manifest.arms
+        self._packer = Packer(artifact.manifest.packing, artifact.tokenizer)
+        self._classifier = Classifier(artifact.model_path(device), arms=len(self.arms))
+        self._costs_usd = artifact.manifest.costs_usd(prices or {})
+
+    @classmethod
+    def load(
+        cls, directory: Path, *, device: str = "cpu", prices: Mapping[str, Price] | None = None
+    ) -> Router:
+        """Load and verify an artifact directory, canaries included; raises ArtifactError."""
+        router = cls(Artifact.load(directory), device=device, prices=prices)
+        router.artifact.check_canaries(router.probabilities)
+        return router
+
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+        """Resolve a policy by name (`economy`) or rule (`theta=0.5`); None is the default one.
+
+        Raises PolicyError, naming `param` as the field that it was asked in.
+        """
+        named = self.artifact.manifest.policies
+        rule = named.get(text or "default")
+        if rule is None and "=" not in (text or ""):
+            known = ", ".join(sorted(named))
+            raise PolicyError(text or "", f"known names are {known}", param=param)
+        return parse_policy(rule or text or "", param=param)
+
+    def probabilities(self, conversations: Sequence[Conversation]) -> list[list[float]]:
+        """Return the probability that each arm is correct, (conversations, arms)."""
+        packed = [self._packer.pack(conversation) for conversation in conversations]
+        rows: list[list[float]] = self._classifier.predict(packed).tolist()
+        return rows
+
+    def decide(self, conversation: Conversation, policy: Policy | None = None) -> Decision:
+        """Choose the arm for one conversation; CPU-bound, so call it off the event loop."""
+        policy = policy or self.policy()
+        packed = self._packer.pack(conversation)
+        probabilities = self._classifier.predict([packed])[0].tolist()
+        selection = self._select(conversation, probabilities, policy)
+        return Decision(
+            arm=self.arms[selection.arm],
+            probabilities=dict(zip(self.arms, probabilities, strict=True)),
+            cost_usd=dict(zip(self.arms, self._costs_usd, strict=True)),
+            policy=str(policy),
+            reason=selection.reason,
+            packed_tokens=len(packed.token_ids),
+        )
+
+    def _select(
+        self, conversation: Conversation, probabilities: Sequence[float], policy: Policy
+    ) -> Selection:
+        if conversation.unread:
+            # A probability for half a request is no ground to save money on.
+            return Selection(most_probable(probabilities, self._costs_usd), Reason.UNREAD)
+        return select(probabilities, self._costs_usd, policy)

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible provider that plays any model offline."""

@@ -1,0 +1,187 @@
+"""An answer -> the bytes of OpenAI's Chat Completions API, whole or as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from router_service.core.errors import InvalidRequestError
+from router_service.core.messages import Json
+from router_service.sandbox.answers import Answer, Call, Kind
+from router_service.sandbox.schemas import mapping
+
+MAX_COPIES = 128
+"""The greatest `n`, as with OpenAI."""
+
+FRAGMENT_CHARACTERS = 16
+"""How much of a text or of arguments one event carries; OpenAI sends about a token, 4 of them."""
+
+DONE = b"data: [DONE]\n\n"
+_CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a request and its answer, approximate: a token for every 4 bytes of JSON or text.
+
+    The prompt counts the messages, the tools and the response format as JSON, and the answer its
+    text, or the names and the arguments of its calls; both are at least 1.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as OpenAI writes it."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Everything that the bytes of an answer depend on; `created` is in Unix seconds."""
+
+    completion_id: str
+    created: int
+    model: str
+    answer: Answer
+    copies: int
+    usage: Usage | None
+    include_usage: bool
+
+    def body(self) -> bytes:
+        """Return the whole answer, a `chat.completion`."""
+        choice = {
+            "message": _message(self.answer),
+            "logprobs": None,
+            "finish_reason": self.answer.finish_reason,
+        }
+        choices = [{"index": index, **choice} for index in range(self.copies)]
+        head = self._head("chat.completion")
+        usage = {} if self.usage is None else {"usage": self.usage.to_json()}
+        return orjson.dumps({**head, "choices": choices, **usage})
+
+    def events(self) -> Iterator[bytes]:
+        """Yield the events of a stream of `chat.completion.chunk`, the last one `[DONE]`."""
+        announces_usage = self.include_usage and self.usage is not None
+        head = self._head("chat.completion.chunk")
+        tail: dict[str, Json] = {"usage": None} if announces_usage else {}
+        for index in range(self.copies):
+            for delta, reason in _deltas(self.answer):
+                choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+                yield _event({**head, "choices": [choice], **tail})
+        if announces_usage and self.usage is not None:
+            yield _event({**head, "choices": [], "usage": self.usage.to_json()})
+        yield DONE
+
+    def _head(self, kind: str) -> dict[str, Json]:
+        return {
+            "id": self.completion_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": "sandbox",
+        }
+
+
+def count_usage(prompt: bytes, answer: Answer, copies: int) -> Usage:
+    """Count the tokens of an encoded prompt and of its answers, as `Usage` says."""
+    written = len((answer.text or "").encode())
+    written += sum(len((call.name + call.payload).encode()) for call in answer.calls)
+    return Usage(_tokens(len(prompt)), copies * _tokens(written))
+
+
+def read_copies(body: Mapping[str, Json]) -> int:
+    """Return `n`, the number of choices asked for; raises InvalidRequestError."""
+    copies = body.get("n")
+    if copies is None:
+        return 1
+    if isinstance(copies, bool) or not isinstance(copies, int) or not 1 <= copies <= MAX_COPIES:
+        raise InvalidRequestError(
+            f"Invalid value for 'n': expected a whole number from 1 to {MAX_COPIES}.",
+            param="n",
+            code="invalid_value",
+        )
+    return copies
+
+
+def read_include_usage(body: Mapping[str, Json]) -> bool:
+    """Return whether a stream is to end with its usage."""
+    return mapping(body.get("stream_options")).get("include_usage") is True
+
+
+def error_body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
+    """Return an error as OpenAI writes it."""
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return orjson.dumps({"error": error})
+
+
+def _event(value: Mapping[str, Json]) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def _tokens(count_bytes: int) -> int:
+    return max(1, -(-count_bytes // _CHARACTERS_PER_TOKEN))
+
+
+def _message(answer: Answer) -> dict[str, Json]:
+    message: dict[str, Json] = {
+        "role": "assistant",
+        "content": answer.text,
+        "refusal": None,
+        "annotations": [],
+    }
+    if answer.finish_reason == "function_call":
+        message["function_call"] = _inner(answer.calls[0], answer.calls[0].payload)
+    elif answer.calls:
+        message["tool_calls"] = [_entry(call, call.payload) for call in answer.calls]
+    return message
+
+
+def _deltas(answer: Answer) -> Iterator[tuple[Json, str | None]]:
+    """Yield what each event adds to a choice, and with the last one why the choice ended."""
+    first = {"role": "assistant", "content": None if answer.calls else "", "refusal": None}
+    yield first, None
+    for fragment in _fragments(answer.text or ""):
+        yield {"content": fragment}, None
+    for index, call in enumerate(answer.calls):
+        for delta in _call_deltas(index, call):
+            yield delta, None
+    yield {}, answer.finish_reason
+
+
+def _call_deltas(index: int, call: Call) -> Iterator[Json]:
+    """Yield a call's head without its payload, and then the payload in fragments."""
+    if call.kind is Kind.LEGACY:
+        yield {"function_call": _inner(call, "")}
+        for fragment in _fragments(call.payload):
+            yield {"function_call": {"arguments": fragment}}
+        return
+    yield {"tool_calls": [{"index": index, **_entry(call, "")}]}
+    field = _payload_field(call)
+    for fragment in _fragments(call.payload):
+        yield {"tool_calls": [{"index": index, call.kind.value: {field: fragment}}]}
+
+
+def _entry(call: Call, payload: str) -> dict[str, Json]:
+    return {"id": call.call_id, "type": call.kind, call.kind.value: _inner(call, payload)}
+
+
+def _inner(call: Call, payload: str) -> dict[str, Json]:
+    return {"name": call.name, _payload_field(call): payload}
+
+
+def _payload_field(call: Call) -> str:
+    return "input" if call.kind is Kind.CUSTOM else "arguments"
+
+
+def _fragments(text: str) -> Iterator[str]:
+    for start in range(0, len(text), FRAGMENT_CHARACTERS):
+        yield text[start : start + FRAGMENT_CHARACTERS]

@@ -1,0 +1,1 @@
+"""State that replicas may share, behind one interface: in memory or in Redis."""

@@ -1,0 +1,1 @@
+"""Every Prometheus series of the service, defined once."""

@@ -1,0 +1,222 @@
+"""Reading requests: every shape that the API allows, and a clear refusal of the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.core.errors import InvalidRequestError
+from router_service.core.messages import (
+    MAX_SCHEMA_DEPTH,
+    Conversation,
+    Role,
+    ToolCall,
+    decode_object,
+    parse_chat_request,
+    parse_conversation,
+)
+
+USER = {"role": "user", "content": "hi"}
+
+
+def conversation(*messages: object, **fields: object) -> Conversation:
+    """Read a conversation of these messages."""
+    return parse_conversation({"messages": list(messages), **fields})
+
+
+def function(name: str, **schema: object) -> dict[str, Any]:
+    """Return a function tool whose parameters are this schema."""
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Return a schema of so many objects within each other."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"inner": schema}}
+    return schema
+
+
+def test_content_is_a_string_or_parts() -> None:
+    """Text parts are joined; images, audio and files are counted and not read."""
+    parts = [
+        {"type": "text", "text": "What is"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "text", "text": "this?"},
+    ]
+    turn = conversation({"role": "user", "content": parts}).turns[0]
+    assert (turn.text, turn.attachments) == ("What is\nthis?", 2)
+
+
+def test_every_role_is_read() -> None:
+    """All six roles of the API reference become turns, and none is noted as unread."""
+    read = conversation(*({"role": role.value, "content": "x"} for role in Role))
+    assert [turn.role for turn in read.turns] == list(Role)
+    assert read.unread == ()
+
+
+def test_calls_of_all_kinds_are_read() -> None:
+    """Function calls, custom tool calls and the legacy `function_call` are all calls."""
+    turn = conversation(
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
+                {"id": "2", "type": "custom", "custom": {"name": "g", "input": "free text"}},
+            ],
+            "function_call": {"name": "h", "arguments": "{}"},
+        }
+    ).turns[0]
+    assert turn.tool_calls == (
+        ToolCall("f", '{"a":1}'),
+        ToolCall("g", "free text"),
+        ToolCall("h", "{}"),
+    )
+
+
+def test_tools_of_all_kinds_are_read() -> None:
+    """Function tools, custom tools and legacy `functions` are all tools."""
+    read = conversation(
+        USER,
+        tools=[function("f", type="object"), {"type": "custom", "custom": {"name": "g"}}],
+        functions=[{"name": "h", "parameters": {"type": "object"}}],
+    )
+    assert [tool.name for tool in read.tools] == ["f", "g", "h"]
+
+
+def test_schemas_are_read_as_far_as_a_signature_needs() -> None:
+    """Types, enums, defaults, references, alternatives and nesting survive the reading."""
+    schema = {
+        "type": "object",
+        "required": ["a"],
+        "properties": {
+            "a": {"type": ["string", "null"], "enum": ["x", "y"]},
+            "b": {"$ref": "#/$defs/Address"},
+            "c": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 3},
+            "d": {"type": "array", "items": {"type": "number"}},
+            "e": {"properties": {"f": {}}},
+        },
+    }
+    parameters = conversation(USER, tools=[function("f", **schema)]).tools[0].parameters
+    by_name = {p.name: p for p in parameters}
+    assert by_name["a"].required
+    assert by_name["a"].schema.type == "string|null"
+    assert by_name["a"].schema.enum == ("x", "y")
+    assert by_name["b"].schema.type == "Address"
+    assert [child.type for child in by_name["c"].schema.alternatives] == ["integer", "null"]
+    assert by_name["c"].schema.has_default
+    assert by_name["d"].schema.items is not None
+    assert by_name["d"].schema.items.type == "number"
+    assert by_name["e"].schema.type == "object"
+
+
+@pytest.mark.parametrize(
+    ("messages", "latest"),
+    [
+        ([USER], 0),
+        ([USER, {"role": "assistant", "content": "yes?"}, {"role": "user", "content": "go"}], 2),
+        ([USER, {"role": "user", "content": "  "}], 0),
+        ([{"role": "user", "content": ""}], 0),
+        ([{"role": "system", "content": "x"}], None),
+    ],
+)
+def test_the_latest_user_turn_is_the_last_that_says_anything(
+    messages: list[object], latest: int | None
+) -> None:
+    """Blank user turns are passed over; without any user turn there is none."""
+    assert conversation(*messages).latest_user == latest
+
+
+@pytest.mark.parametrize(
+    ("body", "unread"),
+    [
+        ({"messages": [USER, 7]}, ("messages[1]",)),
+        ({"messages": [USER, {"role": "poet", "content": "x"}]}, ("messages[1]",)),
+        ({"messages": [USER, {"role": ["user"], "content": "x"}]}, ("messages[1]",)),
+        ({"messages": [{"role": "user", "content": 7}]}, ("messages[0].content",)),
+        ({"messages": [USER], "tools": [7, function("f")]}, ("tools[0]",)),
+        ({"messages": [USER], "tools": [{"type": "function"}]}, ("tools[0]",)),
+    ],
+)
+def test_what_cannot_be_read_is_noted(body: dict[str, Any], unread: tuple[str, ...]) -> None:
+    """A part that makes no sense is noted by its path, and the rest is still read."""
+    assert parse_conversation(body).unread == unread
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"messages": [USER]}, "model", "missing_required_parameter"),
+        ({"model": 3, "messages": [USER]}, "model", "invalid_type"),
+        ({"model": "m"}, "messages", "missing_required_parameter"),
+        ({"model": "m", "messages": "hi"}, "messages", "invalid_type"),
+        ({"model": "m", "messages": []}, "messages", "empty_array"),
+        ({"model": "m", "messages": [USER], "tools": {}}, "tools", "invalid_type"),
+        ({"model": "m", "messages": [USER], "functions": "f"}, "functions", "invalid_type"),
+        ({"model": "m", "messages": [USER], "stream": "yes"}, "stream", "invalid_type"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_field(body: dict[str, Any], param: str, code: str) -> None:
+    """The error names the field and OpenAI's kind of code, and its message says what to send."""
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_chat_request(body)
+    assert (caught.value.param, caught.value.code) == (param, code)
+    assert f"'{param}'" in caught.value.message
+
+
+def test_a_schema_too_deep_is_refused_and_one_at_the_limit_is_read() -> None:
+    """The depth limit holds exactly, so that no schema can exhaust the stack."""
+    conversation(USER, tools=[function("f", **nested(MAX_SCHEMA_DEPTH))])
+    with pytest.raises(InvalidRequestError) as caught:
+        conversation(USER, tools=[function("f", **nested(MAX_SCHEMA_DEPTH + 1))])
+    assert caught.value.code == "schema_too_deep"
+    assert caught.value.param == "tools[0].parameters"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b"null", b'{"a": NaN}', b"\xff\xfe", b"[" * 5000]
+)
+def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+    """Whatever the bytes, the answer is an InvalidRequestError and nothing else."""
+    with pytest.raises(InvalidRequestError):
+        decode_object(body)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                "role content type text function custom name parameters items properties required "
+                "enum anyOf tool_calls function_call $ref".split()
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.lists(json_values, min_size=1, max_size=3), st.lists(json_values, max_size=3))
+def test_any_json_in_messages_and_tools_is_read_or_noted(
+    messages: list[object], tools: list[object]
+) -> None:
+    """No value in `messages` or `tools` raises; each is a turn or a tool, or noted as unread."""
+    body = orjson.loads(orjson.dumps({"messages": messages, "tools": tools}))
+    read = parse_conversation(body)
+    assert len(read.turns) + sum(
+        p.count(".") == 0 and p.startswith("m") for p in read.unread
+    ) == len(messages)
+    assert len(read.tools) + sum(p.startswith("tools") for p in read.unread) == len(tools)

@@ -1,0 +1,102 @@
+"""Selection: which arm, and why."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.core.errors import PolicyError
+from router_service.core.selection import (
+    Drift,
+    Policy,
+    Reason,
+    Selection,
+    Threshold,
+    parse_policy,
+    select,
+)
+
+COSTS = (0.010, 0.001, 0.002)
+
+GOLDEN = [
+    ((0.9, 0.6, 0.7), Threshold(0.5), Selection(1, Reason.THRESHOLD)),
+    ((0.9, 0.4, 0.7), Threshold(0.5), Selection(2, Reason.THRESHOLD)),
+    ((0.9, 0.4, 0.7), Threshold(0.8), Selection(0, Reason.THRESHOLD)),
+    ((0.5, 0.2, 0.1), Threshold(0.5), Selection(0, Reason.THRESHOLD)),
+    ((0.2, 0.1, 0.4), Threshold(0.5), Selection(2, Reason.ARGMAX)),
+    ((0.3, 0.3, 0.3), Threshold(0.5), Selection(1, Reason.ARGMAX)),
+    ((0.9, 0.75, 0.85), Drift(0.1), Selection(2, Reason.DRIFT)),
+    ((0.9, 0.8, 0.85), Drift(0.1), Selection(1, Reason.DRIFT)),
+    ((0.9, 0.8, 0.85), Drift(0.0), Selection(0, Reason.DRIFT)),
+    ((0.2, 0.1, 0.0), Drift(0.1), Selection(1, Reason.DRIFT)),
+]
+
+
+@pytest.mark.parametrize(("probabilities", "policy", "expected"), GOLDEN)
+def test_golden(probabilities: tuple[float, ...], policy: Policy, expected: Selection) -> None:
+    """Each rule picks the arm that the paper's text says it picks."""
+    assert select(probabilities, COSTS, policy) == expected
+
+
+def test_equal_costs_go_to_the_likelier_arm() -> None:
+    """Of two arms that cost the same, the more probable one is chosen."""
+    assert select((0.6, 0.8), (0.001, 0.001), Threshold(0.5)).arm == 1
+
+
+unit = st.floats(0, 1)
+cost = st.floats(0, 10)
+
+
+@given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9), unit)
+def test_threshold_never_pays_for_a_cheaper_passing_arm(
+    arms: list[tuple[float, float]], theta: float
+) -> None:
+    """The chosen arm passes and no passing arm is cheaper; or none passes and none is likelier."""
+    probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
+    chosen = select(probabilities, costs, Threshold(theta))
+    passing = [i for i, p in enumerate(probabilities) if p >= theta]
+    if passing:
+        assert chosen.reason is Reason.THRESHOLD
+        assert probabilities[chosen.arm] >= theta
+        assert costs[chosen.arm] == min(costs[i] for i in passing)
+    else:
+        assert chosen.reason is Reason.ARGMAX
+        assert probabilities[chosen.arm] == max(probabilities)
+
+
+@given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9), unit, unit)
+def test_a_larger_drift_never_costs_more(
+    arms: list[tuple[float, float]], a: float, b: float
+) -> None:
+    """Widening delta can only lower the cost of the chosen arm."""
+    probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
+    narrow = select(probabilities, costs, Drift(min(a, b)))
+    wide = select(probabilities, costs, Drift(max(a, b)))
+    assert costs[wide.arm] <= costs[narrow.arm]
+
+
+@pytest.mark.parametrize("probabilities", [(), (0.5, math.nan)])
+def test_no_choice_without_probabilities(probabilities: tuple[float, ...]) -> None:
+    """No arms, or a probability that is not a number, is an error and never an arbitrary arm."""
+    with pytest.raises(ValueError, match="not a probability"):
+        select(probabilities, [0.1] * len(probabilities), Threshold(0.5))
+
+
+@pytest.mark.parametrize("policy", [Threshold(0.5), Threshold(1.0), Drift(0.0), Drift(0.125)])
+def test_a_policy_reads_back_what_it_writes(policy: Policy) -> None:
+    """`str` and `parse_policy` are inverses."""
+    assert parse_policy(str(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    "text", ["", "theta", "theta=", "theta=x", "theta=1.5", "theta=-0.1", "drift=nan", "cheap=1"]
+)
+def test_a_bad_policy_is_named(text: str) -> None:
+    """A rule that does not parse is refused with its own text in the message."""
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text, param="x-switchcraft-policy")
+    assert repr(text) in str(caught.value)
+    assert caught.value.param == "x-switchcraft-policy"

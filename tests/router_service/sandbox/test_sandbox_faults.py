@@ -1,0 +1,231 @@
+"""Faults that a request asks for, as a client meets them."""
+
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from router_service.core.errors import InvalidRequestError
+from router_service.sandbox.app import create_sandbox
+from router_service.sandbox.faults import Faults
+from router_service.sandbox.server import run_in_thread
+
+CHAT = "/v1/chat/completions"
+BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+STREAM = BODY | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def faulty(header: str) -> dict[str, str]:
+    """Return the headers that ask for faults."""
+    return {"x-sandbox": header}
+
+
+def stats(http: httpx.Client) -> dict[str, Any]:
+    """Return what the sandbox has counted."""
+    counted: dict[str, Any] = http.get("/sandbox/stats").json()
+    return counted
+
+
+def wait_until_cancelled(http: httpx.Client, count: int) -> dict[str, Any]:
+    """Return the counts as soon as so many requests are cancelled, or after two seconds."""
+    deadline = time.monotonic() + 2
+    while (counted := stats(http))["cancelled"] < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return counted
+
+
+def test_reads_every_field() -> None:
+    """Each field of the header arrives in the attribute that its name says."""
+    assert Faults.parse("") == Faults()
+    assert Faults.parse(" delay_s=0.2, chunk_delay_s=1 ,usage=none, cut_after=3") == Faults(
+        delay_s=0.2, chunk_delay_s=1.0, no_usage=True, cut_after=3
+    )
+    assert Faults.parse("status=503").status == 503
+    assert Faults.parse("hang").hang
+    assert Faults.parse("malformed").malformed
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        ("dely_s=1", "dely_s"),
+        ("delay_s", "delay_s"),
+        ("delay_s=-1", "delay_s"),
+        ("delay_s=nan", "delay_s"),
+        ("delay_s=1e9", "delay_s"),
+        ("chunk_delay_s=soon", "chunk_delay_s"),
+        ("status=200", "status"),
+        ("status=", "status"),
+        ("hang=1", "hang"),
+        ("cut_after=-1", "cut_after"),
+        ("cut_after=\u00b2", "cut_after"),
+        ("malformed=yes", "malformed"),
+        ("usage=all", "usage"),
+        ("hang,hang", "hang"),
+        ("status=500,hang", "hang"),
+    ],
+)
+def test_refuses_what_it_cannot_read(header: str, named: str) -> None:
+    """An unknown, unreadable, repeated or conflicting field is named in the error."""
+    with pytest.raises(InvalidRequestError, match=f"'{named}'") as caught:
+        Faults.parse(header)
+    assert caught.value.param == "x-sandbox"
+
+
+def test_unreadable_header_is_a_400(http: httpx.Client) -> None:
+    """A client that mistypes a field is told, and not answered as if it had asked for nothing."""
+    response = http.post(CHAT, json=BODY, headers=faulty("delay=1"))
+    assert response.status_code == 400
+    assert "'delay'" in response.json()["error"]["message"]
+
+
+def test_delay_comes_before_the_first_byte(http: httpx.Client) -> None:
+    """`delay_s` holds back even the status, of answers and of errors."""
+    for header in ("delay_s=0.1", "delay_s=0.1,status=500"):
+        started = time.monotonic()
+        with http.stream("POST", CHAT, json=STREAM, headers=faulty(header)):
+            assert time.monotonic() - started >= 0.1
+
+
+def test_chunk_delay_comes_between_events(http: httpx.Client) -> None:
+    """`chunk_delay_s` holds back each event but the first."""
+    with http.stream("POST", CHAT, json=STREAM, headers=faulty("chunk_delay_s=0.02")) as response:
+        arrivals = [time.monotonic() for line in response.iter_lines() if line]
+    assert len(arrivals) > 4
+    assert arrivals[-1] - arrivals[0] >= 0.018 * (len(arrivals) - 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (401, openai.AuthenticationError),
+        (404, openai.NotFoundError),
+        (429, openai.RateLimitError),
+        (500, openai.InternalServerError),
+        (503, openai.InternalServerError),
+    ],
+)
+def test_status(sandbox_url: str, status: int, error: type[openai.APIStatusError]) -> None:
+    """`status` raises in the OpenAI client what the real status would, with a readable body."""
+    client = openai.OpenAI(base_url=sandbox_url, api_key="unused", max_retries=0)
+    headers = faulty(f"status={status}")
+    with client, pytest.raises(error) as caught:
+        client.chat.completions.create(model="m", messages=BODY["messages"], extra_headers=headers)
+    assert caught.value.status_code == status
+    assert str(status) in caught.value.message
+    assert caught.value.response.headers["x-sandbox"] == "true"
+    assert caught.value.response.headers.get("retry-after") == ("1" if status == 429 else None)
+
+
+@pytest.mark.parametrize("count", [0, 3, 1000])
+def test_cut_stream_is_a_protocol_error(http: httpx.Client, count: int) -> None:
+    """`cut_after` sends so many events, and then breaks the connection: no clean end."""
+    seen: list[str] = []
+    with http.stream("POST", CHAT, json=STREAM, headers=faulty(f"cut_after={count}")) as response:
+        assert response.status_code == 200
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            seen.extend(line for line in response.iter_lines() if line)
+    assert len(seen) == count or (count == 1000 and seen[-1] == "data: [DONE]")
+
+
+def test_cut_body_is_a_protocol_error(http: httpx.Client) -> None:
+    """A cut answer that is no stream promises its full length and brings half of it."""
+    whole = len(http.post(CHAT, json=BODY).content)
+    with http.stream("POST", CHAT, json=BODY, headers=faulty("cut_after=1")) as response:
+        assert int(response.headers["content-length"]) == whole
+        received: list[bytes] = []
+        with pytest.raises(httpx.RemoteProtocolError):
+            received.extend(response.iter_raw())
+    assert len(b"".join(received)) == whole // 2
+
+
+def test_malformed_body_is_not_json(http: httpx.Client) -> None:
+    """`malformed` is answered by 200 and a body that no JSON reader takes."""
+    response = http.post(CHAT, json=BODY, headers=faulty("malformed"))
+    assert response.status_code == 200
+    with pytest.raises(json.JSONDecodeError):
+        response.json()
+
+
+def test_malformed_stream_has_a_broken_line(http: httpx.Client) -> None:
+    """A malformed stream begins well, goes on with a line that is no JSON, and ends cleanly."""
+    first, broken, done = http.post(CHAT, json=STREAM, headers=faulty("malformed")).text.split(
+        "\n\n"
+    )[:-1]
+    assert json.loads(first.removeprefix("data: "))["object"] == "chat.completion.chunk"
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(broken.removeprefix("data: "))
+    assert done == "data: [DONE]"
+
+
+def test_usage_none(http: httpx.Client) -> None:
+    """`usage=none` leaves the usage out of a body, and out of a stream that asked for it."""
+    headers = faulty("usage=none")
+    assert "usage" not in http.post(CHAT, json=BODY, headers=headers).json()
+    assert "usage" not in http.post(CHAT, json=STREAM, headers=headers).text
+
+
+@pytest.mark.parametrize(
+    ("header", "body"), [("hang", BODY), ("delay_s=60", BODY), ("chunk_delay_s=60", STREAM)]
+)
+def test_notices_that_the_client_left(header: str, body: dict[str, Any]) -> None:
+    """A client that goes away is counted as cancelled, wherever the sandbox waits."""
+    with run_in_thread() as url, httpx.Client(base_url=url.removesuffix("/v1")) as http:
+        with httpx.Client(timeout=0.1) as leaver, pytest.raises(httpx.ReadTimeout):
+            leaver.post(f"{url}/chat/completions", json=body, headers=faulty(header))
+        counted = wait_until_cancelled(http, 1)
+    assert (counted["requests"], counted["cancelled"], counted["completed"]) == (1, 1, 0)
+    assert counted["in_flight"] == 0
+
+
+def test_counts_each_ending() -> None:
+    """Each request is counted once by how it ended, and until then as in flight."""
+    with run_in_thread() as url, httpx.Client(base_url=url.removesuffix("/v1")) as http:
+        http.post(CHAT, json=BODY)
+        http.post(CHAT, json=STREAM)
+        http.post(CHAT, json=BODY, headers=faulty("status=500"))
+        http.post(CHAT, content=b"{")
+        with pytest.raises(httpx.RemoteProtocolError):
+            http.post(CHAT, json=STREAM, headers=faulty("cut_after=1"))
+        with http.stream("POST", CHAT, json=STREAM, headers=faulty("chunk_delay_s=60")):
+            counted = stats(http)
+    expected = {"requests": 6, "completed": 2, "failed": 2, "cut": 1, "cancelled": 0}
+    assert counted == expected | {"in_flight": 1, "by_model": {"m": 5}}
+
+
+def test_hanging_requests_do_not_hold_up_the_end() -> None:
+    """Leaving the block ends even a request that hangs, within the server's drain time."""
+
+    def hang(url: str) -> None:
+        with suppress(httpx.HTTPError):
+            httpx.post(f"{url}/chat/completions", json=BODY, headers=faulty("hang"), timeout=10)
+
+    with ThreadPoolExecutor() as pool:
+        with run_in_thread() as url, httpx.Client(base_url=url.removesuffix("/v1")) as http:
+            hanging = pool.submit(hang, url)
+            while stats(http)["in_flight"] == 0:
+                time.sleep(0.01)
+            started = time.monotonic()
+        hanging.result()
+    assert time.monotonic() - started < 4
+
+
+def test_cancelled_task_is_counted() -> None:
+    """In process, where a client's leaving is a cancellation, it is counted just so."""
+    app = create_sandbox()
+
+    async def leave() -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://sandbox") as client:
+            async with asyncio.timeout(0.05):
+                await client.post(CHAT, json=BODY, headers=faulty("hang"))
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(leave())
+    assert app.state.seen.cancelled == 1

@@ -1,0 +1,250 @@
+"""Values that the sandbox finds or makes up for a JSON schema."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router_service.core.messages import Json
+from router_service.sandbox.filling import fill
+
+QUERY = 'Pay 12.5 to "Ann Lee" and 3 to "Bo" in Berlin, mail ann@example.org on 2025-03-04.'
+
+
+def accepts(schema: Json, value: Json) -> bool:
+    """Tell whether a value is valid: a small validator of the keywords that are generated here."""
+    if "anyOf" in schema:
+        return any(accepts(option, value) for option in schema["anyOf"])
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    checks: dict[str, Callable[[Json, Json], bool]] = {
+        "object": accepts_object,
+        "array": accepts_array,
+        "string": accepts_string,
+        "integer": accepts_number,
+        "number": accepts_number,
+        "boolean": lambda _, value: isinstance(value, bool),
+        "null": lambda _, value: value is None,
+    }
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return any(checks[kind](schema | {"type": kind}, value) for kind in kinds)
+
+
+def accepts_object(schema: Json, value: Json) -> bool:
+    """Tell whether required properties are there, no others than known, and all of them valid."""
+    properties = schema["properties"]
+    return (
+        isinstance(value, dict)
+        and set(schema["required"]) <= set(value) <= set(properties)
+        and all(accepts(properties[name], inner) for name, inner in value.items())
+    )
+
+
+def accepts_array(schema: Json, value: Json) -> bool:
+    """Tell whether the number of items and each of them are valid."""
+    count = isinstance(value, list) and len(value)
+    return (
+        isinstance(value, list)
+        and schema["minItems"] <= count <= schema["maxItems"]
+        and all(accepts(schema["items"], item) for item in value)
+    )
+
+
+def accepts_string(schema: Json, value: Json) -> bool:
+    """Tell whether the length is valid."""
+    return isinstance(value, str) and schema["minLength"] <= len(value) <= schema["maxLength"]
+
+
+def accepts_number(schema: Json, value: Json) -> bool:
+    """Tell whether a number is within its bounds and, where it must be, whole."""
+    whole = schema["type"] == "integer"
+    return (
+        isinstance(value, int if whole else int | float)
+        and not isinstance(value, bool)
+        and schema.get("minimum", value) <= value <= schema.get("maximum", value)
+        and (schema.get("exclusiveMinimum", -(2**60)) < value)
+        and value % schema.get("multipleOf", 1 if whole else value or 1) == 0
+    )
+
+
+NAMES = st.sampled_from(["city", "to", "count", "user_name", "\u00e9", ""])
+
+
+def bounded(low: str, high: str, most: int) -> st.SearchStrategy[dict[str, int]]:
+    """Draw a least and a greatest number, in order."""
+    pair = st.tuples(st.integers(0, most), st.integers(0, most))
+    return pair.map(lambda both: {low: min(both), high: max(both)})
+
+
+@st.composite
+def numbers(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a schema of numbers that has at least one multiple between its bounds."""
+    step = draw(st.integers(1, 7))
+    low = draw(st.integers(-1000, 1000))
+    schema: dict[str, Any] = {"type": draw(st.sampled_from(["integer", "number"]))}
+    schema |= draw(st.sampled_from([{}, {"minimum": low}, {"exclusiveMinimum": low}]))
+    schema |= draw(st.sampled_from([{}, {"maximum": low + 2 * step}]))
+    return schema | draw(st.sampled_from([{}, {"multipleOf": step}]))
+
+
+def nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw objects, arrays and choices of what `inner` draws."""
+    objects = st.builds(
+        lambda properties, count: {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties)[:count],
+        },
+        st.dictionaries(NAMES, inner, max_size=4),
+        st.integers(0, 4),
+    )
+    arrays = st.builds(
+        lambda items, count: {"type": "array", "items": items} | count,
+        inner,
+        bounded("minItems", "maxItems", 4),
+    )
+    return objects | arrays | st.lists(inner, min_size=1, max_size=3).map(lambda o: {"anyOf": o})
+
+
+ENUMS = st.lists(st.sampled_from(["Berlin", "x", "Bo"]), min_size=1, unique=True)
+STRINGS = bounded("minLength", "maxLength", 30).map(lambda length: {"type": "string"} | length)
+LEAVES = (
+    numbers()
+    | STRINGS
+    | STRINGS.map(lambda schema: schema | {"type": ["null", "string"]})
+    | ENUMS.map(lambda e: {"type": "string", "enum": e, "minLength": 0, "maxLength": 9})
+    | st.sampled_from([{"type": "boolean"}, {"type": "null"}])
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.recursive(LEAVES, nested, max_leaves=8), st.sampled_from([QUERY, "", "7 -2.0 'a' 900"]))
+def test_filled_values_are_valid(schema: dict[str, Any], query: str) -> None:
+    """Whatever the schema, the filled value is valid, and it is the same again."""
+    value = fill(schema, query)
+    assert accepts(schema, value), value
+    assert fill(schema, query) == value
+
+
+KEYWORDS = (
+    "type properties required items prefixItems enum const default anyOf allOf oneOf $ref $defs a "
+    "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minItems maxItems minLength "
+    "maxLength format"
+).split()
+WORDS = ["object", "array", "number", "integer", "string", "#", "#/$defs/a", "date"]
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(WORDS)
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=5)
+    ),
+    max_leaves=15,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(ANYTHING)
+def test_nonsense_never_fails(schema: Json) -> None:
+    """A schema of any shape, self-references included, is filled with something."""
+    fill(schema, QUERY)
+    fill({"type": "object", "properties": {"a": schema}, "required": ["a"]}, QUERY)
+
+
+def properties(required: list[str] | None = None, /, **schemas: Json) -> dict[str, Any]:
+    """Return an object schema; everything is required unless told otherwise."""
+    names = list(schemas) if required is None else required
+    return {"type": "object", "properties": schemas, "required": names}
+
+
+TEXT = {"type": "string"}
+NUMBER = {"type": "number"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (properties(a=NUMBER, b={"type": "integer"}), {"a": 12.5, "b": 3}),
+        (properties(a=TEXT, b=TEXT, place=TEXT), {"a": "Ann Lee", "b": "Bo", "place": "Berlin"}),
+        (properties(["b"], a=NUMBER, b=NUMBER), {"a": 3, "b": 12.5}),
+        (properties([], a=NUMBER, b=NUMBER, c=NUMBER, d={}), {"a": 12.5, "b": 3}),
+        (properties([], to=TEXT | {"format": "email"}), {"to": "ann@example.org"}),
+        (properties(day=TEXT | {"format": "date"}), {"day": "2025-03-04"}),
+        (properties([], to={"type": "array", "items": TEXT}), {"to": ["Ann Lee", "Bo"]}),
+        (properties([], place=TEXT | {"enum": ["rome", "berlin"]}), {"place": "berlin"}),
+        (properties(place=TEXT | {"enum": ["rome", "oslo"]}), {"place": "rome"}),
+        (properties([], place=TEXT | {"enum": ["rome", "oslo"]}), {}),
+        (properties(a=NUMBER | {"default": 5}), {"a": 5}),
+        (properties([], a=NUMBER | {"default": 5}), {}),
+        (properties(a=NUMBER | {"default": "wrong"}), {"a": 12.5}),
+        (properties(a={"const": [1]}), {"a": [1]}),
+        (properties(a={"anyOf": [{"type": "null"}, NUMBER]}), {"a": 12.5}),
+        (properties(a={"type": ["null", "boolean"]}), {"a": True}),
+        (properties(["a"]), {"a": "Berlin"}),
+        (properties(a={"type": "array", "prefixItems": [NUMBER, TEXT]}), {"a": [12.5, "Ann Lee"]}),
+    ],
+)
+def test_uses_what_the_query_offers(schema: Json, value: Json) -> None:
+    """Numbers, quoted strings, names and formats of the query go where their types fit."""
+    assert fill(schema, QUERY) == value
+
+
+def test_follows_references_and_merges() -> None:
+    """`$ref` and `allOf` are read as one schema."""
+    schema = {
+        "$defs": {"named": properties(name=TEXT), "deep/er": {"$ref": "#/$defs/named"}},
+        "allOf": [{"$ref": "#/$defs/deep~1er"}, properties(size=NUMBER)],
+    }
+    assert fill(schema, QUERY) == {"name": "Ann Lee", "size": 12.5}
+
+
+def test_recursion_ends_where_it_can() -> None:
+    """A tree that refers to itself ends at the first choice that does not."""
+    tree = properties(["value"], value=NUMBER, left={"$ref": "#"})
+    assert fill(tree, "no numbers") == {"value": 1}
+    expression = {"anyOf": [properties(left={"$ref": "#/$defs/e"}), NUMBER]}
+    assert fill({"$defs": {"e": expression}, "$ref": "#/$defs/e"}, "") == 1
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        properties(a={"$ref": "#"}),
+        {
+            "$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(2000)},
+            "$ref": "#/$defs/d0",
+        },
+        {
+            "$defs": {
+                f"d{i}": properties(
+                    a={"$ref": f"#/$defs/d{i + 1}"}, b={"$ref": f"#/$defs/d{i + 1}"}
+                )
+                for i in range(50)
+            },
+            "$ref": "#/$defs/d0",
+        },
+    ],
+    ids=["self", "required-self", "chain", "doubling"],
+)
+def test_endless_schemas_are_given_up(schema: Json) -> None:
+    """A schema without an end in reach costs little, and gets an empty object."""
+    started = time.process_time()
+    assert fill(schema, QUERY) == {}
+    assert time.process_time() - started < 0.5
+
+
+def test_long_queries_cost_little() -> None:
+    """No query, of any length, makes the reading of it slow."""
+    for text in ('"' * 200_000, "A " * 100_000, "1." * 100_000, "a@" * 100_000, "a." * 100_000):
+        started = time.process_time()
+        fill(properties(a=TEXT, b=TEXT | {"format": "hostname"}, c=NUMBER), text)
+        assert time.process_time() - started < 0.5

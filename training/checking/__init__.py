@@ -1,0 +1,1 @@
+"""The AST checker: compares tool calls by structure."""

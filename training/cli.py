@@ -1,0 +1,62 @@
+"""`switchcraft-train <stage>`: the stages of training on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from router_service.core.errors import SwitchcraftError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one stage; return the process's exit status, 1 after an error that is explained."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        status: int = arguments.stage(arguments)
+    except SwitchcraftError as exc:
+        print(f"switchcraft-train: {exc}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="switchcraft-train", description=__doc__)
+    stages = parser.add_subparsers(required=True, metavar="stage")
+
+    run = stages.add_parser("run", help="the whole pipeline, from recorded answers to an artifact")
+    run.add_argument("config", type=Path, help="a YAML file, or one shipped as configs/NAME.yaml")
+    run.add_argument("--out", type=Path, required=True, help="where artifact and report go")
+    run.add_argument(
+        "--data",
+        type=Path,
+        default=Path(os.environ.get("SWITCHCRAFT_DATA", "../shared/data")),
+        help="the folder of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
+    )
+    run.set_defaults(stage=_run)
+
+    score = stages.add_parser("score", help="judge calls: JSON lines on stdin, verdicts on stdout")
+    score.set_defaults(stage=_score)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # Imported here: torch takes seconds to load, and judging answers does not need it.
+    from training.config import load_config  # noqa: PLC0415
+    from training.pipeline import run  # noqa: PLC0415
+
+    directory = run(load_config(arguments.config), arguments.data, arguments.out)
+    print(directory)
+    return 0
+
+
+def _score(_: argparse.Namespace) -> int:
+    from training.checking.score import score_lines  # noqa: PLC0415
+
+    for line in score_lines(sys.stdin.buffer):
+        sys.stdout.buffer.write(line + b"\n")
+    return 0

@@ -1,0 +1,126 @@
+"""One run of the pipeline as one YAML file: source, pool with prices, encoder, seed, policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from router_service.core.cost import Price
+from router_service.core.errors import ConfigError, PolicyError
+from router_service.core.packing import PackingSpec
+from router_service.core.selection import parse_policy
+
+PACKAGE = Path(__file__).parent
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceConfig(_Frozen):
+    """Where recorded answers are read from."""
+
+    format: Literal["bfcl-v1"]
+    path: Path = Field(description="Below the data folder given on the command line.")
+
+
+class ArmConfig(_Frozen):
+    """A model of the pool, at its list price."""
+
+    arm: str
+    price: Price
+
+
+class EncoderConfig(_Frozen):
+    """Which pretrained encoder to start from."""
+
+    source: str = Field(
+        "distilbert-base-uncased",
+        description="A Hugging Face name, a folder, or `package:NAME/FOLDER` of a Python package.",
+    )
+    pooling: Literal["cls", "mean"] = "cls"
+    freeze_embeddings: bool = Field(
+        default=False, description="Leave the word embeddings as pretrained; a third less time."
+    )
+
+
+class TrainingConfig(_Frozen):
+    """Hyperparameters; the defaults are the paper's for DistilBERT (appendix on training)."""
+
+    learning_rate: float = Field(5e-5, gt=0)
+    head_learning_rate: float | None = Field(None, gt=0, description="Default: the encoder's.")
+    batch_size: int = Field(16, ge=1)
+    max_epochs: int = Field(30, ge=1)
+    patience_epochs: int = Field(3, ge=1)
+    select_on: Literal["macro_f1", "loss"] = "macro_f1"
+    warmup_ratio: float = Field(0.1, ge=0, le=1)
+    weight_decay: float = Field(0.01, ge=0)
+    dropout: float = Field(0.0, ge=0, lt=1, description="Before the classification heads.")
+    structure_width: int = Field(64, ge=1, description="Of the two layers over the counts.")
+    auxiliary_weight: float = Field(
+        0.0, ge=0, description="Weight of all auxiliary heads together, the arms' being 1."
+    )
+
+
+class RunConfig(_Frozen):
+    """Everything that `switchcraft-train run` needs to know."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    source: SourceConfig
+    pool: tuple[ArmConfig, ...] = Field(min_length=1)
+    auxiliary_arms: Literal["none", "all"] = "none"
+    encoder: EncoderConfig = EncoderConfig()
+    packing: PackingSpec = PackingSpec()
+    training: TrainingConfig = TrainingConfig()
+    policies: Mapping[str, str] = Field(default_factory=lambda: {"default": "theta=0.5"})
+    seed: int = 42
+
+    @field_validator("policies")
+    @classmethod
+    def _parsed(cls, policies: Mapping[str, str]) -> Mapping[str, str]:
+        if "default" not in policies:
+            raise ValueError("one policy must be named 'default'")
+        for rule in policies.values():
+            try:
+                parse_policy(rule)
+            except PolicyError as exc:
+                raise ValueError(str(exc)) from exc
+        return policies
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The pool's arms, in the order of the classifier's outputs."""
+        return tuple(entry.arm for entry in self.pool)
+
+    @property
+    def prices(self) -> dict[str, Price]:
+        """List prices by arm."""
+        return {entry.arm: entry.price for entry in self.pool}
+
+
+def find_config(path: Path) -> Path:
+    """Return the path itself, else the configuration of that name that the package ships."""
+    return path if path.exists() else PACKAGE / path
+
+
+def load_config(path: Path) -> RunConfig:
+    """Read a run's configuration; raises ConfigError naming the file, the field and the problem."""
+    found = find_config(path)
+    try:
+        return RunConfig.model_validate(yaml.safe_load(found.read_text()))
+    except OSError as exc:
+        raise ConfigError(str(path), "", f"cannot be read: {exc.strerror}") from exc
+    except yaml.YAMLError as exc:
+        raise ConfigError(str(path), "", f"is not YAML: {exc}") from exc
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        raise ConfigError(str(path), ".".join(map(str, first["loc"])), first["msg"]) from exc
+
+
+def dump_config(config: RunConfig) -> str:
+    """Write a configuration as YAML, every default spelled out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

@@ -1,0 +1,1 @@
+"""Readers of benchmarks: one module a source, one schema of rows out."""

@@ -1,0 +1,1 @@
+"""How good a router is: metrics with errors, and the report."""

@@ -1,0 +1,1 @@
+"""From a trained router to the artifact that the service loads."""

@@ -1,0 +1,1 @@
+"""Fine-tuning of the router on label matrices."""

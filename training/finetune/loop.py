@@ -1,0 +1,199 @@
+"""The training loop: multi-label BCE, linear decay, early stopping (appendix on training)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from tqdm import tqdm
+
+from training.config import RunConfig, TrainingConfig
+from training.finetune.batches import (
+    Batch,
+    Rows,
+    batches_in_order,
+    feature_tensor,
+    shuffled_batches,
+)
+from training.finetune.encoders import PretrainedEncoder
+from training.finetune.model import EncoderBranch, RouterModel, StructureBranch
+
+STRUCTURE_LEARNING_RATE = 3e-3
+"""The counts' branch starts from nothing: at the encoder's rate it has not moved by the end."""
+
+EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one pass over the training rows left, measured on the validation rows."""
+
+    number: int
+    train_loss: float
+    loss: float
+    macro_f1: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The model of the best epoch, and the course of the run."""
+
+    model: RouterModel
+    epochs: tuple[Epoch, ...]
+    best: Epoch
+
+
+def build_model(encoder: PretrainedEncoder, config: RunConfig, train: Rows) -> RouterModel:
+    """Put fresh heads on an encoder; their biases start at the training rows' log-odds."""
+    heads = train.labels.shape[1]
+    branch = EncoderBranch(
+        encoder.model,
+        heads,
+        pooling=config.encoder.pooling,
+        dropout=config.training.dropout,
+    )
+    odds = torch.logit(torch.tensor(np.nanmean(train.labels, axis=0)).clamp(0.02, 0.98))
+    with torch.no_grad():
+        branch.head.bias.copy_(odds)
+    if config.encoder.freeze_embeddings:
+        branch.encoder.get_input_embeddings().requires_grad_(requires_grad=False)
+    structure = None
+    if config.packing.features:
+        width = config.training.structure_width
+        structure = StructureBranch(len(config.packing.features), heads, width=width)
+        structure.fit_scale(feature_tensor(train))
+    return RouterModel(branch, structure)
+
+
+def train_router(
+    encoder: PretrainedEncoder, config: RunConfig, train: Rows, validation: Rows
+) -> Trained:
+    """Fine-tune on `train` and keep the epoch that is best on `validation`.
+
+    The first `len(config.arms)` labels are the pool's; the rest are auxiliary heads.
+    """
+    torch.manual_seed(config.seed)
+    rng = np.random.default_rng(config.seed)
+    settings = config.training
+    model = build_model(encoder, config, train)
+    weights = head_weights(train.labels.shape[1], len(config.arms), settings.auxiliary_weight)
+    steps = math.ceil(len(train.packed) / settings.batch_size) * settings.max_epochs
+    optimizer = _optimizer(model, settings)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: linear_decay(step, steps, settings.warmup_ratio)
+    )
+    epochs: list[Epoch] = []
+    best_state = copy.deepcopy(model.state_dict())
+    progress = tqdm(total=steps, desc="fine-tuning", unit="step")
+    for number in range(1, settings.max_epochs + 1):
+        losses = []
+        for batch in shuffled_batches(train, settings.batch_size, rng):
+            losses.append(_step(model, batch, weights, optimizer))
+            schedule.step()
+            progress.update()
+        epochs.append(_validate(model, validation, number, float(np.mean(losses)), config))
+        progress.set_postfix(loss=epochs[-1].loss, macro_f1=epochs[-1].macro_f1)
+        best = best_epoch(epochs, settings)
+        if best is epochs[-1]:
+            best_state = copy.deepcopy(model.state_dict())
+        elif number - best.number >= settings.patience_epochs:
+            break
+    progress.close()
+    model.load_state_dict(best_state)
+    return Trained(model.eval(), tuple(epochs), best)
+
+
+def predict(model: RouterModel, rows: Rows) -> NDArray[np.float64]:
+    """Return probabilities (n, heads) of a model, in the rows' order."""
+    model.eval()
+    with torch.no_grad():
+        logits = [
+            model(batch.input_ids, batch.attention_mask, batch.features).mean()
+            for batch in batches_in_order(rows, EVALUATION_BATCH)
+        ]
+    result: NDArray[np.float64] = torch.sigmoid(torch.cat(logits)).double().numpy()
+    return result
+
+
+def head_weights(heads: int, arms: int, auxiliary_weight: float) -> Tensor:
+    """Weigh each arm 1, and all auxiliary heads together `auxiliary_weight` times the arms."""
+    weights = torch.ones(heads)
+    if heads > arms:
+        weights[arms:] = auxiliary_weight * arms / (heads - arms)
+    return weights
+
+
+def linear_decay(step: int, steps: int, warmup_ratio: float) -> float:
+    """Return the learning rate's factor: up to 1 over the warm-up, then down to 0."""
+    warmup = max(1, round(steps * warmup_ratio))
+    if step < warmup:
+        return (step + 1) / warmup
+    return max(0.0, (steps - step) / max(1, steps - warmup))
+
+
+def best_epoch(epochs: list[Epoch], settings: TrainingConfig) -> Epoch:
+    """Return the epoch to keep; of equal ones the earliest."""
+    if settings.select_on == "loss":
+        return min(epochs, key=lambda epoch: (epoch.loss, epoch.number))
+    return max(epochs, key=lambda epoch: (epoch.macro_f1, -epoch.number))
+
+
+def macro_f1(labels: NDArray[np.float32], probabilities: NDArray[np.float64]) -> float:
+    """Return the mean over heads of F1 at 0.5; unknown labels are left out."""
+    predicted = probabilities >= 0.5
+    hits = ((labels == 1) & predicted).sum(0)
+    misses = ((labels == 1) & ~predicted).sum(0)
+    false_alarms = ((labels == 0) & predicted).sum(0)
+    scores = 2 * hits / np.maximum(2 * hits + misses + false_alarms, 1)
+    return float(scores.mean())
+
+
+def _optimizer(model: RouterModel, settings: TrainingConfig) -> torch.optim.Optimizer:
+    encoder = [p for p in model.encoder.encoder.parameters() if p.requires_grad]
+    head_rate = settings.head_learning_rate or settings.learning_rate
+    groups = [
+        {"params": encoder, "lr": settings.learning_rate},
+        {"params": model.encoder.head.parameters(), "lr": head_rate},
+    ]
+    if model.structure is not None:
+        groups.append({"params": model.structure.parameters(), "lr": STRUCTURE_LEARNING_RATE})
+    return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
+
+
+def _step(
+    model: RouterModel, batch: Batch, weights: Tensor, optimizer: torch.optim.Optimizer
+) -> float:
+    """Take one step; each branch has its own loss, so that neither leans on the other."""
+    model.train()
+    logits = model(batch.input_ids, batch.attention_mask, batch.features)
+    branches = [logits.encoder] if model.structure is None else [logits.encoder, logits.structure]
+    loss = torch.stack([_loss(branch, batch, weights) for branch in branches]).sum()
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.detach()) / len(branches)
+
+
+def _loss(logits: Tensor, batch: Batch, weights: Tensor) -> Tensor:
+    losses = functional.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
+    weighted = batch.known * weights
+    return (losses * weighted).sum() / weighted.sum().clamp(min=1e-9)
+
+
+def _validate(
+    model: RouterModel, validation: Rows, number: int, train_loss: float, config: RunConfig
+) -> Epoch:
+    arms = len(config.arms)
+    probabilities = predict(model, validation)[:, :arms]
+    labels = validation.labels[:, :arms]
+    clipped = probabilities.clip(1e-6, 1 - 1e-6)
+    losses = -np.where(labels == 1, np.log(clipped), np.log(1 - clipped))
+    loss = float(losses[~np.isnan(labels)].mean())
+    return Epoch(number, train_loss, loss, macro_f1(labels, probabilities))

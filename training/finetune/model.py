@@ -1,0 +1,101 @@
+"""The router's network: an encoder branch and a branch over structural counts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+CLIP = 5.0
+"""Standardized counts are clipped here: a count never seen in training must not decide alone."""
+
+
+class BranchLogits(NamedTuple):
+    """Logits of the two branches, (batch, heads) each."""
+
+    encoder: Tensor
+    structure: Tensor
+
+    def mean(self) -> Tensor:
+        """Return the logits that decide: the branches' geometric mean of odds."""
+        return (self.encoder + self.structure) / 2
+
+
+class EncoderBranch(nn.Module):
+    """A pretrained encoder with one linear head (appendix on training configuration)."""
+
+    def __init__(
+        self, encoder: PreTrainedModel, heads: int, *, pooling: str, dropout: float
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooling = pooling
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(encoder.config.hidden_size, heads)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return logits (batch, heads) for ids and mask (batch, tokens)."""
+        states = self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
+        if self.pooling == "cls":
+            pooled = states[:, 0]
+        else:
+            mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (batch, tokens, 1)
+            pooled = (states * mask).sum(1) / mask.sum(1)
+        logits: Tensor = self.head(self.dropout(pooled))
+        return logits
+
+
+class StructureBranch(nn.Module):
+    """A small network over the counts; learns on standardized signed logarithms."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, features: int, heads: int, *, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+        self.layers = nn.Sequential(
+            nn.Dropout(0.1),
+            nn.Linear(features, width),
+            nn.GELU(),
+            nn.Dropout(0.3),
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.Dropout(0.3),
+            nn.Linear(width, heads),
+        )
+
+    def fit_scale(self, features: Tensor) -> None:
+        """Take mean and deviation from training rows (n, features); constant ones are muted."""
+        logs = _signed_log(features)
+        deviation = logs.std(0)
+        self.mean.copy_(logs.mean(0))
+        self.scale.copy_(torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 0.0))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits (batch, heads) for raw counts (batch, features)."""
+        standardized = (_signed_log(features) - self.mean) * self.scale
+        logits: Tensor = self.layers(standardized.clamp(-CLIP, CLIP))
+        return logits
+
+
+class RouterModel(nn.Module):
+    """Predicts for every head whether its model answers correctly; the arms come first."""
+
+    def __init__(self, encoder: EncoderBranch, structure: StructureBranch | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.structure = structure
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> BranchLogits:
+        """Return both branches' logits; the encoder's stand for both where it is alone."""
+        encoder = self.encoder(input_ids, attention_mask)
+        structure = encoder if self.structure is None else self.structure(features)
+        return BranchLogits(encoder, structure)
+
+
+def _signed_log(values: Tensor) -> Tensor:
+    return torch.sign(values) * torch.log1p(torch.abs(values))

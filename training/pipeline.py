@@ -1,0 +1,226 @@
+"""The whole run: recorded answers -> labels -> fine-tuned router -> artifact and report."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from router_service.core.artifact import TOKENIZER, Encoder, Measure
+from router_service.core.classifier import Classifier
+from router_service.core.cost import ArmProfile
+from router_service.core.errors import ConfigError
+from router_service.core.messages import parse_conversation
+from router_service.core.packing import Packer
+from training.config import RunConfig
+from training.datasets import bfcl
+from training.evaluation.evaluate import Evaluation, Outcomes, evaluate
+from training.evaluation.metrics import mean_auc
+from training.evaluation.report import Report, write_report
+from training.export.artifact_writer import GRAPH, Measured, write_canaries, write_manifest
+from training.export.onnx_graph import export_onnx, quantize_int8
+from training.finetune.batches import Rows
+from training.finetune.encoders import PretrainedEncoder, load_encoder
+from training.finetune.loop import Trained, predict, train_router
+from training.preferences.labels import Labels, label_matrix
+from training.preferences.splits import Split, split_examples
+from training.profiling.cost_profile import costs_usd, profile_arms
+from training.provenance import trace
+from training.records import Example
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Judged examples: labels (n, arms + auxiliary), costs of the arms, and who trains on what."""
+
+    examples: tuple[Example, ...]
+    labels: Labels
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What the exported graph answers, and how far it is from the model that was trained."""
+
+    validation: NDArray[np.float64]
+    test: NDArray[np.float64]
+    parity: dict[str, float]
+
+
+def run(config: RunConfig, data: Path, out: Path) -> Path:
+    """Run every stage below `data`; return the artifact's directory, `out/artifact`.
+
+    Raises DataError where a row of the source does not parse, ConfigError where an arm of the
+    pool has no recorded answers.
+    """
+    source = data / config.source.path
+    dataset = load_dataset(config, source)
+    encoder = load_encoder(config.encoder.source)
+    rows = pack(config, encoder.tokenizer, dataset)
+    train, validation, test = (rows.take(part) for part in dataset.split.parts())
+    trained = train_router(encoder, config, train, validation)
+    directory = fresh_directory(out / "artifact")
+    exported = export(config, encoder, trained, (validation, test), directory)
+    profile = profile_arms(*arm_counts(config, dataset, dataset.split.train), config.prices)
+    on_validation, on_test = measure(config, dataset, profile, exported)
+    provenance = trace(config, source)
+    measured = Measured(frontier=on_test.frontier, metrics=headline(on_test))
+    write_manifest(directory, config, describe(encoder), profile, provenance, measured)
+    report = Report(
+        name=config.name,
+        split_sizes=dataset.split.sizes(),
+        label_rates=rates_by_category(config, dataset),
+        epochs=trained.epochs,
+        validation=on_validation,
+        test=on_test,
+        parity=exported.parity,
+        provenance=provenance,
+    )
+    write_report(report, out)
+    return directory
+
+
+def load_dataset(config: RunConfig, source: Path) -> Dataset:
+    """Read and judge the recorded answers of the pool and of the auxiliary arms."""
+    judged = bfcl.read_examples(source)
+    recorded = bfcl.arms(source)
+    missing = sorted(set(config.arms) - set(recorded))
+    if missing:
+        raise ConfigError(str(source), "pool", f"no recorded answers of {', '.join(missing)}")
+    auxiliary = [arm for arm in recorded if arm not in config.arms]
+    arms = [*config.arms, *(auxiliary if config.auxiliary_arms == "all" else [])]
+    labels = label_matrix(judged, arms, lambda arm: bfcl.read_answers(source, arm))
+    examples = tuple(example for example, _ in judged)
+    split = split_examples(examples, config.seed)
+    log.info("%d queries, %d arms, split %s", len(examples), len(arms), split.sizes())
+    return Dataset(examples, labels, split)
+
+
+def pack(config: RunConfig, tokenizer: Tokenizer, dataset: Dataset) -> Rows:
+    """Pack every example as the service will, with the tokenizer that will be shipped."""
+    # A copy: the packer changes how its tokenizer treats special tokens.
+    packer = Packer(config.packing, Tokenizer.from_str(tokenizer.to_str()))
+    packed = tuple(packer.pack(parse_conversation(e.request)) for e in dataset.examples)
+    return Rows(packed, dataset.labels.correct)
+
+
+def export(
+    config: RunConfig,
+    encoder: PretrainedEncoder,
+    trained: Trained,
+    parts: tuple[Rows, Rows],
+    directory: Path,
+) -> Exported:
+    """Write tokenizer, int8 graph and canaries; compare the graph's answers with the model's."""
+    arms = len(config.arms)
+    encoder.tokenizer.save(str(directory / TOKENIZER))
+    full = directory.with_name("model.onnx")
+    export_onnx(trained.model, arms, len(config.packing.features), full)
+    quantize_int8(full, directory / GRAPH)
+    write_canaries(directory, config)
+    classifiers = [Classifier(path, arms=arms) for path in (full, directory / GRAPH)]
+    validation, test = parts
+    wanted = predict(trained.model, test)[:, :arms]
+    fp32, int8 = (c.predict(test.packed).astype(np.float64) for c in classifiers)
+    labels = test.labels[:, :arms].astype(np.float64)
+    return Exported(
+        validation=classifiers[1].predict(validation.packed).astype(np.float64),
+        test=int8,
+        parity={
+            "FP32 graph: largest difference": float(np.abs(wanted - fp32).max()),
+            "int8 graph: mean difference": float(np.abs(wanted - int8).mean()),
+            "int8 graph: change of mean AUC": mean_auc(labels, int8) - mean_auc(labels, wanted),
+        },
+    )
+
+
+def measure(
+    config: RunConfig, dataset: Dataset, profile: Mapping[str, ArmProfile], exported: Exported
+) -> tuple[Evaluation, Evaluation]:
+    """Evaluate what was exported on the validation and on the test queries."""
+    costs = [profile[arm].cost_usd() for arm in config.arms]
+    split = dataset.split
+    validation, test = (
+        evaluate(outcomes(config, dataset, part), probabilities, costs, config.policies)
+        for part, probabilities in (
+            (split.validation, exported.validation),
+            (split.test, exported.test),
+        )
+    )
+    return validation, test
+
+
+def arm_counts(
+    config: RunConfig, dataset: Dataset, indices: Sequence[int]
+) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the pool's arms with their input and output tokens on some queries."""
+    rows, arms = list(indices), len(config.arms)
+    labels = dataset.labels
+    return config.arms, labels.input_tokens[rows, :arms], labels.output_tokens[rows, :arms]
+
+
+def outcomes(config: RunConfig, dataset: Dataset, indices: Sequence[int]) -> Outcomes:
+    """Return what each arm of the pool answered and cost on some queries."""
+    counts = arm_counts(config, dataset, indices)
+    correct = dataset.labels.correct[list(indices), : len(config.arms)].astype(np.float64)
+    return Outcomes(config.arms, correct, costs_usd(*counts, config.prices))
+
+
+def rates_by_category(config: RunConfig, dataset: Dataset) -> dict[str, dict[str, float]]:
+    """Return each arm's share of correct answers in each category, over all queries."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for index, example in enumerate(dataset.examples):
+        members[example.category].append(index)
+    return {
+        category: dict(
+            zip(
+                config.arms,
+                dataset.labels.correct[rows, : len(config.arms)].mean(0).tolist(),
+                strict=True,
+            )
+        )
+        for category, rows in sorted(members.items())
+    }
+
+
+def headline(test: Evaluation) -> dict[str, Measure]:
+    """Return the figures that an artifact carries, all of the held-out test queries."""
+    by_name = {entry.name: entry for entry in test.entries}
+    default = next(entry for entry in test.entries if entry.name.startswith("default "))
+    best = by_name[test.best_single]
+    return {
+        "mean_auc": test.auc,
+        "default_accuracy": default.accuracy,
+        "default_cost_usd": default.cost_usd,
+        "best_single_accuracy": best.accuracy,
+        "best_single_cost_usd": best.cost_usd,
+        "oracle_accuracy": by_name["oracle"].accuracy,
+        "oracle_cost_usd": by_name["oracle"].cost_usd,
+    }
+
+
+def describe(encoder: PretrainedEncoder) -> Encoder:
+    """Return the encoder's name and size for the manifest."""
+    config = encoder.model.config
+    return Encoder(
+        name=encoder.name,
+        parameters=sum(p.numel() for p in encoder.model.parameters()),
+        hidden_size=config.hidden_size,
+        layers=config.num_hidden_layers,
+    )
+
+
+def fresh_directory(path: Path) -> Path:
+    """Return an empty directory at `path`."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path

@@ -1,0 +1,1 @@
+"""From judged answers to training rows: deduplication, splits, label matrices."""

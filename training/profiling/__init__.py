@@ -1,0 +1,1 @@
+"""From token counts and prices to the cost profile."""
