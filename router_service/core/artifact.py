@@ -18,6 +18,9 @@ from router_service.core.messages import Conversation, parse_conversation
 from router_service.core.packing import PackingSpec
 from router_service.core.selection import parse_policy
 
+SHIPPED = Path(__file__).parents[1] / "artifacts" / "reference-pool"
+"""The artifact that the package ships, so that the service runs with nothing else."""
+
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"

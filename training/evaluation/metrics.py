@@ -21,13 +21,16 @@ def mean_measure(values: Floats) -> Measure:
 
 
 def mean_auc(labels: Floats, probabilities: Floats) -> float:
-    """Return the area under the ROC curve, averaged over arms with both outcomes; (n, arms)."""
+    """Return the area under the ROC curve, averaged over arms with both outcomes; (n, arms).
+
+    NaN where no arm has both.
+    """
     scores = [
         roc_auc_score(labels[:, arm], probabilities[:, arm])
         for arm in range(labels.shape[1])
         if len(np.unique(labels[:, arm])) == 2
     ]
-    return float(np.mean(scores))
+    return float(np.mean(scores)) if scores else float("nan")
 
 
 def auc_measure(labels: Floats, probabilities: Floats, seed: int = 0) -> Measure:
@@ -35,7 +38,7 @@ def auc_measure(labels: Floats, probabilities: Floats, seed: int = 0) -> Measure
     rng = np.random.default_rng(seed)
     n = len(labels)
     draws = [rng.integers(0, n, n) for _ in range(BOOTSTRAP_DRAWS // 10)]
-    spread = float(np.std([mean_auc(labels[draw], probabilities[draw]) for draw in draws]))
+    spread = float(np.nanstd([mean_auc(labels[draw], probabilities[draw]) for draw in draws]))
     return Measure(value=mean_auc(labels, probabilities), stderr=spread, n=n)
 
 

