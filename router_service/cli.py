@@ -81,3 +81,6 @@ def _write(lines: Iterable[bytes]) -> None:
     for line in lines:
         sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
+
+if __name__ == "__main__":
+    sys.exit(main())

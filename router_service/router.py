@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from router_service.core.artifact import Artifact
 from router_service.core.classifier import Classifier
 from router_service.core.cost import Price
-from router_service.core.errors import PolicyError
+from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.messages import Conversation
 from router_service.core.packing import Packer
 from router_service.core.selection import (
@@ -38,22 +38,41 @@ class Router:
     """Decides for conversations; holds one loaded artifact, and may be shared by threads."""
 
     def __init__(
-        self, artifact: Artifact, *, device: str = "cpu", prices: Mapping[str, Price] | None = None
+        self,
+        artifact: Artifact,
+        *,
+        device: str = "cpu",
+        prices: Mapping[str, Price] | None = None,
+        arms: Collection[str] | None = None,
     ) -> None:
-        """Load the artifact's model; `prices` replaces the profile's list prices by arm."""
+        """Load the artifact's model; `prices` replaces the profile's list prices by arm.
+
+        `arms` are those to choose among (default: all of the artifact's), in whatever order.
+        Raises ArtifactError where the artifact does not know one of them, or there is none.
+        """
+        manifest = artifact.manifest
         self.artifact = artifact
-        self.arms: tuple[str, ...] = artifact.manifest.arms
-        self._packer = Packer(artifact.manifest.packing, artifact.tokenizer)
-        self._classifier = Classifier(artifact.model_path(device), arms=len(self.arms))
-        self._costs_usd = artifact.manifest.costs_usd(prices or {})
+        self._columns = _columns(artifact, manifest.arms if arms is None else arms)
+        self.arms: tuple[str, ...] = tuple(manifest.arms[column] for column in self._columns)
+        self._packer = Packer(manifest.packing, artifact.tokenizer)
+        self._classifier = Classifier(
+            artifact.model_path(device), arms=len(manifest.arms), device=device
+        )
+        costs_usd = manifest.costs_usd(prices)
+        self._costs_usd = [costs_usd[column] for column in self._columns]
 
     @classmethod
     def load(
-        cls, directory: Path, *, device: str = "cpu", prices: Mapping[str, Price] | None = None
+        cls,
+        directory: Path,
+        *,
+        device: str = "cpu",
+        prices: Mapping[str, Price] | None = None,
+        arms: Collection[str] | None = None,
     ) -> Router:
         """Load and verify an artifact directory, canaries included; raises ArtifactError."""
-        router = cls(Artifact.load(directory), device=device, prices=prices)
-        router.artifact.check_canaries(router.probabilities)
+        router = cls(Artifact.load(directory), device=device, prices=prices, arms=arms)
+        router.artifact.check_canaries(router.predict)
         return router
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
@@ -68,8 +87,8 @@ class Router:
             raise PolicyError(text or "", f"known names are {known}", param=param)
         return parse_policy(rule or text or "", param=param)
 
-    def probabilities(self, conversations: Sequence[Conversation]) -> list[list[float]]:
-        """Return the probability that each arm is correct, (conversations, arms)."""
+    def predict(self, conversations: Sequence[Conversation]) -> list[list[float]]:
+        """Return the probability that each arm of the artifact is correct, (conversations, all)."""
         packed = [self._packer.pack(conversation) for conversation in conversations]
         rows: list[list[float]] = self._classifier.predict(packed).tolist()
         return rows
@@ -78,7 +97,8 @@ class Router:
         """Choose the arm for one conversation; CPU-bound, so call it off the event loop."""
         policy = policy or self.policy()
         packed = self._packer.pack(conversation)
-        probabilities = self._classifier.predict([packed])[0].tolist()
+        row = self._classifier.predict([packed])[0].tolist()
+        probabilities = [row[column] for column in self._columns]
         selection = self._select(conversation, probabilities, policy)
         return Decision(
             arm=self.arms[selection.arm],
@@ -96,3 +116,13 @@ class Router:
             # A probability for half a request is no ground to save money on.
             return Selection(most_probable(probabilities, self._costs_usd), Reason.UNREAD)
         return select(probabilities, self._costs_usd, policy)
+
+
+def _columns(artifact: Artifact, arms: Collection[str]) -> list[int]:
+    """Return where these arms stand among the artifact's outputs, in their order."""
+    known = artifact.manifest.arms
+    unknown = sorted(set(arms) - set(known))
+    if unknown or not arms:
+        problem = f"does not know the arms {unknown}" if unknown else "was asked for no arm"
+        raise ArtifactError(artifact.directory, f"{problem}; it has {list(known)}")
+    return [column for column, arm in enumerate(known) if arm in arms]

@@ -60,3 +60,7 @@ def _score(_: argparse.Namespace) -> int:
     for line in score_lines(sys.stdin.buffer):
         sys.stdout.buffer.write(line + b"\n")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,12 +22,13 @@ def trace(config: RunConfig, source: Path) -> Provenance:
         commit=_commit(),
         config=dump_config(config),
         seed=config.seed,
-        data_sha256=_tree_sha256(source),
+        data_sha256=tree_sha256(source),
         versions={"python": platform.python_version(), **{n: version(n) for n in VERSIONED}},
     )
 
 
-def _tree_sha256(root: Path) -> str:
+def tree_sha256(root: Path) -> str:
+    """Return the SHA-256 over the paths and contents of all files below `root`."""
     digest = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         digest.update(path.relative_to(root).as_posix().encode())

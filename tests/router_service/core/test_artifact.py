@@ -1,0 +1,144 @@
+"""Artifacts: what is saved is loaded, and what is damaged is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from router_service.core.artifact import (
+    CANARIES,
+    MANIFEST,
+    SHIPPED,
+    TOKENIZER,
+    Artifact,
+    file_hashes,
+    save_manifest,
+)
+from router_service.core.errors import ArtifactError
+from router_service.router import Router
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a copy of the shipped artifact that a test may damage."""
+    return Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
+
+
+def edit_manifest(directory: Path, **fields: object) -> None:
+    """Change fields of a manifest in place."""
+    path = directory / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_round_trip(copy: Path) -> None:
+    """A manifest that is saved is the manifest that is loaded, and the hashes still hold."""
+    manifest = Artifact.load(copy).manifest
+    save_manifest(copy, manifest)
+    assert Artifact.load(copy).manifest == manifest
+    assert file_hashes(copy) == dict(manifest.files)
+    assert not list(copy.glob("*.partial"))
+
+
+def test_the_shipped_artifact_answers_its_canaries() -> None:
+    """The artifact in the package loads, verifies, and gives the probabilities it recorded."""
+    router = Router.load(SHIPPED)
+    assert len(list(router.artifact.canaries())) >= 8
+    assert router.arms == tuple(router.artifact.manifest.profile)
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["model.int8.onnx", TOKENIZER, CANARIES])
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.write_bytes(b"")])
+def test_a_damaged_file_is_refused_by_name(
+    copy: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    """One flipped bit, a missing file or an empty one: refused, and the error names the file."""
+    damage(copy / name)
+    with pytest.raises(ArtifactError) as caught:
+        Artifact.load(copy)
+    assert caught.value.path == copy / name
+    assert str(copy / name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"schema_version": 2}, "schema version 2"),
+        ({"arms": []}, "arms"),
+        ({"arms": ["a", "a"]}, "twice"),
+        ({"arms": ["a", "b"]}, "profile"),
+        ({"policies": {}}, "default"),
+        ({"policies": {"default": "theta=9"}}, "theta=9"),
+        ({"files": {}}, "no hash"),
+        ({"packing": {"budget_tokens": 4}}, "budget_tokens"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    copy: Path, fields: dict[str, object], problem: str
+) -> None:
+    """Every rule of the manifest is checked on loading, and the error says which is broken."""
+    edit_manifest(copy, **fields)
+    with pytest.raises(ArtifactError, match=problem) as caught:
+        Artifact.load(copy)
+    assert caught.value.path == copy / MANIFEST
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_manifest_that_is_no_object_is_refused(copy: Path, text: str) -> None:
+    """A truncated manifest is an error that names it."""
+    (copy / MANIFEST).write_text(text)
+    with pytest.raises(ArtifactError, match=r"manifest\.json"):
+        Artifact.load(copy)
+
+
+def test_an_absent_directory_is_refused(tmp_path: Path) -> None:
+    """A path that does not exist is an ArtifactError and not a traceback of the system's."""
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        Artifact.load(tmp_path / "nowhere")
+
+
+def rehash(directory: Path) -> None:
+    """Make a manifest's hashes fit its files again, as a forger or a broken export would."""
+    edit_manifest(directory, files=file_hashes(directory))
+
+
+def test_a_canary_that_gives_another_probability_refuses_the_artifact(copy: Path) -> None:
+    """Files that fit their hashes and yet compute something else are not taken into use."""
+    path = copy / CANARIES
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    arm = next(iter(rows[3]["probabilities"]))
+    rows[3]["probabilities"][arm] = 1 - round(rows[3]["probabilities"][arm])
+    path.write_text("\n".join(map(json.dumps, rows)))
+    rehash(copy)
+    with pytest.raises(ArtifactError, match="line 4") as caught:
+        Router.load(copy)
+    assert caught.value.path == path
+    assert arm in str(caught.value)
+
+
+def test_a_canary_that_does_not_parse_is_named_by_line(copy: Path) -> None:
+    """A broken canary line is an error with its number."""
+    with (copy / CANARIES).open("a") as file:
+        file.write('{"request": {}}\n')
+    rehash(copy)
+    with pytest.raises(ArtifactError, match="line 9 is not a canary"):
+        Router.load(copy)
+
+
+def test_a_graph_that_does_not_load_is_named(copy: Path) -> None:
+    """A file with a fitting hash that is no graph is refused when the session is made."""
+    (copy / "model.int8.onnx").write_bytes(b"not a graph")
+    rehash(copy)
+    with pytest.raises(ArtifactError, match=r"model\.int8\.onnx.*not a graph that loads"):
+        Router.load(copy)

@@ -1,0 +1,111 @@
+"""The router: one decision from one conversation, with the shipped artifact."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from router_service.core.artifact import SHIPPED
+from router_service.core.cost import Price
+from router_service.core.errors import ArtifactError, PolicyError
+from router_service.core.messages import Conversation
+from router_service.core.selection import Drift, Reason, Threshold, select
+from router_service.router import Router
+
+
+@pytest.fixture(scope="module")
+def router() -> Router:
+    """Return the shipped router."""
+    return Router.load(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def conversations(router: Router) -> list[Conversation]:
+    """Return the canaries' conversations."""
+    return [canary.conversation for canary in router.artifact.canaries()]
+
+
+@pytest.mark.parametrize("policy", [Threshold(0.5), Threshold(0.99), Drift(0.1)])
+def test_a_decision_follows_from_what_it_shows(
+    router: Router, conversations: list[Conversation], policy: Threshold | Drift
+) -> None:
+    """The arm and the reason are those that `select` makes of the probabilities and costs."""
+    for conversation in conversations:
+        decision = router.decide(conversation, policy)
+        chosen = select(
+            list(decision.probabilities.values()), list(decision.cost_usd.values()), policy
+        )
+        assert (decision.arm, decision.reason) == (router.arms[chosen.arm], chosen.reason)
+        assert decision.policy == str(policy)
+
+
+def test_a_decision_does_not_depend_on_its_neighbours(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """Alone, in a batch, or among threads: the same conversation has the same probabilities."""
+    alone = [router.predict([conversation])[0] for conversation in conversations]
+    assert router.predict(conversations) == alone
+    with ThreadPoolExecutor(8) as pool:
+        rows = list(pool.map(lambda c: router.predict([c])[0], conversations * 5))
+    assert rows == alone * 5
+
+
+def test_no_turns_and_no_tools_still_decide(router: Router) -> None:
+    """An empty conversation is routed like any other."""
+    decision = router.decide(Conversation(()))
+    assert decision.arm in router.arms
+
+
+def test_what_was_not_read_is_decided_by_probability_alone(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """With part of the request unread, the likeliest arm is taken, whatever the policy."""
+    for conversation in conversations:
+        partial = Conversation(conversation.turns, conversation.tools, unread=("tools[3]",))
+        decision = router.decide(partial, Threshold(0.0))
+        assert decision.reason is Reason.UNREAD
+        assert decision.probabilities[decision.arm] == max(decision.probabilities.values())
+
+
+def test_an_operator_s_price_changes_the_cost(conversations: list[Conversation]) -> None:
+    """A configured price replaces the profile's, and a free arm that passes is chosen."""
+    free = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
+    arm = "gpt-4-turbo-2024-04-09-FC"
+    router = Router.load(SHIPPED, prices={arm: free})
+    decision = router.decide(conversations[0], Threshold(0.0))
+    assert decision.cost_usd[arm] == 0
+    assert decision.arm == arm
+
+
+def test_policies_by_name_and_by_rule(router: Router) -> None:
+    """The manifest's names and bare rules are both policies; nothing is the default."""
+    named = router.artifact.manifest.policies
+    assert str(router.policy()) == named["default"]
+    assert str(router.policy("economy")) == named["economy"]
+    assert router.policy("drift=0.25") == Drift(0.25)
+
+
+@pytest.mark.parametrize("text", ["cheap", "theta=7"])
+def test_an_unknown_policy_is_refused(router: Router, text: str) -> None:
+    """A policy that is neither a name nor a rule is an error that shows it."""
+    with pytest.raises(PolicyError, match=text):
+        router.policy(text)
+
+
+def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation]) -> None:
+    """Restricted to two arms, a router shows and chooses those alone, with the same numbers."""
+    arms = {"gpt-4o-mini-2024-07-18-FC", "gpt-4o-2024-08-06-FC"}
+    few, all_arms = Router.load(SHIPPED, arms=arms), Router.load(SHIPPED)
+    for conversation in conversations:
+        decision, full = few.decide(conversation), all_arms.decide(conversation)
+        assert set(decision.probabilities) == set(decision.cost_usd) == arms
+        assert all(decision.probabilities[arm] == full.probabilities[arm] for arm in arms)
+        assert decision.arm in arms
+
+
+@pytest.mark.parametrize("arms", [[], ["gpt-9"]])
+def test_arms_that_the_artifact_does_not_know_are_refused(arms: list[str]) -> None:
+    """Choosing among nothing, or among strangers, is an error at start-up."""
+    with pytest.raises(ArtifactError, match=r"reference-pool.*gpt-9|no arm"):
+        Router.load(SHIPPED, arms=arms)

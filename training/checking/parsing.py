@@ -1,0 +1,179 @@
+"""What models answer -> calls: native lists, JSON, tagged blocks, and Python-like call lists."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from training.records import Call, Json
+
+_FENCE = re.compile(r"^```\w*\n(.*?)\n?\s*```", re.DOTALL)
+_TAGS = re.compile(r"</?(?:tool_call|function_call|functioncall)>|\[TOOL_CALLS\]")
+_NAME_THEN_JSON = re.compile(r"^([\w.]+)\n(\{.*\})$", re.DOTALL)
+_ARGUMENT_KEYS = ("arguments", "parameters", "args")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAnswer:
+    """Calls, or the code of why there are none."""
+
+    calls: tuple[Call, ...] | None
+    problem: str | None = None
+
+
+class _NotACallError(Exception):
+    """A value that does not read as a call; its text is the problem's code."""
+
+
+def parse_native(raw: Json) -> ParsedAnswer:
+    """Read the answer of a native function-calling API: a list of calls, or text."""
+    if isinstance(raw, str):
+        return ParsedAnswer(None, "text" if raw.strip() else "no_answer")
+    try:
+        return ParsedAnswer(tuple(_from_json(raw)))
+    except _NotACallError as exc:
+        return ParsedAnswer(None, str(exc))
+
+
+def parse_text(raw: Json) -> ParsedAnswer:
+    """Read calls written as text; words around them make the answer a text."""
+    if not isinstance(raw, str):
+        return parse_native(raw)
+    if not raw.strip():
+        return ParsedAnswer(None, "no_answer")
+    fenced = _FENCE.match(raw.strip())
+    text = (fenced.group(1) if fenced else raw).strip()
+    for reader in (_read_json, _read_name_then_json, _read_python):
+        calls = reader(text)
+        if calls is not None:
+            return ParsedAnswer(calls)
+    return ParsedAnswer(None, "text")
+
+
+def _read_json(text: str) -> tuple[Call, ...] | None:
+    """Read one or more JSON values with nothing but tags between them."""
+    rest = _TAGS.sub(" ", text).strip().rstrip(";")
+    if not rest.startswith(("{", "[")):
+        return None
+    calls: list[Call] = []
+    decoder = json.JSONDecoder()
+    try:
+        while rest:
+            value, end = decoder.raw_decode(rest)
+            calls.extend(_from_json(value))
+            rest = rest[end:].lstrip(" \n\t,;")
+    except (ValueError, _NotACallError):
+        return None
+    return tuple(calls)
+
+
+def _read_name_then_json(text: str) -> tuple[Call, ...] | None:
+    match = _NAME_THEN_JSON.match(text)
+    if match is None:
+        return None
+    try:
+        return (Call(match.group(1), _arguments(match.group(2))),)
+    except _NotACallError:
+        return None
+
+
+def _read_python(text: str) -> tuple[Call, ...] | None:
+    """Read `[f(a=1), g(b='x')]`, with or without brackets, separated by commas or semicolons."""
+    try:
+        tree = ast.parse(text.rstrip(" ;\n,"), mode="exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    nodes = [node for statement in tree.body for node in _elements(statement)]
+    if not nodes or not all(isinstance(node, ast.Call | ast.Dict) for node in nodes):
+        return None
+    try:
+        return tuple(call for node in nodes for call in _from_node(node))
+    except (_NotACallError, ValueError):
+        return None
+
+
+def _elements(statement: ast.stmt) -> list[ast.expr]:
+    if not isinstance(statement, ast.Expr):
+        return [ast.Constant(None)]
+    value = statement.value
+    return value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+
+
+def _from_node(node: ast.expr) -> Iterator[Call]:
+    if isinstance(node, ast.Dict):
+        yield from _from_json(ast.literal_eval(node))
+    elif isinstance(node, ast.Call):
+        if node.args or any(keyword.arg is None for keyword in node.keywords):
+            raise _NotACallError("not_a_call")
+        arguments = {k.arg: python_value(k.value) for k in node.keywords if k.arg is not None}
+        yield Call(ast.unparse(node.func), arguments)
+
+
+def python_value(node: ast.expr) -> Json:
+    """Return a literal's value; what is no literal (`dbMonitor`, `new Foo()`) as its text."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError):
+        return _composite(node)
+    return list(value) if isinstance(value, tuple | set) else value
+
+
+def _composite(node: ast.expr) -> Json:
+    quotient = _quotient(node)
+    if quotient is not None:
+        return quotient
+    if isinstance(node, ast.List | ast.Tuple):
+        return [python_value(child) for child in node.elts]
+    if isinstance(node, ast.Dict):
+        return {
+            str(python_value(key)): python_value(value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if key is not None
+        }
+    words = {"true": True, "false": False, "null": None}
+    text = ast.unparse(node)
+    return words.get(text, text)
+
+
+def _quotient(node: ast.expr) -> float | None:
+    """Return the value of `1 / 6`, the one arithmetic that calls are written with."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    match node.left, node.right:
+        case ast.Constant(value=int(above)), ast.Constant(value=int(below)) if below:
+            return above / below
+    return None
+
+
+def _from_json(value: Json) -> Iterator[Call]:
+    """Yield calls from `{name: arguments}`, `{"name", "arguments"}` or lists of them."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _from_json(item)
+    elif not isinstance(value, dict):
+        raise _NotACallError("not_a_call")
+    elif isinstance(value.get("tool_calls"), list):
+        yield from _from_json(value["tool_calls"])
+    elif isinstance(value.get("name"), str):
+        given: Json = next((value[key] for key in _ARGUMENT_KEYS if key in value), {})
+        yield Call(value["name"], _arguments(given))
+    elif isinstance(value.get("function"), dict):
+        yield from _from_json(value["function"])
+    else:
+        for name, given in value.items():
+            yield Call(name, _arguments(given))
+
+
+def _arguments(given: Json) -> Mapping[str, Json]:
+    """Return arguments as an object, decoding them where they are JSON text."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given or "{}")
+        except ValueError as exc:
+            raise _NotACallError("arguments_not_json") from exc
+    if not isinstance(given, dict):
+        raise _NotACallError("arguments_not_json")
+    return given
