@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def answer(row: dict[str, object], arm: str, *, wrong: bool) -> dict[str, object
     return {"id": row["id"], "result": result, "input_token_count": 90, "output_token_count": 20}
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> None:
+def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows as compressed JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt") as file:

@@ -65,7 +65,7 @@ def _read_json(text: str) -> tuple[Call, ...] | None:
             value, end = decoder.raw_decode(rest)
             calls.extend(_from_json(value))
             rest = rest[end:].lstrip(" \n\t,;")
-    except (ValueError, _NotACallError):
+    except (ValueError, RecursionError, _NotACallError):
         return None
     return tuple(calls)
 
@@ -172,7 +172,7 @@ def _arguments(given: Json) -> Mapping[str, Json]:
     if isinstance(given, str):
         try:
             given = json.loads(given or "{}")
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise _NotACallError("arguments_not_json") from exc
     if not isinstance(given, dict):
         raise _NotACallError("arguments_not_json")

@@ -36,9 +36,9 @@ def canonical(text: str) -> str:
     if _INSTANT.fullmatch(folded.upper()):
         return _instant(folded.upper())
     folded = _THOUSANDS.sub("", _ORDINAL.sub(r"\1", folded)).replace("**", "^")
+    folded = _DATE.sub(lambda m: f"{m[1]}{int(m[2]):02}{int(m[3]):02}", folded)
     if _FORMULA.search(folded):
         return " ".join(_number(word) for word in _TOKEN.findall(_formula(folded)))
-    folded = _DATE.sub(lambda m: f"{m[1]}{int(m[2]):02}{int(m[3]):02}", folded)
     words = _TOKEN.findall(_WORD_HYPHEN.sub(" ", folded))
     return " ".join(_number(word) for word in words if word not in "()") or folded
 

@@ -1,0 +1,241 @@
+"""The checker: what is accepted, and what never is."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.checking.calls import CORRECT_FROM, Code, check
+from training.records import Call, Expected, ExpectedCall, OneOf
+
+STRING = {"type": "string"}
+NUMBER = {"type": "number"}
+INTEGER = {"type": "integer"}
+
+
+def tool(name: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    """Return an OpenAI function tool with these parameters."""
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def judge(schema: dict[str, Any], expected: object, given_: object) -> tuple[bool, list[str]]:
+    """Check one argument against one expected value; return the verdict and the codes."""
+    want = ExpectedCall("f", {"a": (expected,)})
+    verdict = check([tool("f", a=schema)], Expected((want,)), [Call("f", {"a": given_})])
+    return verdict.correct, [error.code.value for error in verdict.errors]
+
+
+ACCEPTED = [
+    (
+        {"type": "array", "items": STRING},
+        ["mystery", "haunted house"],
+        ["Haunted house", "mystery"],
+    ),
+    (
+        {"type": "array", "items": {"type": "object", "properties": {"g": STRING, "c": STRING}}},
+        [{"c": "Math", "g": "B"}, {"c": "Art", "g": "A"}],
+        [{"g": "A", "c": "Art"}, {"c": "Math", "g": "B"}],
+    ),
+    ({"type": "array", "items": {"type": "array"}}, [[1, 2], [3, 4]], [[1, 2], [3, 4]]),
+    (
+        {"type": "object", "properties": {"x": {"type": "object", "properties": {"y": STRING}}}},
+        {"x": {"y": "Secret Key"}},
+        {"x": {"y": "secret key"}},
+    ),
+    (
+        {"type": "object", "properties": {"p": {"type": "integer", "default": 0}}},
+        {"p": 0},
+        {},
+    ),
+    ({"type": "object"}, {"k": OneOf(("a", "b"), is_optional=True)}, {}),
+    ({"type": "object"}, {"k": OneOf(("a", "b"))}, {"k": "B"}),
+    (STRING, "1990-05-15T00:00:00Z", "1990-05-15T00:00:00"),
+    (STRING, "15th June", "15 June"),
+    (STRING, 5, "5"),
+    (STRING, "5", 5),
+    (NUMBER, 5, 5.0),
+    (INTEGER, 5, 5.0),
+    ({"type": "boolean"}, True, True),
+    ({}, None, None),
+]
+
+REJECTED = [
+    (STRING, "Buy", "Sell", "wrong_value"),
+    (INTEGER, 150, 1500, "wrong_value"),
+    (NUMBER, -5, 5, "wrong_value"),
+    (STRING, "2024-01-02", "2024-02-01", "wrong_value"),
+    (STRING, "not urgent", "urgent", "wrong_value"),
+    (INTEGER, 5, "5", "wrong_type"),
+    (INTEGER, 5, 5.5, "wrong_type"),
+    (INTEGER, 1, True, "wrong_type"),
+    ({"type": "boolean"}, True, 1, "wrong_type"),
+    ({"type": "boolean"}, True, "true", "wrong_type"),
+    ({"type": "array", "items": INTEGER}, [1, 2, 2], [1, 1, 2], "wrong_value"),
+    ({"type": "array", "items": INTEGER}, [1, 2], [1, 2, 3], "wrong_value"),
+    (
+        {"type": "array", "items": {"type": "array"}},
+        [[1, 2], [3, 4]],
+        [[3, 4], [1, 2]],
+        "wrong_value",
+    ),
+    ({"type": "array", "items": {"type": "array"}}, [[1, 2]], [[2, 1]], "wrong_value"),
+    ({"type": "object"}, {"a": 1}, {"a": 1, "b": 2}, "wrong_value"),
+    ({"type": "object"}, {"a": 1, "b": 2}, {"a": 1}, "wrong_value"),
+    (STRING, "x", None, "wrong_value"),
+    (STRING, "x", ["x"], "wrong_type"),
+]
+
+
+@pytest.mark.parametrize(("schema", "expected", "given_"), ACCEPTED)
+def test_accepted(schema: dict[str, Any], expected: object, given_: object) -> None:
+    """Variation that does not change the act is accepted."""
+    assert judge(schema, expected, given_) == (True, [])
+
+
+@pytest.mark.parametrize(("schema", "expected", "given_", "code"), REJECTED)
+def test_rejected(schema: dict[str, Any], expected: object, given_: object, code: str) -> None:
+    """Whatever changes the act is rejected, with a code that says how."""
+    assert judge(schema, expected, given_) == (False, [code])
+
+
+JAVA = {
+    "type": "string",
+    "description": "The ids. This is Java ArrayList type in string representation.",
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "written", "is_right"),
+    [
+        ([101, 102], "new ArrayList<>(Arrays.asList(101, 102))", True),
+        ([101, 102], "[101, 102]", True),
+        (["a", "b"], 'List.of("a", "b")', True),
+        (5, "5L", True),
+        (True, "true", True),
+        ("reader", "reader", True),
+        ({"role": "admin"}, "{role: 'admin'}", True),
+        ([101, 102], "[102, 101]", False),
+        (5, "6L", False),
+        (True, "false", False),
+        ("today", '["today"]', False),
+        ("callback", "callback()", False),
+    ],
+)
+def test_values_of_other_languages(wanted: object, written: str, is_right: bool) -> None:
+    """A Java or JavaScript literal is judged by what it says, not by how it is spelled."""
+    assert judge(JAVA, wanted, written)[0] is is_right
+
+
+WEATHER = tool("get_weather", city=STRING, days={**INTEGER, "description": "Default is 1"})
+OSLO = ExpectedCall("get_weather", {"city": ("Oslo",)})
+
+
+def codes(expected: Expected, *calls: Call) -> list[Code]:
+    """Return the codes of what is wrong with these calls."""
+    return [error.code for error in check([WEATHER], expected, calls).errors]
+
+
+def test_omissions_and_extras() -> None:
+    """What may be left out or spelled out follows from the defaults and the truth alone."""
+    days = Expected((ExpectedCall("get_weather", {"city": ("Oslo",), "days": (1,)}),))
+    more = Expected((ExpectedCall("get_weather", {"city": ("Oslo",), "days": (3,)}),))
+    either = Expected(
+        (ExpectedCall("get_weather", {"city": ("Oslo",), "days": (3,)}, frozenset({"days"})),)
+    )
+    bare = Call("get_weather", {"city": "Oslo"})
+    assert codes(days, bare) == []
+    assert codes(more, bare) == [Code.MISSING_PARAMETER]
+    assert codes(either, bare) == []
+    assert codes(Expected((OSLO,)), Call("get_weather", {"city": "Oslo", "days": 1})) == []
+    extra = codes(Expected((OSLO,)), Call("get_weather", {"city": "Oslo", "days": 2}))
+    assert extra == [Code.UNEXPECTED_PARAMETER]
+    unknown = codes(Expected((OSLO,)), Call("get_weather", {"city": "Oslo", "zone": 1}))
+    assert unknown == [Code.UNEXPECTED_PARAMETER]
+
+
+def test_names() -> None:
+    """A dot in a name is an underscore to a function-calling API; any other name is wrong."""
+    dotted = Expected((ExpectedCall("get.weather", {"city": ("Oslo",)}),))
+    assert codes(dotted, Call("get_weather", {"city": "Oslo"})) == []
+    assert codes(dotted, Call("get_forecast", {"city": "Oslo"})) == [Code.WRONG_FUNCTION]
+
+
+def test_counts() -> None:
+    """A call too few, one too many, and none at all are all wrong, and all said."""
+    oslo, rome = Call("get_weather", {"city": "Oslo"}), Call("get_weather", {"city": "Rome"})
+    both = Expected((OSLO, ExpectedCall("get_weather", {"city": ("Rome",)})))
+    assert codes(both, rome, oslo) == []
+    assert codes(both, oslo) == [Code.WRONG_COUNT]
+    assert codes(Expected((OSLO,)), oslo, oslo) == [Code.WRONG_COUNT]
+    assert codes(both) == [Code.WRONG_COUNT]
+    assert check([WEATHER], both, None).errors[0].code is Code.NOT_PARSED
+
+
+def test_silence() -> None:
+    """Where no tool fits, words are right and any call is wrong."""
+    assert check([WEATHER], Expected(()), None).correct
+    assert check([WEATHER], Expected(()), []).correct
+    assert codes(Expected(()), Call("get_weather", {"city": "Oslo"})) == [Code.UNEXPECTED_CALL]
+
+
+def test_parallel_calls_are_assigned_and_not_taken_greedily() -> None:
+    """A call that fits two expectations is given to the one that leaves the other satisfied."""
+    flexible = ExpectedCall("get_weather", {"city": ("Oslo", "Rome")})
+    calls = [Call("get_weather", {"city": "Oslo"}), Call("get_weather", {"city": "Rome"})]
+    assert check([WEATHER], Expected((flexible, OSLO)), calls).correct
+
+
+def test_every_error_has_the_path_to_its_argument() -> None:
+    """Errors point at the call and the argument that they are about."""
+    both = Expected((OSLO, ExpectedCall("get_weather", {"city": ("Rome",)})))
+    calls = [Call("get_weather", {"city": "Oslo"}), Call("get_weather", {"city": "Bern"})]
+    error = check([WEATHER], both, calls).errors[0]
+    assert (error.code, error.path) == (Code.WRONG_VALUE, "calls[1].arguments.city")
+    assert "'Bern'" in error.detail
+
+
+values = st.recursive(
+    st.booleans() | st.integers(-99, 99) | st.floats(-9, 9) | st.text("abcXYZ 0189-.", max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", min_size=1), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+arguments = st.dictionaries(st.sampled_from("abc"), values, max_size=3)
+made_calls = st.lists(st.tuples(st.sampled_from("fg"), arguments), min_size=1, max_size=4)
+
+
+@given(made_calls, st.randoms(use_true_random=False))
+def test_a_call_matches_itself_in_any_order(
+    calls: list[tuple[str, dict[str, Any]]], rng: random.Random
+) -> None:
+    """Whatever was called, those calls are correct when expected, however they are permuted."""
+    want = [ExpectedCall(n, {k: (v,) for k, v in a.items()}) for n, a in calls]
+    made = [Call(n, dict(reversed(a.items()))) for n, a in calls]
+    rng.shuffle(made)
+    verdict = check([tool("f"), tool("g")], Expected(tuple(want)), made)
+    assert verdict.score == 1.0
+    assert verdict.errors == ()
+
+
+@given(made_calls, made_calls)
+def test_the_score_and_the_errors_agree(
+    wanted: list[tuple[str, dict[str, Any]]], made: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """A score is in 0 to 1, and reaches the threshold exactly where nothing is wrong."""
+    want = tuple(ExpectedCall(n, {k: (v,) for k, v in a.items()}) for n, a in wanted)
+    verdict = check([tool("f"), tool("g")], Expected(want), [Call(n, a) for n, a in made])
+    assert 0 <= verdict.score <= 1
+    assert verdict.correct == (verdict.score >= CORRECT_FROM) == (not verdict.errors)
+
+
+@given(st.integers(-999, 999), st.integers(-999, 999))
+def test_another_number_is_never_accepted(a: int, b: int) -> None:
+    """No tolerance bridges two integers, as numbers or within strings."""
+    assert judge(INTEGER, a, b)[0] == (a == b)
+    assert judge(STRING, f"room {a}", f"room {b}")[0] == (a == b)

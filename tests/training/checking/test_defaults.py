@@ -1,0 +1,46 @@
+"""Defaults, in the ways people write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from training.checking.defaults import MISSING, documented_default
+
+
+@pytest.mark.parametrize(
+    ("schema", "default"),
+    [
+        ({"type": "integer", "default": 0, "description": "Default is 5"}, 0),
+        ({"type": "integer", "description": "Page. Default is `0`"}, 0),
+        ({"type": "integer", "description": "Page number (default: 10)."}, 10),
+        ({"type": "number", "description": "Gravity, defaults to -9.81."}, -9.81),
+        ({"type": "boolean", "description": "Full name. Default is false."}, False),
+        ({"type": "boolean", "description": "Default value is True"}, True),
+        ({"type": "string", "description": "The unit of measure (defaults to 'units')"}, "units"),
+        ({"type": "string", "description": "Currency, default USD."}, "USD"),
+        ({"type": "string", "description": 'Default to "New York"'}, "New York"),
+        ({"type": "array", "description": "Default is [1, 2]"}, [1, 2]),
+        ({"type": "object", "description": "Options. Default is {}"}, {}),
+        ({"type": "integer", "description": "Limit; default none"}, None),
+    ],
+)
+def test_a_default_is_read_as_its_type(schema: dict[str, Any], default: object) -> None:
+    """The schema's own default wins; else the description's, as a value of the type."""
+    assert documented_default(schema) == default
+    assert type(documented_default(schema)) is type(default)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "integer", "description": "The page number."},
+        {"type": "integer", "description": "Defaults to the first page."},
+        {"type": "boolean", "description": "Default depends on the account."},
+    ],
+)
+def test_no_default_is_made_up(schema: dict[str, Any]) -> None:
+    """A description without a value of the right type documents none."""
+    assert documented_default(schema) is MISSING

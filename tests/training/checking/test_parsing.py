@@ -1,0 +1,101 @@
+"""Answers as models write them: every form that is read, and what is only words."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.checking.parsing import parse_native, parse_text
+from training.records import Call, Json
+
+ROOTS = Call("algebra.roots", {"a": 1, "b": -3})
+SUM = Call("add", {"x": [1, 2], "deep": {"k": True}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[algebra.roots(a=1, b=-3), add(x=[1, 2], deep={'k': True})]",
+        "algebra.roots(a=1, b=-3), add(x=[1, 2], deep={'k': True})",
+        "algebra.roots(a=1, b=-3); add(x=[1, 2], deep={'k': True});",
+        "algebra.roots(a=1, b=-3)\nadd(x=(1, 2), deep={'k': True})",
+        "```python\n[algebra.roots(a=1, b=-3), add(x=[1, 2], deep={'k': true})]\n```\nThis adds.",
+        (
+            "[{'name': 'algebra.roots', 'parameters': {'a': 1, 'b': -3}},"
+            " {'name': 'add', 'parameters': {'x': [1, 2], 'deep': {'k': True}}}]"
+        ),
+        '[{"algebra.roots": {"a": 1, "b": -3}}, {"add": {"x": [1, 2], "deep": {"k": true}}}]',
+        (
+            '<tool_call>\n{"arguments": {"a": 1, "b": -3}, "name": "algebra.roots"}\n</tool_call>\n'
+            '<tool_call>\n{"arguments": {"x": [1, 2], "deep": {"k": true}}, "name": "add"}'
+            "\n</tool_call>"
+        ),
+        (
+            '<function_call> {"name": "algebra.roots", "arguments": {"a": 1, "b": -3}} '
+            '<function_call> {"name": "add", "arguments": {"x": [1, 2], "deep": {"k": true}}}'
+        ),
+        (
+            '[TOOL_CALLS] [{"name": "algebra.roots", "arguments": "{\\"a\\": 1, \\"b\\": -3}"},'
+            ' {"name": "add", "arguments": {"x": [1, 2], "deep": {"k": true}}}]'
+        ),
+        (
+            '{"tool_calls": [{"function": {"name": "algebra.roots", "arguments": {"a": 1, "b": -3}}},'
+            ' {"name": "add", "arguments": {"x": [1, 2], "deep": {"k": true}}}]}'
+        ),
+    ],
+)
+def test_forms_of_two_calls(text: str) -> None:
+    """Each of these ways to write two calls gives the same two calls."""
+    assert parse_text(text).calls == (ROOTS, SUM)
+
+
+def test_a_name_above_its_arguments() -> None:
+    """A name on one line and its arguments as JSON below it are one call."""
+    assert parse_text('roots\n{"a": 1}').calls == (Call("roots", {"a": 1}),)
+
+
+def test_what_is_no_literal_is_kept_as_its_text() -> None:
+    """A variable or an expression of another language stays what was written."""
+    parsed = parse_text("f(a=dbMonitor, b=1 / 4, c=[x, 'y'], d={'k': y})")
+    assert parsed.calls == (
+        Call("f", {"a": "dbMonitor", "b": 0.25, "c": ["x", "y"], "d": {"k": "y"}}),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The area is 25.",
+        "Use `area(base=10)` to find it.",
+        "f(10, 5)",
+        "x = f(a=1)",
+        "f(a=1",
+        '{"name": 3}',
+        "[1, 2, 3]",
+        "```python\ndef f(a):\n    return a\n```",
+        "[" * 3000,
+    ],
+)
+def test_words_are_no_calls(text: str) -> None:
+    """Prose, code and broken calls are not taken for calls."""
+    parsed = parse_text(text)
+    assert (parsed.calls, parsed.problem) == (None, "text")
+
+
+@pytest.mark.parametrize(
+    ("raw", "calls", "problem"),
+    [
+        ([{"f": '{"a": 1}'}, {"f": '{"a": 2}'}], (Call("f", {"a": 1}), Call("f", {"a": 2})), None),
+        ([{"f": ""}], (Call("f", {}),), None),
+        ([], (), None),
+        ("f(a=1)", None, "text"),
+        (" ", None, "no_answer"),
+        ([{"f": '{"a": 1'}], None, "arguments_not_json"),
+        ([{"f": "[1]"}], None, "arguments_not_json"),
+        (["f"], None, "not_a_call"),
+        (7, None, "not_a_call"),
+    ],
+)
+def test_native_answers(raw: Json, calls: tuple[Call, ...] | None, problem: str | None) -> None:
+    """A native answer is a list of calls or words; what is broken has a code."""
+    parsed = parse_native(raw)
+    assert (parsed.calls, parsed.problem) == (calls, problem)
