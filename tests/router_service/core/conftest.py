@@ -1,0 +1,14 @@
+"""What tests of the core share."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer
+
+from router_service.core.artifact import SHIPPED, TOKENIZER
+
+
+@pytest.fixture
+def shipped_tokenizer() -> Tokenizer:
+    """Return a fresh copy of the shipped artifact's tokenizer."""
+    return Tokenizer.from_file(str(SHIPPED / TOKENIZER))
