@@ -56,7 +56,10 @@ class TrainingConfig(_Frozen):
     batch_size: int = Field(16, ge=1)
     max_epochs: int = Field(30, ge=1)
     patience_epochs: int = Field(3, ge=1)
-    select_on: Literal["macro_f1", "loss"] = "macro_f1"
+    select_on: Literal["macro_f1", "loss", "last"] = Field(
+        "macro_f1",
+        description="Which epoch to keep; `last` where validation is too small to tell them apart.",
+    )
     warmup_ratio: float = Field(0.1, ge=0, le=1)
     weight_decay: float = Field(0.01, ge=0)
     dropout: float = Field(0.0, ge=0, lt=1, description="Before the classification heads.")

@@ -21,7 +21,7 @@ from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer
 from training.config import RunConfig
 from training.datasets import bfcl
-from training.evaluation.evaluate import Evaluation, Outcomes, evaluate
+from training.evaluation.evaluate import Evaluation, Outcomes, evaluate, policy_names
 from training.evaluation.metrics import mean_auc
 from training.evaluation.report import Report, write_report
 from training.export.artifact_writer import GRAPH, Measured, write_canaries, write_manifest
@@ -73,7 +73,7 @@ def run(config: RunConfig, data: Path, out: Path) -> Path:
     profile = profile_arms(*arm_counts(config, dataset, dataset.split.train), config.prices)
     on_validation, on_test = measure(config, dataset, profile, exported)
     provenance = trace(config, source)
-    measured = Measured(frontier=on_test.frontier, metrics=headline(on_test))
+    measured = Measured(frontier=on_test.frontier, metrics=headline(config, on_test))
     write_manifest(directory, config, describe(encoder), profile, provenance, measured)
     report = Report(
         name=config.name,
@@ -192,10 +192,10 @@ def rates_by_category(config: RunConfig, dataset: Dataset) -> dict[str, dict[str
     }
 
 
-def headline(test: Evaluation) -> dict[str, Measure]:
+def headline(config: RunConfig, test: Evaluation) -> dict[str, Measure]:
     """Return the figures that an artifact carries, all of the held-out test queries."""
     by_name = {entry.name: entry for entry in test.entries}
-    default = next(entry for entry in test.entries if entry.name.startswith("default "))
+    default = by_name[policy_names(config.policies)[config.policies["default"]]]
     best = by_name[test.best_single]
     return {
         "mean_auc": test.auc,

@@ -77,10 +77,8 @@ def evaluate(
         compare(outcomes, "single", arm, np.full(queries, i)) for i, arm in enumerate(outcomes.arms)
     ]
     routers = [
-        compare(
-            outcomes, "router", f"{name} ({rule})", route(probabilities, profiled_costs_usd, rule)
-        )
-        for name, rule in policies.items()
+        compare(outcomes, "router", name, route(probabilities, profiled_costs_usd, rule))
+        for rule, name in policy_names(policies).items()
     ]
     chosen = route(probabilities, profiled_costs_usd, policies["default"])
     shares = np.bincount(chosen, minlength=len(outcomes.arms)) / queries
@@ -96,6 +94,14 @@ def evaluate(
         calibration_error=expected_calibration_error(outcomes.correct, probabilities),
         arm_share=dict(zip(outcomes.arms, shares.tolist(), strict=True)),
     )
+
+
+def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
+    """Return how to call each rule: the names that stand for it, and the rule."""
+    names: dict[str, list[str]] = {}
+    for name, rule in policies.items():
+        names.setdefault(rule, []).append(name)
+    return {rule: f"{', '.join(called)} ({rule})" for rule, called in names.items()}
 
 
 def compare(outcomes: Outcomes, kind: Kind, name: str, choices: Choices) -> Entry:

@@ -54,7 +54,7 @@ def write_report(report: Report, directory: Path) -> None:
 
 def pareto_svg(evaluation: Evaluation) -> str:
     """Draw accuracy over cost: single models, the router's frontier and policies, the oracle."""
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    figure = Figure(figsize=(9.5, 4.8), layout="constrained")
     axes = figure.subplots()
     frontier = pareto_front(evaluation.frontier)
     axes.plot(
@@ -64,9 +64,12 @@ def pareto_svg(evaluation: Evaluation) -> str:
         alpha=0.5,
         label="router, all policies",
     )
-    for entry in evaluation.entries:
-        _draw_entry(axes, entry)
+    by_cost = sorted(evaluation.entries, key=lambda entry: entry.cost_usd.value)
+    for index, entry in enumerate(by_cost):
+        # Neighbours in cost have their names above and below in turn.
+        _draw_entry(axes, entry, above=index % 2 == 0)
     axes.set_xscale("log")
+    axes.margins(x=0.16, y=0.12)
     axes.set_xlabel("USD per 1,000 requests (log scale)")
     axes.set_ylabel("accuracy, %")
     axes.grid(visible=True, alpha=0.25)
@@ -85,7 +88,7 @@ def pareto_front(points: Sequence[FrontierPoint]) -> list[FrontierPoint]:
 
 def curves_svg(epochs: Sequence[Epoch]) -> str:
     """Draw the losses of training and validation by epoch."""
-    figure = Figure(figsize=(7.5, 2.8), layout="constrained")
+    figure = Figure(figsize=(9.5, 2.8), layout="constrained")
     axes = figure.subplots()
     numbers = [epoch.number for epoch in epochs]
     axes.plot(numbers, [epoch.train_loss for epoch in epochs], label="training", color="#6b7280")
@@ -98,7 +101,7 @@ def curves_svg(epochs: Sequence[Epoch]) -> str:
     return _svg(figure)
 
 
-def _draw_entry(axes: Axes, entry: Entry) -> None:
+def _draw_entry(axes: Axes, entry: Entry, *, above: bool) -> None:
     x, y = entry.cost_usd.value * 1e3, entry.accuracy.value * 100
     marker = {"single": "o", "router": "s", "oracle": "*"}[entry.kind]
     axes.errorbar(
@@ -111,8 +114,8 @@ def _draw_entry(axes: Axes, entry: Entry) -> None:
         elinewidth=0.8,
         alpha=0.9,
     )
-    label = entry.name.split(" ")[0]
-    axes.annotate(label, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=7)
+    offset = (6, 5 if above else -10)
+    axes.annotate(entry.name, (x, y), textcoords="offset points", xytext=offset, fontsize=7)
 
 
 def _svg(figure: Figure) -> str:

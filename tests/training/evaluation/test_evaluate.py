@@ -34,16 +34,18 @@ def test_route_decides_by_profiled_costs() -> None:
 
 def test_the_table() -> None:
     """Accuracy, cost, share and difference of every entry are those of the choices made."""
-    evaluation = evaluate(OUTCOMES, PROBABILITIES, [1, 10], {"default": "theta=0.5"})
+    policies = {"default": "theta=0.5", "economy": "theta=0.5", "quality": "drift=0"}
+    evaluation = evaluate(OUTCOMES, PROBABILITIES, [1, 10], policies)
     entries = {entry.name: entry for entry in evaluation.entries}
     assert evaluation.best_single == "dear"
     assert entries["dear"].accuracy.value == pytest.approx(0.6)
     assert entries["dear"].difference == 0
-    router = entries["default (theta=0.5)"]
+    router = entries["default, economy (theta=0.5)"]
     assert router.accuracy.value == pytest.approx(3 / 5)
     assert router.cost_usd.value == pytest.approx((1 + 20 + 1 + 10 + 1) / 5)
     assert router.cost_share == pytest.approx(33 / 60)
     assert entries["oracle"].accuracy.value == pytest.approx(4 / 5)
+    assert entries["quality (drift=0)"].accuracy.value == pytest.approx(3 / 5)
     assert evaluation.arm_share == {"cheap": 0.6, "dear": 0.4}
 
 

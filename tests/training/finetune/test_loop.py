@@ -144,6 +144,7 @@ def test_best_epoch_follows_the_setting() -> None:
     epochs = [Epoch(1, 0, 0.5, 0.7), Epoch(2, 0, 0.4, 0.6), Epoch(3, 0, 0.4, 0.7)]
     assert best_epoch(epochs, config(select_on="loss").training).number == 2
     assert best_epoch(epochs, config(select_on="macro_f1").training).number == 1
+    assert best_epoch(epochs, config(select_on="last").training).number == 3
 
 
 def test_macro_f1() -> None:

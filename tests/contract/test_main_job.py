@@ -1,0 +1,154 @@
+"""The main job, as a user sees it: a real client, a real gateway, the shipped router."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from prometheus_client.parser import text_string_to_metric_families
+
+from router_service.core.artifact import CANARIES, SHIPPED, Artifact
+from training.datasets import bfcl
+
+README = Path(__file__).parents[2] / "README.md"
+RECORDED_QUESTIONS = 120
+
+ARMS = Artifact.load(SHIPPED).manifest.arms
+
+
+def get(url: str) -> str:
+    """Return what an address answers."""
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own address
+        body: str = answer.read().decode()
+        return body
+
+
+def decisions_counted(gateway: str) -> float:
+    """Return how many decisions the gateway's metrics count, over all arms and reasons."""
+    families = text_string_to_metric_families(get(f"{gateway}/metrics"))
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "switchcraft_decisions_total"
+    )
+
+
+def ask(client: OpenAI, body: Mapping[str, Any], *, stream: bool) -> Mapping[str, str]:
+    """Ask with the model `switchcraft`, read a whole tool call, and return the headers."""
+    answer = client.chat.completions.with_raw_response.create(
+        model="switchcraft", stream=stream, **body
+    )
+    calls = list(streamed(answer.parse())) if stream else whole(answer.parse())
+    offered = {tool["function"]["name"] for tool in body["tools"]}
+    assert calls
+    for name, arguments in calls:
+        assert name in offered
+        assert isinstance(json.loads(arguments), dict)
+    return answer.headers
+
+
+def whole(completion: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - the client's own type
+    """Return the calls of an answer."""
+    calls = completion.choices[0].message.tool_calls
+    return [(call.function.name, call.function.arguments) for call in calls]
+
+
+def streamed(chunks: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - the client's own type
+    """Yield the calls of a stream, put together as a client puts them together."""
+    names: dict[int, str] = {}
+    arguments: dict[int, str] = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            for call in choice.delta.tool_calls or []:
+                names.setdefault(call.index, call.function.name)
+                arguments[call.index] = arguments.get(call.index, "") + call.function.arguments
+    for index, name in names.items():
+        yield name, arguments[index]
+
+
+def route_all(gateway: str, bodies: Sequence[Mapping[str, Any]]) -> None:
+    """Send every body, streamed and not in turn, and see each decision recorded."""
+    client = OpenAI(base_url=f"{gateway}/v1", api_key="not-needed", max_retries=0)
+    before = decisions_counted(gateway)
+    for index, body in enumerate(bodies):
+        headers = ask(client, body, stream=index % 2 == 0)
+        record = json.loads(get(f"{gateway}/v1/decisions/{headers['x-switchcraft-decision-id']}"))
+        assert record["arm"] == record["model"] == headers["x-switchcraft-model"]
+        assert set(record["probabilities"]) == set(ARMS)
+        assert record["reason"] == headers["x-switchcraft-reason"]
+        assert record["policy"] == headers["x-switchcraft-policy"]
+        assert record["packed_tokens"] > 0
+        assert record["status"] == 200
+    assert decisions_counted(gateway) - before == len(bodies)
+
+
+def own_questions() -> list[dict[str, Any]]:
+    """Return requests of our own: the artifact's canaries that offer tools."""
+    lines = (SHIPPED / CANARIES).read_text().splitlines()
+    return [json.loads(line)["request"] for line in lines]
+
+
+def test_own_questions_through_the_running_gateway(gateway: str) -> None:
+    """Each of our own questions is routed, answered by the chosen arm, and recorded."""
+    route_all(gateway, [body for body in own_questions() for _ in range(2)])
+
+
+@pytest.mark.recorded
+def test_recorded_questions_through_the_running_gateway(gateway: str, recorded_data: Path) -> None:
+    """A hundred and more real questions, streamed and not: each routed, answered, recorded."""
+    judged = bfcl.read_examples(recorded_data / "bfcl-2024-08")
+    chosen = random.Random(0).sample(judged, RECORDED_QUESTIONS)
+    route_all(gateway, [dict(example.request) for example, _ in chosen])
+
+
+def test_the_readme_s_first_snippet_runs_as_written(gateway: str) -> None:
+    """The snippet streams a tool call, and prints which model was chosen and why."""
+    snippet = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[0]
+    assert "http://127.0.0.1:8080" in snippet
+    here = snippet.replace("http://127.0.0.1:8080", gateway)
+    result = subprocess.run(
+        [sys.executable, "-c", here], capture_output=True, text=True, check=True, timeout=60
+    )
+    call, *facts = result.stdout.splitlines()
+    name, arguments = call.split(" ", 1)
+    assert name == "get_forecast"
+    assert json.loads(arguments.replace(" ", "")) == {"city": "Lisbon", "days": 3}
+    told = dict(fact.split(": ") for fact in facts)
+    assert told["model"] in ARMS
+    assert told["policy"] == Artifact.load(SHIPPED).manifest.policies["default"]
+    assert told["reason"] in {"threshold", "drift", "argmax"}
+
+
+def test_a_decision_online_is_the_decision_offline(gateway: str) -> None:
+    """The gateway chooses for a request what `switchcraft route` chooses for it."""
+    client = OpenAI(base_url=f"{gateway}/v1", api_key="not-needed", max_retries=0)
+    bodies = own_questions()
+    lines = "".join(json.dumps(body) + "\n" for body in bodies)
+    result = subprocess.run(
+        [sys.executable, "-m", "router_service.cli", "route"],
+        input=lines.encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    offline = [json.loads(line)["arm"] for line in result.stdout.splitlines()]
+    online = [ask(client, body, stream=False)["x-switchcraft-model"] for body in bodies]
+    assert online == offline
+
+
+def test_the_list_of_models(gateway: str) -> None:
+    """A client sees the router's names and every model of the pool."""
+    client = OpenAI(base_url=f"{gateway}/v1", api_key="not-needed")
+    names = {model.id for model in client.models.list()}
+    routed = {"switchcraft", "switchcraft:economy", "switchcraft:balanced", "switchcraft:quality"}
+    assert names == routed | set(ARMS)
