@@ -82,5 +82,6 @@ def _write(lines: Iterable[bytes]) -> None:
         sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
+
 if __name__ == "__main__":
     sys.exit(main())

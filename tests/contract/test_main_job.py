@@ -7,6 +7,8 @@ import random
 import re
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +32,19 @@ def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own address
         body: str = answer.read().decode()
         return body
+
+
+def recorded(gateway: str, decision_id: str) -> Mapping[str, Any]:
+    """Return a decision's record; it is written right after the answer's last byte."""
+    for _ in range(100):
+        try:
+            record: dict[str, Any] = json.loads(get(f"{gateway}/v1/decisions/{decision_id}"))
+        except urllib.error.HTTPError as exc:
+            assert exc.code == 404
+            time.sleep(0.02)
+        else:
+            return record
+    pytest.fail(f"the decision {decision_id} was not recorded")
 
 
 def decisions_counted(gateway: str) -> float:
@@ -82,7 +97,7 @@ def route_all(gateway: str, bodies: Sequence[Mapping[str, Any]]) -> None:
     before = decisions_counted(gateway)
     for index, body in enumerate(bodies):
         headers = ask(client, body, stream=index % 2 == 0)
-        record = json.loads(get(f"{gateway}/v1/decisions/{headers['x-switchcraft-decision-id']}"))
+        record = recorded(gateway, headers["x-switchcraft-decision-id"])
         assert record["arm"] == record["model"] == headers["x-switchcraft-model"]
         assert set(record["probabilities"]) == set(ARMS)
         assert record["reason"] == headers["x-switchcraft-reason"]

@@ -38,7 +38,8 @@ SUM = Call("add", {"x": [1, 2], "deep": {"k": True}})
             ' {"name": "add", "arguments": {"x": [1, 2], "deep": {"k": true}}}]'
         ),
         (
-            '{"tool_calls": [{"function": {"name": "algebra.roots", "arguments": {"a": 1, "b": -3}}},'
+            '{"tool_calls": [{"function": {"name": "algebra.roots",'
+            ' "arguments": {"a": 1, "b": -3}}},'
             ' {"name": "add", "arguments": {"x": [1, 2], "deep": {"k": true}}}]}'
         ),
     ],

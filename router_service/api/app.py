@@ -1,0 +1,44 @@
+"""The gateway as an app."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from router_service import __version__
+from router_service.api import chat, decisions, errors, health, metrics, models
+from router_service.api.gateway import Gateway
+from router_service.api.planning import DecidingRouter
+from router_service.settings import Settings
+
+
+def create_app(settings: Settings, router: DecidingRouter) -> FastAPI:
+    """Make the app of a router that is ready to decide; its life ends with its connections.
+
+    Raises ConfigError where an arm of the router's artifact has no model, or a name in the
+    settings is of nothing.
+    """
+    gateway = Gateway(settings, router)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await gateway.aclose()
+
+    app = FastAPI(
+        title="Switchcraft",
+        version=__version__,
+        lifespan=lifespan,
+        # These pages load their scripts from a third party.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.gateway = gateway
+    for module in (chat, models, decisions, health, metrics):
+        app.include_router(module.routes)
+    errors.register(app)
+    return app

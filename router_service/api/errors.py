@@ -1,0 +1,139 @@
+"""The one place where errors become HTTP answers, in OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from router_service.core.errors import (
+    BodyTooLargeError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    NotFoundError,
+    StoreError,
+    SwitchcraftError,
+    UpstreamError,
+)
+
+CLIENT_LEFT = 499
+"""Status in logs and metrics of a client that left: nobody is there to get one."""
+
+Fault = dict[str, str | None]
+
+
+class UnsupportedEncodingError(InvalidRequestError):
+    """A compressed request body."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(
+            f"Request bodies in the encoding {encoding!r} are not read here. Send it as it is, "
+            "without a content-encoding header.",
+            code="unsupported_content_encoding",
+        )
+        self.encoding = encoding
+
+
+_STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
+    (BodyTooLargeError, 413),
+    (UnsupportedEncodingError, 415),
+    (ModelNotFoundError, 404),
+    (InvalidRequestError, 400),
+    (NotFoundError, 404),
+    (StoreError, 503),
+    (UpstreamError, 502),
+)
+"""The first that fits counts; what is not here is our own fault, 500."""
+
+
+def status_of(exc: Exception) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(exc, UpstreamError) and exc.timed_out:
+        return 504
+    fitting = (status for kind, status in _STATUSES if isinstance(exc, kind))
+    return next(fitting, 500)
+
+
+def error_body(exc: Exception) -> bytes:
+    """Return an error as OpenAI writes it; of what is our own fault, no internals."""
+    return _body(_fault(exc))
+
+
+def foreign_error_body(model: str, status: int) -> bytes:
+    """Return the body for an upstream's error that is not in OpenAI's form."""
+    message = f"The upstream of model {model!r} answered with status {status}."
+    return _body(_typed(message, "upstream_error", "upstream_error"))
+
+
+def error_response(exc: Exception, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer to a request that failed before anything was answered."""
+    return _json(status_of(exc), error_body(exc), headers)
+
+
+def register(app: FastAPI) -> None:
+    """Make every error of an app an answer in OpenAI's form, the framework's own included."""
+    app.add_exception_handler(SwitchcraftError, _ours)
+    app.add_exception_handler(HTTPException, _framework)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(ClientDisconnect, _left)
+    app.add_exception_handler(Exception, _ours)
+
+
+def _fault(exc: Exception) -> Fault:
+    match exc:
+        case InvalidRequestError():
+            return exc.body()
+        case UpstreamError():
+            code = "upstream_timeout" if exc.timed_out else "upstream_unavailable"
+            return _typed(str(exc), "upstream_error", code)
+        case NotFoundError():
+            return _typed(str(exc), "invalid_request_error", "not_found")
+        case StoreError():
+            return _typed(str(exc), "server_error", "store_unavailable")
+        case _:
+            message = "The gateway failed to serve this request; its log says why."
+            return _typed(message, "server_error", "internal_error")
+
+
+def _typed(message: str, kind: str, code: str | None) -> Fault:
+    return {"message": message, "type": kind, "param": None, "code": code}
+
+
+def _body(fault: Fault) -> bytes:
+    return orjson.dumps({"error": fault})
+
+
+def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body, status, dict(headers or {}), media_type="application/json")
+
+
+async def _ours(_request: Request, exc: Exception) -> Response:
+    return error_response(exc)
+
+
+async def _framework(request: Request, exc: Exception) -> Response:
+    """Answer for a path or a method that does not exist."""
+    if not isinstance(exc, HTTPException):
+        raise exc
+    message = f"{exc.detail} ({request.method} {request.url.path})"
+    body = _body(_typed(message, "invalid_request_error", None))
+    return _json(exc.status_code, body, exc.headers)
+
+
+async def _validation(_request: Request, exc: Exception) -> Response:
+    """Answer for a parameter that the framework refused."""
+    if not isinstance(exc, RequestValidationError):
+        raise exc
+    first = exc.errors()[0]
+    param = ".".join(map(str, first["loc"][1:]))
+    fault = _typed(f"Invalid '{param}': {first['msg']}.", "invalid_request_error", None)
+    return _json(422, _body(fault | {"param": param}))
+
+
+async def _left(_request: Request, _exc: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)

@@ -1,0 +1,114 @@
+"""A request body -> which model gets it, why, and the very bytes that it gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from router_service.api.pool import Pool
+from router_service.core.artifact import Artifact
+from router_service.core.errors import ModelNotFoundError
+from router_service.core.messages import (
+    ChatRequest,
+    Conversation,
+    decode_object,
+    parse_chat_request,
+)
+from router_service.core.selection import Policy, Reason
+from router_service.router import Decision
+from router_service.settings import Model
+from router_service.upstream.splice import splice_model
+
+POLICY_HEADER = "x-switchcraft-policy"
+
+
+class GatewayReason(StrEnum):
+    """Why a model was chosen without asking the router."""
+
+    PINNED = "pinned"
+    """The request names a model of the pool."""
+    CHAT = "chat"
+    """The request has no tools, of which alone the router knows."""
+
+
+class DecidingRouter(Protocol):
+    """What the gateway needs of a router; `router.Router` is one."""
+
+    artifact: Artifact
+
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+        """Resolve a policy; raises PolicyError."""
+
+    def decide(self, conversation: Conversation, policy: Policy | None = None) -> Decision:
+        """Choose the arm for one conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be asked of whom; `decision` and `policy` are None without the router."""
+
+    model: Model
+    reason: Reason | GatewayReason
+    stream: bool
+    body: bytes
+    policy: Policy | None = None
+    decision: Decision | None = None
+
+
+class Planner:
+    """Plans requests; CPU-bound, and may be shared by threads."""
+
+    def __init__(
+        self, router: DecidingRouter, pool: Pool, *, model_name: str, default_policy: Policy
+    ) -> None:
+        """Plan with a router for a pool; `model_name` asks for routing."""
+        self._router = router
+        self._pool = pool
+        self._model_name = model_name
+        self._default_policy = default_policy
+        self.policy_names = tuple(
+            name for name in router.artifact.manifest.policies if name != "default"
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every model name that a request may have, the router's own first."""
+        routed = (f"{self._model_name}:{name}" for name in self.policy_names)
+        return (self._model_name, *routed, *self._pool.models)
+
+    def plan(self, body: bytes, policy: str | None = None) -> Plan:
+        """Decide for a request body; `policy` is that of the header, and goes before the name's.
+
+        Raises InvalidRequestError, and of its kinds ModelNotFoundError and PolicyError.
+        """
+        request = parse_chat_request(decode_object(body))
+        pinned = self._pool.models.get(request.model)
+        if pinned is not None:
+            return self._plan(pinned, GatewayReason.PINNED, request, body)
+        name, _, suffix = request.model.partition(":")
+        if name != self._model_name:
+            raise ModelNotFoundError(request.model[:200], self.names)
+        chosen = self._policy(suffix or None, policy)
+        if not request.has_tools:
+            return self._plan(self._pool.chat_model, GatewayReason.CHAT, request, body)
+        decision = self._router.decide(request.conversation, chosen)
+        model = self._pool.by_arm[decision.arm]
+        return Plan(
+            model=model,
+            reason=decision.reason,
+            stream=request.stream,
+            body=splice_model(body, model.upstream_model),
+            policy=chosen,
+            decision=decision,
+        )
+
+    def _policy(self, suffix: str | None, header: str | None) -> Policy:
+        text, param = (header, POLICY_HEADER) if header is not None else (suffix, "model")
+        if text in {None, "default"}:
+            return self._default_policy
+        return self._router.policy(text, param=param)
+
+    def _plan(self, model: Model, reason: GatewayReason, request: ChatRequest, body: bytes) -> Plan:
+        spliced = splice_model(body, model.upstream_model)
+        return Plan(model=model, reason=reason, stream=request.stream, body=spliced)

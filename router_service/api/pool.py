@@ -1,0 +1,89 @@
+"""The models that requests can reach, and which of them plays which arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router_service.core.artifact import Manifest
+from router_service.core.cost import Price
+from router_service.core.errors import ConfigError
+from router_service.settings import Model, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Models by name and by arm; `prices` are by model, without those that are unknown."""
+
+    models: Mapping[str, Model]
+    by_arm: Mapping[str, Model]
+    prices: Mapping[str, Price]
+    chat_model: Model
+
+    @classmethod
+    def build(cls, settings: Settings, manifest: Manifest) -> Pool:
+        """Give every arm of the artifact its model; raises ConfigError where one has none."""
+        models = {model.name: model for model in settings.models}
+        by_arm = _assign_arms(settings, manifest, models)
+        return cls(
+            models=models,
+            by_arm=by_arm,
+            prices=_prices(models, by_arm, manifest),
+            chat_model=_chat_model(settings, manifest, models, by_arm),
+        )
+
+
+def arm_prices(settings: Settings) -> dict[str, Price]:
+    """Return the configured price of every arm that the file gives one, for the router."""
+    prices = {model.name: model.price for model in settings.models if model.price is not None}
+    mapped = {arm: prices[name] for arm, name in settings.router.arms.items() if name in prices}
+    unmapped = {name: price for name, price in prices.items() if name not in settings.router.arms}
+    return unmapped | mapped
+
+
+def _assign_arms(
+    settings: Settings, manifest: Manifest, models: Mapping[str, Model]
+) -> dict[str, Model]:
+    mapping = settings.router.arms
+    known = ", ".join(sorted(models))
+    for arm, name in mapping.items():
+        if arm not in manifest.arms:
+            problem = f"the artifact has no such arm; it has {', '.join(manifest.arms)}"
+            raise ConfigError(settings.source, f"router.arms.{arm}", problem)
+        if name not in models:
+            problem = f"there is no model {name!r} in model_list; it has {known}"
+            raise ConfigError(settings.source, f"router.arms.{arm}", problem)
+    for arm in manifest.arms:
+        if mapping.get(arm, arm) not in models:
+            problem = (
+                f"the artifact's arm {arm!r} has no model; map it to one of model_list ({known}), "
+                f"or add a model named {arm!r}"
+            )
+            raise ConfigError(settings.source, "router.arms", problem)
+    return {arm: models[mapping.get(arm, arm)] for arm in manifest.arms}
+
+
+def _prices(
+    models: Mapping[str, Model], by_arm: Mapping[str, Model], manifest: Manifest
+) -> dict[str, Price]:
+    profiled: dict[str, Price] = {}
+    for arm, model in by_arm.items():
+        profiled.setdefault(model.name, manifest.profile[arm].price)
+    return profiled | {name: m.price for name, m in models.items() if m.price is not None}
+
+
+def _chat_model(
+    settings: Settings,
+    manifest: Manifest,
+    models: Mapping[str, Model],
+    by_arm: Mapping[str, Model],
+) -> Model:
+    name = settings.router.chat_model
+    if name is None:
+        costs_usd = manifest.costs_usd(arm_prices(settings))
+        cheapest = min(range(len(costs_usd)), key=costs_usd.__getitem__)
+        return by_arm[manifest.arms[cheapest]]
+    if name not in models:
+        problem = f"there is no model {name!r} in model_list; it has {', '.join(sorted(models))}"
+        raise ConfigError(settings.source, "router.chat_model", problem)
+    return models[name]

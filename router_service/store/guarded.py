@@ -1,0 +1,77 @@
+"""Keeps requests free of the store: writes go beside them, and failures stop here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from router_service.core.errors import StoreError
+from router_service.store.base import DecisionRecord, DecisionStore
+
+MAX_WRITES_IN_FLIGHT = 100
+"""With the timeouts of Redis this is 500 writes a second that fail, and more that succeed."""
+
+DRAIN_TIMEOUT_S = 1.0
+_log = logging.getLogger("switchcraft.store")
+
+
+class GuardedStore:
+    """A store that never holds up a request; `on_error` is called for each lost operation."""
+
+    def __init__(self, store: DecisionStore, on_error: Callable[[str], None]) -> None:
+        """Guard a store; `on_error` gets the operation: `put`, `get` or `overflow`."""
+        self._store = store
+        self._on_error = on_error
+        self._writes: set[asyncio.Task[None]] = set()
+        self.is_reachable = True
+        """Whether the last operation reached the store."""
+
+    def save(self, record: DecisionRecord) -> None:
+        """Write a record in the background; it is dropped where too many are under way."""
+        if len(self._writes) >= MAX_WRITES_IN_FLIGHT:
+            self._on_error("overflow")
+            return
+        write = asyncio.create_task(self._put(record))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+
+    async def get(self, decision_id: str) -> DecisionRecord | None:
+        """Return a record, or None; raises StoreError."""
+        try:
+            record = await self._store.get(decision_id)
+        except StoreError as exc:
+            self._failed("get", exc)
+            raise
+        self._succeeded()
+        return record
+
+    async def aclose(self) -> None:
+        """Wait a moment for the writes under way, then let go of the store."""
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=DRAIN_TIMEOUT_S)
+        for write in self._writes:
+            write.cancel()
+        try:
+            await self._store.aclose()
+        except StoreError as exc:
+            self._failed("close", exc)
+
+    async def _put(self, record: DecisionRecord) -> None:
+        try:
+            await self._store.put(record)
+        except StoreError as exc:
+            self._failed("put", exc)
+        else:
+            self._succeeded()
+
+    def _failed(self, operation: str, exc: StoreError) -> None:
+        self._on_error(operation)
+        if self.is_reachable:
+            _log.warning("the store is away, requests go on without it: %s", exc)
+        self.is_reachable = False
+
+    def _succeeded(self) -> None:
+        if not self.is_reachable:
+            _log.warning("the store is back")
+        self.is_reachable = True

@@ -1,0 +1,49 @@
+"""Logs as JSON lines on standard error: what happened, never what was said, and no keys."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import orjson
+
+FIELDS = "fields"
+"""Attribute of a log record that holds its structured fields."""
+
+_requests = logging.getLogger("switchcraft.request")
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; of an exception its type and where it arose, for messages may quote."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info and record.exc_info[0]:
+            line["exception"] = record.exc_info[0].__name__
+            line["traceback"] = "".join(traceback.format_tb(record.exc_info[2]))
+        return orjson.dumps(line, default=str).decode()
+
+
+def configure_logging(level: int = logging.INFO) -> None:
+    """Send all of the process's logs to standard error, a JSON line each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # The HTTP client's line a request names the upstream's address.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def log_request(fields: Mapping[str, object]) -> None:
+    """Write the one line of a request that has ended."""
+    _requests.info("request", extra={FIELDS: fields})

@@ -1,0 +1,118 @@
+"""Every Prometheus series of the gateway, defined once.
+
+Label values come from the configuration and the artifact, never from a client.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+NO_MODEL = "none"
+"""The `model` of requests that were refused before one was chosen."""
+
+# From a warm decision for a short request on one core, to one that waits in a long queue.
+_DECISION_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+# From the sandbox's milliseconds to a long reasoning answer.
+_UPSTREAM_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
+
+
+class Metrics:
+    """The series, in a registry of their own: two gateways in a process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._define_requests()
+        self._define_timings()
+        self._define_usage()
+        self._define_troubles()
+
+    def _define_requests(self) -> None:
+        self.requests = Counter(
+            "switchcraft_requests",
+            "Chat requests that have ended, by the model asked, the kind of policy that chose it "
+            "(theta, drift or none), and the HTTP status that the client got; 499 for a client "
+            "that left.",
+            ["model", "policy", "status"],
+            registry=self.registry,
+        )
+        self.decisions = Counter(
+            "switchcraft_decisions",
+            "Decisions of the router, by the arm chosen and the reason.",
+            ["arm", "reason"],
+            registry=self.registry,
+        )
+        self.build_info = self._gauge(
+            "build_info", "1, with the version that is running.", "version"
+        )
+        self.artifact_info = self._gauge(
+            "artifact_info", "1, with the artifact that decides.", "name", "encoder", "commit"
+        )
+
+    def _define_timings(self) -> None:
+        self.decision_seconds = Histogram(
+            "switchcraft_decision_seconds",
+            "From a read request body to its decision: waiting for a thread, parsing, deciding.",
+            buckets=_DECISION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.upstream_seconds = Histogram(
+            "switchcraft_upstream_seconds",
+            "From the request to the upstream until the end of its answer.",
+            ["model"],
+            buckets=_UPSTREAM_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.time_to_first_byte = Histogram(
+            "switchcraft_time_to_first_byte_seconds",
+            "From the request to the upstream until the first byte of its answer's body.",
+            ["model"],
+            buckets=_UPSTREAM_BUCKETS_S,
+            registry=self.registry,
+        )
+
+    def _define_usage(self) -> None:
+        self.tokens = self._counter(
+            "tokens",
+            "Tokens that upstreams reported, by kind: prompt, completion.",
+            "model",
+            "kind",
+        )
+        self.cost_usd = self._counter(
+            "cost_usd", "Reported tokens at list price, where both are known.", "model"
+        )
+        self.unpriced = self._counter(
+            "unpriced_answers",
+            "Good answers whose cost is unknown, by what is missing: usage, price.",
+            "model",
+            "missing",
+        )
+
+    def _define_troubles(self) -> None:
+        self.client_disconnects = self._counter(
+            "client_disconnects", "Clients that left before their answer was complete."
+        )
+        self.broken_streams = self._counter(
+            "broken_streams", "Streams that broke after their first byte was passed on.", "model"
+        )
+        self.upstream_failures = self._counter(
+            "upstream_failures",
+            "Requests that got no answer from an upstream, by kind: timeout, unreachable.",
+            "model",
+            "kind",
+        )
+        self.store_errors = self._counter(
+            "store_errors", "Operations that the store lost, by operation.", "operation"
+        )
+
+    def exposition(self) -> bytes:
+        """Return all series in Prometheus' text format (`CONTENT_TYPE`)."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"switchcraft_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"switchcraft_{name}", text, labels, registry=self.registry)

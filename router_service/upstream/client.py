@@ -1,0 +1,203 @@
+"""One HTTP client an upstream, and the requests that it is sent.
+
+httpx stays behind this module: its errors leave it as UpstreamError, and what it returns as
+`Answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+import httpx
+
+from router_service import __version__
+from router_service.core.errors import UpstreamError
+from router_service.settings import Model, ServerSettings
+
+FORWARDED = frozenset(
+    "x-request-id traceparent tracestate openai-beta idempotency-key x-sandbox".split()
+)
+"""Request headers that upstreams get; all others, credentials above all, stay here."""
+
+MAX_WHOLE_BYTES = 64 * 1024 * 1024
+"""Longest answer that is read before it is passed on; 128k tokens are about 1 MB."""
+
+_PASSED_BACK = frozenset("content-type retry-after retry-after-ms x-request-id x-sandbox".split())
+_PASSED_BACK_PREFIX = "x-ratelimit-"
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Answer:
+    """An upstream's answer whose body is still to be read, once, by `read` or by `chunks`."""
+
+    def __init__(self, model: str, response: httpx.Response) -> None:
+        self.model = model
+        self.status = response.status_code
+        self._response = response
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is a good answer's server-sent events."""
+        kind: str = self._response.headers.get("content-type", "")
+        return self.status < 400 and kind.lower().startswith("text/event-stream")
+
+    @property
+    def is_delimited(self) -> bool:
+        """Whether HTTP itself shows that the body is complete, not the mere end of the bytes."""
+        headers = self._response.headers
+        return "content-length" in headers or "transfer-encoding" in headers
+
+    @property
+    def headers(self) -> Headers:
+        """The headers that the client gets."""
+        return [
+            (name.lower(), value)
+            for name, value in self._response.headers.raw
+            if _is_passed_back(name.decode("latin-1").lower())
+        ]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives; raises UpstreamError where it breaks off."""
+        try:
+            async for chunk in self._response.aiter_bytes():
+                yield chunk
+        except httpx.HTTPError as exc:
+            raise translate(exc, self.model) from exc
+
+    async def read(self) -> bytes:
+        """Return the whole body; raises UpstreamError where it breaks off, or has no end."""
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks():
+            size += len(chunk)
+            if size > MAX_WHOLE_BYTES:
+                raise UpstreamError(self.model, f"answered with more than {MAX_WHOLE_BYTES} bytes")
+            parts.append(chunk)
+        return b"".join(parts)
+
+
+class UpstreamClient:
+    """Sends chat requests to the pool's upstreams; holds their connections until `aclose`."""
+
+    def __init__(
+        self, models: Iterable[Model], server: ServerSettings, forwarded: Sequence[str] = ()
+    ) -> None:
+        """Make a client for each upstream; `forwarded` names further request headers to pass."""
+        self._forwarded = FORWARDED | frozenset(forwarded)
+        # A client of its own for each upstream: in one pool, an upstream that hangs would take
+        # the connections of all others.
+        tls = httpx.create_ssl_context()
+        self._clients = {
+            origin: httpx.AsyncClient(
+                verify=tls,
+                timeout=_timeout(server),
+                limits=_limits(server),
+                # An upstream's cookie of one client's answer must not go with another's request.
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            )
+            for origin in {_origin(model) for model in models}
+        }
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for client in self._clients.values():
+            await client.aclose()
+
+    @asynccontextmanager
+    async def chat(
+        self, model: Model, body: bytes, client_headers: Mapping[str, str]
+    ) -> AsyncIterator[Answer]:
+        """Send a body as it is and yield the answer once its headers are there.
+
+        Leaving the block closes the connection where the body was not read to its end. Raises
+        UpstreamError where there is no answer, or one that is neither good nor an error.
+        """
+        client = self._clients[_origin(model)]
+        headers = self._headers(model, client_headers)
+        request = client.build_request("POST", model.url, content=body, headers=headers)
+        try:
+            response = await client.send(request, stream=True)
+        except httpx.HTTPError as exc:
+            raise translate(exc, model.name) from exc
+        try:
+            if response.status_code // 100 not in {2, 4, 5}:
+                raise UpstreamError(model.name, f"answered with status {response.status_code}")
+            yield Answer(model.name, response)
+        finally:
+            await response.aclose()
+
+    def _headers(self, model: Model, client_headers: Mapping[str, str]) -> Headers:
+        # As bytes: httpx would refuse a client's letter that is not ASCII.
+        headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in client_headers.items()
+            if name in self._forwarded
+        ]
+        headers += [
+            (b"content-type", b"application/json"),
+            # Compressed answers would have to be unpacked to be observed.
+            (b"accept-encoding", b"identity"),
+            (b"user-agent", b"switchcraft/" + __version__.encode()),
+        ]
+        if model.api_key is not None:
+            key = model.api_key.get_secret_value().strip()
+            value = f"Bearer {key}" if model.key_header == "authorization" else key
+            headers.append((model.key_header.encode(), value.encode()))
+        return headers
+
+
+# Each class has its own line, so that a new one of httpx fails a test rather than passes unseen.
+PROBLEMS: Mapping[type[httpx.HTTPError], str] = {
+    httpx.ConnectTimeout: "did not accept a connection in time",
+    httpx.ReadTimeout: "did not answer in time",
+    httpx.WriteTimeout: "did not take the request in time",
+    httpx.PoolTimeout: "has no free connection: too many requests are waiting for it",
+    httpx.ConnectError: "could not be reached",
+    httpx.ReadError: "broke the connection while it answered",
+    httpx.WriteError: "broke the connection while it was sent the request",
+    httpx.CloseError: "broke the connection",
+    httpx.RemoteProtocolError: "broke the connection, or does not speak HTTP",
+    httpx.LocalProtocolError: "cannot be sent this request as HTTP",
+    httpx.UnsupportedProtocol: "has an address that is not HTTP",
+    httpx.ProxyError: "could not be reached through the proxy",
+    httpx.DecodingError: "answered in an encoding that cannot be read",
+    httpx.TooManyRedirects: "sent the request elsewhere",
+    httpx.HTTPStatusError: "answered with an error status",
+}
+"""What each error of httpx means to a client."""
+
+
+def translate(exc: httpx.HTTPError, model: str) -> UpstreamError:
+    """Return an error of httpx as ours; it names the model, and neither address nor key."""
+    problem = PROBLEMS.get(type(exc), "gave no answer")
+    return UpstreamError(model, problem, timed_out=isinstance(exc, httpx.TimeoutException))
+
+
+def _is_passed_back(name: str) -> bool:
+    return name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX)
+
+
+def _origin(model: Model) -> str:
+    url = httpx.URL(model.url)
+    return f"{url.scheme}://{url.netloc.decode()}"
+
+
+def _timeout(server: ServerSettings) -> httpx.Timeout:
+    return httpx.Timeout(
+        connect=server.connect_timeout_s,
+        read=server.read_timeout_s,
+        write=server.write_timeout_s,
+        pool=server.pool_timeout_s,
+    )
+
+
+def _limits(server: ServerSettings) -> httpx.Limits:
+    return httpx.Limits(
+        max_connections=server.max_connections_per_upstream,
+        max_keepalive_connections=server.max_connections_per_upstream,
+        # Providers' load balancers close idle connections after 60 s or more.
+        keepalive_expiry=30.0,
+    )

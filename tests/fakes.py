@@ -1,0 +1,82 @@
+"""A router whose probabilities are fixed, and that decides by the real selection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from router_service.core.artifact import (
+    CANARIES,
+    TOKENIZER,
+    Artifact,
+    Encoder,
+    Manifest,
+    Provenance,
+)
+from router_service.core.cost import ArmProfile, Price
+from router_service.core.messages import Conversation
+from router_service.core.packing import PackingSpec
+from router_service.core.selection import Policy, parse_policy, select
+from router_service.router import Decision
+
+PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
+PRICES = {"small": 1.0, "medium": 2.0, "large": 10.0}
+POLICIES = {"default": "theta=0.5", "economy": "theta=0.2", "quality": "theta=0.8"}
+
+
+def manifest(arms: Sequence[str] = tuple(PROBABILITIES)) -> Manifest:
+    """Return a manifest whose arms cost as `PRICES` says, in USD per million tokens."""
+    profile = {arm: _profile(PRICES[arm]) for arm in arms}
+    return Manifest(
+        schema_version=1,
+        name="fake",
+        arms=tuple(arms),
+        encoder=Encoder(name="none", parameters=1, hidden_size=1, layers=1),
+        packing=PackingSpec(),
+        policies=POLICIES,
+        profile=profile,
+        provenance=Provenance(
+            created="2026-01-01", commit="0000000", config="", seed=0, data_sha256="", versions={}
+        ),
+        models={"cpu": "model.onnx"},
+        files=dict.fromkeys(("model.onnx", TOKENIZER, CANARIES), ""),
+    )
+
+
+class FakeRouter:
+    """Decides from the same probabilities every time; `asked` keeps the conversations."""
+
+    def __init__(self, probabilities: Mapping[str, float] | None = None) -> None:
+        self.probabilities = dict(probabilities or PROBABILITIES)
+        self.artifact = Artifact(
+            Path(), manifest(tuple(self.probabilities)), Tokenizer(WordLevel({"[UNK]": 0}))
+        )
+        self.asked: list[Conversation] = []
+
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+        """Resolve a policy by name or rule."""
+        return parse_policy(POLICIES.get(text or "default", text or ""), param=param)
+
+    def decide(self, conversation: Conversation, policy: Policy | None = None) -> Decision:
+        """Choose by the fixed probabilities."""
+        self.asked.append(conversation)
+        policy = policy or self.policy()
+        arms = self.artifact.manifest.arms
+        costs_usd = self.artifact.manifest.costs_usd()
+        selection = select(list(self.probabilities.values()), costs_usd, policy)
+        return Decision(
+            arm=arms[selection.arm],
+            probabilities=self.probabilities,
+            cost_usd=dict(zip(arms, costs_usd, strict=True)),
+            policy=str(policy),
+            reason=selection.reason,
+            packed_tokens=7,
+        )
+
+
+def _profile(usd_per_mtok: float) -> ArmProfile:
+    price = Price(input_usd_per_mtok=usd_per_mtok, output_usd_per_mtok=usd_per_mtok)
+    return ArmProfile(input_tokens=100, output_tokens=10, price=price, n=1)

@@ -1,0 +1,198 @@
+"""Stores keep decisions, forget them in time, and never stand in a request's way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from router_service.core.errors import ConfigError, StoreError
+from router_service.store.base import DecisionRecord, DecisionStore
+from router_service.store.guarded import MAX_WRITES_IN_FLIGHT, GuardedStore
+from router_service.store.memory import MemoryStore
+from router_service.store.redis import RedisStore
+
+
+def record(name: str = "dec_1") -> DecisionRecord:
+    """Return a record with fields of every kind."""
+    return DecisionRecord(
+        id=name,
+        created=1.5,
+        model="m",
+        reason="threshold",
+        probabilities={"a": 0.25},
+        stream=False,
+        status=200,
+        ending="complete",
+        latency_s=0.1,
+    )
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+class Unreliable:
+    """A store that fails on demand, and may take for ever."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.hangs = False
+        self.kept: list[DecisionRecord] = []
+
+    async def put(self, record: DecisionRecord) -> None:
+        """Keep a record, or fail."""
+        if self.hangs:
+            await asyncio.Event().wait()
+        self._check()
+        self.kept.append(record)
+
+    async def get(self, decision_id: str) -> DecisionRecord | None:
+        """Return a record, or fail."""
+        self._check()
+        return next((kept for kept in self.kept if kept.id == decision_id), None)
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise StoreError("do it", "it is away")
+
+
+def test_memory_keeps_until_the_time_is_over() -> None:
+    """A record is there for `ttl_s` seconds, and then unknown."""
+
+    async def check() -> None:
+        clock = Clock()
+        store = MemoryStore(ttl_s=10, max_records=5, clock=clock)
+        await store.put(record())
+        clock.now_s += 9.9
+        assert await store.get("dec_1") == record()
+        clock.now_s += 0.1
+        assert await store.get("dec_1") is None
+        assert await store.get("other") is None
+
+    asyncio.run(check())
+
+
+def test_memory_is_bounded() -> None:
+    """The oldest records go first."""
+
+    async def check() -> None:
+        store = MemoryStore(ttl_s=10, max_records=2, clock=Clock())
+        for name in ("a", "b", "a", "c"):
+            await store.put(record(name))
+        found = [await store.get(name) is not None for name in ("a", "b", "c")]
+        assert found == [True, False, True]
+
+    asyncio.run(check())
+
+
+def test_redis_keeps_and_forgets(redis_url: str) -> None:
+    """Another replica reads what one wrote, until its time is over."""
+
+    async def check() -> None:
+        writer, reader = (RedisStore(redis_url, ttl_s=1) for _ in range(2))
+        await writer.put(record("dec_redis"))
+        assert await reader.get("dec_redis") == record("dec_redis")
+        assert await reader.get("dec_other") is None
+        await asyncio.sleep(1.1)
+        assert await reader.get("dec_redis") is None
+        await writer.aclose()
+        await reader.aclose()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_redis_away_is_an_error_soon(listens: bool) -> None:
+    """A Redis that is gone, and one that does not answer, raise StoreError within a second."""
+
+    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(3)
+        writer.close()
+
+    async def check() -> None:
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1] if listens else 9
+        store = RedisStore(f"redis://127.0.0.1:{port}/0", ttl_s=1)
+        async with asyncio.timeout(1):
+            with pytest.raises(StoreError):
+                await store.put(record())
+        await store.aclose()
+        server.close()
+
+    asyncio.run(check())
+
+
+def test_redis_address_is_checked() -> None:
+    """An address that is not Redis' is an error of the configuration."""
+    with pytest.raises(ConfigError, match="server.redis_url"):
+        RedisStore("http://127.0.0.1", ttl_s=1)
+
+
+def guarded(check: Callable[[Unreliable, GuardedStore, list[str]], object]) -> None:
+    """Run a check with a guarded store and the list of its lost operations."""
+
+    async def run() -> None:
+        store, lost = Unreliable(), list[str]()
+        guard = GuardedStore(cast("DecisionStore", store), lost.append)
+        await cast("asyncio.Future[None]", check(store, guard, lost))
+        await guard.aclose()
+
+    asyncio.run(run())
+
+
+def test_change_of_state_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Every lost write counts; the log says once that the store went, and once that it is back."""
+
+    async def check(store: Unreliable, guard: GuardedStore, lost: list[str]) -> None:
+        for away in (False, True, True, True, False, False):
+            store.is_away = away
+            guard.save(record())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert lost == ["put"] * 3
+        assert len(store.kept) == 3
+
+    with caplog.at_level(logging.WARNING, "switchcraft.store"):
+        guarded(check)
+    messages = [entry.message for entry in caplog.records]
+    assert len(messages) == 2
+    assert messages[0].startswith("the store is away")
+    assert messages[1] == "the store is back"
+
+
+def test_writes_in_flight_are_bounded() -> None:
+    """A store that hangs piles up no more than so many writes; the others are counted as lost."""
+
+    async def check(store: Unreliable, guard: GuardedStore, lost: list[str]) -> None:
+        store.hangs = True
+        for _ in range(MAX_WRITES_IN_FLIGHT + 3):
+            guard.save(record())
+        assert lost == ["overflow"] * 3
+
+    guarded(check)
+
+
+def test_lookup_of_a_store_that_is_away() -> None:
+    """A lookup fails where the store does, and is counted."""
+
+    async def check(store: Unreliable, guard: GuardedStore, lost: list[str]) -> None:
+        store.is_away = True
+        with pytest.raises(StoreError):
+            await guard.get("dec_1")
+        assert (lost, guard.is_reachable) == (["get"], False)
+
+    guarded(check)

@@ -1,0 +1,85 @@
+"""The model's name is exchanged, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.upstream.splice import splice_model
+
+SPACE = st.text(alphabet=" \t\r\n", max_size=2)
+KEYS = st.sampled_from(
+    [
+        '"model"',
+        '"mod\\u0065l"',
+        '"\\u006Dodel"',
+        '"models"',
+        '"m"',
+        '"\\"model"',
+        '"a,\\"model\\""',
+    ]
+)
+LEAVES = st.one_of(
+    st.text().map(json.dumps),
+    st.text(alphabet='{}[]",:\\model ').map(json.dumps),
+    st.sampled_from(["1e3", "-0.50", "true", "null", '"model"', '"\\"model\\": 1"', '"\\\\"']),
+)
+
+
+def _object(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    pairs = st.lists(st.tuples(KEYS, values), max_size=3)
+    return pairs.map(lambda items: "{" + ",".join(f"{k} : {v}" for k, v in items) + "}")
+
+
+def _array(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.lists(values, max_size=3).map(lambda items: "[" + " ,".join(items) + "]")
+
+
+VALUES = st.recursive(LEAVES, lambda inner: _object(inner) | _array(inner), max_leaves=8)
+MEMBERS = st.lists(st.tuples(SPACE, KEYS, SPACE, SPACE, VALUES, SPACE), max_size=5)
+
+
+def write(members: list[tuple[str, str, str, str, str, str]], model: str | None) -> bytes:
+    """Write members as an object, with the value of every top-level model replaced if given."""
+    texts = []
+    for a, key, b, c, value, d in members:
+        is_model = model is not None and json.loads(key) == "model"
+        texts.append(f"{a}{key}{b}:{c}{json.dumps(model) if is_model else value}{d}")
+    return ("{" + ",".join(texts) + "}").encode()
+
+
+@given(members=MEMBERS)
+def test_only_the_top_level_model_changes(
+    members: list[tuple[str, str, str, str, str, str]],
+) -> None:
+    """Whatever an object holds, its top-level models change, and no other byte does."""
+    body = write(members, None)
+    json.loads(body)  # the test's own grammar
+    assert splice_model(body, "new") == write(members, "new")
+
+
+@pytest.mark.parametrize(
+    ("body", "spliced"),
+    [
+        (b'{"model":"a"}', b'{"model":"b\\"c"}'),
+        (b'{ "x":{"model":1}, "model"\n:\t"a" }', b'{ "x":{"model":1}, "model"\n:\t"b\\"c" }'),
+        (b'{"model":{"model":["}"]},"n":1e3}', b'{"model":"b\\"c","n":1e3}'),
+        (b'{"a":"\\"model\\":1"}', b'{"a":"\\"model\\":1"}'),
+    ],
+)
+def test_examples(body: bytes, spliced: bytes) -> None:
+    """Escapes, nesting, odd spacing and values of other types."""
+    assert splice_model(body, 'b"c') == spliced
+
+
+@pytest.mark.parametrize("filling", [b"{},", b'"",', b"[],", b'"a\\"b",', b"1,"])
+def test_large_bodies_are_quick(filling: bytes) -> None:
+    """A megabyte of the least favourable tokens takes a fraction of a second."""
+    body = b'{"a":[' + filling * (1_000_000 // len(filling)) + b'0],"model":"x"}'
+    started_s = time.perf_counter()
+    assert splice_model(body, "y").endswith(b'"model":"y"}')
+    assert time.perf_counter() - started_s < 1.0

@@ -1,0 +1,238 @@
+"""What upstreams are sent, and what becomes of their failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from router_service.core.errors import UpstreamError
+from router_service.settings import Model, ServerSettings
+from router_service.upstream.client import PROBLEMS, Answer, UpstreamClient, translate
+from router_service.upstream.relay import StreamReader, Usage, is_openai_error, read_usage
+from tests.serving import Sandbox, scripted
+
+BODY = b'{"model":"m", "messages":[{"role":"user","content":"hi"}],"temperature":1e0}'
+EVENTS = b'data: {"choices":[]}\n\ndata: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+
+
+def model_at(base_url: str, key: str | None = None) -> Model:
+    """Return a model that is served there."""
+    secret = SecretStr(key) if key else None
+    url = f"{base_url}/chat/completions"
+    return Model(name="m", upstream_model="m", url=url, api_key=secret)
+
+
+def ask(
+    model: Model,
+    headers: Mapping[str, str] | None = None,
+    server: ServerSettings | None = None,
+    *,
+    times: int = 1,
+) -> tuple[int, bytes]:
+    """Return the status and the whole body of the last answer of one client."""
+
+    async def exchange() -> tuple[int, bytes]:
+        client = UpstreamClient([model], server or ServerSettings())
+        answer = (0, b"")
+        for _ in range(times):
+            async with client.chat(model, BODY, headers or {}) as response:
+                answer = (response.status, await response.read())
+        await client.aclose()
+        return answer
+
+    return asyncio.run(exchange())
+
+
+def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError | None]:
+    """Return the chunks of a stream, its usage, and the error that it ended with."""
+
+    async def exchange() -> tuple[list[bytes], Usage | None, UpstreamError | None]:
+        model = model_at(base_url)
+        client = UpstreamClient([model], ServerSettings())
+        async with client.chat(model, BODY, {}) as answer:
+            assert answer.is_stream
+            reader, parts, error = StreamReader(answer), [], None
+            try:
+                async for events in reader.events():
+                    parts.append(events)  # noqa: PERF401 - what came before an error is kept
+            except UpstreamError as exc:
+                error = exc
+        await client.aclose()
+        return parts, reader.usage, error
+
+    return asyncio.run(exchange())
+
+
+def subclasses(kind: type[httpx.HTTPError]) -> Iterator[type[httpx.HTTPError]]:
+    """Yield the classes of httpx below one that are raised themselves: they have none below."""
+    below = [child for child in kind.__subclasses__() if child.__module__.startswith("httpx")]
+    for child in below:
+        yield from subclasses(child)
+    if not below:
+        yield kind
+
+
+@pytest.mark.parametrize("kind", list(subclasses(httpx.HTTPError)))
+def test_every_error_of_httpx_is_mapped(kind: type[httpx.HTTPError]) -> None:
+    """Each class that httpx can raise has a message of its own, and timeouts are known as such."""
+    assert kind in PROBLEMS
+    error = translate(kind.__new__(kind), "m")
+    assert PROBLEMS[kind] in str(error)
+    assert error.timed_out == issubclass(kind, httpx.TimeoutException)
+
+
+def test_body_and_headers(sandbox: Sandbox) -> None:
+    """The body goes as it is; of the client's headers only those that are meant for upstreams."""
+    headers = {
+        "authorization": "Bearer client",
+        "api-key": "client",
+        "cookie": "a=client",
+        "openai-organization": "client",
+        "x-other": "client",
+        "traceparent": "00-trace",
+        "x-request-id": "r\xe9q",
+    }
+    status, _ = ask(model_at(sandbox.base_url, "upstream-key\n"), headers)
+    assert status == 200
+    assert sandbox.last_body() == BODY
+    sent = sandbox.last_headers()
+    assert "client" not in " ".join(sent.values())
+    assert sent["authorization"] == "Bearer upstream-key"
+    assert sent["accept-encoding"] == "identity"
+    assert (sent["traceparent"], sent["x-request-id"]) == ("00-trace", "r\xe9q")
+
+
+def test_without_a_key_there_is_no_authorization(sandbox: Sandbox) -> None:
+    """A model without a key sends none, and least of all the client's."""
+    ask(model_at(sandbox.base_url), {"authorization": "Bearer client"})
+    assert "authorization" not in sandbox.last_headers()
+
+
+def test_azure_has_a_header_of_its_own(sandbox: Sandbox) -> None:
+    """Where the key goes in `api-key`, it goes nowhere else."""
+    model = model_at(sandbox.base_url, "k").model_copy(update={"key_header": "api-key"})
+    ask(model, {"api-key": "client"})
+    sent = sandbox.last_headers()
+    assert (sent["api-key"], sent.get("authorization")) == ("k", None)
+
+
+def test_no_cookies_are_kept() -> None:
+    """What one answer sets as a cookie is not sent with the next request."""
+    received: list[bytes] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.readuntil(b"\r\n\r\n"))
+        head = b"HTTP/1.1 200 OK\r\nset-cookie: who=first\r\nconnection: close\r\n"
+        writer.write(head + b"content-length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def exchange() -> None:
+        server = await asyncio.start_server(play, "127.0.0.1", 0)
+        model = model_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        client = UpstreamClient([model], ServerSettings())
+        for _ in range(2):
+            async with client.chat(model, BODY, {}) as answer:
+                assert await answer.read() == b"{}"
+        await client.aclose()
+        server.close()
+
+    asyncio.run(exchange())
+    assert len(received) == 2
+    assert b"cookie" not in received[1].lower()
+
+
+def test_unreachable_and_silent_upstreams(sandbox: Sandbox) -> None:
+    """Nobody there, and nobody who answers in time, are errors that name the model alone."""
+    with pytest.raises(UpstreamError, match="'m' could not be reached") as unreachable:
+        ask(model_at("http://127.0.0.1:9/v1", "secret-key"))
+    assert not unreachable.value.timed_out
+    assert "127.0.0.1" not in str(unreachable.value)
+    with pytest.raises(UpstreamError, match="did not answer in time") as silent:
+        ask(
+            model_at(sandbox.base_url),
+            {"x-sandbox": "hang"},
+            ServerSettings(read_timeout_s=0.1),
+        )
+    assert silent.value.timed_out
+
+
+def test_a_broken_body_is_an_error(sandbox: Sandbox) -> None:
+    """A whole answer that breaks off is no answer."""
+    with pytest.raises(UpstreamError, match="broke the connection"):
+        ask(model_at(sandbox.base_url), {"x-sandbox": "cut_after=0"})
+
+
+def test_redirects_are_not_followed() -> None:
+    """An upstream cannot send a request, and the key in it, to another address."""
+    head = b"HTTP/1.1 307 Go\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
+    with scripted(head) as url, pytest.raises(UpstreamError, match="status 307"):
+        ask(model_at(url, "k"))
+
+
+def test_connections_are_reused(sandbox: Sandbox) -> None:
+    """One after another, requests to an upstream succeed over one client."""
+    assert ask(model_at(sandbox.base_url), times=3)[0] == 200
+
+
+def test_events_are_passed_on_whole() -> None:
+    """A stream that breaks within an event ends before it, and is an error."""
+    length = b"content-length: 1000\r\n\r\n"
+    with scripted(STREAM_HEAD + length + EVENTS + b'data: {"id":"half') as url:
+        parts, usage, error = read_stream(url)
+    assert b"".join(parts) == EVENTS
+    assert usage == Usage(prompt_tokens=3, completion_tokens=2)
+    assert error is not None
+
+
+def test_an_end_without_length_needs_the_last_event() -> None:
+    """Where only the closed connection ends a body, a stream without [DONE] is a broken one."""
+    with scripted(STREAM_HEAD + b"\r\n" + EVENTS) as url:
+        parts, _, error = read_stream(url)
+    assert (b"".join(parts), error is None) == (EVENTS, False)
+    with scripted(STREAM_HEAD + b"\r\n" + EVENTS + b"data: [DONE]\n\n") as url:
+        parts, _, error = read_stream(url)
+    assert (b"".join(parts), error) == (EVENTS + b"data: [DONE]\n\n", None)
+
+
+@pytest.mark.parametrize("mark", [b"\n", b"\r\n"])
+def test_every_byte_of_a_stream_arrives(mark: bytes) -> None:
+    """Comments, either line end and a last event without a blank line are passed on as they are."""
+    body = (b": hi\n\n" + EVENTS + b"data: [DONE]").replace(b"\n", mark)
+    with scripted(STREAM_HEAD + b"content-length: %d\r\n\r\n" % len(body) + body) as url:
+        parts, usage, error = read_stream(url)
+    assert b"".join(parts) == body
+    assert (usage, error) == (Usage(3, 2), None)
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (b'{"usage":{"prompt_tokens":1,"completion_tokens":0}}', Usage(1, 0)),
+        (b'{"usage":{"prompt_tokens":1}}', None),
+        (b'{"usage":{"prompt_tokens":true,"completion_tokens":-1}}', None),
+        (b'{"usage":null}', None),
+        (b"[1]", None),
+        (b"{", None),
+    ],
+)
+def test_usage_that_cannot_be_read_is_unknown(body: bytes, usage: Usage | None) -> None:
+    """Only two whole counts are a usage; anything else is unknown, not zero."""
+    assert read_usage(body) == usage
+
+
+def test_openai_errors_are_recognised() -> None:
+    """An object with an `error` object is OpenAI's form, and nothing else is."""
+    assert is_openai_error(b'{"error": {"message": "x"}}')
+    assert not any(map(is_openai_error, (b'{"error": "x"}', b"[]", b"oops", b'{"detail": 1}')))
+
+
+def test_answers_say_what_ends_them() -> None:
+    """An error's body is read whole even where it calls itself a stream."""
+    response = httpx.Response(500, headers={"content-type": "text/event-stream"})
+    assert not Answer("m", response).is_stream

@@ -1,0 +1,103 @@
+"""Real servers on free ports, for tests."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+import uvicorn
+from starlette.types import ASGIApp
+
+WAIT_S = 5.0
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Return once a condition holds; fail where it does not within `WAIT_S`."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"waited {WAIT_S} s in vain: {what}")
+
+
+@contextmanager
+def served(app: ASGIApp) -> Iterator[str]:
+    """Serve an app from a thread as the gateway is served; yield its address, http://HOST:PORT."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: server.started, "the server has started")
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(WAIT_S)
+
+
+@contextmanager
+def scripted(answer: bytes) -> Iterator[str]:
+    """Answer every connection's first request by these very bytes, then hang up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=_play, args=(listener, answer), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(WAIT_S)
+
+
+def _play(listener: socket.socket, answer: bytes) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return  # closed by the test
+        with connection, connection.makefile("rb") as lines:
+            length = 0
+            for line in iter(lines.readline, b"\r\n"):
+                name, _, value = line.partition(b":")
+                length = int(value) if name.lower() == b"content-length" else length
+            lines.read(length)
+            connection.sendall(answer)
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A running sandbox, and what it has seen."""
+
+    base_url: str
+
+    def stats(self) -> dict[str, int]:
+        """Return its counts of requests."""
+        stats: dict[str, int] = self._get("stats").json()
+        return stats
+
+    def last_body(self) -> bytes:
+        """Return the very bytes of the last chat request's body."""
+        return base64.b64decode(self._get("requests").json()[-1]["body_base64"])
+
+    def last_headers(self) -> dict[str, str]:
+        """Return the headers of the last chat request."""
+        return dict(self._get("requests").json()[-1]["headers"])
+
+    def _get(self, page: str) -> httpx.Response:
+        return httpx.get(f"{self.base_url.removesuffix('/v1')}/sandbox/{page}")
