@@ -75,7 +75,7 @@ def check(
         return _judge_silence(calls)
     if calls is None:
         return Verdict(0.0, (CheckError(Code.NOT_PARSED, "calls", "the answer holds no calls"),))
-    schemas = {fold(tool["function"]["name"]): _parameters(tool) for tool in tools}
+    schemas = {name: parameters for name, parameters in map(_signature, tools) if name}
     matches = [
         [_match(want, call, schemas, i) for i, call in enumerate(calls)] for want in expected.calls
     ]
@@ -109,9 +109,13 @@ def _wrong_count(found: int, wanted: int) -> CheckError:
     return CheckError(Code.WRONG_COUNT, "calls", f"{found} calls, not {wanted}")
 
 
-def _parameters(tool: Mapping[str, Json]) -> Schema:
-    parameters = tool["function"].get("parameters")
-    return parameters if isinstance(parameters, dict) else {}
+def _signature(tool: Mapping[str, Json]) -> tuple[str, Schema]:
+    """Return a function tool's name and parameters; no name for a tool of another kind."""
+    function = tool.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return "", {}
+    parameters = function.get("parameters")
+    return fold(function["name"]), parameters if isinstance(parameters, dict) else {}
 
 
 def _match(want: ExpectedCall, call: Call, schemas: Mapping[str, Schema], index: int) -> _Match:
@@ -130,10 +134,12 @@ def _argument_errors(
 ) -> Iterator[CheckError]:
     properties = schema.get("properties")
     schemas: Mapping[str, Schema] = properties if isinstance(properties, dict) else {}
+    required = schema.get("required") or ()
     for name, accepted in want.arguments.items():
         where, own = f"{path}.{name}", schemas.get(name, {})
         if name not in call.arguments:
-            if name not in want.optional and not _default_is_accepted(own, accepted):
+            excused = name not in required and _default_is_accepted(own, accepted)
+            if name not in want.optional and not excused:
                 yield CheckError(Code.MISSING_PARAMETER, where, f"expected {_show(accepted)}")
         elif not is_accepted(call.arguments[name], accepted, own):
             yield _wrong_argument(call.arguments[name], accepted, own, where)

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from training.records import Call, Json
 
 _FENCE = re.compile(r"^```\w*\n(.*?)\n?\s*```", re.DOTALL)
+_BLOCK = re.compile(r"<(tool_call|function_call)>(.*?)</\1>", re.DOTALL)
 _TAGS = re.compile(r"</?(?:tool_call|function_call|functioncall)>|\[TOOL_CALLS\]")
 _NAME_THEN_JSON = re.compile(r"^([\w.]+)\n(\{.*\})$", re.DOTALL)
+_NO_CALL = "no_function"
+"""A name that some models call to say that no tool fits."""
+
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
 
 
@@ -45,11 +49,12 @@ def parse_text(raw: Json) -> ParsedAnswer:
     if not raw.strip():
         return ParsedAnswer(None, "no_answer")
     fenced = _FENCE.match(raw.strip())
-    text = (fenced.group(1) if fenced else raw).strip()
-    for reader in (_read_json, _read_name_then_json, _read_python):
+    # Some models escape underscores as in Markdown.
+    text = (fenced.group(1) if fenced else raw).strip("` \n\t").replace("\\_", "_")
+    for reader in (_read_json, _read_blocks, _read_name_then_json, _read_python, _read_first_line):
         calls = reader(text)
         if calls is not None:
-            return ParsedAnswer(calls)
+            return ParsedAnswer(tuple(call for call in calls if call.name != _NO_CALL))
     return ParsedAnswer(None, "text")
 
 
@@ -70,6 +75,32 @@ def _read_json(text: str) -> tuple[Call, ...] | None:
     return tuple(calls)
 
 
+def _read_blocks(text: str) -> tuple[Call, ...] | None:
+    """Read tagged blocks, each of JSON or of a Python literal, whatever is said around them."""
+    calls: list[Call] = []
+    for block in _BLOCK.finditer(text):
+        try:
+            calls.extend(_from_json(_literal(block.group(2).strip())))
+        except _NotACallError:
+            return None
+    return tuple(calls) or None
+
+
+def _literal(text: str) -> Json:
+    for decode in (json.loads, ast.literal_eval):
+        try:
+            return decode(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    raise _NotACallError("not_a_call")
+
+
+def _read_first_line(text: str) -> tuple[Call, ...] | None:
+    """Read calls on the first line, where the rest only explains them."""
+    line, _, rest = text.partition("\n")
+    return _read_python(line.strip("` ")) if rest else None
+
+
 def _read_name_then_json(text: str) -> tuple[Call, ...] | None:
     match = _NAME_THEN_JSON.match(text)
     if match is None:
@@ -87,7 +118,7 @@ def _read_python(text: str) -> tuple[Call, ...] | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     nodes = [node for statement in tree.body for node in _elements(statement)]
-    if not nodes or not all(isinstance(node, ast.Call | ast.Dict) for node in nodes):
+    if not nodes:
         return None
     try:
         return tuple(call for node in nodes for call in _from_node(node))
@@ -106,10 +137,25 @@ def _from_node(node: ast.expr) -> Iterator[Call]:
     if isinstance(node, ast.Dict):
         yield from _from_json(ast.literal_eval(node))
     elif isinstance(node, ast.Call):
-        if node.args or any(keyword.arg is None for keyword in node.keywords):
+        yield Call(ast.unparse(node.func), _keywords(node))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "(" in node.value:
+        calls = _read_python(node.value)
+        if calls is None:
             raise _NotACallError("not_a_call")
-        arguments = {k.arg: python_value(k.value) for k in node.keywords if k.arg is not None}
-        yield Call(ast.unparse(node.func), arguments)
+        yield from calls
+    else:
+        raise _NotACallError("not_a_call")
+
+
+def _keywords(node: ast.Call) -> dict[str, Json]:
+    """Return a call's keyword arguments, or those of the one object that it is given."""
+    match node:
+        case ast.Call(args=[ast.Dict() as given], keywords=[]):
+            values = python_value(given)
+            return values if isinstance(values, dict) else {}
+        case ast.Call(args=[]) if all(keyword.arg for keyword in node.keywords):
+            return {str(k.arg): python_value(k.value) for k in node.keywords}
+    raise _NotACallError("not_a_call")
 
 
 def python_value(node: ast.expr) -> Json:

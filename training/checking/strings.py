@@ -14,12 +14,26 @@ _TOKEN = re.compile(
     (?<![\w.)])[-+]\d+(?:\.\d+)?      # a signed number
     | \d+(?:\.\d+)+                   # decimals, versions, addresses
     | [^\W_]+                         # words and whole numbers
+    | (?<=\d):(?=\d)                  # times and ratios
+    | !(?=[\w=(])                     # negations
     | [-+*/^=<>%$€£#@&|~\\()]         # marks that carry meaning
     """,
     re.VERBOSE,
 )
-_ORDINAL = re.compile(r"\b(\d+)(?:st|nd|rd|th)\b")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+_SPELLINGS = (
+    (re.compile(r"\b(\d+)(?:st|nd|rd|th)\b"), r"\1"),  # 15th
+    (re.compile(r"(?<=\d),(?=\d{3}\b)"), ""),  # 1,500
+    (re.compile(r"(?<![\d.\w])\.(?=\d)"), "0."),  # .5
+    (re.compile(r"\b([^\W\d_])\.(?=(?:[^\W\d_]\.)|\W|$)"), r"\1"),  # D.C.
+    (re.compile(r"(?<=[^\W\d_])['\u2019](?=[^\W\d_])"), ""),  # don't
+    (re.compile(r"(?<=\d)\s*(?=[ap]m\b)"), " "),  # 7:30pm
+    (re.compile(r"\*\*"), "^"),
+)
+"""Ways to write the same thing."""
+
+_ADDRESS = re.compile(r"\S+@\S+|\S*[/\\][^\s\d]\S*|[\w-]+\.[^\W\d_]{1,5}")
+"""E-mail addresses, paths and file names: every mark in them counts."""
+
 _DATE = re.compile(r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})\b")
 _INSTANT = re.compile(
     r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2})?(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})?"
@@ -32,11 +46,14 @@ _WORD_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 def canonical(text: str) -> str:
     """Return the form in which equal values are equal strings."""
-    folded = unicodedata.normalize("NFKC", text).casefold().strip()
+    folded = unicodedata.normalize("NFKC", text).replace("\u2212", "-").casefold().strip()
     if _INSTANT.fullmatch(folded.upper()):
         return _instant(folded.upper())
-    folded = _THOUSANDS.sub("", _ORDINAL.sub(r"\1", folded)).replace("**", "^")
+    for pattern, replacement in _SPELLINGS:
+        folded = pattern.sub(replacement, folded)
     folded = _DATE.sub(lambda m: f"{m[1]}{int(m[2]):02}{int(m[3]):02}", folded)
+    if _ADDRESS.fullmatch(folded):
+        return folded
     if _FORMULA.search(folded):
         return " ".join(_number(word) for word in _TOKEN.findall(_formula(folded)))
     words = _TOKEN.findall(_WORD_HYPHEN.sub(" ", folded))
@@ -58,6 +75,8 @@ def _number(word: str) -> str:
     """Write a number one way: `5.0` as `5`, `+3` as `3`."""
     if not re.fullmatch(r"[-+]?\d+(?:\.\d+)?", word):
         return word
+    if word[0] == "+" and len(word) > 7:
+        return word  # a telephone number
     sign, digits = ("-", word[1:]) if word[0] == "-" else ("", word.lstrip("+"))
     whole, _, fraction = digits.partition(".")
     fraction = fraction.rstrip("0")

@@ -29,7 +29,7 @@ def _is_number(value: Json) -> bool:
 
 
 TYPES: Mapping[str, Callable[[Json], bool]] = {
-    "integer": lambda v: _is_number(v) and float(v).is_integer(),
+    "integer": lambda v: _is_number(v) and (isinstance(v, int) or v.is_integer()),
     "number": _is_number,
     "boolean": lambda v: isinstance(v, bool),
     "array": lambda v: isinstance(v, list),
@@ -69,14 +69,24 @@ def _equal_scalars(value: Json, wanted: Json, schema: Schema) -> bool:
 
     A number may stand for the string of it where the schema says `string`.
     """
+    if isinstance(wanted, int) and isinstance(value, int):
+        return value == wanted and type(value) is type(wanted)
     if _is_number(wanted) and _is_number(value):
-        return math.isclose(value, wanted, rel_tol=1e-9, abs_tol=1e-12)
+        return _close(value, wanted)
     plain = [isinstance(side, str) or _is_number(side) for side in (value, wanted)]
     if not all(plain):
         return value is wanted
     if _is_number(wanted) and schema.get("type") != "string":
         return False
     return canonical(str(value)) == canonical(str(wanted))
+
+
+def _close(a: float, b: float) -> bool:
+    """Compare numbers of which one has a fraction: a ninth digit is a matter of spelling."""
+    try:
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+    except OverflowError:  # an integer beyond any float
+        return False
 
 
 def _equal_lists(value: list[Json], wanted: list[Json], schema: Schema) -> bool:

@@ -36,6 +36,8 @@ _JSON_TYPES = {
 _SYMMETRIC = frozenset({"math_gcd", "math_lcm"})
 """Executable functions whose two arguments may change places: execution cannot tell them apart."""
 
+_ERROR = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNORECASE)
+
 _LANGUAGES = {"java": "Java", "javascript": "JavaScript"}
 _SCHEMA_KEYWORDS = frozenset({"description", "enum", "default", "required", "format"})
 
@@ -209,10 +211,10 @@ def _executable_call(source: str) -> ExpectedCall:
 def _read_answer(
     row: Mapping[str, Json], arm: str, parse: Callable[[Json], ParsedAnswer]
 ) -> Answer:
-    """Read a recorded answer; one without any output tokens is a failure of the provider's."""
-    counted = row.get("output_token_count")
-    failed = counted == 0 and isinstance(row["result"], str)
-    parsed = ParsedAnswer(None, "no_answer") if failed else parse(row["result"])
+    """Read a recorded answer; an error message without output tokens is no answer at all."""
+    counted, result = row.get("output_token_count"), row["result"]
+    failed = not counted and isinstance(result, str) and bool(_ERROR.match(result))
+    parsed = ParsedAnswer(None, "no_answer") if failed else parse(result)
     return Answer(
         example_id=row["id"],
         arm=arm,

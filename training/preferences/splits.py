@@ -34,29 +34,53 @@ class Split:
 def split_examples(examples: Sequence[Example], seed: int) -> Split:
     """Split each category 80/10/10 by a seed, the first of equal (query, tools) alone kept.
 
-    Validation and test get the rounded tenth of a category each, training the rest.
+    Validation and test get the rounded tenth of a category each, training the rest; the same
+    query with other tools goes where its first one goes.
     """
     rng = random.Random(seed)  # noqa: S311 - a split, not a secret
-    by_category: dict[str, list[int]] = defaultdict(list)
-    for index in unique(examples):
-        by_category[examples[index].category].append(index)
+    groups = _groups(examples)
+    by_category: dict[str, list[list[int]]] = defaultdict(list)
+    for group in groups:
+        by_category[examples[group[0]].category].append(group)
     train: list[int] = []
     validation: list[int] = []
     test: list[int] = []
     for _, members in sorted(by_category.items()):
         rng.shuffle(members)
-        held_out = round(len(members) * VALIDATION_SHARE)
-        tested = round(len(members) * TEST_SHARE)
-        validation.extend(members[:held_out])
-        test.extend(members[held_out : held_out + tested])
-        train.extend(members[held_out + tested :])
+        size = sum(map(len, members))
+        _move(members, round(size * VALIDATION_SHARE), validation)
+        _move(members, round(size * TEST_SHARE), test)
+        _move(members, size, train)
     return Split(tuple(train), tuple(validation), tuple(test))
+
+
+def _groups(examples: Sequence[Example]) -> list[list[int]]:
+    """Return the unique examples, those of one query together: they must not be parted.
+
+    A group counts for the category of its first example.
+    """
+    by_query: dict[str, list[int]] = defaultdict(list)
+    for index in unique(examples):
+        by_query[_folded(examples[index])].append(index)
+    return list(by_query.values())
+
+
+def _move(groups: list[list[int]], size: int, part: list[int]) -> None:
+    """Move groups off the front into a part until it has grown by `size` examples."""
+    moved = 0
+    while groups and moved < size:
+        group = groups.pop(0)
+        part.extend(group)
+        moved += len(group)
+
+
+def _folded(example: Example) -> str:
+    return re.sub(r"\s+", " ", example.query).strip().casefold()
 
 
 def unique(examples: Sequence[Example]) -> list[int]:
     """Return the indices of the first example of each (query, tools), case and spacing folded."""
     seen: dict[tuple[str, tuple[str, ...]], int] = {}
     for index, example in enumerate(examples):
-        folded = re.sub(r"\s+", " ", example.query).strip().casefold()
-        seen.setdefault((folded, example.tool_names), index)
+        seen.setdefault((_folded(example), example.tool_names), index)
     return sorted(seen.values())

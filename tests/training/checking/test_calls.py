@@ -67,6 +67,9 @@ ACCEPTED = [
 REJECTED = [
     (STRING, "Buy", "Sell", "wrong_value"),
     (INTEGER, 150, 1500, "wrong_value"),
+    (INTEGER, 4111111111111111, 4111111111111112, "wrong_value"),
+    (NUMBER, 10**400, 1.5, "wrong_value"),
+    (INTEGER, 5, 10**400, "wrong_value"),
     (NUMBER, -5, 5, "wrong_value"),
     (STRING, "2024-01-02", "2024-02-01", "wrong_value"),
     (STRING, "not urgent", "urgent", "wrong_value"),
@@ -158,11 +161,26 @@ def test_omissions_and_extras() -> None:
     assert unknown == [Code.UNEXPECTED_PARAMETER]
 
 
+def test_a_default_does_not_excuse_a_required_parameter() -> None:
+    """A tool that demands a parameter refuses a call without it, whatever its description says."""
+    strict = tool("f", unit={"type": "string", "description": "Default is 'km'"})
+    want = Expected((ExpectedCall("f", {"unit": ("km",)}),))
+    assert check([strict], want, [Call("f", {})]).correct
+    strict["function"]["parameters"]["required"] = ["unit"]
+    assert not check([strict], want, [Call("f", {})]).correct
+
+
 def test_names() -> None:
     """A dot in a name is an underscore to a function-calling API; any other name is wrong."""
     dotted = Expected((ExpectedCall("get.weather", {"city": ("Oslo",)}),))
     assert codes(dotted, Call("get_weather", {"city": "Oslo"})) == []
     assert codes(dotted, Call("get_forecast", {"city": "Oslo"})) == [Code.WRONG_FUNCTION]
+
+
+def test_tools_of_other_kinds_are_passed_over() -> None:
+    """A custom tool, or one without a name, does not disturb the judging of calls."""
+    tools = [{"type": "custom", "custom": {"name": "x"}}, {}, WEATHER]
+    assert check(tools, Expected((OSLO,)), [Call("get_weather", {"city": "Oslo"})]).correct
 
 
 def test_counts() -> None:

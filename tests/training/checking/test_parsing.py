@@ -15,6 +15,14 @@ SUM = Call("add", {"x": [1, 2], "deep": {"k": True}})
     "text",
     [
         "[algebra.roots(a=1, b=-3), add(x=[1, 2], deep={'k': True})]",
+        "[algebra.roots(a=1, b=-3), add(x=[1, 2], deep={'k': True})]\nThese find the roots.",
+        """['algebra.roots(a=1, b=-3)', "add(x=[1, 2], deep={'k': True})"]""",
+        "`algebra.roots({'a': 1, 'b': -3}), add({'x': [1, 2], 'deep': {'k': True}})`",
+        (
+            "Here they are: <tool_call>{'name': 'algebra.roots', 'arguments': {'a': 1, 'b': -3}}"
+            "</tool_call> <tool_call>{'name': 'add', "
+            "'arguments': {'x': [1, 2], 'deep': {'k': True}}}</tool_call> Done."
+        ),
         "algebra.roots(a=1, b=-3), add(x=[1, 2], deep={'k': True})",
         "algebra.roots(a=1, b=-3); add(x=[1, 2], deep={'k': True});",
         "algebra.roots(a=1, b=-3)\nadd(x=(1, 2), deep={'k': True})",
@@ -47,6 +55,12 @@ SUM = Call("add", {"x": [1, 2], "deep": {"k": True}})
 def test_forms_of_two_calls(text: str) -> None:
     """Each of these ways to write two calls gives the same two calls."""
     assert parse_text(text).calls == (ROOTS, SUM)
+
+
+def test_escaped_underscores_and_saying_that_no_tool_fits() -> None:
+    """Markdown's escapes are undone, and `no_function` is no call."""
+    assert parse_text(r"get\_roots(a=1)").calls == (Call("get_roots", {"a": 1}),)
+    assert parse_text('{"name": "no_function", "arguments": {}}').calls == ()
 
 
 def test_a_name_above_its_arguments() -> None:

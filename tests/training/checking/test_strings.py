@@ -22,6 +22,11 @@ SAME = [
     ("3*x**2 + 2*x - 1", "3x^2+2x-1"),
     ("lambda t: 3*t**2", "lambda x: 3x**2"),
     ("Straße", "STRASSE"),
+    (".5", "0.5"),
+    ("Washington D.C.", "washington DC"),
+    ("U.S.", "US"),
+    ("7:30pm", "7:30 PM"),
+    ("don't stop", "dont stop"),
 ]
 
 DIFFERENT = [
@@ -44,6 +49,15 @@ DIFFERENT = [
     ("1990-05-15T00:00:00Z", "1990-05-15T00:00:00+02:00"),
     ("", "x"),
     ("!", "?"),
+    ("john.doe@example.com", "john_doe@example.com"),
+    ("\u22125", "5"),
+    (".5", "5"),
+    ("notes.txt", "notes txt"),
+    ("/srv/a_b", "/srv/a-b"),
+    ("10:30", "10 30"),
+    ("+15551234567", "15551234567"),
+    ("!done", "done"),
+    ("a != b", "a = b"),
 ]
 
 

@@ -19,7 +19,7 @@ def example(i: int, category: str, query: str, *tools: str) -> Example:
 
 
 CORPUS = [example(i, "easy", f"query {i}", "f") for i in range(100)] + [
-    example(i, "hard", f"query {i}", "g") for i in range(37)
+    example(i, "hard", f"hard query {i}", "g") for i in range(37)
 ]
 
 
@@ -58,8 +58,10 @@ def test_equal_queries_with_equal_tools_are_kept_once() -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "X ", "y", "z"])), max_size=60)
 )
 def test_no_query_is_in_two_parts(rows: list[tuple[str, str]]) -> None:
-    """However many duplicates there are, a (query, tools) pair is in one part at most."""
-    corpus = [example(i, category, query, "f") for i, (category, query) in enumerate(rows)]
+    """However many duplicates there are, with whatever tools, a query is in one part alone."""
+    corpus = [example(i, category, query, category) for i, (category, query) in enumerate(rows)]
     parts = split_examples(corpus, seed=3).parts()
-    seen = [corpus[i].query.strip().casefold() for part in parts for i in part]
-    assert len(seen) == len(set(seen))
+    queries = [{corpus[i].query.strip().casefold() for i in part} for part in parts]
+    assert sum(map(len, queries)) == len(set().union(*queries))
+    pairs = [(corpus[i].query.strip().casefold(), corpus[i].tool_names) for p in parts for i in p]
+    assert len(pairs) == len(set(pairs))
