@@ -135,14 +135,15 @@ class RelayedAnswer(Response):
     def _own_headers(self) -> RawHeaders:
         plan = self._plan
         headers = {
-            "x-request-id": self._call.request_id,
             "x-switchcraft-decision-id": self._call.decision_id,
             "x-switchcraft-model": plan.model.name,
             "x-switchcraft-reason": str(plan.reason),
         }
         if plan.policy is not None:
             headers["x-switchcraft-policy"] = str(plan.policy)
-        return [(name.encode(), _header_value(value)) for name, value in headers.items()]
+        named = [(name.encode(), _header_value(value)) for name, value in headers.items()]
+        # The client's own bytes: servers read headers as latin-1.
+        return [(b"x-request-id", self._call.request_id.encode("latin-1")), *named]
 
 
 async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:

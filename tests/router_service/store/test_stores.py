@@ -138,7 +138,7 @@ def test_redis_away_is_an_error_soon(listens: bool) -> None:
 
 def test_redis_address_is_checked() -> None:
     """An address that is not Redis' is an error of the configuration."""
-    with pytest.raises(ConfigError, match="server.redis_url"):
+    with pytest.raises(ConfigError, match=r"server\.redis_url"):
         RedisStore("http://127.0.0.1", ttl_s=1)
 
 

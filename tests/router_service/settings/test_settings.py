@@ -1,0 +1,225 @@
+"""One file, LiteLLM's or ours, becomes one frozen value, or an error that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from router_service.core.cost import Price
+from router_service.core.errors import ConfigError
+from router_service.settings import Model, Settings, read_settings
+
+LITELLM = """
+model_list:
+  - model_name: gpt-4o
+    litellm_params:
+      model: openai/gpt-4o-2024-08-06
+      api_key: os.environ/MY_KEY
+      rpm: 100
+    model_info: {input_cost_per_token: 0.0000025, output_cost_per_token: 1e-05, mode: chat}
+  - model_name: gpt-4o
+    litellm_params: {model: azure/second-deployment, api_base: https://x.example}
+  - model_name: claude
+    litellm_params:
+      model: claude-3-haiku-20240307
+      input_cost_per_token: 2.5e-07
+      output_cost_per_token: 1.25e-06
+  - model_name: local
+    litellm_params: {model: hosted_vllm/org/model, api_base: http://127.0.0.1:8000/v1/}
+  - model_name: "*"
+    litellm_params: {model: openai/*}
+litellm_settings: {drop_params: true}
+router_settings: {routing_strategy: simple-shuffle}
+general_settings: {master_key: os.environ/NOT_SET}
+"""
+ENVIRON = {"MY_KEY": "key-1", "ANTHROPIC_API_KEY": "key-2"}
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Return what loads a text as a file named config.yaml."""
+
+    def load_text(text: str, environ: Mapping[str, str] = ENVIRON) -> Settings:
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        return Settings.load(path, environ)
+
+    return load_text
+
+
+def one(params: str, extra: str = "") -> str:
+    """Return a file with one model of these parameters."""
+    return f"model_list: [{{model_name: m, litellm_params: {params}}}]\n{extra}"
+
+
+def key_of(model: Model) -> str | None:
+    """Return a model's key."""
+    return model.api_key.get_secret_value() if model.api_key else None
+
+
+def test_litellm_file_works_as_it_is(load: Load) -> None:
+    """Names, addresses, keys and prices are read in LiteLLM's form; what has no effect is named."""
+    settings = load(LITELLM)
+    gpt, claude, local = settings.models
+    assert (gpt.upstream_model, gpt.url) == (
+        "gpt-4o-2024-08-06",
+        "https://api.openai.com/v1/chat/completions",
+    )
+    assert gpt.price == Price(input_usd_per_mtok=2.5, output_usd_per_mtok=10)
+    assert key_of(gpt) == "key-1"
+    assert claude.url == "https://api.anthropic.com/v1/chat/completions"
+    assert claude.price == Price(input_usd_per_mtok=0.25, output_usd_per_mtok=1.25)
+    assert key_of(claude) == "key-2"
+    assert (local.upstream_model, local.url) == (
+        "org/model",
+        "http://127.0.0.1:8000/v1/chat/completions",
+    )
+    assert (local.price, local.api_key) == (None, None)
+    assert settings.without_effect == (
+        "litellm_settings",
+        "router_settings",
+        "general_settings",
+        "model_list.0.litellm_params.rpm",
+        "model_list.1",
+        "model_list.4",
+    )
+
+
+def test_keys_are_never_shown(load: Load) -> None:
+    """Neither a settings' representation nor its dump has a key in it."""
+    settings = load(LITELLM + "server: {redis_url: 'redis://:redis-key@x/0'}")
+    for text in (repr(settings), str(settings), settings.model_dump_json()):
+        assert not any(secret in text for secret in ("key-1", "key-2", "redis-key"))
+
+
+@pytest.mark.parametrize(
+    ("params", "url", "header"),
+    [
+        (
+            "{model: azure/d, api_base: https://x.example, api_version: v1, api_key: k}",
+            "https://x.example/openai/deployments/d/chat/completions?api-version=v1",
+            "api-key",
+        ),
+        (
+            "{model: azure/d, api_base: https://x.example, api_key: k}",
+            "https://x.example/openai/v1/chat/completions",
+            "api-key",
+        ),
+        (
+            "{model: some-model, api_base: os.environ/BASE}",
+            "http://local/v1/chat/completions",
+            "authorization",
+        ),
+    ],
+)
+def test_addresses(load: Load, params: str, url: str, header: str) -> None:
+    """Azure's addresses are its own; any other `api_base` is OpenAI-compatible."""
+    (model,) = load(one(params), {"BASE": "http://local/v1"}).models
+    assert (model.url, model.key_header) == (url, header)
+
+
+def test_a_providers_key_goes_to_that_provider_alone(load: Load) -> None:
+    """A key that only the environment names is not sent to an address that the file names."""
+    (model,) = load(one("{model: openai/x, api_base: http://h/v1}"), {"OPENAI_API_KEY": "k"}).models
+    assert model.api_key is None
+
+
+def test_half_a_price_is_unknown(load: Load) -> None:
+    """A model without both prices has none: unknown is never free."""
+    text = one("{model: x, api_base: http://h, input_cost_per_token: 1e-6}")
+    assert load(text).models[0].price is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", "config.yaml: must be a mapping"),
+        ("a: [", "config.yaml: line 1: is not valid YAML"),
+        ("\x00", "not valid YAML"),
+        ("server: {port: 1}", "config.yaml: model_list: names no model"),
+        ("model_list: 3", "config.yaml: model_list"),
+        ("model_list: [{model_name: '*', litellm_params: {model: openai/*}}]", "names no model"),
+        (one("{api_key: k}"), "model_list.0.litellm_params.model: Field required"),
+        (one("{model: openai/x, api_key: os.environ/UNSET}"), "variable UNSET is not set"),
+        (one("{model: mistral/x}"), "set the environment variable MISTRAL_API_KEY"),
+        (one("{model: bedrock/x}"), "'bedrock' has no known address"),
+        (one("{model: mystery}"), "'mystery' names no provider"),
+        (one("{model: x, api_base: 'ftp://h'}"), "litellm_params.api_base: is not an http"),
+        (one("{model: x, api_base: 'http://h'}", "server: {prot: 1}"), "server.prot"),
+        (one("{model: x, api_base: 'http://h'}", "server: {port: high}"), "server.port"),
+        (one("{model: x, api_base: 'http://h'}", "server: 3"), "config.yaml: server"),
+        (
+            one("{model: x, api_base: 'http://h'}", "router: {forward_headers: [Cookie]}"),
+            "'cookie' is never forwarded",
+        ),
+        (
+            "model_list: [{model_name: 'switchcraft:x', litellm_params: {model: openai/x}}]",
+            "asks for routing",
+        ),
+    ],
+)
+def test_mistakes_are_explained(load: Load, text: str, wanted: str) -> None:
+    """Each mistake is an error that names the file, where in it, and what to do."""
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    assert wanted in str(caught.value)
+    assert "config.yaml" in str(caught.value)
+
+
+def test_a_mistake_does_not_show_a_key(load: Load) -> None:
+    """The error about a field beside a key, and its cause, do not have the key in them."""
+    with pytest.raises(ConfigError) as caught:
+        load(one("{model: [], api_key: very-secret}"))
+    assert "very-secret" not in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A file that is not there is an error of the configuration."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_settings(tmp_path / "none.yaml")
+
+
+def test_an_empty_section_is_the_default(load: Load) -> None:
+    """A heading with nothing below it changes nothing."""
+    settings = load(one("{model: x, api_base: 'http://h'}", "server:\nrouter:\n"))
+    assert settings.server == Settings().server
+
+
+def test_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument counts more than a SWITCHCRAFT_ variable, and that more than the file."""
+    path = tmp_path / "config.yaml"
+    path.write_text(one("{model: x, api_base: 'http://h'}", "server: {host: a, port: 1}"))
+    monkeypatch.setenv("SWITCHCRAFT_CONFIG", str(path))
+    monkeypatch.setenv("SWITCHCRAFT_PORT", "2")
+    monkeypatch.setenv("SWITCHCRAFT_HOST", "b")
+    monkeypatch.setenv("SWITCHCRAFT_REDIS_URL", "redis://c")
+    server = read_settings(host="d").server
+    assert (server.host, server.port) == ("d", 2)
+    assert server.redis_url is not None
+    assert server.redis_url.get_secret_value() == "redis://c"
+
+
+def test_bad_environment_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that does not fit is named."""
+    monkeypatch.setenv("SWITCHCRAFT_PORT", "high")
+    with pytest.raises(ConfigError, match="SWITCHCRAFT_PORT"):
+        read_settings()
+
+
+def test_sandbox_plays_every_arm() -> None:
+    """Without a file each arm is a model of its own name on the sandbox, at an unknown price."""
+    settings = Settings.sandbox("http://h/v1", ["a", "b"])
+    assert [(m.name, m.upstream_model, m.url) for m in settings.models] == [
+        ("a", "a", "http://h/v1/chat/completions"),
+        ("b", "b", "http://h/v1/chat/completions"),
+    ]
+
+
+def test_settings_are_frozen() -> None:
+    """Nothing changes settings once they are read."""
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().source = "x"  # type: ignore[misc]  # the very point
