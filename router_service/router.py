@@ -62,18 +62,15 @@ class Router:
         self._costs_usd = [costs_usd[column] for column in self._columns]
 
     @classmethod
-    def load(
-        cls,
-        directory: Path,
-        *,
-        device: str = "cpu",
-        prices: Mapping[str, Price] | None = None,
-        arms: Collection[str] | None = None,
-    ) -> Router:
+    def load(cls, directory: Path) -> Router:
         """Load and verify an artifact directory, canaries included; raises ArtifactError."""
-        router = cls(Artifact.load(directory), device=device, prices=prices, arms=arms)
-        router.artifact.check_canaries(router.predict)
+        router = cls(Artifact.load(directory))
+        router.check_canaries()
         return router
+
+    def check_canaries(self) -> None:
+        """Replay the artifact's canaries; raises ArtifactError where a probability is off."""
+        self.artifact.check_canaries(self.predict)
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy by name (`economy`) or rule (`theta=0.5`); None is the default one.

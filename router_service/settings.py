@@ -75,7 +75,8 @@ class RouterSettings(_Frozen):
     artifact: Path = SHIPPED
     """Directory of the artifact; relative paths are the working directory's."""
     arms: Mapping[str, str] = Field(default_factory=dict)
-    """Model by arm of the artifact; an arm that is not here needs a model of its own name."""
+    """Model by arm of the artifact; one that is not here goes to the model of its own name, and
+    is never chosen where there is none."""
     default_policy: str | None = None
     """Policy of plain requests, by name or rule; the artifact's where it is not given."""
     chat_model: str | None = None

@@ -22,7 +22,10 @@ class Pool:
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
-        """Give every arm of the artifact its model; raises ConfigError where one has none."""
+        """Give the artifact's arms their models; raises ConfigError where no arm has one.
+
+        An arm without a model is not chosen: a pool may have fewer models than the artifact knows.
+        """
         models = {model.name: model for model in settings.models}
         by_arm = _assign_arms(settings, manifest, models)
         return cls(
@@ -53,14 +56,12 @@ def _assign_arms(
         if name not in models:
             problem = f"there is no model {name!r} in model_list; it has {known}"
             raise ConfigError(settings.source, f"router.arms.{arm}", problem)
-    for arm in manifest.arms:
-        if mapping.get(arm, arm) not in models:
-            problem = (
-                f"the artifact's arm {arm!r} has no model; map it to one of model_list ({known}), "
-                f"or add a model named {arm!r}"
-            )
-            raise ConfigError(settings.source, "router.arms", problem)
-    return {arm: models[mapping.get(arm, arm)] for arm in manifest.arms}
+    named = {arm: mapping.get(arm, arm) for arm in manifest.arms}
+    by_arm = {arm: models[name] for arm, name in named.items() if name in models}
+    if not by_arm:
+        problem = f"no arm has a model; map some of {', '.join(manifest.arms)} to {known}"
+        raise ConfigError(settings.source, "router.arms", problem)
+    return by_arm
 
 
 def _prices(
@@ -81,8 +82,8 @@ def _chat_model(
     name = settings.router.chat_model
     if name is None:
         costs_usd = manifest.costs_usd(arm_prices(settings))
-        cheapest = min(range(len(costs_usd)), key=costs_usd.__getitem__)
-        return by_arm[manifest.arms[cheapest]]
+        by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
+        return next(by_arm[arm] for _, arm in by_cost if arm in by_arm)
     if name not in models:
         problem = f"there is no model {name!r} in model_list; it has {', '.join(sorted(models))}"
         raise ConfigError(settings.source, "router.chat_model", problem)

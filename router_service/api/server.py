@@ -11,7 +11,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from router_service.api.app import create_app
-from router_service.api.pool import arm_prices
+from router_service.api.pool import Pool, arm_prices
+from router_service.core.artifact import Artifact
 from router_service.router import Router
 from router_service.sandbox.server import run_in_thread
 from router_service.settings import ServerSettings, Settings, read_settings
@@ -33,8 +34,11 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
     if settings.without_effect:
         names = ", ".join(settings.without_effect)
         _log.warning("%s: without effect here: %s", settings.source, names)
-    router = Router.load(settings.router.artifact, prices=arm_prices(settings))
-    with with_upstream(settings, router.arms) as complete:
+    artifact = Artifact.load(settings.router.artifact)
+    with with_upstream(settings, artifact.manifest.arms) as complete:
+        pool = Pool.build(complete, artifact.manifest)
+        router = Router(artifact, prices=arm_prices(complete), arms=pool.by_arm)
+        router.check_canaries()
         app = create_app(complete, router)
         _log.info("serving at http://%s:%s/v1", complete.server.host, complete.server.port)
         uvicorn.Server(uvicorn_config(app, complete.server)).run()

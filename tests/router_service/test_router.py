@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from router_service.core.artifact import SHIPPED
+from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.messages import Conversation
@@ -72,7 +72,7 @@ def test_an_operator_s_price_changes_the_cost(conversations: list[Conversation])
     """A configured price replaces the profile's, and a free arm that passes is chosen."""
     free = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
     arm = "gpt-4-turbo-2024-04-09-FC"
-    router = Router.load(SHIPPED, prices={arm: free})
+    router = Router(Artifact.load(SHIPPED), prices={arm: free})
     decision = router.decide(conversations[0], Threshold(0.0))
     assert decision.cost_usd[arm] == 0
     assert decision.arm == arm
@@ -96,7 +96,7 @@ def test_an_unknown_policy_is_refused(router: Router, text: str) -> None:
 def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation]) -> None:
     """Restricted to two arms, a router shows and chooses those alone, with the same numbers."""
     arms = {"gpt-4o-mini-2024-07-18-FC", "gpt-4o-2024-08-06-FC"}
-    few, all_arms = Router.load(SHIPPED, arms=arms), Router.load(SHIPPED)
+    few, all_arms = Router(Artifact.load(SHIPPED), arms=arms), Router.load(SHIPPED)
     for conversation in conversations:
         decision, full = few.decide(conversation), all_arms.decide(conversation)
         assert set(decision.probabilities) == set(decision.cost_usd) == arms
@@ -108,4 +108,4 @@ def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation])
 def test_arms_that_the_artifact_does_not_know_are_refused(arms: list[str]) -> None:
     """Choosing among nothing, or among strangers, is an error at start-up."""
     with pytest.raises(ArtifactError, match=r"reference-pool.*gpt-9|no arm"):
-        Router.load(SHIPPED, arms=arms)
+        Router(Artifact.load(SHIPPED), arms=arms)

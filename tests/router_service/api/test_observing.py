@@ -244,7 +244,7 @@ def test_arms_are_mapped_to_models() -> None:
 @pytest.mark.parametrize(
     ("router", "wanted"),
     [
-        ({}, r"router.arms: the artifact's arm 'medium' has no model; map it to one of"),
+        ({"arms": {}, "only": "stranger"}, r"router.arms: no arm has a model; map some of small"),
         ({"arms": {"medium": "x", "large": "small"}}, r"router.arms.medium: there is no model 'x'"),
         ({"arms": {"tiny": "small"}}, r"router.arms.tiny: the artifact has no such arm"),
         (
@@ -257,11 +257,21 @@ def test_arms_are_mapped_to_models() -> None:
         ),
     ],
 )
-def test_an_arm_without_a_model_stops_the_start(router: dict[str, Any], wanted: str) -> None:
+def test_a_file_that_does_not_fit_the_artifact_stops_the_start(
+    router: dict[str, Any], wanted: str
+) -> None:
     """A file that does not fit the artifact is an error that names file, place and cure."""
+    name = router.pop("only", "small")
     with pytest.raises(ConfigError, match=wanted) as caught:
-        create_app(settings_with({"small": None}, **router), FakeRouter())
+        create_app(settings_with({name: None}, **router), FakeRouter())
     assert caught.value.source == "config.yaml"
+
+
+def test_a_pool_may_have_fewer_models_than_the_artifact_has_arms() -> None:
+    """Arms without a model are left out, and the cheapest of the rest answers plain chat."""
+    pool = Pool.build(settings_with({"medium": None, "large": None}), manifest())
+    assert set(pool.by_arm) == {"medium", "large"}
+    assert pool.chat_model.name == "medium"
 
 
 def test_default_policy_and_name_can_be_configured(sandbox: Sandbox) -> None:
