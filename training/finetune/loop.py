@@ -138,7 +138,8 @@ def fit_structure(
     branch.train()
     for _ in range(STRUCTURE_EPOCHS):
         for counts, wanted, mask in loader:
-            _descend(_loss(branch(counts), wanted, mask * weights), branch, optimizer)
+            losses = [_loss(vote, wanted, mask * weights) for vote in branch.votes(counts)]
+            _descend(torch.stack(losses).sum(), branch, optimizer)
             schedule.step()
 
 
