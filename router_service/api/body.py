@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from router_service.api.errors import UnsupportedEncodingError
-from router_service.core.errors import BodyTooLargeError
+from router_service.core.errors import BodyTooLargeError, UnsupportedEncodingError
 
 
 async def read_body(request: Request, limit_bytes: int) -> bytes:

@@ -18,6 +18,7 @@ from router_service.core.errors import (
     NotFoundError,
     StoreError,
     SwitchcraftError,
+    UnsupportedEncodingError,
     UpstreamError,
 )
 
@@ -25,18 +26,6 @@ CLIENT_LEFT = 499
 """Status in logs and metrics of a client that left: nobody is there to get one."""
 
 Fault = dict[str, str | None]
-
-
-class UnsupportedEncodingError(InvalidRequestError):
-    """A compressed request body."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__(
-            f"Request bodies in the encoding {encoding!r} are not read here. Send it as it is, "
-            "without a content-encoding header.",
-            code="unsupported_content_encoding",
-        )
-        self.encoding = encoding
 
 
 _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (

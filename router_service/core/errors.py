@@ -47,6 +47,18 @@ class BodyTooLargeError(InvalidRequestError):
         self.limit_bytes = limit_bytes
 
 
+class UnsupportedEncodingError(InvalidRequestError):
+    """A compressed request body."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(
+            f"Request bodies in the encoding {encoding!r} are not read here. Send it as it is, "
+            "without a content-encoding header.",
+            code="unsupported_content_encoding",
+        )
+        self.encoding = encoding
+
+
 class ModelNotFoundError(InvalidRequestError):
     """A request for a model that the configuration does not name."""
 

@@ -1,0 +1,81 @@
+"""The commands as a user starts them: what they run, and how they end when they cannot."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "router_service.cli"]
+
+
+def test_sandbox_answers_as_a_provider() -> None:
+    """`switchcraft sandbox` lists a model, and marks its answers as the sandbox's."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [*COMMAND, "sandbox", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            headers, body = poll(f"http://127.0.0.1:{port}/v1/models")
+        finally:
+            process.terminate()
+    assert headers["x-sandbox"] == "true"
+    assert json.loads(body)["data"][0]["id"] == "sandbox"
+
+
+def poll(url: str) -> tuple[dict[str, str], bytes]:
+    """Return headers and body of an address once it answers."""
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own address
+                return dict(answer.headers), answer.read()
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.05)
+    pytest.fail(f"{url} did not answer")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "gateway.yaml: cannot be read"),
+        ("a: [", "gateway.yaml: line 1: is not valid YAML"),
+        ("model_list: []", "gateway.yaml: model_list: names no model"),
+        (
+            (
+                "model_list: [{model_name: m, litellm_params:"
+                " {model: openai/m, api_key: os.environ/NO_SUCH_KEY}}]"
+            ),
+            "the environment variable NO_SUCH_KEY is not set",
+        ),
+        (
+            "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k}}]",
+            "router.arms: no arm has a model",
+        ),
+    ],
+    ids=["missing", "yaml", "empty", "variable", "arms"],
+)
+def test_serve_explains_a_configuration_that_it_cannot_use(
+    text: str | None, told: str, tmp_path: Path
+) -> None:
+    """The gateway ends with status 1 and one line that names file, place and cure."""
+    path = tmp_path / "gateway.yaml"
+    if text is not None:
+        path.write_text(text)
+    result = subprocess.run(
+        [*COMMAND, "serve", "--config", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 1
+    assert told in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
