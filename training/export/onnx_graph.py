@@ -26,7 +26,7 @@ class RouterGraph(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> Tensor:
         """Drop the auxiliary heads, and turn logits into probabilities."""
-        logits = self.model(input_ids, attention_mask, features).mean()
+        logits = self.model(input_ids, attention_mask, features)
         return torch.sigmoid(logits[:, : self.arms])
 
 

@@ -23,13 +23,15 @@ from training.finetune.batches import (
     shuffled_batches,
 )
 from training.finetune.encoders import PretrainedEncoder
-from training.finetune.model import EncoderBranch, RouterModel, StructureBranch
+from training.finetune.model import BranchLogits, EncoderBranch, RouterModel, StructureBranch
 
 STRUCTURE_EPOCHS = 60
 STRUCTURE_BATCH = 32
 STRUCTURE_LEARNING_RATE = 2e-3
 """The branch over the counts starts from nothing and is small: 60 epochs take seconds, and in
 cross-validation on the reference pool it is no better after 100."""
+
+ENCODER_SHARES = tuple(step / 20 for step in range(21))
 
 EVALUATION_BATCH = 64
 
@@ -114,6 +116,7 @@ def train_router(
             break
     progress.close()
     model.load_state_dict(best_state)
+    fit_share(model, validation, len(config.arms))
     return Trained(model.eval(), tuple(epochs), best)
 
 
@@ -143,12 +146,31 @@ def fit_structure(
             schedule.step()
 
 
+def fit_share(model: RouterModel, validation: Rows, arms: int) -> None:
+    """Set the encoder's share of the logits to what fits the validation rows best."""
+    model.eval()
+    with torch.no_grad():
+        parts = [
+            model.branches(batch.input_ids, batch.attention_mask, batch.features)
+            for batch in batches_in_order(validation, EVALUATION_BATCH)
+        ]
+    encoder, structure = (torch.cat(side)[:, :arms] for side in zip(*parts, strict=True))
+    labels = torch.from_numpy(validation.labels[:, :arms])
+    known = (~torch.isnan(labels)).float()
+    logits = BranchLogits(encoder, structure)
+    losses = {
+        share: float(_loss(logits.mixed(share), labels.nan_to_num(0.0), known))
+        for share in ENCODER_SHARES
+    }
+    model.encoder_share.fill_(min(losses, key=losses.__getitem__))
+
+
 def predict(model: RouterModel, rows: Rows) -> NDArray[np.float64]:
     """Return probabilities (n, heads) of a model, in the rows' order."""
     model.eval()
     with torch.no_grad():
         logits = [
-            model(batch.input_ids, batch.attention_mask, batch.features).mean()
+            model(batch.input_ids, batch.attention_mask, batch.features)
             for batch in batches_in_order(rows, EVALUATION_BATCH)
         ]
     result: NDArray[np.float64] = torch.sigmoid(torch.cat(logits)).double().numpy()

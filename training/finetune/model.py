@@ -21,9 +21,9 @@ class BranchLogits(NamedTuple):
     encoder: Tensor
     structure: Tensor
 
-    def mean(self) -> Tensor:
-        """Return the logits that decide: the branches' geometric mean of odds."""
-        return (self.encoder + self.structure) / 2
+    def mixed(self, encoder_share: Tensor | float) -> Tensor:
+        """Return the logits that decide: the branches' weighted geometric mean of odds."""
+        return encoder_share * self.encoder + (1 - encoder_share) * self.structure
 
 
 class EncoderBranch(nn.Module):
@@ -96,16 +96,23 @@ def _member(features: int, heads: int, width: int) -> nn.Sequential:
 class RouterModel(nn.Module):
     """Predicts for every head whether its model answers correctly; the arms come first."""
 
+    encoder_share: Tensor
+
     def __init__(self, encoder: EncoderBranch, structure: StructureBranch | None) -> None:
         super().__init__()
         self.encoder = encoder
         self.structure = structure
+        self.register_buffer("encoder_share", torch.tensor(0.5))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> BranchLogits:
+    def branches(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> BranchLogits:
         """Return both branches' logits; the encoder's stand for both where it is alone."""
         encoder = self.encoder(input_ids, attention_mask)
         structure = encoder if self.structure is None else self.structure(features)
         return BranchLogits(encoder, structure)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> Tensor:
+        """Return the logits that decide, (batch, heads)."""
+        return self.branches(input_ids, attention_mask, features).mixed(self.encoder_share)
 
 
 def _signed_log(values: Tensor) -> Tensor:

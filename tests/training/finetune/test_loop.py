@@ -152,3 +152,12 @@ def test_macro_f1() -> None:
     labels = np.array([[1, 1], [1, 0], [0, np.nan]], dtype=np.float32)
     probabilities = np.array([[0.9, 0.9], [0.1, 0.9], [0.1, 0.9]])
     assert macro_f1(labels, probabilities) == pytest.approx((2 / 3 + 2 / 3) / 2)
+
+
+def test_the_share_of_the_encoder_is_what_fits_validation() -> None:
+    """Where the counts tell all and the words nothing, the encoder's share goes to 0."""
+    train, validation = rows(200, 1), rows(100, 2)
+    told = Rows(train.packed, train.labels[:, [1, 1]])
+    held_out = Rows(validation.packed, validation.labels[:, [1, 1]])
+    trained = train_router(encoder(), config(max_epochs=1, learning_rate=1e-6), told, held_out)
+    assert trained.model.encoder_share == 0
