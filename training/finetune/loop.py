@@ -95,26 +95,23 @@ def train_router(
         fit_structure(model.structure, train, weights, settings)
     steps = math.ceil(len(train.packed) / settings.batch_size) * settings.max_epochs
     optimizer = _optimizer(model, settings)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: linear_decay(step, steps, settings.warmup_ratio)
-    )
+    schedule = _schedule(optimizer, steps, settings)
     epochs: list[Epoch] = []
     best_state = copy.deepcopy(model.state_dict())
-    progress = tqdm(total=steps, desc="fine-tuning", unit="step")
-    for number in range(1, settings.max_epochs + 1):
-        losses = []
-        for batch in shuffled_batches(train, settings.batch_size, rng):
-            losses.append(_step(model, batch, weights, optimizer))
-            schedule.step()
-            progress.update()
-        epochs.append(_validate(model, validation, number, float(np.mean(losses)), config))
-        progress.set_postfix(loss=epochs[-1].loss, macro_f1=epochs[-1].macro_f1)
-        best = best_epoch(epochs, settings)
-        if best is epochs[-1]:
-            best_state = copy.deepcopy(model.state_dict())
-        elif number - best.number >= settings.patience_epochs:
-            break
-    progress.close()
+    with tqdm(total=steps, desc="fine-tuning", unit="step") as progress:
+        for number in range(1, settings.max_epochs + 1):
+            losses = []
+            for batch in shuffled_batches(train, settings.batch_size, rng):
+                losses.append(_step(model, batch, weights, optimizer))
+                schedule.step()
+                progress.update()
+            epochs.append(_validate(model, validation, number, float(np.mean(losses)), config))
+            progress.set_postfix(loss=epochs[-1].loss, macro_f1=epochs[-1].macro_f1)
+            best = best_epoch(epochs, settings)
+            if best is epochs[-1]:
+                best_state = copy.deepcopy(model.state_dict())
+            elif number - best.number >= settings.patience_epochs:
+                break
     model.load_state_dict(best_state)
     fit_share(model, validation, len(config.arms))
     return Trained(model.eval(), tuple(epochs), best)
@@ -134,10 +131,7 @@ def fit_structure(
     optimizer = torch.optim.AdamW(
         branch.parameters(), lr=STRUCTURE_LEARNING_RATE, weight_decay=settings.weight_decay
     )
-    steps = len(loader) * STRUCTURE_EPOCHS
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: linear_decay(step, steps, settings.warmup_ratio)
-    )
+    schedule = _schedule(optimizer, len(loader) * STRUCTURE_EPOCHS, settings)
     branch.train()
     for _ in range(STRUCTURE_EPOCHS):
         for counts, wanted, mask in loader:
@@ -220,6 +214,14 @@ def _optimizer(model: RouterModel, settings: TrainingConfig) -> torch.optim.Opti
         {"params": model.encoder.head.parameters(), "lr": head_rate},
     ]
     return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
+
+
+def _schedule(
+    optimizer: torch.optim.Optimizer, steps: int, settings: TrainingConfig
+) -> torch.optim.lr_scheduler.LambdaLR:
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: linear_decay(step, steps, settings.warmup_ratio)
+    )
 
 
 def _step(
