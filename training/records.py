@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Json = Any
 """A decoded JSON value."""
@@ -12,11 +12,17 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A query as the Chat Completions request that a client would send, without a model."""
+    """A query as the Chat Completions request that a client would send, without a model.
+
+    `request` has `messages`, whose last is the turn to answer, and `tools`. `category` is what
+    splits are stratified by; `conversation` names the conversation whose turns must not be parted.
+    """
 
     id: str
     category: str
     request: Mapping[str, Json]
+    dataset: str = ""
+    conversation: str = ""
 
     @property
     def query(self) -> str:
@@ -39,18 +45,34 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCall:
-    """A call that should be made: accepted values by parameter, and what may be left out."""
+    """A call that should be made: accepted values by parameter, and what may be left out.
+
+    `after` holds the indices of expected calls that must come before this one, because it reads
+    what they return or change; calls are otherwise in any order.
+    """
 
     name: str
     arguments: Mapping[str, tuple[Json, ...]]
     optional: frozenset[str] = frozenset()
+    after: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The calls that a query asks for, in any order; none where no tool fits the query."""
+    """The calls that a query asks for; none where no tool fits the query.
+
+    `any_call`: whichever call is made is right, and none is wrong (BFCL's `live_relevance`).
+    """
 
     calls: tuple[ExpectedCall, ...]
+    any_call: bool = False
+
+
+class Judged(NamedTuple):
+    """An example with what is expected of an answer to it."""
+
+    example: Example
+    expected: Expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +85,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model answered: its calls, none where it answered in words.
+    """What a model answered: its calls, None where it made none that can be read.
 
-    `problem` says why there are none: `text`, `arguments_not_json`, `not_a_call`, `no_answer`.
+    `problem` is the code of why (`training/checking/parsing.py` lists them). `attempt` counts
+    the times that the model was asked the same query, from 0.
     """
 
     example_id: str
@@ -74,3 +97,4 @@ class Answer:
     problem: str | None
     input_tokens: int | None
     output_tokens: int | None
+    attempt: int = 0

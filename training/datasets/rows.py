@@ -1,0 +1,83 @@
+"""Judged examples as JSON lines: what `import` writes, and `label`, `review` and `run` read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import orjson
+
+from training.datasets.lines import OnFault, read_lines, refuse
+from training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
+
+ONE_OF = "$one_of"
+"""Marks accepted values inside an accepted object; `$optional` beside it: may be left out."""
+
+
+def encode(judged: Judged) -> bytes:
+    """Return one JSON line without its end."""
+    example, expected = judged.example, judged.expected
+    row = {
+        "id": example.id,
+        "dataset": example.dataset,
+        "category": example.category,
+        "conversation": example.conversation,
+        "request": example.request,
+        "expected": [_call_to_json(call) for call in expected.calls],
+        "any_call": expected.any_call,
+    }
+    return orjson.dumps(row, default=_one_of_to_json, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
+def decode(row: Mapping[str, Json]) -> Judged:
+    """Read a row; raises KeyError, TypeError or ValueError where it is not one."""
+    example = Example(
+        row["id"], row["category"], row["request"], row["dataset"], row["conversation"]
+    )
+    calls = tuple(map(_call_from_json, row["expected"]))
+    return Judged(example, Expected(calls, row["any_call"]))
+
+
+def write_rows(rows: Iterable[Judged], path: Path) -> int:
+    """Write rows to a file; return how many there were."""
+    count = 0
+    with path.open("wb") as file:
+        for judged in rows:
+            file.write(encode(judged) + b"\n")
+            count += 1
+    return count
+
+
+def read_rows(path: Path, on_fault: OnFault = refuse) -> Iterator[Judged]:
+    """Stream a file of rows; raises DataError at the first that cannot be read."""
+    return read_lines(path, decode, on_fault)
+
+
+def _call_to_json(call: ExpectedCall) -> Mapping[str, Json]:
+    return {
+        "name": call.name,
+        "arguments": call.arguments,
+        "optional": sorted(call.optional),
+        "after": sorted(call.after),
+    }
+
+
+def _call_from_json(row: Mapping[str, Json]) -> ExpectedCall:
+    arguments = {name: tuple(map(_value, values)) for name, values in row["arguments"].items()}
+    return ExpectedCall(row["name"], arguments, frozenset(row["optional"]), frozenset(row["after"]))
+
+
+def _one_of_to_json(value: object) -> Mapping[str, Json]:
+    if not isinstance(value, OneOf):
+        raise TypeError(type(value).__name__)
+    return {ONE_OF: value.values, "$optional": value.is_optional}
+
+
+def _value(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_value(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if ONE_OF in value:
+        return OneOf(tuple(map(_value, value[ONE_OF])), bool(value["$optional"]))
+    return {key: _value(inner) for key, inner in value.items()}
