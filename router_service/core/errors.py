@@ -138,3 +138,11 @@ class DataError(SwitchcraftError):
         self.path = path
         self.line = line
         self.problem = problem
+
+
+class SchemaError(SwitchcraftError):
+    """A tool's schema that cannot be interpreted, so that no answer can be judged by it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"The tool's schema cannot be interpreted: {problem}.")
+        self.problem = problem

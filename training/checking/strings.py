@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import UTC, datetime
+from functools import lru_cache
 
 _TOKEN = re.compile(
     r"""
@@ -16,6 +17,7 @@ _TOKEN = re.compile(
     | [^\W_]+                         # words and whole numbers
     | (?<=\d):(?=\d)                  # times and ratios
     | !(?=[\w=(])                     # negations
+    | (?<=\w)\(\)                     # `stop()` is another value than `stop`
     | [-+*/^=<>%$€£#@&|~\\()]         # marks that carry meaning
     """,
     re.VERBOSE,
@@ -34,6 +36,8 @@ _SPELLINGS = (
 _ADDRESS = re.compile(r"\S+@\S+|\S*[/\\][^\s\d]\S*|[\w-]+\.[^\W\d_]{1,5}")
 """E-mail addresses, paths and file names: every mark in them counts."""
 
+_POWERS = str.maketrans({digit: f"^{power}" for power, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
+_TELEPHONE = re.compile(r"(?:\+?\d{1,3}[ -]?)?(?:\(\d{3}\)|\d{3})[ -]?\d{3}[ -]?\d{4}")
 _DATE = re.compile(r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})\b")
 _INSTANT = re.compile(
     r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2})?(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})?"
@@ -41,14 +45,31 @@ _INSTANT = re.compile(
 _FORMULA = re.compile(r"[*^=<>]|\d\s*[-+/]\s*[\dA-Za-z(]|[)]\s*[-+/]")
 _LAMBDA = re.compile(r"lambda\s+(\w+)\s*:\s*(.*)", re.DOTALL)
 _TIMES = re.compile(r"(?<=\d)\*(?=[^\W\d_]|\()")
+_SPACE = re.compile(r"\s")
 _WORD_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 
+def same_text(a: str, b: str) -> bool:
+    """Tell whether two strings are one value: equal in their canonical form.
+
+    Of two names without white space each underscore counts: `x_y` is not `x-y`.
+    """
+    if a == b:
+        return True
+    if canonical(a) != canonical(b):
+        return False
+    return a.count("_") == b.count("_") or any(map(_SPACE.search, (a.strip(), b.strip())))
+
+
+@lru_cache(maxsize=1 << 16)
 def canonical(text: str) -> str:
     """Return the form in which equal values are equal strings."""
-    folded = unicodedata.normalize("NFKC", text).replace("\u2212", "-").casefold().strip()
+    plain = unicodedata.normalize("NFKC", text.translate(_POWERS)).replace("\u2212", "-")
+    folded = plain.casefold().strip()
     if _INSTANT.fullmatch(folded.upper()):
         return _instant(folded.upper())
+    if _TELEPHONE.fullmatch(folded):
+        return re.sub(r"[() -]", "", folded)
     for pattern, replacement in _SPELLINGS:
         folded = pattern.sub(replacement, folded)
     folded = _DATE.sub(lambda m: f"{m[1]}{int(m[2]):02}{int(m[3]):02}", folded)
@@ -57,7 +78,7 @@ def canonical(text: str) -> str:
     if _FORMULA.search(folded):
         return " ".join(_number(word) for word in _TOKEN.findall(_formula(folded)))
     words = _TOKEN.findall(_WORD_HYPHEN.sub(" ", folded))
-    return " ".join(_number(word) for word in words if word not in "()") or folded
+    return " ".join(_number(word) for word in words if word not in {"(", ")"}) or folded
 
 
 def _formula(text: str) -> str:
