@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from training.checking.matching import match_all
+from training.checking.schema import Schema
 from training.checking.tools import Toolbox
 from training.checking.values import Alike, CheckError, Code, Comparer
 from training.records import Call, Expected, ExpectedCall, Json, OneOf
@@ -36,11 +38,70 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Match:
-    """How well one call answers one expected call."""
+class _Want:
+    """An expected call with what it is compared by."""
 
-    score: float
-    errors: tuple[CheckError, ...] = ()
+    name: str
+    arguments: Mapping[str, OneOf]
+    schema: Schema
+
+
+class _Matrix:
+    """How well each call answers each expected one, found out when it is asked for."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        wanted: Sequence[ExpectedCall],
+        calls: Sequence[Call],
+        comparer: Comparer,
+    ) -> None:
+        self._wanted = [_want(toolbox, call) for call in wanted]
+        self._calls = calls
+        self._names = [toolbox.name(call.name) for call in calls]
+        self._comparer = comparer
+
+    def fits(self, want: int, call: int) -> bool:
+        """Tell whether nothing is wrong."""
+        return self._names[call] == self._wanted[want].name and not any(self._wrong(want, call))
+
+    def score(self, want: int, call: int) -> float:
+        """Return the share of arguments that are right; 0 for another function."""
+        if self._names[call] != self._wanted[want].name:
+            return 0.0
+        keys = self._wanted[want].arguments.keys() | self._calls[call].arguments.keys()
+        return 1 - sum(1 for _ in self._wrong(want, call)) / max(1, len(keys))
+
+    def errors(self, want: int, call: int) -> Iterator[CheckError]:
+        """Yield all that is wrong."""
+        wanted, made = self._wanted[want], self._calls[call]
+        if self._names[call] != wanted.name:
+            detail = f"{made.name!r}, not {wanted.name!r}"
+            yield CheckError(Code.WRONG_FUNCTION, f"calls[{call}].name", detail)
+            return
+        for key in self._wrong(want, call):
+            yield self._comparer.key_error(
+                key, made.arguments, wanted.arguments, wanted.schema, f"calls[{call}].arguments"
+            )
+
+    def _wrong(self, want: int, call: int) -> Iterator[str]:
+        wanted = self._wanted[want]
+        arguments = self._calls[call].arguments
+        return self._comparer.wrong_keys(arguments, wanted.arguments, wanted.schema)
+
+    def best(self) -> dict[int, int]:
+        """Return the call that answers each expected one, by index, so that scores are highest."""
+        places = range(len(self._wanted)), range(len(self._calls))
+        costs = [[NEARER * abs(i - j) - self.score(i, j) for j in places[1]] for i in places[0]]
+        rows, columns = linear_sum_assignment(np.array(costs))
+        return dict(zip(rows.tolist(), columns.tolist(), strict=True))
+
+
+def _want(toolbox: Toolbox, call: ExpectedCall) -> _Want:
+    accepted = {
+        name: OneOf(values, name in call.optional) for name, values in call.arguments.items()
+    }
+    return _Want(toolbox.name(call.name), accepted, toolbox.schema(call.name))
 
 
 def check(
@@ -82,30 +143,17 @@ def _judge_presence(expected: Expected, calls: Sequence[Call] | None) -> Verdict
 def _judge_calls(
     toolbox: Toolbox, wanted: Sequence[ExpectedCall], calls: Sequence[Call], comparer: Comparer
 ) -> Verdict:
-    matches = [
-        [_match(toolbox, want, call, comparer, i) for i, call in enumerate(calls)]
-        for want in wanted
-    ]
-    taken = _assigned(matches)
-    errors = [error for want, call in taken.items() for error in matches[want][call].errors]
+    matrix = _Matrix(toolbox, wanted, calls, comparer)
+    has_order = any(want.after for want in wanted)
+    if len(calls) == len(wanted) and not has_order and match_all(len(wanted), matrix.fits):
+        return Verdict(1.0)
+    taken = {0: 0} if len(calls) == len(wanted) == 1 else matrix.best()
+    errors = [error for pair in taken.items() for error in matrix.errors(*pair)]
     if len(calls) != len(wanted):
         errors.append(_wrong_count(len(calls), len(wanted)))
     errors.extend(_order_errors(wanted, taken))
-    total = sum(matches[want][call].score for want, call in taken.items())
-    score = total / max(len(calls), len(wanted))
+    score = sum(matrix.score(*pair) for pair in taken.items()) / max(len(calls), len(wanted))
     return Verdict(min(score, FLAWED_AT_MOST) if errors else score, tuple(errors))
-
-
-def _assigned(matches: Sequence[Sequence[_Match]]) -> dict[int, int]:
-    """Return the call that answers each expected one, by index, so that the scores are highest."""
-    if len(matches) == 1 and len(matches[0]) == 1:
-        return {0: 0}
-    costs = [
-        [NEARER * abs(i - j) - match.score for j, match in enumerate(row)]
-        for i, row in enumerate(matches)
-    ]
-    rows, columns = linear_sum_assignment(np.array(costs))
-    return dict(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
 def _order_errors(wanted: Sequence[ExpectedCall], taken: Mapping[int, int]) -> Iterator[CheckError]:
@@ -121,19 +169,3 @@ def _order_errors(wanted: Sequence[ExpectedCall], taken: Mapping[int, int]) -> I
 
 def _wrong_count(found: int, wanted: int) -> CheckError:
     return CheckError(Code.WRONG_COUNT, "calls", f"{found} calls, not {wanted}")
-
-
-def _match(
-    toolbox: Toolbox, want: ExpectedCall, call: Call, comparer: Comparer, index: int
-) -> _Match:
-    if toolbox.name(call.name) != toolbox.name(want.name):
-        detail = f"{call.name!r}, not {want.name!r}"
-        return _Match(0.0, (CheckError(Code.WRONG_FUNCTION, f"calls[{index}].name", detail),))
-    accepted = {
-        name: OneOf(values, name in want.optional) for name, values in want.arguments.items()
-    }
-    schema, path = toolbox.schema(want.name), f"calls[{index}].arguments"
-    errors = tuple(comparer.key_errors(call.arguments, accepted, schema, path))
-    if not errors:
-        return _Match(1.0)
-    return _Match(1 - len(errors) / len(want.arguments.keys() | call.arguments.keys()), errors)

@@ -51,7 +51,8 @@ _FOREIGN_TYPES: Final = frozenset(
 
 _FOREIGN_NOTE = re.compile(r"\bThis is (?:Java|JavaScript) (\w+) type in string representation")
 _ORDER_NOTE = re.compile(
-    r"\b(?:coordinates?|latitude|longitude|order matters|ordered list|in (?:this|the) order)\b",
+    r"\b(?:coordinates?|coefficients?|latitude|longitude"
+    r"|order matters|ordered list|in (?:this|the) order)\b",
     re.IGNORECASE,
 )
 
@@ -203,6 +204,7 @@ class Schema:
         if not isinstance(word, str) or (note is None and word not in _FOREIGN_TYPES):
             return None
         rest = {k: v for k, v in self._node.items() if k in {"items", "enum"}}
+        rest["description"] = _FOREIGN_NOTE.sub("", self.description)
         return self._child({**rest, "type": word.casefold() if _known(word) else "any"})
 
     def takes(self, kind: Kind) -> bool:

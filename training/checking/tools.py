@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -20,14 +19,16 @@ class Toolbox:
 
     def __init__(self, tools: Sequence[Mapping[str, Json]]) -> None:
         self._schemas = dict(filter(None, map(_compiled, tools)))
-        folded = Counter(map(fold, self._schemas))
-        self._offered = {fold(name): name for name in self._schemas if folded[fold(name)] == 1}
+        self._folded = [fold(name) for name in self._schemas]
 
     def name(self, name: str) -> str:
         """Return the offered name that a name stands for; the name as an API takes it if none."""
         if name in self._schemas:
             return name
-        return self._offered.get(fold(name), fold(name))
+        folded = fold(name)
+        if self._folded.count(folded) != 1:
+            return folded
+        return list(self._schemas)[self._folded.index(folded)]
 
     def schema(self, name: str) -> Schema:
         """Return the schema of a function's arguments; anything where it is not offered."""
