@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from router_service.core.errors import SwitchcraftError
+from training.review import command as review_command
+from training.checking import command as checking
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,8 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(stage=_run)
 
-    score = stages.add_parser("score", help="judge calls: JSON lines on stdin, verdicts on stdout")
-    score.set_defaults(stage=_score)
+    checking.register(stages)
     return parser
 
 
@@ -51,14 +52,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
     directory = run(load_config(arguments.config), arguments.data, arguments.out)
     print(directory)
-    return 0
-
-
-def _score(_: argparse.Namespace) -> int:
-    from training.checking.score import score_lines  # noqa: PLC0415
-
-    for line in score_lines(sys.stdin.buffer):
-        sys.stdout.buffer.write(line + b"\n")
     return 0
 
 

@@ -9,7 +9,9 @@ from typing import Annotated
 import orjson
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
+from router_service.core.errors import SchemaError
 from training.checking.calls import Verdict, check
+from training.checking.values import Alike
 from training.records import Call, Expected, ExpectedCall, Json
 
 
@@ -17,6 +19,7 @@ class _ExpectedCall(BaseModel):
     name: str
     arguments: dict[str, list[Json]]
     optional: list[str] = Field(default_factory=list)
+    after: list[int] = Field(default_factory=list)
 
 
 class _Call(BaseModel):
@@ -38,15 +41,19 @@ class _Pair(BaseModel):
     tools: list[Annotated[Json, BeforeValidator(_openai_tool)]]
     expected: list[_ExpectedCall]
     calls: list[_Call] | None
+    any_call: bool = False
 
 
-def score_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield one JSON object for each line, in order; a line that cannot be read is an `error`."""
+def score_lines(lines: Iterable[bytes], alike: Alike | None = None) -> Iterator[bytes]:
+    """Yield one JSON object for each line, in order; what cannot be judged is an `error`.
+
+    A pair's `after` and `any_call` are those of `ExpectedCall` and `Expected`.
+    """
     for line in lines:
-        yield orjson.dumps(_score(line))
+        yield orjson.dumps(_score(line, alike))
 
 
-def _score(line: bytes) -> Mapping[str, Json]:
+def _score(line: bytes, alike: Alike | None) -> Mapping[str, Json]:
     try:
         pair = _Pair.model_validate(orjson.loads(line))
     except orjson.JSONDecodeError as exc:
@@ -55,22 +62,22 @@ def _score(line: bytes) -> Mapping[str, Json]:
         first = exc.errors()[0]
         path = ".".join(map(str, first["loc"]))
         return {"error": {"code": "invalid_pair", "path": path, "detail": first["msg"]}}
-    return {"id": pair.id, **_as_json(_judge(pair))}
+    try:
+        return {"id": pair.id, **_as_json(_judge(pair, alike))}
+    except SchemaError as exc:
+        error = {"code": "invalid_schema", "path": "tools", "detail": exc.problem}
+        return {"id": pair.id, "error": error}
 
 
-def _judge(pair: _Pair) -> Verdict:
-    expected = Expected(
-        tuple(
-            ExpectedCall(
-                call.name,
-                {parameter: tuple(values) for parameter, values in call.arguments.items()},
-                frozenset(call.optional),
-            )
-            for call in pair.expected
-        )
-    )
+def _judge(pair: _Pair, alike: Alike | None) -> Verdict:
+    expected = Expected(tuple(map(_expected, pair.expected)), pair.any_call)
     made = None if pair.calls is None else [Call(c.name, c.arguments) for c in pair.calls]
-    return check(pair.tools, expected, made)
+    return check(pair.tools, expected, made, alike)
+
+
+def _expected(call: _ExpectedCall) -> ExpectedCall:
+    accepted = {parameter: tuple(values) for parameter, values in call.arguments.items()}
+    return ExpectedCall(call.name, accepted, frozenset(call.optional), frozenset(call.after))
 
 
 def _as_json(verdict: Verdict) -> Mapping[str, Json]:
