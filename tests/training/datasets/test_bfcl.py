@@ -14,9 +14,11 @@ from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
 from training.config import load_config
 from training.datasets import bfcl
+from training.datasets.bfcl.schema import to_tools
 from training.preferences.labels import is_correct, label_matrix
 from training.records import Call, Example, Expected, OneOf
 
+PREFIX = "gorilla_openfunctions_v1_test_"
 FUNCTION = {
     "name": "Sky.scan",
     "description": "Scan the sky.",
@@ -37,8 +39,7 @@ FUNCTION = {
 
 def test_a_question_becomes_the_request_that_a_client_would_send() -> None:
     """The benchmark's type words become JSON Schema's, and dots in names underscores."""
-    request = bfcl.to_request("Scan it.", [FUNCTION], "simple")
-    function = request["tools"][0]["function"]
+    function = to_tools([FUNCTION], "simple", version=1)[0]["function"]
     assert function["name"] == "Sky_scan"
     assert function["parameters"] == {
         "type": "object",
@@ -60,8 +61,8 @@ def test_java_types_become_strings_with_a_note() -> None:
         "type": "dict",
         "properties": {"ids": {"type": "ArrayList", "items": {"type": "int"}}},
     }
-    request = bfcl.to_request("Go.", [{"name": "f", "parameters": parameters}], "java")
-    assert request["tools"][0]["function"]["parameters"]["properties"]["ids"] == {
+    tool = to_tools([{"name": "f", "parameters": parameters}], "java", version=1)[0]
+    assert tool["function"]["parameters"]["properties"]["ids"] == {
         "type": "string",
         "description": "This is Java ArrayList type in string representation.",
     }
@@ -77,7 +78,7 @@ def write(path: Path, *rows: Any) -> Path:  # noqa: ANN401
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Write a benchmark of four categories, a question each."""
-    name = f"{bfcl.PREFIX}{{}}.json.gz".format
+    name = f"{PREFIX}{{}}.json.gz".format
     data = tmp_path / "data"
     question = {"question": "Scan.", "function": [FUNCTION]}
     write(data / name("parallel_function"), {"id": "parallel_function_0", **question})
@@ -135,7 +136,7 @@ def test_answers_are_read_with_their_counts(root: Path) -> None:
                 "output_token_count": 0,
             },
         ]
-        write(root / "result" / arm / f"{bfcl.PREFIX}relevance_result.json.gz", *rows)
+        write(root / "result" / arm / f"{PREFIX}relevance_result.json.gz", *rows)
         answer, failure = bfcl.read_answers(root, arm)
         assert answer.calls is not None
         assert isinstance(answer.calls[0], Call)
@@ -147,7 +148,7 @@ def test_answers_are_read_with_their_counts(root: Path) -> None:
 def test_a_failure_of_the_provider_is_never_correct(root: Path) -> None:
     """Where no call is expected, an error message is still no right answer."""
     row = {"id": "relevance_0", "result": "Internal error", "output_token_count": 0}
-    write(root / "result" / "m-FC" / f"{bfcl.PREFIX}relevance_result.json.gz", row)
+    write(root / "result" / "m-FC" / f"{PREFIX}relevance_result.json.gz", row)
     labels = label_matrix(
         [examples(root)["relevance"]], ["m-FC"], lambda arm: bfcl.read_answers(root, arm)
     )
@@ -159,7 +160,7 @@ def test_a_failure_of_the_provider_is_never_correct(root: Path) -> None:
 )
 def test_a_truth_that_makes_no_sense_stops_the_reading(root: Path, truth: object) -> None:
     """A row that cannot be judged is an error with file and line, never passed over."""
-    path = root / "data" / "possible_answer" / f"{bfcl.PREFIX}parallel_function.json.gz"
+    path = root / "data" / "possible_answer" / f"{PREFIX}parallel_function.json.gz"
     write(path, {"id": "parallel_function_0", "ground_truth": truth})
     with pytest.raises(DataError, match=r"parallel_function\.json\.gz:1"):
         bfcl.read_examples(root)
@@ -189,22 +190,12 @@ def test_our_verdicts_agree_with_the_benchmark_s_own(recorded_data: Path) -> Non
     Measured: 98.5%. Four in five differences are answers in Java that are right and spelled
     otherwise; the rest are defaults that may be left out, and integers for floats.
     """
-    root = recorded_data / "bfcl-2024-08"
-    judged = {example.id: (example, expected) for example, expected in bfcl.read_examples(root)}
+    recording = bfcl.recorded(recorded_data / "bfcl-2024-08")
+    judged = {question.example.id: question for question in recording.judged()}
     agreements: Counter[bool] = Counter()
     for arm in load_config(Path("configs/reference-pool.yaml")).arms:
-        verdicts = read_verdicts(root / "verdict" / arm)
-        for answer in bfcl.read_answers(root, arm):
+        verdicts = {verdict.example_id: verdict.valid for verdict in recording.verdicts(arm)}
+        for answer in recording.answers(arm):
             ours = is_correct(*judged[answer.example_id], answer)
             agreements[ours == verdicts[answer.example_id]] += 1
     assert agreements[True] / agreements.total() >= 0.97
-
-
-def read_verdicts(folder: Path) -> dict[str, bool]:
-    """Read the benchmark's own verdicts on one model by question."""
-    rows = [
-        json.loads(line)
-        for path in folder.iterdir()
-        for line in gzip.decompress(path.read_bytes()).splitlines()
-    ]
-    return {row["id"]: row["valid"] for row in rows}

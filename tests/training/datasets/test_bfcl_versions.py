@@ -1,0 +1,288 @@
+"""The leaderboard's later versions: layouts, messages, truths, schemas, and what is left out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from router_service.core.errors import DataError
+from router_service.core.messages import parse_conversation
+from training.datasets import bfcl
+from training.datasets.bfcl.files import ANY_CALL, LEFT_OUT, NO_CALL, package_data
+from training.datasets.bfcl.schema import to_tools
+from training.datasets.bfcl.truths import read_truth
+from training.datasets.rows import decode, encode
+from training.records import Expected, Json, Judged, OneOf
+
+INSTALLED = Path("bfcl-eval")
+BOOK = {
+    "name": "Hotel.book",
+    "description": "Book a room.",
+    "parameters": {
+        "type": "dict",
+        "required": ["guest"],
+        "properties": {
+            "guest": {"type": "dict", "properties": {"name": {"type": "string"}}},
+            "nights": {"type": "integer", "default": 1},
+            "extras": {"type": "array", "items": {"type": "dict", "properties": {}}},
+        },
+    },
+}
+ASKED = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Book."}]]
+TRUTH = {
+    "Hotel.book": {
+        "guest": [{"name": ["Ann", "Anne"], "title": ["Dr", ""]}],
+        "nights": [2, ""],
+        "extras": [[{"kind": ["crib"]}]],
+    }
+}
+
+
+def write(path: Path, *rows: Any) -> None:  # noqa: ANN401
+    """Write JSON lines, compressed where the name says so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(map(json.dumps, rows)).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+def question(name: str, asked: Json, truth: Json, folder: Path) -> None:
+    """Write a file of one question, and its accepted answer where there is one."""
+    category = name.split("_", 2)[2].removesuffix(".gz").removesuffix(".json")
+    write(folder / name, {"id": f"{category}_0", "question": asked, "function": [BOOK]})
+    if truth is not None:
+        row = {"id": f"{category}_0", "ground_truth": truth}
+        write(folder / "possible_answer" / name, row)
+
+
+def only(folder: Path) -> Judged:
+    """Read the one example of a folder."""
+    (judged,) = bfcl.read_source(folder)
+    return judged
+
+
+@pytest.mark.parametrize(
+    "name", ["BFCL_v3_multiple.json.gz", "BFCL_v4_multiple.json", "data/BFCL_v4_multiple.json"]
+)
+def test_a_list_of_calls_with_nested_accepted_values_is_read(tmp_path: Path, name: str) -> None:
+    """Keys of objects, in lists too, keep accepted values of their own; `""` may be left out."""
+    folder, file = (tmp_path / name).parent, Path(name).name
+    question(file, ASKED, [TRUTH, TRUTH], folder)
+    example, expected = only(tmp_path)
+    assert (example.id, example.dataset) == ("multiple_0", f"bfcl-v{file[6]}")
+    assert example.request["messages"] == ASKED[0]
+    first, second = expected.calls
+    assert first == second
+    assert first.name == "Hotel_book"
+    assert first.optional == {"nights"}
+    assert first.arguments["nights"] == (2, "")
+    guest = {"name": OneOf(("Ann", "Anne")), "title": OneOf(("Dr", ""), is_optional=True)}
+    assert first.arguments["guest"] == (guest,)
+    assert first.arguments["extras"] == ([{"kind": OneOf(("crib",))}],)
+
+
+@pytest.mark.parametrize("asked", ["Book.", [{"role": "user", "content": "Book."}]])
+def test_texts_and_plain_lists_of_messages_are_questions(tmp_path: Path, asked: Json) -> None:
+    """v1 asks with a text, v2 with a list of messages; both become a request's messages."""
+    question("BFCL_v2_simple.json", asked, [TRUTH], tmp_path)
+    example, _ = only(tmp_path)
+    assert example.request["messages"] == [{"role": "user", "content": "Book."}]
+
+
+@pytest.mark.parametrize("category", sorted(NO_CALL | ANY_CALL))
+def test_relevance_is_judged_without_a_truth(tmp_path: Path, category: str) -> None:
+    """Irrelevance expects no call, live relevance any call."""
+    question(f"BFCL_v4_{category}.json", ASKED, None, tmp_path)
+    assert only(tmp_path).expected == Expected((), any_call=category in ANY_CALL)
+
+
+@pytest.mark.parametrize(
+    ("asked", "truth", "problem"),
+    [
+        (ASKED, None, "not an accepted answer"),
+        (ASKED, [{"Hotel.cancel": {}}], "no function of the question"),
+        (ASKED, [{"Hotel.book": {"room": [1]}}], r"does not take \['room'\]"),
+        (ASKED, ["Hotel.cancel(guest=1)"], "which is not offered"),
+        ([ASKED[0], ASKED[0]], [TRUTH], "TypeError"),
+        ([], [TRUTH], "neither a text nor the messages"),
+    ],
+)
+def test_a_row_that_makes_no_sense_is_refused_or_set_aside(
+    tmp_path: Path, asked: Json, truth: Json, problem: str
+) -> None:
+    """A row that cannot be judged stops the reading, or is handed over with its file and line."""
+    question("BFCL_v3_simple.json", asked, truth, tmp_path)
+    with pytest.raises(DataError, match=rf"BFCL_v3_simple\.json:1: .*{problem}"):
+        only(tmp_path)
+    faults: list[DataError] = []
+    assert list(bfcl.read_source(tmp_path, lambda fault, _: faults.append(fault))) == []
+    assert [fault.line for fault in faults] == [1]
+
+
+def test_a_category_is_judged_or_left_out_by_name(tmp_path: Path) -> None:
+    """What is not judged is on a list with its reason; what is on no list stops the reading."""
+    for category in LEFT_OUT:
+        write(tmp_path / f"BFCL_v4_{category}.json", "not a question")
+    with pytest.raises(DataError, match="holds no data"):
+        only(tmp_path)
+    question("BFCL_v3_simple.json", ASKED, [TRUTH], tmp_path)
+    assert only(tmp_path).example.category == "simple"
+    question("BFCL_v5_simple.json", ASKED, [TRUTH], tmp_path)
+    assert only(tmp_path).example.dataset == "bfcl-v3"
+    question("BFCL_v4_telepathy.json", ASKED, [TRUTH], tmp_path)
+    with pytest.raises(DataError, match="'telepathy' is not known"):
+        only(tmp_path)
+
+
+def test_what_is_json_schema_stays_in_the_tools() -> None:
+    """Bounds, alternatives and schemas of further keys survive; `any` and `optional` go."""
+    given = {
+        "type": "dict",
+        "properties": {
+            "a": {"type": "any", "description": "What you like.", "optional": True},
+            "b": {"anyOf": [{"type": "float", "minimum": 0}, {"type": ["string", "null"]}]},
+            "c": {"type": "dict", "additionalProperties": {"type": "tuple", "maxItems": 2}},
+            "d": {"type": "dict", "additionalProperties": False, "properties": {}},
+        },
+    }
+    tools = to_tools([{"name": "f", "parameters": given}], "simple_python", version=4)
+    assert tools[0]["function"]["parameters"]["properties"] == {
+        "a": {"description": "What you like."},
+        "b": {"anyOf": [{"type": "number", "minimum": 0}, {"type": ["string", "null"]}]},
+        "c": {
+            "type": "object",
+            "properties": {},
+            "additionalProperties": {"type": "array", "maxItems": 2},
+        },
+        "d": {"type": "object", "properties": {}, "additionalProperties": False},
+    }
+    with pytest.raises(ValueError, match="'quaternion' is no type word"):
+        to_tools(
+            [{"name": "f", "parameters": {"properties": {"a": {"type": "quaternion"}}}}], "", 4
+        )
+
+
+def test_without_the_package_the_error_says_how_to_install_it() -> None:
+    """Where bfcl-eval is absent, asking for it ends with the command that installs it."""
+    code = (
+        "import sys; sys.modules['bfcl_eval'] = None\n"
+        "from pathlib import Path; from training.datasets import bfcl\n"
+        "next(bfcl.read_source(Path('bfcl-eval')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ConfigError: bfcl-eval: is not installed" in done.stderr
+    assert "pip install --no-deps bfcl-eval mpmath" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed() -> list[Judged]:
+    """Read all of the installed package's data."""
+    return list(bfcl.read_source(INSTALLED))
+
+
+def test_every_row_of_the_installed_files_is_read(installed: list[Judged]) -> None:
+    """Each single-turn file gives one example a line, ids are unique, and no file is forgotten."""
+    read = Counter(judged.example.category for judged in installed)
+    for path in package_data().glob("BFCL_v4_*.json"):
+        category = path.stem.removeprefix("BFCL_v4_")
+        if category in LEFT_OUT:
+            assert category not in read
+        elif not category.startswith("multi_turn"):
+            assert read[category] == len(path.read_bytes().splitlines())
+    assert read["live_multiple"] == 1053
+    assert len({judged.example.id for judged in installed}) == len(installed)
+
+
+def test_every_example_can_be_asked_and_answered(installed: list[Judged]) -> None:
+    """The router reads every request, and every expected call is offered with its parameters.
+
+    Four questions of live irrelevance offer no function at all.
+    """
+    bare = []
+    for judged in installed:
+        conversation = parse_conversation(judged.example.request)
+        assert conversation.unread == ()
+        assert_offered(judged)
+        if not conversation.tools:
+            bare.append(judged.example.id)
+    assert bare == [f"live_irrelevance_12{i}-9-{i}" for i in range(4)]
+
+
+def assert_offered(judged: Judged) -> None:
+    """Check that the tools offered have every expected function and parameter."""
+    offered = {
+        tool["function"]["name"]: tool["function"]["parameters"]["properties"]
+        for tool in judged.example.request["tools"]
+    }
+    for call in judged.expected.calls:
+        assert call.arguments.keys() <= offered[call.name].keys(), judged.example.id
+
+
+def test_every_example_survives_being_written(installed: list[Judged]) -> None:
+    """An imported row, read again, is the same example with the same expectation."""
+    assert all(decode(orjson.loads(encode(judged))) == judged for judged in installed)
+
+
+@pytest.mark.recorded
+def test_recorded_questions_of_v3_are_all_read(recorded_data: Path) -> None:
+    """Each file of v3 gives one example a line, whose expected calls are offered."""
+    root = recorded_data / "bfcl-v3-8b"
+    read = Counter(judged.example.category for judged in bfcl.read_source(root))
+    for path in (root / "data").glob("*.json.gz"):
+        category = path.name.removeprefix("BFCL_v3_").removesuffix(".json.gz")
+        assert read.pop(category) == len(gzip.decompress(path.read_bytes()).splitlines())
+    assert not read
+    for judged in bfcl.read_source(root):
+        assert_offered(judged)
+
+
+@pytest.mark.recorded
+def test_v1_is_read_as_published(recorded_data: Path) -> None:
+    """Three truths of v1 give parameters that their functions do not have; no others do."""
+    odd = {"executable_multiple_function_45": "price"}
+    odd |= {
+        "parallel_multiple_function_12": "permeability",
+        "parallel_multiple_function_26": "type",
+    }
+    for judged in bfcl.read_source(recorded_data / "bfcl-2024-08"):
+        assert judged.example.dataset == "bfcl-v1"
+        if judged.example.id in odd:
+            name = odd.pop(judged.example.id)
+            assert any(name in call.arguments for call in judged.expected.calls)
+        else:
+            assert_offered(judged)
+    assert not odd
+
+
+@pytest.mark.parametrize(
+    ("function", "takes", "given", "meant"),
+    [
+        ("get_aws_pricing", "operating_system", "operating_system0", "operating_system"),
+        ("transfer_to_human_agent", "statement", "question", "statement"),
+        ("bank.calculate_balance", "account", "type", None),
+    ],
+)
+def test_known_flaws_of_truths_are_mended(
+    function: str, takes: str, given: str, meant: str | None
+) -> None:
+    """A parameter that is misspelled gets its name, and one that is nothing like any is dropped."""
+    schema = {"type": "dict", "properties": {takes: {"type": "string"}}}
+    functions = [{"name": function, "parameters": schema}]
+    expected = read_truth([{function: {given: ["x", ""]}}], functions, version=3)
+    arguments = {} if meant is None else {meant: ("x", "")}
+    assert expected.calls[0].arguments == arguments
+    assert expected.calls[0].optional == arguments.keys()
+
+
+def test_executable_truths_of_later_versions_are_python_calls(tmp_path: Path) -> None:
+    """`exec_` categories have their calls as sources, which must be offered too."""
+    question("BFCL_v3_exec_simple.json", ASKED, ["Hotel.book(guest={'name': 'Ann'})"], tmp_path)
+    (call,) = only(tmp_path).expected.calls
+    assert (call.name, call.arguments) == ("Hotel_book", {"guest": ({"name": "Ann"},)})
