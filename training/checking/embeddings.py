@@ -17,10 +17,10 @@ def encoder_embeddings(source: str) -> Embed:
     `source` is a Hugging Face name, a folder, or `package:NAME/FOLDER`. Raises ConfigError where
     it names no installed package.
     """
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call] # transformers ships no types for it
     encoder = load_encoder(source)
     encoder.tokenizer.no_padding()  # a packaged tokenizer may pad every text to one length
-    encoder.model.eval()
+    encoder.model.train(mode=False)
 
     def embed(text: str) -> NDArray[np.float32]:
         ids = torch.tensor([encoder.tokenizer.encode(text).ids])  # (1, tokens)

@@ -217,6 +217,63 @@ def test_every_error_has_the_path_to_its_argument() -> None:
     assert "'Bern'" in error.detail
 
 
+def test_dependent_calls_keep_their_order() -> None:
+    """A call that depends on another must come after it; independent ones come as they like."""
+    go, look = ExpectedCall("cd", {"a": ("x",)}), ExpectedCall("ls", {}, after=frozenset({0}))
+    tools = [tool("cd", a=STRING), tool("ls")]
+    cd, ls = Call("cd", {"a": "x"}), Call("ls", {})
+    assert check(tools, Expected((go, look)), [cd, ls]).correct
+    verdict = check(tools, Expected((go, look)), [ls, cd])
+    assert [(e.code, e.path) for e in verdict.errors] == [(Code.WRONG_ORDER, "calls[0]")]
+    assert check(tools, Expected((go, ExpectedCall("ls", {}))), [ls, cd]).correct
+
+
+def test_equal_calls_are_assigned_in_order() -> None:
+    """Of calls that are alike, each is taken for the one in its place."""
+    ls, cd = Call("ls", {}), Call("cd", {"a": "x"})
+    wanted = Expected(
+        (
+            ExpectedCall("ls", {}),
+            ExpectedCall("cd", {"a": ("x",)}, after=frozenset({0})),
+            ExpectedCall("ls", {}, after=frozenset({1})),
+        )
+    )
+    tools = [tool("cd", a=STRING), tool("ls")]
+    assert check(tools, wanted, [ls, cd, ls]).correct
+    assert not check(tools, wanted, [ls, ls, cd]).correct
+
+
+def test_any_call() -> None:
+    """Where some call is expected, whichever is right, and words are wrong."""
+    some = Expected((), any_call=True)
+    assert check([WEATHER], some, [Call("get_weather", {})]).correct
+    assert check([WEATHER], some, None).errors[0].code is Code.NOT_PARSED
+    assert not check([WEATHER], some, []).correct
+
+
+def test_names_that_an_api_would_confuse_are_held_apart_where_both_are_offered() -> None:
+    """`a.b` is `a_b`, unless the request offers both."""
+    want = Expected((ExpectedCall("a.b", {}),))
+    assert check([tool("a.b")], want, [Call("a_b", {})]).correct
+    assert not check([tool("a.b"), tool("a_b")], want, [Call("a_b", {})]).correct
+
+
+def test_lists_are_matched_as_an_assignment() -> None:
+    """An item that fits two accepted ones is given to the one that leaves the other satisfied."""
+    choices = [OneOf(("a", "b")), OneOf(("a",))]
+    array = {"type": "array", "items": STRING}
+    assert judge(array, choices, ["a", "b"]) == (True, [])
+    assert judge(array, choices, ["b", "b"]) == (False, ["wrong_value"])
+
+
+def test_nesting_without_end_is_wrong_and_no_crash() -> None:
+    """A value nested beyond what can be compared is rejected with a code of its own."""
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    assert judge({}, deep, [deep]) == (False, ["too_deep"])
+
+
 values = st.recursive(
     st.booleans() | st.integers(-99, 99) | st.floats(-9, 9) | st.text("abcXYZ 0189-.", max_size=8),
     lambda inner: (
@@ -257,3 +314,58 @@ def test_another_number_is_never_accepted(a: int, b: int) -> None:
     """No tolerance bridges two integers, as numbers or within strings."""
     assert judge(INTEGER, a, b)[0] == (a == b)
     assert judge(STRING, f"room {a}", f"room {b}")[0] == (a == b)
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda x: float(f"{x:.12g}")), st.data()
+)
+def test_another_digit_or_sign_is_never_accepted(number: float, data: st.DataObject) -> None:
+    """Changing one digit or the sign of an expected number makes the call wrong."""
+    text = repr(number)
+    places = [i for i, mark in enumerate(text.partition("e")[0]) if mark.isdigit()]
+    place = data.draw(st.sampled_from(places))
+    digit = data.draw(st.sampled_from("0123456789"))
+    changed = float(text[:place] + digit + text[place + 1 :])
+    assert judge(NUMBER, number, changed)[0] == (number == changed)
+    assert judge(NUMBER, number, -number)[0] == (number == 0)
+    assert judge(STRING, f"at {number:f}", f"at {changed:f}")[0] == (
+        float(f"{number:f}") == float(f"{changed:f}")
+    )
+
+
+WORDS = st.sampled_from("urgent open the door send now all rooms".split())
+
+
+@given(st.lists(WORDS, min_size=1, max_size=5), st.integers(0, 4), st.sampled_from(["not", "no"]))
+def test_a_negation_is_never_lost(words: list[str], place: int, negation: str) -> None:
+    """A text with one negation more is another text."""
+    negated = [*words[:place], negation, *words[place:]]
+    assert not judge(STRING, " ".join(words), " ".join(negated))[0]
+    assert not judge(STRING, " ".join(negated), " ".join(words))[0]
+
+
+@given(st.lists(st.text("abAB -_", min_size=1, max_size=4), min_size=2, unique=True), st.data())
+def test_another_member_of_an_enum_is_never_accepted(
+    members: list[str], data: st.DataObject
+) -> None:
+    """One member of an enum never stands for another, however alike they are written."""
+    wanted, given_ = data.draw(st.permutations(members).map(lambda order: order[:2]))
+    schema = {"type": "string", "enum": members}
+    assert judge(schema, wanted, wanted) == (True, [])
+    assert not judge(schema, wanted, given_)[0]
+
+
+@given(values, st.randoms(use_true_random=False))
+def test_the_order_of_keys_never_matters(value: object, rng: random.Random) -> None:
+    """An object with its keys in another order is the same object, at every depth."""
+    assert judge({}, value, shuffled(value, rng)) == (True, [])
+
+
+def shuffled(value: object, rng: random.Random) -> object:
+    """Return a copy with the keys of every object in another order."""
+    if isinstance(value, list):
+        return [shuffled(item, rng) for item in value]
+    if not isinstance(value, dict):
+        return value
+    keys = rng.sample(list(value), len(value))
+    return {key: shuffled(value[key], rng) for key in keys}

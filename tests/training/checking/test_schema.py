@@ -1,0 +1,141 @@
+"""JSON Schema and BFCL's own type words, as far as a verdict hangs on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.core.errors import SchemaError
+from training.checking.calls import check
+from training.records import Call, Expected, ExpectedCall, Json
+
+ADDRESS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TREE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+    },
+}
+
+
+def judge(parameters: Json, want: Json, made: Json) -> list[tuple[str, str]]:
+    """Judge `f(a=made)` where `want` is accepted; return codes and paths."""
+    function = {"name": "f", "parameters": parameters}
+    expected = Expected((ExpectedCall("f", {"a": (want,)}),))
+    verdict = check(
+        [{"type": "function", "function": function}], expected, [Call("f", {"a": made})]
+    )
+    return [(error.code.value, error.path) for error in verdict.errors]
+
+
+def of(schema: Json, **rest: Json) -> dict[str, Json]:
+    """Return parameters of which `a` has this schema."""
+    return {"type": "object", "properties": {"a": schema}, **rest}
+
+
+@pytest.mark.parametrize(
+    ("schema", "want", "same", "other"),
+    [
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "Oslo", "oslo", "Rome"),
+        ({"anyOf": [{"type": "integer"}, ADDRESS]}, {"city": "Oslo"}, {"city": "OSLO"}, 7),
+        ({"oneOf": [{"type": "array", "items": {"type": "integer"}}]}, [1, 2], [2, 1], [1, 1]),
+        ({"$ref": "#/$defs/address"}, {"city": "Oslo"}, {"city": "oslo"}, {"city": "Rome"}),
+        (
+            {"$ref": "#/$defs/tree"},
+            {"name": "a", "children": [{"name": "b"}, {"name": "c"}]},
+            {"children": [{"name": "C"}, {"name": "B"}], "name": "A"},
+            {"name": "a", "children": [{"name": "b"}, {"name": "d"}]},
+        ),
+        ({"allOf": [ADDRESS, {"properties": {"n": {"type": "integer", "default": 1}}}]},
+         {"city": "Oslo", "n": 1}, {"city": "Oslo"}, {"n": 1}),
+        ({"type": ["string", "null"]}, None, None, "none"),
+        ({"enum": ["asc", "desc"]}, "asc", "ASC", "desc"),
+        ({"enum": [1, 2]}, 1, 1, 2),
+        ({"const": "v1"}, "v1", "V1", "v2"),
+        ({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+         {"k": ["x", "y"]}, {"k": ["y", "x"]}, {"k": ["x"]}),
+        ({"type": "array", "prefixItems": [{"type": "number"}, {"type": "number"}]},
+         [59.9, 10.7], [59.9, 10.7], [10.7, 59.9]),
+        ({"type": "tuple", "items": {"type": "float"}}, [1.0, 2.0], [1, 2], [2, 1]),
+        ({"type": "array", "items": {"type": "number"}, "description": "The [lat, lon] coordinates"},
+         [1, 2], [1.0, 2.0], [2, 1]),
+        ({"type": "dict", "properties": {"x": {"type": "float"}}}, {"x": 1.0}, {"x": 1}, {"x": 2}),
+        ({"type": "any"}, "x", "X", 5),
+        ({"type": "HashMap"}, {"k": 1}, "{k: 1}", "{k: 2}"),
+        ({"type": "ArrayList"}, ["a", "b"], 'new ArrayList<>(List.of("b", "a"))', '["a"]'),
+        ({"type": "Bigint"}, 5, "5n", "6n"),
+    ],
+)  # fmt: skip
+def test_what_a_schema_makes_the_same(schema: Json, want: Json, same: Json, other: Json) -> None:
+    """Each keyword is read: what it makes equal is accepted, and what differs is not."""
+    parameters = of(schema, **{"$defs": {"address": ADDRESS, "tree": TREE}})
+    assert judge(parameters, want, same) == []
+    assert judge(parameters, want, other) != []
+
+
+def test_members_of_an_enum_are_held_apart() -> None:
+    """Two members that differ in case alone are two; a third value is none of them."""
+    sizes = of({"type": "string", "enum": ["m", "M", "x-large"]})
+    assert judge(sizes, "m", "m") == []
+    assert judge(sizes, "m", "M") == [("wrong_value", "calls[0].arguments.a")]
+    assert judge(sizes, "x-large", "X Large") == []
+    assert judge(sizes, "x-large", "huge") == [("not_in_enum", "calls[0].arguments.a")]
+
+
+def test_null_stands_for_what_is_left_out() -> None:
+    """A null says nothing where a parameter is nullable and optional, and is wrong elsewhere."""
+    nullable = {"type": "object", "properties": {"a": {"type": ["integer", "null"]}, "b": {}}}
+    function = {"type": "function", "function": {"name": "f", "parameters": nullable}}
+    nothing = Expected((ExpectedCall("f", {}),))
+    null = Expected((ExpectedCall("f", {"a": (None,)}),))
+    assert check([function], nothing, [Call("f", {"a": None})]).correct
+    assert not check([function], nothing, [Call("f", {"b": None})]).correct
+    assert check([function], null, [Call("f", {})]).correct
+    nullable["required"] = ["a"]
+    assert not check([function], null, [Call("f", {})]).correct
+
+
+def test_a_path_leads_to_the_value() -> None:
+    """An error inside an object has the path to the key, not to the parameter."""
+    nested = of({"type": "object", "properties": {"home": ADDRESS}})
+    made = {"home": {"city": "Rome"}}
+    assert judge(nested, {"home": {"city": "Oslo"}}, made) == [
+        ("wrong_value", "calls[0].arguments.a.home.city")
+    ]
+    assert judge(nested, {"home": {"city": "Oslo"}}, {"home": {"city": 5.5}}) == [
+        ("wrong_value", "calls[0].arguments.a.home.city")
+    ]
+    assert judge(nested, {"home": {"city": "Oslo"}}, {"home": {}}) == [
+        ("missing_parameter", "calls[0].arguments.a.home.city")
+    ]
+
+
+def test_accepted_values_inside_an_object_are_told_by_the_schema() -> None:
+    """A list where no list may be is of accepted values; `""` in it makes the key optional."""
+    schema = of(
+        {"type": "dict", "properties": {"to": {"type": "string"}, "tags": {"type": "array"}}}
+    )
+    want = {"to": ["Oslo", "OSL", ""], "tags": ["x", "y"]}
+    assert judge(schema, want, {"to": "osl", "tags": ["y", "x"]}) == []
+    assert judge(schema, want, {"tags": ["x", "y"]}) == []
+    assert judge(schema, want, {"to": "Rome", "tags": ["x", "y"]}) != []
+    assert judge(schema, want, {"to": "Oslo", "tags": ["x"]}) != []
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "quaternion"}, 1),
+        ({"$ref": "#/$defs/nowhere"}, 1),
+        ({"$ref": "https://example.com/schema.json"}, 1),
+        ({"$ref": "#/properties/a"}, 1),
+        ({"anyOf": {"type": "string"}}, 1),
+        ({"enum": 5}, "x"),
+        ("string", "x"),
+        ({"type": "object", "patternProperties": {"(": {}}}, {"k": 1}),
+    ],
+)
+def test_what_cannot_be_interpreted_is_said(schema: Json, value: Json) -> None:
+    """A schema that cannot be read is an error of its own, never a wrong answer."""
+    with pytest.raises(SchemaError):
+        judge(of(schema), value, {"k": 2} if isinstance(value, dict) else "y")
