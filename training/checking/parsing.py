@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from training.records import Call, Json
 
@@ -14,15 +17,34 @@ _FENCE = re.compile(r"^```\w*\n(.*?)\n?\s*```", re.DOTALL)
 _BLOCK = re.compile(r"<(tool_call|function_call)>(.*?)</\1>", re.DOTALL)
 _TAGS = re.compile(r"</?(?:tool_call|function_call|functioncall)>|\[TOOL_CALLS\]")
 _NAME_THEN_JSON = re.compile(r"^([\w.]+)\n(\{.*\})$", re.DOTALL)
+WORDS: Final = frozenset({"text", "call_in_text"})
+"""Problems of an answer that was meant as words."""
+
 _NO_CALL = "no_function"
 """A name that some models call to say that no tool fits."""
+
+_BEGINS_LIKE_A_CALL = re.compile(
+    r"\s*(?:\[?[`'\"{(\[]*[\w.]+\(|[\[{]\s*[{'\"]|<tool_call|\[TOOL_CALLS\])"
+)
+_HOLDS_A_CALL = re.compile(r"\b[\w.]+\(\w+\s*=|<tool_call>|<functioncall>|\"arguments\"\s*:")
+_POSITIONAL = re.compile(r"\[?\s*[\w.]+\(\s*(?!\w+\s*=|[{)]).+\)\s*\]?", re.DOTALL)
+
+_RESERVED = re.compile(rf"([(,]\s*(?:{'|'.join(keyword.kwlist)}))(?=\s*=(?!=))")
+_UNRESERVED: Final = "__reserved"
+"""What keeps `f(from='x')` from being a syntax error while it is read."""
 
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedAnswer:
-    """Calls, or the code of why there are none."""
+    """Calls, or the code of why there are none.
+
+    `no_answer`: nothing came; `text`: words alone; `call_in_text`: a call among words, which no
+    client would carry out; `malformed_call`: what begins like a call and is none;
+    `positional_arguments`: a call whose arguments have no names; `arguments_not_json` and
+    `not_a_call`: a native call of that kind.
+    """
 
     calls: tuple[Call, ...] | None
     problem: str | None = None
@@ -35,7 +57,12 @@ class _NotACallError(Exception):
 def parse_native(raw: Json) -> ParsedAnswer:
     """Read the answer of a native function-calling API: a list of calls, or text."""
     if isinstance(raw, str):
-        return ParsedAnswer(None, "text" if raw.strip() else "no_answer")
+        return ParsedAnswer(None, _problem(raw))
+    if isinstance(raw, list):
+        words = [part for part in raw if isinstance(part, str)]  # what was said beside the calls
+        raw = [part for part in raw if not isinstance(part, str)]
+        if words and not raw:
+            return ParsedAnswer(None, _problem("\n".join(words)))
     try:
         return ParsedAnswer(tuple(_from_json(raw)))
     except _NotACallError as exc:
@@ -55,7 +82,18 @@ def parse_text(raw: Json) -> ParsedAnswer:
         calls = reader(text)
         if calls is not None:
             return ParsedAnswer(tuple(call for call in calls if call.name != _NO_CALL))
-    return ParsedAnswer(None, "text")
+    return ParsedAnswer(None, _problem(text))
+
+
+def _problem(text: str) -> str:
+    """Return the code of a text that could not be read as calls."""
+    if not text.strip():
+        return "no_answer"
+    if _POSITIONAL.fullmatch(text.strip()):
+        return "positional_arguments"
+    if _BEGINS_LIKE_A_CALL.match(text):
+        return "malformed_call"
+    return "call_in_text" if _HOLDS_A_CALL.search(text) else "text"
 
 
 def _read_json(text: str) -> tuple[Call, ...] | None:
@@ -113,8 +151,11 @@ def _read_name_then_json(text: str) -> tuple[Call, ...] | None:
 
 def _read_python(text: str) -> tuple[Call, ...] | None:
     """Read `[f(a=1), g(b='x')]`, with or without brackets, separated by commas or semicolons."""
+    legal = _RESERVED.sub(rf"\1{_UNRESERVED}", text.rstrip(" ;\n,"))
     try:
-        tree = ast.parse(text.rstrip(" ;\n,"), mode="exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # a model's escapes are its own
+            tree = ast.parse(legal, mode="exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     nodes = [node for statement in tree.body for node in _elements(statement)]
@@ -138,6 +179,9 @@ def _from_node(node: ast.expr) -> Iterator[Call]:
         yield from _from_json(ast.literal_eval(node))
     elif isinstance(node, ast.Call):
         yield Call(ast.unparse(node.func), _keywords(node))
+    elif isinstance(node, ast.Tuple) and len(node.elts) == 2:  # ('f', {'a': 1})
+        name, given = map(python_value, node.elts)
+        yield from _from_json({"name": name, "arguments": given})
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "(" in node.value:
         calls = _read_python(node.value)
         if calls is None:
@@ -154,7 +198,9 @@ def _keywords(node: ast.Call) -> dict[str, Json]:
             values = python_value(given)
             return values if isinstance(values, dict) else {}
         case ast.Call(args=[]) if all(keyword.arg for keyword in node.keywords):
-            return {str(k.arg): python_value(k.value) for k in node.keywords}
+            return {
+                str(k.arg).removesuffix(_UNRESERVED): python_value(k.value) for k in node.keywords
+            }
     raise _NotACallError("not_a_call")
 
 
@@ -164,7 +210,16 @@ def python_value(node: ast.expr) -> Json:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError):
         return _composite(node)
-    return list(value) if isinstance(value, tuple | set) else value
+    return _as_json(value)
+
+
+def _as_json(value: object) -> Json:
+    """Return a Python literal as JSON has it: tuples and sets are lists, keys are strings."""
+    if isinstance(value, list | tuple | set):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _as_json(inner) for key, inner in value.items()}
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _composite(node: ast.expr) -> Json:

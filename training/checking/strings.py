@@ -108,7 +108,7 @@ def _instant(text: str) -> str:
     """Write an ISO-8601 instant in UTC; one without a zone is taken as UTC."""
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError:
+        zoned = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        return zoned.astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
         return text
-    zoned = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    return zoned.astimezone(UTC).isoformat()

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.checking.calls import CORRECT_FROM, Code, check
+from training.checking.calls import CORRECT_FROM, check
+from training.checking.values import Code
 from training.records import Call, Expected, ExpectedCall, OneOf
 
 STRING = {"type": "string"}

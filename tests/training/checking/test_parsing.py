@@ -76,24 +76,44 @@ def test_what_is_no_literal_is_kept_as_its_text() -> None:
     )
 
 
+def test_words_of_python_may_be_parameters() -> None:
+    """A parameter named as one of Python's own words is read like any other."""
+    parsed = parse_text('[range_query(from="30", to="40", is=True, x="from = 5")]')
+    assert parsed.calls == (
+        Call("range_query", {"from": "30", "to": "40", "is": True, "x": "from = 5"}),
+    )
+
+
+def test_values_are_what_json_has() -> None:
+    """Python's own literals become what JSON can hold."""
+    parsed = parse_text("f(a=(1, (2,)), b={3}, c={4: b'x'}, d=1j, e=...)")
+    assert parsed.calls == (
+        Call("f", {"a": [1, [2]], "b": [3], "c": {"4": "b'x'"}, "d": "1j", "e": "Ellipsis"}),
+    )
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "problem"),
     [
-        "The area is 25.",
-        "Use `area(base=10)` to find it.",
-        "f(10, 5)",
-        "x = f(a=1)",
-        "f(a=1",
-        '{"name": 3}',
-        "[1, 2, 3]",
-        "```python\ndef f(a):\n    return a\n```",
-        "[" * 3000,
+        ("The area is 25.", "text"),
+        ("Use `area(base=10)` to find it.", "call_in_text"),
+        ("First:\n<tool_call>{'name': 'f', 'arguments': {'a': 1 / x}}</tool_call>", "call_in_text"),
+        ("f(10, 5)", "positional_arguments"),
+        ("[f('x'), g('y')]", "positional_arguments"),
+        ("x = f(a=1)", "call_in_text"),
+        ("f(a=1", "malformed_call"),
+        ("[f(a='it's')]", "malformed_call"),
+        ('{"name": 3}', "malformed_call"),
+        ("[1, 2, 3]", "text"),
+        ("```python\ndef f(a):\n    return a\n```", "text"),
+        ("[" * 3000, "text"),
+        (" ", "no_answer"),
     ],
 )
-def test_words_are_no_calls(text: str) -> None:
-    """Prose, code and broken calls are not taken for calls."""
+def test_what_is_no_call_has_a_code(text: str, problem: str) -> None:
+    """Prose, code and broken calls are not taken for calls, and told apart."""
     parsed = parse_text(text)
-    assert (parsed.calls, parsed.problem) == (None, "text")
+    assert (parsed.calls, parsed.problem) == (None, problem)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +122,13 @@ def test_words_are_no_calls(text: str) -> None:
         ([{"f": '{"a": 1}'}, {"f": '{"a": 2}'}], (Call("f", {"a": 1}), Call("f", {"a": 2})), None),
         ([{"f": ""}], (Call("f", {}),), None),
         ([], (), None),
-        ("f(a=1)", None, "text"),
+        ("f(a=1)", None, "malformed_call"),
+        (["One moment.", {"f": '{"a": 1}'}], (Call("f", {"a": 1}),), None),
+        (["I need the city."], None, "text"),
         (" ", None, "no_answer"),
         ([{"f": '{"a": 1'}], None, "arguments_not_json"),
         ([{"f": "[1]"}], None, "arguments_not_json"),
-        (["f"], None, "not_a_call"),
+        ([7], None, "not_a_call"),
         (7, None, "not_a_call"),
     ],
 )

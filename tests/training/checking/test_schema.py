@@ -57,7 +57,7 @@ def of(schema: Json, **rest: Json) -> dict[str, Json]:
         ({"type": "array", "prefixItems": [{"type": "number"}, {"type": "number"}]},
          [59.9, 10.7], [59.9, 10.7], [10.7, 59.9]),
         ({"type": "tuple", "items": {"type": "float"}}, [1.0, 2.0], [1, 2], [2, 1]),
-        ({"type": "array", "items": {"type": "number"}, "description": "The [lat, lon] coordinates"},
+        ({"type": "array", "items": {"type": "number"}, "description": "[lat, lon] coordinates"},
          [1, 2], [1.0, 2.0], [2, 1]),
         ({"type": "dict", "properties": {"x": {"type": "float"}}}, {"x": 1.0}, {"x": 1}, {"x": 2}),
         ({"type": "any"}, "x", "X", 5),

@@ -1,0 +1,1 @@
+"""Our verdicts beside those of the leaderboard's own checker."""
