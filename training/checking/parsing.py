@@ -13,7 +13,7 @@ from typing import Final
 
 from training.records import Call, Json
 
-_FENCE = re.compile(r"^```\w*\n(.*?)\n?\s*```", re.DOTALL)
+_FENCE = re.compile(r"```\w*\n(.*?)\n?\s*```", re.DOTALL)
 _BLOCK = re.compile(r"<(tool_call|function_call)>(.*?)</\1>", re.DOTALL)
 _TAGS = re.compile(r"</?(?:tool_call|function_call|functioncall)>|\[TOOL_CALLS\]")
 _NAME_THEN_JSON = re.compile(r"^([\w.]+)\n(\{.*\})$", re.DOTALL)
@@ -29,6 +29,7 @@ _BEGINS_LIKE_A_CALL = re.compile(
 _HOLDS_A_CALL = re.compile(r"\b[\w.]+\(\w+\s*=|<tool_call>|<functioncall>|\"arguments\"\s*:")
 _POSITIONAL = re.compile(r"\[?\s*[\w.]+\(\s*(?!\w+\s*=|[{)]).+\)\s*\]?", re.DOTALL)
 
+_NEW = re.compile(r"(?<=[(=,\s])new\s+(?=[A-Z])")
 _RESERVED = re.compile(rf"([(,]\s*(?:{'|'.join(keyword.kwlist)}))(?=\s*=(?!=))")
 _UNRESERVED: Final = "__reserved"
 """What keeps `f(from='x')` from being a syntax error while it is read."""
@@ -75,14 +76,15 @@ def parse_text(raw: Json) -> ParsedAnswer:
         return parse_native(raw)
     if not raw.strip():
         return ParsedAnswer(None, "no_answer")
-    fenced = _FENCE.match(raw.strip())
+    fences = _FENCE.findall(raw)
+    is_fenced = len(fences) == 1 or (fences and raw.lstrip().startswith("```"))
     # Some models escape underscores as in Markdown.
-    text = (fenced.group(1) if fenced else raw).strip("` \n\t").replace("\\_", "_")
-    for reader in (_read_json, _read_blocks, _read_name_then_json, _read_python, _read_first_line):
+    text = (fences[0] if is_fenced else raw).strip("` \n\t").replace("\\_", "_")
+    for reader in _READERS:
         calls = reader(text)
         if calls is not None:
             return ParsedAnswer(tuple(call for call in calls if call.name != _NO_CALL))
-    return ParsedAnswer(None, _problem(text))
+    return ParsedAnswer(None, _problem(raw.replace("\\_", "_")))
 
 
 def _problem(text: str) -> str:
@@ -137,6 +139,12 @@ def _read_first_line(text: str) -> tuple[Call, ...] | None:
     """Read calls on the first line, where the rest only explains them."""
     line, _, rest = text.partition("\n")
     return _read_python(line.strip("` ")) if rest else None
+
+
+def _read_carelessly(text: str) -> tuple[Call, ...] | None:
+    """Read calls whose brackets and quotes do not pair up, or with Java's `new` in them."""
+    first, _, _ = text.partition("\n\n")
+    return _read_python(_NEW.sub("", first.strip(" \n`'\"[]{}.;")))
 
 
 def _read_name_then_json(text: str) -> tuple[Call, ...] | None:
@@ -278,3 +286,14 @@ def _arguments(given: Json) -> Mapping[str, Json]:
     if not isinstance(given, dict):
         raise _NotACallError("arguments_not_json")
     return given
+
+
+_READERS: Final = (
+    _read_json,
+    _read_blocks,
+    _read_name_then_json,
+    _read_python,
+    _read_first_line,
+    _read_carelessly,
+)
+"""From the most certain form to the least."""

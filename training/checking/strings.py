@@ -26,7 +26,7 @@ _SPELLINGS = (
     (re.compile(r"\b(\d+)(?:st|nd|rd|th)\b"), r"\1"),  # 15th
     (re.compile(r"(?<=\d),(?=\d{3}\b)"), ""),  # 1,500
     (re.compile(r"(?<![\d.\w])\.(?=\d)"), "0."),  # .5
-    (re.compile(r"\b([^\W\d_])\.(?=(?:[^\W\d_]\.)|\W|$)"), r"\1"),  # D.C.
+    (re.compile(r"\b([^\W\d_])\.(?=[^\W\d_](?:\.|\b)|\W|$)"), r"\1"),  # D.C.
     (re.compile(r"(?<=[^\W\d_])['\u2019](?=[^\W\d_])"), ""),  # don't
     (re.compile(r"(?<=\d)\s*(?=[ap]m\b)"), " "),  # 7:30pm
     (re.compile(r"\*\*"), "^"),
@@ -39,6 +39,7 @@ _ADDRESS = re.compile(r"\S+@\S+|\S*[/\\][^\s\d]\S*|[\w-]+\.[^\W\d_]{1,5}")
 _POWERS = str.maketrans({digit: f"^{power}" for power, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
 _TELEPHONE = re.compile(r"(?:\+?\d{1,3}[ -]?)?(?:\(\d{3}\)|\d{3})[ -]?\d{3}[ -]?\d{4}")
 _DATE = re.compile(r"\b(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})\b")
+_DAY_FIRST = re.compile(r"\b(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})\b")
 _INSTANT = re.compile(
     r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2})?(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})?"
 )
@@ -73,6 +74,7 @@ def canonical(text: str) -> str:
     for pattern, replacement in _SPELLINGS:
         folded = pattern.sub(replacement, folded)
     folded = _DATE.sub(lambda m: f"{m[1]}{int(m[2]):02}{int(m[3]):02}", folded)
+    folded = _DAY_FIRST.sub(lambda m: f"{int(m[1]):02} {int(m[2]):02} {m[3]}", folded)
     if _ADDRESS.fullmatch(folded):
         return folded
     if _FORMULA.search(folded):

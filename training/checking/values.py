@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from training.checking.defaults import documented_defaults
 from training.checking.literals import parse_literal
@@ -15,6 +16,8 @@ from training.checking.strings import canonical, same_text
 from training.records import Json, OneOf
 
 _SCALARS = (str, int, float, bool)
+_NOTHING: Final = (None, "", [])
+"""Accepted values that say nothing of how deep an array is."""
 
 Alike = Callable[[str, str], bool]
 """Tells whether a text paraphrases the expected one: the last resort."""
@@ -134,7 +137,7 @@ class Comparer:
             if name not in value:
                 if not self._may_omit(wanted, inner, name in schema.required):
                     yield name
-            elif not self.accepts(value[name], _accepted(wanted, inner), inner):
+            elif not self._accepts_key(value[name], wanted, inner):
                 yield name
         for name in value:
             if name not in want and not self._is_default(value[name], name, schema):
@@ -157,6 +160,12 @@ class Comparer:
         if name not in value:
             return CheckError(Code.MISSING_PARAMETER, where, f"expected {_shown(accepted)}")
         return self._value_error(value[name], accepted, schema, where)
+
+    def _accepts_key(self, value: Json, want: Json, schema: Schema) -> bool:
+        """Compare a key's value; an empty array where the key may be left out leaves it out."""
+        if value == [] and isinstance(want, OneOf) and want.is_optional:
+            return True
+        return self.accepts(value, _accepted(want, schema), schema)
 
     def _may_omit(self, want: Json, schema: Schema, is_required: bool) -> bool:
         if isinstance(want, OneOf) and want.is_optional:
@@ -284,7 +293,7 @@ def _readings(accepted: Sequence[Json], schema: Schema) -> Sequence[Json]:
     if schema.branches:
         return accepted
     depth, items = _nesting(schema)
-    filled = [value for value in accepted if value is not None and value != []]
+    filled = [value for value in accepted if value not in _NOTHING]
     if filled and all(_depth(value) == depth - 1 for value in filled):
         return (list(accepted),)
     if items.kinds and filled and all(_depth(value) > depth for value in filled):
