@@ -1,0 +1,191 @@
+"""Patch files: what they correct, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router_service.core.errors import DataError
+from training.datasets.corrections import (
+    CATEGORIES,
+    Category,
+    Correction,
+    Kind,
+    apply,
+    row_sha256,
+    truth_of,
+    utterance_of,
+)
+from training.records import Example, Expected, ExpectedCall, Judged, OneOf
+
+CALL = ExpectedCall("pay", {"amount": (5, 5.0), "to": ({"name": OneOf(("Ann", "ann"))},)})
+
+
+def row(identifier: str, *calls: ExpectedCall, dataset: str = "bank") -> Judged:
+    """Return a row whose conversation ends in a tool's result."""
+    messages = [
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": f"Pay five to Ann, {identifier}."},
+        {"role": "tool", "content": "done"},
+    ]
+    request = {"messages": messages, "tools": []}
+    return Judged(Example(identifier, "simple", request, dataset, "c"), Expected(calls))
+
+
+ROWS = [row("a", CALL), row("b", CALL), row("c")]
+
+
+def correction(judged: Judged, **fields: object) -> dict[str, Any]:
+    """Return a line of a patch file that corrects the truth of a row."""
+    return {
+        "id": judged.example.id,
+        "dataset": judged.example.dataset,
+        "row_sha256": row_sha256(judged),
+        "kind": "truth",
+        "category": "wrong_function",
+        "expected": [{"name": "pay_out", "arguments": {"amount": [7]}, "optional": ["amount"]}],
+        "explanation": "It is a payment out.",
+        "reviewer": "ann",
+        "round": 1,
+        **fields,
+    }
+
+
+def input_correction(judged: Judged, utterance: str) -> dict[str, Any]:
+    """Return a line of a patch file that corrects the input of a row."""
+    line = correction(judged, kind="input", category="temporal_ambiguity", utterance=utterance)
+    del line["expected"]
+    return line
+
+
+def patch(folder: Path, *lines: dict[str, Any]) -> Path:
+    """Write a patch file."""
+    path = folder / "patch.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_a_truth_is_replaced_and_all_else_kept(tmp_path: Path) -> None:
+    """The named row expects the corrected calls; its example and the other rows are the same."""
+    corrected = list(apply(ROWS, patch(tmp_path, correction(ROWS[1]))))
+    wanted = ExpectedCall("pay_out", {"amount": (7,)}, frozenset({"amount"}))
+    assert corrected == [ROWS[0], Judged(ROWS[1].example, Expected((wanted,))), ROWS[2]]
+
+
+def test_an_utterance_is_replaced_and_the_truth_kept(tmp_path: Path) -> None:
+    """The last thing that the user says changes, and no other message, and no expected call."""
+    (corrected, *_) = apply(ROWS, patch(tmp_path, input_correction(ROWS[0], "Pay 5 to Ann in May")))
+    assert utterance_of(corrected.example) == "Pay 5 to Ann in May"
+    before, after = ROWS[0].example.request["messages"], corrected.example.request["messages"]
+    assert [*before[:2], before[3]] == [*after[:2], after[3]]
+    assert corrected.expected == ROWS[0].expected
+    assert utterance_of(ROWS[0].example) == "Pay five to Ann, a."
+
+
+def test_truth_and_input_of_one_row_are_both_corrected(tmp_path: Path) -> None:
+    """Both corrections name the row as it was before either."""
+    path = patch(tmp_path, correction(ROWS[0]), input_correction(ROWS[0], "Pay out seven"))
+    (corrected, *_) = apply(ROWS, path)
+    assert utterance_of(corrected.example) == "Pay out seven"
+    assert corrected.expected.calls[0].name == "pay_out"
+
+
+def test_accepted_values_inside_objects_survive(tmp_path: Path) -> None:
+    """What a row spells as a correction is read back as it was, `OneOf` and all."""
+    expected = [call.model_dump(mode="json") for call in truth_of(ROWS[0])]
+    (_, _, corrected) = apply(ROWS, patch(tmp_path, correction(ROWS[2], expected=expected)))
+    assert corrected.expected == ROWS[0].expected
+
+
+def test_rows_are_streamed(tmp_path: Path) -> None:
+    """A row comes out before the next one is read."""
+    taken: list[str] = []
+
+    def source() -> Any:  # noqa: ANN401
+        for judged in ROWS:
+            taken.append(judged.example.id)
+            yield judged
+
+    stream = apply(source(), patch(tmp_path, correction(ROWS[0])))
+    next(stream)
+    assert taken == ["a"]
+
+
+def test_a_patch_is_refused_twice(tmp_path: Path) -> None:
+    """A row that is corrected already is not the row that was reviewed."""
+    path = patch(tmp_path, correction(ROWS[0]))
+    with pytest.raises(DataError, match=r"a is not the row that was reviewed"):
+        list(apply(list(apply(ROWS, path)), path))
+
+
+def test_a_row_that_never_comes_is_an_error_at_the_end(tmp_path: Path) -> None:
+    """All rows come out, and then the missing ids are named; a namesake elsewhere is no match."""
+    missing = row("a", CALL, dataset="other")
+    stream = apply(ROWS, patch(tmp_path, correction(missing)))
+    assert [next(stream), next(stream), next(stream)] == ROWS
+    with pytest.raises(DataError, match=r"corrects 1 rows that never came: a"):
+        next(stream)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"kind": "input"}, "neither has both"),
+        ({"category": "temporal_ambiguity"}, "no category of kind truth"),
+        ({"category": "bad"}, "category: Input should be"),
+        ({"expected": [{"name": "f", "arguments": {"a": []}}]}, r"expected\.0\.arguments\.a"),
+        ({"expected": [{"name": "f", "arguments": {}, "optional": ["a"]}]}, "optional names"),
+        ({"verdict": "right"}, "verdict: Extra inputs"),
+        ({"row_sha256": None}, "row_sha256"),
+    ],
+)
+def test_a_line_that_does_not_parse_is_named(
+    tmp_path: Path, fields: dict[str, object], problem: str
+) -> None:
+    """A patch with a bad line is refused before any row, with file, line and reason."""
+    path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[1], **fields))
+    with pytest.raises(DataError, match=rf"patch\.jsonl:2: .*{problem}"):
+        apply(ROWS, path)
+
+
+@pytest.mark.parametrize(
+    ("expected", "problem"),
+    [
+        ([{"name": "f", "arguments": {}, "after": [0]}], "comes after"),
+        ([{"name": "f", "arguments": {"a": [{"$one_of": [1]}]}}], r"\$optional"),
+    ],
+)
+def test_calls_that_no_row_can_hold_are_refused(
+    tmp_path: Path, expected: object, problem: str
+) -> None:
+    """Expected calls are read as rows read them, and what cannot be read is an error."""
+    with pytest.raises(DataError, match=rf"a: .*{problem}"):
+        list(apply(ROWS, patch(tmp_path, correction(ROWS[0], expected=expected))))
+
+
+def test_two_corrections_of_one_truth_are_refused(tmp_path: Path) -> None:
+    """Which of two would stand is not for the reader to guess."""
+    path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[0], round=2))
+    with pytest.raises(DataError, match="corrects the truth of a twice"):
+        apply(ROWS, path)
+
+
+def test_an_utterance_that_is_no_text_is_not_replaced(tmp_path: Path) -> None:
+    """Messages of parts are left to the dataset's own reader."""
+    parts = {"messages": [{"role": "user", "content": [{"type": "text"}]}], "tools": []}
+    judged = Judged(Example("p", "simple", parts, "bank"), Expected(()))
+    assert utterance_of(judged.example) is None
+    with pytest.raises(DataError, match=r"p: .*no plain text"):
+        list(apply([judged], patch(tmp_path, input_correction(judged, "x"))))
+
+
+def test_every_category_is_of_one_kind() -> None:
+    """The six of the paper are errors of truths, the two of ambiguity are of inputs."""
+    assert [len(CATEGORIES[kind]) for kind in Kind] == [6, 2]
+    assert set(CATEGORIES[Kind.TRUTH]) | set(CATEGORIES[Kind.INPUT]) == set(Category)
+    line = Correction.model_validate(correction(ROWS[0]))
+    assert line.category in CATEGORIES[line.kind]

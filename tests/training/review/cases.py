@@ -1,0 +1,227 @@
+"""A small benchmark with the mistakes that benchmarks make, and a verifier that knows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from tests.serving import served
+from training.datasets.corrections import row_sha256
+from training.datasets.rows import write_rows
+from training.records import Example, Expected, ExpectedCall, Judged
+from training.review.findings import Finding, judge
+
+
+def tool(name: str, description: str, required: list[str], **properties: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return an OpenAI function tool."""
+    parameters = {"type": "object", "properties": properties, "required": required}
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+BALANCE = tool(
+    "get_balance",
+    "Return the balance of one account in its own currency.",
+    ["account"],
+    account={"type": "string", "description": "The account's number, as list_accounts gives it."},
+)
+LIST = tool("list_accounts", "List a customer's accounts.", [])
+FLIGHTS = tool(
+    "search_flights",
+    "Search for flights between two airports on one day.",
+    ["origin", "destination", "date"],
+    origin={"type": "string", "description": "IATA code of the airport of departure."},
+    destination={"type": "string", "description": "IATA code of the airport of arrival."},
+    date={"type": "string", "description": "Day of departure, YYYY-MM-DD.", "format": "date"},
+    cabin={"type": "string", "enum": ["economy", "business"], "default": "economy"},
+    passengers={"type": "integer", "minimum": 1, "default": 1},
+)
+ACCOUNTS = json.dumps(
+    {
+        "accounts": [
+            {"number": "C-881", "kind": "checking"},
+            {"number": "S-204", "kind": "savings"},
+        ]
+    }
+)
+
+
+def row(
+    identifier: str,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]],
+    *calls: ExpectedCall,
+) -> Judged:
+    """Return a row of the benchmark."""
+    request = {"messages": messages, "tools": tools}
+    example = Example(identifier, "dialogue", request, "bank", identifier)
+    return Judged(example, Expected(calls))
+
+
+def user(text: str) -> dict[str, Any]:
+    """Return a user message."""
+    return {"role": "user", "content": text}
+
+
+def balance(account: str) -> ExpectedCall:
+    """Return the call that asks for a balance."""
+    return ExpectedCall("get_balance", {"account": (account,)})
+
+
+SAVINGS = row(
+    "savings",
+    [
+        user("Hi, I would like to know what is on my savings account."),
+        {
+            "role": "assistant",
+            "content": "Let me look up your accounts.",
+            "tool_calls": [
+                {
+                    "id": "call_1",
+                    "type": "function",
+                    "function": {"name": "list_accounts", "arguments": "{}"},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": ACCOUNTS},
+        {"role": "assistant", "content": "You have two accounts. Which one do you mean?"},
+        user("The savings one, please."),
+    ],
+    [BALANCE, LIST],
+    balance("C-881"),
+)
+CHRISTMAS = row(
+    "christmas",
+    [user("Find me a flight from Newark to Boston on the 25th of December.")],
+    [FLIGHTS, BALANCE],
+    ExpectedCall(
+        "search_flights",
+        {
+            "origin": ("EWR",),
+            "destination": ("BOS",),
+            "date": ("2023-12-25",),
+            "cabin": ("economy",),
+        },
+        frozenset({"cabin"}),
+    ),
+)
+RIGHT = row("right", [user("What is on C-881?")], [BALANCE], balance("C-881"))
+SPELLING = row("spelling", [user("What is on C-881 now?")], [BALANCE], balance("C-881"))
+UNKNOWN = row("unknown", [user("Close my account.")], [BALANCE, LIST], balance("S-204"))
+GARBLED = row("garbled", [user("What is on account S-204?")], [BALANCE], balance("S-205"))
+
+ROWS = (SAVINGS, CHRISTMAS, RIGHT, SPELLING, UNKNOWN, GARBLED)
+FLAGGED = ("savings", "christmas", "unknown", "garbled")
+UTTERANCE = "Find me a flight from Newark to Boston on the 25th of December 2023."
+
+
+def corrected(account: str, name: str = "get_balance") -> list[dict[str, Any]]:
+    """Return the correction that a verifier suggests."""
+    return [{"name": name, "arguments": {"account": [account]}}]
+
+
+VERDICTS: Mapping[str, str] = {
+    "savings": json.dumps(
+        {
+            "verdict": "wrong_truth",
+            "category": "incorrect_parameter_value",
+            "explanation": "The user asks for the savings account, which is S-204 in the result "
+            "of list_accounts; the expected call names the checking account, C-881.",
+            "expected": corrected("S-204"),
+        }
+    ),
+    "christmas": json.dumps(
+        {
+            "verdict": "ambiguous_input",
+            "category": "temporal_ambiguity",
+            "explanation": "The expected date is in 2023, but the user names no year.",
+            "utterance": UTTERANCE,
+        }
+    ),
+    "right": json.dumps({"verdict": "right", "explanation": "It is what was asked."}),
+    "spelling": json.dumps({"verdict": "wrong_truth", "expected": corrected("c-881")}),
+    "unknown": json.dumps(
+        {
+            "verdict": "wrong_truth",
+            "category": "wrong_function",
+            "explanation": "The user wants the account closed; its balance is beside the point.",
+            "expected": corrected("S-204", "close_account"),
+        }
+    ),
+    "garbled": "I think that the number is wrong.",
+}
+
+
+@dataclass
+class Verifier:
+    """A verifier's endpoint: answers by what the user says last, and counts what it is asked."""
+
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+    status: int = 500
+    verdicts: dict[str, str] = field(default_factory=lambda: dict(VERDICTS))
+
+    async def answer(self, request: Request) -> JSONResponse:
+        """Answer a request for a chat completion as OpenAI does."""
+        body = await request.json()
+        identifier = _identified(json.loads(body["messages"][1]["content"])["conversation"])
+        self.asked.append(identifier)
+        if identifier in self.refused:
+            return JSONResponse(
+                {"error": {"message": "no"}}, self.status, {"x-should-retry": "false"}
+            )
+        message = {"role": "assistant", "content": self.verdicts[identifier]}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+        head = {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"]}
+        return JSONResponse({**head, "choices": [choice], "usage": usage})
+
+
+def _identified(messages: list[dict[str, Any]]) -> str:
+    """Return the row that a conversation is from, whatever is said last."""
+    texts = {r.example.request["messages"][0]["content"][:20]: r.example.id for r in reversed(ROWS)}
+    exact = {r.example.query: r.example.id for r in ROWS}
+    return exact.get(messages[-1]["content"], texts[messages[0]["content"][:20]])
+
+
+@contextmanager
+def verifying() -> Iterator[Verifier]:
+    """Serve a verifier over HTTP, and a web page beside it, under /home."""
+    verifier, app = Verifier(), FastAPI()
+    app.post("/v1/chat/completions")(verifier.answer)
+    app.post("/home/chat/completions")(lambda: HTMLResponse("<p>Welcome.</p>"))
+    with served(app) as url:
+        verifier.url = f"{url}/v1"
+        yield verifier
+
+
+def finding(judged: Judged, text: str, round_: int = 1) -> Finding:
+    """Return what is kept of a verifier's answer about a row."""
+    return Finding(
+        id=judged.example.id,
+        row_sha256=row_sha256(judged),
+        round=round_,
+        opinion=judge(judged, text),
+        model="verifier",
+        input_tokens=1000,
+        output_tokens=100,
+        at="2024-01-01T00:00:00+00:00",
+    )
+
+
+FINDINGS = tuple(finding(judged, VERDICTS[judged.example.id]) for judged in ROWS)
+
+
+def written(folder: Path) -> Path:
+    """Write the benchmark's rows; return their file."""
+    path = folder / "rows.jsonl"
+    write_rows(ROWS, path)
+    return path

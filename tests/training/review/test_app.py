@@ -1,0 +1,328 @@
+"""The terminal interface: real key presses, and what each leaves on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static, TextArea
+
+from router_service.core.errors import DataError
+from tests.training.review.cases import (
+    CHRISTMAS,
+    FINDINGS,
+    ROWS,
+    SAVINGS,
+    UTTERANCE,
+    VERDICTS,
+    finding,
+)
+from training.datasets.corrections import Category, Kind
+from training.review.app import ReviewApp
+from training.review.decisions import Action, Ledger, Step
+from training.review.dialogs import EditDialog
+from training.review.journal import Journal, read_entries
+from training.review.session import Session, entries
+
+ROWS_FILE = Path("rows.jsonl")
+Play = Callable[[Pilot[None]], Awaitable[None]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where decisions are kept."""
+    return tmp_path / "decisions.jsonl"
+
+
+@asynccontextmanager
+async def opened(path: Path, round_: int, size: tuple[int, int]) -> AsyncIterator[Pilot[None]]:
+    """Open the review of the small benchmark as the command does."""
+    with Journal(path, Step) as journal:
+        ledger = Ledger(journal.entries)
+        found = tuple(entries(ROWS, ROWS_FILE, FINDINGS, ledger, round_))
+        app = ReviewApp(Session(found, journal, "ann", round_))
+        async with app.run_test(size=size) as pilot:
+            yield pilot
+
+
+def play(path: Path, script: Play, round_: int = 1, size: tuple[int, int] = (80, 24)) -> None:
+    """Open the review, play a script of keys in it, and quit."""
+
+    async def run() -> None:
+        async with opened(path, round_, size) as pilot:
+            await script(pilot)
+
+    asyncio.run(run())
+
+
+def press(path: Path, *keys: str, round_: int = 1) -> None:
+    """Open the review, press keys, and quit."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+
+    play(path, script, round_)
+
+
+def steps(path: Path) -> list[tuple[str, Action]]:
+    """Return what is on the disk: the entry and the action of each step."""
+    return [(step.id, step.action) for step in read_entries(path, Step)]
+
+
+def text_of(pilot: Pilot[None], pane: str) -> str:
+    """Return what a pane shows, as its reader sees it."""
+    app = pilot.app
+    widget = app.query_one(f"#{pane}")
+    region = widget.region
+    lines = app.screen._compositor.render_strips()
+    return "\n".join(
+        strip.crop(region.x, region.right).text for strip in lines[region.y : region.bottom]
+    )
+
+
+def test_every_key_is_on_the_disk_when_its_effect_is_seen(path: Path) -> None:
+    """Accept, decline, skip and undo are written one by one, each before the next key."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        done: list[tuple[str, Action]] = []
+        for key, *added in (
+            ("a", ("savings", Action.ACCEPT)),
+            ("d", ("christmas", Action.DECLINE)),
+            ("s", ("unknown", Action.SKIP)),
+            ("u", ("unknown", Action.UNDO)),
+            ("u", ("christmas", Action.UNDO)),
+            ("u", ("savings", Action.UNDO)),
+        ):
+            await pilot.press(key)
+            done += added
+            assert steps(path) == done
+        await pilot.press("u")
+        assert steps(path) == done
+
+    play(path, script)
+    assert Ledger(read_entries(path, Step)).steps == ()
+
+
+def test_a_decision_says_all_that_a_correction_needs(path: Path) -> None:
+    """Who, in which round, about which row as its file has it, of which category, and what."""
+    press(path, "a")
+    (step,) = read_entries(path, Step)
+    assert (step.reviewer, step.round, step.id) == ("ann", 1, "savings")
+    assert step.row_sha256 == FINDINGS[0].row_sha256
+    assert (step.kind, step.category) == (Kind.TRUTH, Category.INCORRECT_VALUE)
+    assert step.change is not None
+    assert step.change.expected is not None
+    assert step.change.expected[0].arguments == {"account": ["S-204"]}
+    assert step.explanation.startswith("The user asks for the savings account")
+
+
+def test_work_goes_on_where_it_was_left(path: Path) -> None:
+    """A new session begins at the first open entry, and can undo what the last one did."""
+    press(path, "a", "q")
+
+    async def script(pilot: Pilot[None]) -> None:
+        assert "christmas" in text_of(pilot, "place")
+        assert "1/4 decided" in text_of(pilot, "progress")
+        await pilot.press("u")
+        assert "○ open  savings" in text_of(pilot, "place")
+
+    play(path, script)
+    assert steps(path) == [("savings", Action.ACCEPT), ("savings", Action.UNDO)]
+
+
+def test_nothing_can_be_accepted_where_nothing_can_be_used(path: Path) -> None:
+    """An unusable suggestion is shown with its reason, and `a` decides nothing."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        await pilot.press("j", "j", "a")
+        assert "no tool 'close_account' is offered" in text_of(pilot, "opinion").replace("\n", "")
+        assert "○ open  unknown" in text_of(pilot, "place")
+
+    play(path, script, size=(120, 40))
+    assert steps(path) == []
+
+
+async def edit(pilot: Pilot[None], key: str, text: str) -> str:
+    """Open an editor, put a text in it, try to save; return its message."""
+    await pilot.press(key)
+    dialog = pilot.app.screen
+    assert isinstance(dialog, EditDialog)
+    dialog.query_one(TextArea).load_text(text)
+    await pilot.pause()
+    message = str(dialog.query_one("#problem", Static).render())
+    await pilot.press("ctrl+s")
+    return message
+
+
+def test_an_edit_is_saved_when_it_is_right(path: Path) -> None:
+    """The editor says in place what is wrong, stays open until it is not, and then saves."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        call = "- {name: get_balance, arguments: {account: [%s]}}"
+        assert "line 1" in await edit(pilot, "e", "- name: [")
+        assert isinstance(pilot.app.screen, EditDialog)
+        await pilot.press("escape")
+        assert "204 is not of type 'string'" in await edit(pilot, "e", call % 204)
+        await pilot.press("escape")
+        assert "nothing is changed" in await edit(pilot, "e", call % "C-881")
+        await pilot.press("escape")
+        assert steps(path) == []
+        assert "can be saved" in await edit(pilot, "e", call % "S-204, s204")
+
+    play(path, script)
+    (step,) = read_entries(path, Step)
+    assert step.action is Action.EDIT
+    assert step.change is not None
+    assert step.change.expected is not None
+    assert step.change.expected[0].arguments == {"account": ["S-204", "s204"]}
+
+
+def test_keys_typed_in_the_editor_are_text(path: Path) -> None:
+    """Letters that decide elsewhere are letters in an editor, which begins with the suggestion."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        await pilot.press("j", "i", "space", "a", "d", "s")
+        assert pilot.app.screen.query_one(TextArea).text == f"{UTTERANCE} ads"
+        await pilot.press("ctrl+s")
+
+    play(path, script)
+    (step,) = read_entries(path, Step)
+    assert (step.id, step.action, step.kind) == ("christmas", Action.EDIT, Kind.INPUT)
+    assert step.change is not None
+    assert step.change.utterance == f"{UTTERANCE} ads"
+
+
+def test_truth_and_input_of_an_entry_can_both_change(path: Path) -> None:
+    """Going back to an entry adds to it; each of its two changes stands on its own."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        await pilot.press("a", "k")
+        await edit(pilot, "i", "The savings one, of 2023.")
+        await pilot.press("k")
+        shown = text_of(pilot, "changes")
+        assert "of 2023" in shown
+        assert "S-204" in shown
+
+    play(path, script, size=(120, 40))
+    changes = Ledger(read_entries(path, Step)).changes("savings", 1)
+    assert {kind: step.action for kind, step in changes.items()} == {
+        Kind.TRUTH: Action.ACCEPT,
+        Kind.INPUT: Action.EDIT,
+    }
+
+
+def test_a_category_is_chosen_and_can_be_taken_back(path: Path) -> None:
+    """The proposed category is highlighted; another one is saved at once, before any decision."""
+    press(path, "c", "down", "enter")
+    ledger = Ledger(read_entries(path, Step))
+    proposed = Category.INCORRECT_VALUE
+    assert ledger.category("savings", Kind.TRUTH, proposed) is Category.INCORRECT_CONTENT
+    assert ledger.decision("savings", 1) is None
+    press(path, "a", "u", "u")
+    assert Ledger(read_entries(path, Step)).category("savings", Kind.TRUTH, proposed) is proposed
+
+
+def test_arrows_and_letters_move(path: Path) -> None:
+    """Moving decides nothing and stops at the ends."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        for key, shown in (
+            ("k", "1 of 4"),
+            ("j", "2 of 4"),
+            ("right", "3 of 4"),
+            ("left", "2 of 4"),
+            ("j", "3 of 4"),
+            ("j", "4 of 4"),
+            ("j", "4 of 4"),
+        ):
+            await pilot.press(key)
+            assert shown in text_of(pilot, "place")
+        await pilot.press("question_mark")
+        assert "Help" in str(pilot.app.screen.query_one(".dialog").border_title)
+
+    play(path, script)
+    assert steps(path) == []
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_all_that_a_decision_needs_is_on_one_screen(path: Path, size: tuple[int, int]) -> None:
+    """What was said last, the tool, both truths and the explanation are seen at once."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "The savings one, please." in text_of(pilot, "conversation")
+        assert "account* string" in text_of(pilot, "tools")
+        (changed,) = [s for s in text_of(pilot, "changes").splitlines() if "account" in s]
+        assert re.search(r"-     account: \[C-881\] .* \+     account: \[S-204\]", changed)
+        assert "incorrect parameter value" in text_of(pilot, "opinion")
+        assert "The user asks for the savings account" in text_of(pilot, "opinion")
+
+    play(path, script, size=size)
+
+
+def round_one(path: Path) -> None:
+    """Accept the first entry, edit the second's input, skip the third, decline the fourth."""
+
+    async def script(pilot: Pilot[None]) -> None:
+        await pilot.press("a")
+        await edit(pilot, "i", UTTERANCE)
+        await pilot.press("s", "d")
+
+    play(path, script)
+
+
+def test_round_two_shows_what_was_skipped_or_edited(path: Path) -> None:
+    """It shows entries as round 1 left them, and what it decides stands over round 1."""
+    round_one(path)
+
+    async def script(pilot: Pilot[None]) -> None:
+        assert "Round 2   1 of 2  ○ open  christmas" in text_of(pilot, "place")
+        assert "December 2023" in " ".join(text_of(pilot, "conversation").split())
+        assert "was not asked" in text_of(pilot, "opinion")
+        await pilot.press("d")
+        assert "unknown" in text_of(pilot, "place")
+        await edit(pilot, "e", "[]")
+        await pilot.press("u", "u", "u", "u")
+
+    play(path, script, round_=2)
+    taken_back = [step for step in read_entries(path, Step) if step.action is Action.UNDO]
+    assert [(step.id, step.round) for step in taken_back] == [("unknown", 2), ("christmas", 2)]
+    press(path, "d", "d", round_=2)
+    ledger = Ledger(read_entries(path, Step))
+    assert set(ledger.changes("christmas", 2)) == {Kind.INPUT}
+    assert set(ledger.changes("savings", 2)) == {Kind.TRUTH}
+    assert not ledger.changes("unknown", 2)
+
+
+def test_the_second_opinion_is_about_the_entry_as_it_was_left(path: Path) -> None:
+    """An opinion on what round 1 made of an entry is shown in round 2, and not in round 1."""
+    round_one(path)
+    ledger = Ledger(read_entries(path, Step))
+    revised = ledger.revised(CHRISTMAS, 1)
+    again = (*FINDINGS, finding(revised, '{"verdict": "right", "explanation": "So."}', 2))
+    second = list(entries(ROWS, ROWS_FILE, again, ledger, 2))
+    assert [(e.id, e.opinion and e.opinion.is_flagged) for e in second] == [
+        ("christmas", False),
+        ("unknown", True),
+    ]
+    first = list(entries(ROWS, ROWS_FILE, again, ledger, 1))
+    assert [e.id for e in first] == ["savings", "christmas", "unknown", "garbled"]
+
+
+def test_decisions_on_another_row_are_refused(path: Path) -> None:
+    """A file that changed after it was reviewed, or verified, is an error that says what to do."""
+    press(path, "a")
+    ledger = Ledger(read_entries(path, Step))
+    changed = SAVINGS._replace(expected=CHRISTMAS.expected)
+    with pytest.raises(DataError, match="savings has changed since it was reviewed"):
+        list(entries([changed, *ROWS[1:]], ROWS_FILE, FINDINGS, ledger, 1))
+    with pytest.raises(DataError, match="1 rows are not as they were verified, as savings"):
+        list(entries([changed, *ROWS[1:]], ROWS_FILE, FINDINGS, Ledger([]), 1))
+    newer = (*FINDINGS, finding(changed, VERDICTS["right"]))
+    found = list(entries([changed, *ROWS[1:]], ROWS_FILE, newer, Ledger([]), 1))
+    assert [e.id for e in found] == ["christmas", "unknown", "garbled"]

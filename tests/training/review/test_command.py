@@ -1,0 +1,200 @@
+"""`switchcraft-train review` from flags to rows that are corrected."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.training.review.cases import CHRISTMAS, FINDINGS, ROWS, SAVINGS, UTTERANCE, written
+from training.cli import main
+from training.datasets.corrections import Category, Kind, apply, utterance_of
+from training.datasets.rows import read_rows, write_rows
+from training.records import Judged
+from training.review.decisions import Ledger, Step
+from training.review.findings import Finding
+from training.review.journal import Journal, read_entries
+from training.review.session import Session, entries
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Write the benchmark and what a verifier found in it."""
+    with Journal(tmp_path / "review" / "findings.jsonl", Finding) as journal:
+        for found in FINDINGS:
+            journal.append(found)
+    return written(tmp_path)
+
+
+def session(rows: Path, journal: Journal[Step], round_: int) -> Session:
+    """Return a reviewer's round over the benchmark."""
+    ledger = Ledger(journal.entries)
+    found = entries(read_rows(rows), rows, FINDINGS, ledger, round_)
+    return Session(tuple(found), journal, "ann", round_)
+
+
+def decide(rows: Path) -> None:
+    """Decide on everything in both rounds."""
+    with Journal(rows.parent / "review" / "decisions.jsonl", Step) as journal:
+        first = session(rows, journal, 1)
+        first.categorize(Category.LOGICAL)
+        first.accept()
+        first.accept()
+        first.skip()
+        first.decline()
+        second = session(rows, journal, 2)
+        assert [entry.id for entry in second.entries] == ["unknown"]
+        second.edit_truth(())
+
+
+def export(rows: Path) -> int:
+    """Run the command that writes the patch."""
+    return main(["review", "export", str(rows), "--out", str(rows.parent / "review")])
+
+
+def test_decisions_become_a_patch_that_corrects_the_rows(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was accepted and edited is applied, what was declined is not, and both are counted."""
+    decide(rows)
+    assert export(rows) == 0
+    patch = rows.parent / "review" / "patch.jsonl"
+    corrected = {judged.example.id: judged for judged in apply(read_rows(rows), patch)}
+    assert corrected["savings"].expected.calls[0].arguments == {"account": ("S-204",)}
+    assert utterance_of(corrected["christmas"].example) == UTTERANCE
+    assert corrected["christmas"].expected == CHRISTMAS.expected
+    assert corrected["unknown"].expected.calls == ()
+    same = {"right", "spelling", "garbled"}
+    assert {j.example.id for j in ROWS if corrected[j.example.id] == j} == same
+    lines = [json.loads(line) for line in patch.read_text().splitlines()]
+    assert [(x["id"], x["kind"], x["category"], x["round"], x["reviewer"]) for x in lines] == [
+        ("savings", "truth", "logical_or_state_tracking_error", 1, "ann"),
+        ("christmas", "input", "temporal_ambiguity", 1, "ann"),
+        ("unknown", "truth", "wrong_function", 2, "ann"),
+    ]
+    shown = capsys.readouterr().out
+    assert "6 entries verified, 4 flagged, 0 of them open in round 1" in shown
+    assert "3 corrections of 3 entries (50.0% of those verified)" in shown
+    assert "6000 + 600 tokens, cost unknown" in shown
+
+
+def test_the_table_counts_by_round_category_and_decision(
+    rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each decision is counted once, under the category that was chosen for it, in 80 columns."""
+    decide(rows)
+    export(rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    end = next(i for i, line in enumerate(lines) if "entries verified" in line)
+    table = [line.rsplit(maxsplit=5) for line in lines[2:end] if line.strip()]
+    assert [(row[0].strip(), *map(int, row[1:])) for row in table] == [
+        ("round 1", 2, 1, 1, 0, 2),
+        ("wrong function", 0, 0, 1, 0, 0),
+        ("incorrect parameter value", 0, 1, 0, 0, 0),
+        ("logical or state tracking error", 1, 0, 0, 0, 1),
+        ("temporal ambiguity", 1, 0, 0, 0, 1),
+        ("round 2", 0, 0, 0, 1, 1),
+        ("wrong function", 0, 0, 0, 1, 1),
+        ("both rounds", 2, 1, 1, 1, 3),
+        ("wrong function", 0, 0, 1, 1, 1),
+        ("incorrect parameter value", 0, 1, 0, 0, 0),
+        ("logical or state tracking error", 1, 0, 0, 0, 1),
+        ("temporal ambiguity", 1, 0, 0, 0, 1),
+    ]
+
+
+def test_an_edit_back_to_the_original_corrects_nothing(rows: Path) -> None:
+    """Round 2 may restore what round 1 edited; no correction is left of it."""
+    with Journal(rows.parent / "review" / "decisions.jsonl", Step) as journal:
+        session(rows, journal, 1).edit_truth(())
+        second = session(rows, journal, 2)
+        assert second.current.judged.expected.calls == ()
+        suggestion = FINDINGS[0].opinion.change
+        assert suggestion is not None
+        assert suggestion.expected is not None
+        original = suggestion.expected[0].model_copy(update={"arguments": {"account": ["C-881"]}})
+        second.edit_truth((original,))
+    assert export(rows) == 0
+    assert (rows.parent / "review" / "patch.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("kept", "problem"),
+    [
+        (ROWS[1:], "1 reviewed rows are not in this file, as savings"),
+        (
+            (SAVINGS._replace(expected=CHRISTMAS.expected), *ROWS[1:]),
+            "savings has changed since it was reviewed",
+        ),
+    ],
+)
+def test_rows_that_are_not_those_reviewed_are_refused(
+    rows: Path, kept: tuple[Judged, ...], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reviewed row that is missing, or another one, is an error and no smaller patch."""
+    decide(rows)
+    write_rows(kept, rows)
+    assert export(rows) == 1
+    assert problem in capsys.readouterr().err
+    assert not (rows.parent / "review" / "patch.jsonl").exists()
+
+
+def test_deciding_needs_a_terminal(rows: Path) -> None:
+    """In a pipe the command says so instead of drawing into it."""
+    command = [sys.executable, "-m", "training.cli", "review", "decide", str(rows)]
+    options = ["--out", str(rows.parent / "review"), "--reviewer", "bea"]
+    result = subprocess.run(
+        [*command, *options], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    assert result.returncode == 1
+    assert b"needs a terminal" in result.stderr
+
+
+def test_without_findings_there_is_nothing_to_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message says what to run first."""
+    assert export(written(tmp_path)) == 1
+    assert "run `review verify` first" in capsys.readouterr().err
+
+
+def test_the_command_opens_in_a_terminal_and_saves(rows: Path) -> None:
+    """The command, in a terminal of 80 by 24, takes real keys and ends with `q`."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "training.cli", "review", "decide", str(rows)]
+    options = ["--out", str(rows.parent / "review"), "--reviewer", "bea"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(
+        [*command, *options], stdin=slave, stdout=slave, stderr=slave, env=environment
+    ) as process:
+        os.close(slave)
+        read_until(master, b"savings")
+        os.write(master, b"a")
+        read_until(master, b"1/4")
+        os.write(master, b"q")
+        read_until(master, None)
+        assert process.wait(20) == 0
+    os.close(master)
+    (step,) = read_entries(rows.parent / "review" / "decisions.jsonl", Step)
+    assert (step.id, step.reviewer, step.kind) == ("savings", "bea", Kind.TRUTH)
+
+
+def read_until(terminal: int, wanted: bytes | None) -> None:
+    """Read what is drawn until it holds some bytes, or until the terminal is closed."""
+    drawn, deadline = b"", time.monotonic() + 60
+    while wanted is None or wanted not in drawn:
+        assert time.monotonic() < deadline, drawn[-2000:]
+        if select.select([terminal], [], [], 1)[0]:
+            try:
+                drawn += os.read(terminal, 65536)
+            except OSError:  # Linux says so where the other end is closed
+                assert wanted is None, drawn[-2000:]
+                return

@@ -1,0 +1,97 @@
+"""The verifier's answers, judged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.training.review.cases import CHRISTMAS, GARBLED, SAVINGS, UTTERANCE, VERDICTS, corrected
+from training.datasets.corrections import Category, Kind
+from training.records import Judged
+from training.review.findings import judge
+
+
+def verdict(kind: str, **fields: object) -> str:
+    """Return a verifier's answer."""
+    return json.dumps({"verdict": kind, "explanation": "Because.", **fields})
+
+
+def test_a_correction_that_can_be_used_is_a_suggestion() -> None:
+    """A wrong truth comes with the calls that would be right, and with its category."""
+    opinion = judge(SAVINGS, VERDICTS["savings"])
+    assert opinion.is_flagged
+    assert (opinion.kind, opinion.category) == (Kind.TRUTH, Category.INCORRECT_VALUE)
+    assert opinion.change is not None
+    assert opinion.change.expected is not None
+    assert opinion.change.expected[0].arguments == {"account": ["S-204"]}
+    assert opinion.problem is None
+
+
+def test_an_ambiguous_input_comes_with_an_utterance() -> None:
+    """The truth stays, and what the user says changes."""
+    opinion = judge(CHRISTMAS, VERDICTS["christmas"])
+    assert (opinion.is_flagged, opinion.kind) == (True, Kind.INPUT)
+    assert opinion.change is not None
+    assert (opinion.change.utterance, opinion.change.expected) == (UTTERANCE, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        verdict("right"),
+        verdict("right", expected=corrected("S-204")),
+        verdict("wrong_truth", expected=corrected("C-881")),
+        verdict("wrong_truth", expected=corrected("c-881")),
+        "```json\n" + verdict("right") + "\n```",
+    ],
+)
+def test_what_changes_no_verdict_is_no_flag(text: str) -> None:
+    """An entry is right where the verifier says so, or suggests what the checker takes for it."""
+    opinion = judge(SAVINGS, text)
+    assert (opinion.is_flagged, opinion.change, opinion.problem) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("judged", "text", "problem"),
+    [
+        (GARBLED, VERDICTS["garbled"], "cannot be read"),
+        (SAVINGS, None, "cannot be read"),
+        (SAVINGS, '{"verdict": "maybe"}', "cannot be read: verdict"),
+        (SAVINGS, verdict("wrong_truth"), "cannot be used: "),
+        (SAVINGS, verdict("wrong_truth", expected=[{"name": "get_balance"}]), "arguments: Field"),
+        (
+            SAVINGS,
+            verdict("wrong_truth", expected=corrected("S-204", "close_account")),
+            "no tool 'close_account' is offered",
+        ),
+        (
+            SAVINGS,
+            verdict(
+                "wrong_truth", expected=[{"name": "get_balance", "arguments": {"account": [4]}}]
+            ),
+            "4 is not of type 'string'",
+        ),
+        (CHRISTMAS, verdict("ambiguous_input"), "no other utterance"),
+        (
+            CHRISTMAS,
+            verdict("ambiguous_input", utterance=CHRISTMAS.example.query),
+            "no other utterance",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_a_flag_with_its_reason(
+    judged: Judged, text: str | None, problem: str
+) -> None:
+    """A person sees every doubt of the verifier, also one that came with no usable correction."""
+    opinion = judge(judged, text)
+    assert opinion.is_flagged
+    assert opinion.change is None
+    assert problem in str(opinion.problem)
+
+
+def test_an_unknown_category_becomes_the_most_frequent() -> None:
+    """A category is never a reason to lose a correction."""
+    text = verdict("wrong_truth", category="temporal_ambiguity", expected=corrected("S-204"))
+    opinion = judge(SAVINGS, text)
+    assert (opinion.category, opinion.problem) == (Category.INCORRECT_VALUE, None)

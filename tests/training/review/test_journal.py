@@ -1,0 +1,77 @@
+"""Journals: what was written stays, whatever ends the writer."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from router_service.core.errors import ConfigError, DataError
+from training.review.journal import Journal, read_entries
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.training.review.test_journal import Note
+from training.review.journal import Journal
+with Journal(Path(sys.argv[1]), Note) as journal:
+    while True:
+        journal.append(Note(number=len(journal.entries) + 1, text="\\u2028é" * 500))
+        print(len(journal.entries), flush=True)
+"""
+
+
+class Note(BaseModel):
+    """Something to keep."""
+
+    number: int
+    text: str = ""
+
+
+def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+    """Five writers are killed by SIGKILL: all that they said was written is there, in order."""
+    path, counts = tmp_path / "notes.jsonl", [0]
+    for acknowledged in (1, 3, 40, 200, 7):
+        command = [sys.executable, "-c", WRITER, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            lines = [writer.stdout.readline() for _ in range(acknowledged)]
+            writer.send_signal(signal.SIGKILL)
+            lines += writer.stdout.readlines()
+        told = int([line for line in lines if line.endswith("\n")][-1])
+        numbers = [note.number for note in read_entries(path, Note)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert told <= len(numbers) <= told + 1
+        assert told > counts[-1]
+        counts.append(len(numbers))
+
+
+def test_a_line_cut_short_is_passed_over_and_written_over(tmp_path: Path) -> None:
+    """What a kill left without its end was never acknowledged, and spoils no later entry."""
+    path = tmp_path / "notes.jsonl"
+    path.write_bytes(b'{"number":1}\n{"numb')
+    assert [note.number for note in read_entries(path, Note)] == [1]
+    with Journal(path, Note) as journal:
+        journal.append(Note(number=2))
+    assert [note.number for note in read_entries(path, Note)] == [1, 2]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    """A whole line that does not parse is an error with file and line, never dropped."""
+    path = tmp_path / "notes.jsonl"
+    path.write_bytes(b'{"number":1}\n{"number":"x"}\n')
+    with pytest.raises(DataError, match=r"notes\.jsonl:2: number: "):
+        read_entries(path, Note)
+
+
+def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
+    """A second session is refused while the first is open, and welcome after."""
+    path = tmp_path / "notes.jsonl"
+    with Journal(path, Note), pytest.raises(ConfigError, match="another process"):
+        Journal(path, Note)
+    with Journal(path, Note) as journal:
+        assert journal.entries == []
