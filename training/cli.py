@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from router_service.core.errors import SwitchcraftError
-from training.review import command as review_command
 from training.checking import command as checking
+from training.comparison import command as comparison
+from training.datasets import command as datasets
+from training.review import command as review
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(stage=_run)
 
+    datasets.register(stages)
     checking.register(stages)
+    comparison.register(stages)
+    review.register(stages)
     return parser
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import keyword
+import operator
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,8 +21,8 @@ _NAME_THEN_JSON = re.compile(r"^([\w.]+)\n(\{.*\})$", re.DOTALL)
 WORDS: Final = frozenset({"text", "call_in_text"})
 """Problems of an answer that was meant as words."""
 
-_NO_CALL = "no_function"
-"""A name that some models call to say that no tool fits."""
+_NO_CALL = frozenset({"no_function", "out_of_domain"})
+"""Names that some models call to say that no tool fits."""
 
 _BEGINS_LIKE_A_CALL = re.compile(
     r"\s*(?:\[?[`'\"{(\[]*[\w.]+\(|[\[{]\s*[{'\"]|<tool_call|\[TOOL_CALLS\])"
@@ -30,7 +31,9 @@ _HOLDS_A_CALL = re.compile(r"\b[\w.]+\(\w+\s*=|<tool_call>|<functioncall>|\"argu
 _POSITIONAL = re.compile(r"\[?\s*[\w.]+\(\s*(?!\w+\s*=|[{)]).+\)\s*\]?", re.DOTALL)
 
 _NEW = re.compile(r"(?<=[(=,\s])new\s+(?=[A-Z])")
-_RESERVED = re.compile(rf"([(,]\s*(?:{'|'.join(keyword.kwlist)}))(?=\s*=(?!=))")
+_RESERVED = re.compile(
+    rf"((?:[(,]\s*(?:{'|'.join(keyword.kwlist)}))(?=\s*=(?!=))|(?<=\w)\.class\b)"
+)
 _UNRESERVED: Final = "__reserved"
 """What keeps `f(from='x')` from being a syntax error while it is read."""
 
@@ -76,15 +79,24 @@ def parse_text(raw: Json) -> ParsedAnswer:
         return parse_native(raw)
     if not raw.strip():
         return ParsedAnswer(None, "no_answer")
-    fences = _FENCE.findall(raw)
-    is_fenced = len(fences) == 1 or (fences and raw.lstrip().startswith("```"))
-    # Some models escape underscores as in Markdown.
-    text = (fences[0] if is_fenced else raw).strip("` \n\t").replace("\\_", "_")
-    for reader in _READERS:
-        calls = reader(text)
-        if calls is not None:
-            return ParsedAnswer(tuple(call for call in calls if call.name != _NO_CALL))
+    for text in _candidates(raw):
+        for reader in _READERS:
+            calls = reader(text)
+            if calls is not None:
+                return ParsedAnswer(tuple(call for call in calls if call.name not in _NO_CALL))
     return ParsedAnswer(None, _problem(raw.replace("\\_", "_")))
+
+
+def _candidates(raw: str) -> Iterator[str]:
+    """Yield what of a text may be its calls: all of it, or the one block that is fenced off."""
+    plain = raw.replace("\\_", "_")  # some models escape underscores as in Markdown
+    fences = _FENCE.findall(plain)
+    if not plain.lstrip().startswith("```"):
+        yield plain.strip("` \n\t")
+    if len(fences) == 1 or (fences and plain.lstrip().startswith("```")):
+        yield fences[0].strip("` \n\t")
+    else:
+        yield plain.strip("` \n\t")
 
 
 def _problem(text: str) -> str:
@@ -185,7 +197,7 @@ def _elements(statement: ast.stmt) -> list[ast.expr]:
 def _from_node(node: ast.expr) -> Iterator[Call]:
     if isinstance(node, ast.Dict):
         yield from _from_json(ast.literal_eval(node))
-    elif isinstance(node, ast.Call):
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
         yield Call(ast.unparse(node.func), _keywords(node))
     elif isinstance(node, ast.Tuple) and len(node.elts) == 2:  # ('f', {'a': 1})
         name, given = map(python_value, node.elts)
@@ -231,9 +243,9 @@ def _as_json(value: object) -> Json:
 
 
 def _composite(node: ast.expr) -> Json:
-    quotient = _quotient(node)
-    if quotient is not None:
-        return quotient
+    number = _arithmetic(node)
+    if number is not None:
+        return number
     if isinstance(node, ast.List | ast.Tuple):
         return [python_value(child) for child in node.elts]
     if isinstance(node, ast.Dict):
@@ -243,18 +255,37 @@ def _composite(node: ast.expr) -> Json:
             if key is not None
         }
     words = {"true": True, "false": False, "null": None}
-    text = ast.unparse(node)
+    text = ast.unparse(node).replace(_UNRESERVED, "")
     return words.get(text, text)
 
 
-def _quotient(node: ast.expr) -> float | None:
-    """Return the value of `1 / 6`, the one arithmetic that calls are written with."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def _arithmetic(node: ast.expr) -> float | None:
+    """Return the value of `3.5 / 100`: numbers under the four operations, None for all else."""
+    if isinstance(node, ast.Constant):
+        value = node.value
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        operand = _arithmetic(node.operand)
+        return None if operand is None else -operand
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATORS:
         return None
-    match node.left, node.right:
-        case ast.Constant(value=int(above)), ast.Constant(value=int(below)) if below:
-            return above / below
-    return None
+    left, right = _arithmetic(node.left), _arithmetic(node.right)
+    return None if left is None or right is None else _result(type(node.op), left, right)
+
+
+def _result(op: type[ast.operator], left: float, right: float) -> float | None:
+    try:
+        return _OPERATORS[op](left, right)
+    except (ZeroDivisionError, OverflowError):
+        return None
 
 
 def _from_json(value: Json) -> Iterator[Call]:
@@ -267,8 +298,10 @@ def _from_json(value: Json) -> Iterator[Call]:
     elif isinstance(value.get("tool_calls"), list):
         yield from _from_json(value["tool_calls"])
     elif isinstance(value.get("name"), str):
-        given: Json = next((value[key] for key in _ARGUMENT_KEYS if key in value), {})
-        yield Call(value["name"], _arguments(given))
+        key = next((key for key in _ARGUMENT_KEYS if key in value), None)
+        if key is None and len(value) > 1:
+            raise _NotACallError("not_a_call")
+        yield Call(value["name"], _arguments(value[key] if key else {}))
     elif isinstance(value.get("function"), dict):
         yield from _from_json(value["function"])
     else:

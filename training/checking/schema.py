@@ -205,7 +205,7 @@ class Schema:
             return None
         rest = {k: v for k, v in self._node.items() if k in {"items", "enum"}}
         rest["description"] = _FOREIGN_NOTE.sub("", self.description)
-        return self._child({**rest, "type": word.casefold() if _known(word) else "any"})
+        return self._child({**rest, "type": KINDS.get(word.casefold(), "any")})
 
     def takes(self, kind: Kind) -> bool:
         """Tell whether a value of this kind is allowed."""

@@ -57,8 +57,8 @@ def same_text(a: str, b: str) -> bool:
     """
     if a == b:
         return True
-    if canonical(a) != canonical(b):
-        return False
+    if canonical(a) != canonical(b) or (a.count('"') + b.count('"')) % 2:
+        return False  # a quote that is not closed is another command
     return a.count("_") == b.count("_") or any(map(_SPACE.search, (a.strip(), b.strip())))
 
 

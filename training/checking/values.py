@@ -16,7 +16,7 @@ from training.checking.strings import canonical, same_text
 from training.records import Json, OneOf
 
 _SCALARS = (str, int, float, bool)
-_NOTHING: Final = (None, "", [])
+_NOTHING: Final[tuple[Json, ...]] = (None, "", [])
 """Accepted values that say nothing of how deep an array is."""
 
 Alike = Callable[[str, str], bool]
@@ -70,9 +70,9 @@ class Comparer:
             return self.accepts(value, want.values, schema)
         if schema.branches:
             return any(self.equal(value, want, branch) for branch in schema.branches)
-        if schema.foreign is not None and isinstance(value, str):
-            want = parse_literal(want) if isinstance(want, str) else want
-            return self.equal(parse_literal(value), want, schema.foreign)
+        if schema.foreign is not None:
+            value, want = (parse_literal(v) if isinstance(v, str) else v for v in (value, want))
+            return self.equal(value, want, schema.foreign)
         if isinstance(want, list | tuple):
             return isinstance(value, list | tuple) and self._equal_lists(value, want, schema)
         if isinstance(want, dict):
@@ -240,7 +240,7 @@ def _is_number(value: Json) -> bool:
 
 
 def _equal_numbers(a: float, b: float) -> bool:
-    """Compare numbers exactly, but for what a computed fraction leaves behind its 15th digit.
+    """Compare numbers exactly, but for the last bit of a computed one, and its rounding.
 
     `1 / 3` computed is also 0.333333333: the rounding to nine digits or more of a fraction that
     does not end.
@@ -250,7 +250,7 @@ def _equal_numbers(a: float, b: float) -> bool:
     if isinstance(a, int) and isinstance(b, int):
         return False
     try:
-        if math.isclose(a, b, rel_tol=1e-15) or (math.isnan(a) and math.isnan(b)):
+        if math.nextafter(a, b) == b or (math.isnan(a) and math.isnan(b)):
             return True
     except OverflowError:  # an integer beyond any float
         return False

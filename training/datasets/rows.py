@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
 
+from router_service.core.errors import DataError
 from training.datasets.lines import OnFault, read_lines, refuse
 from training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
 
@@ -39,18 +41,37 @@ def decode(row: Mapping[str, Json]) -> Judged:
 
 
 def write_rows(rows: Iterable[Judged], path: Path) -> int:
-    """Write rows to a file; return how many there were."""
+    """Write rows to a file; return how many there were.
+
+    The file appears when all are written. Raises DataError where it cannot be, or where a row
+    has no JSON.
+    """
     count = 0
-    with path.open("wb") as file:
-        for judged in rows:
-            file.write(encode(judged) + b"\n")
-            count += 1
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            for judged in rows:
+                file.write(_line(judged, path))
+                count += 1
+        partial.replace(path)
+    except OSError as exc:
+        raise DataError(path, None, f"cannot be written: {exc}") from exc
+    finally:
+        with suppress(OSError):
+            partial.unlink()
     return count
 
 
 def read_rows(path: Path, on_fault: OnFault = refuse) -> Iterator[Judged]:
     """Stream a file of rows; raises DataError at the first that cannot be read."""
     return read_lines(path, decode, on_fault)
+
+
+def _line(judged: Judged, path: Path) -> bytes:
+    try:
+        return encode(judged) + b"\n"
+    except TypeError as exc:
+        raise DataError(path, None, f"{judged.example.id} has no JSON: {exc}") from exc
 
 
 def _call_to_json(call: ExpectedCall) -> Mapping[str, Json]:

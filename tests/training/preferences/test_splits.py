@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +20,35 @@ def example(i: int, category: str, query: str, *tools: str) -> Example:
         "tools": [{"type": "function", "function": {"name": name}} for name in tools],
     }
     return Example(f"{category}_{i}", category, request)
+
+
+def turn(i: int, conversation: str, *said: str, dataset: str = "d") -> Example:
+    """Return a turn of a conversation, whose messages say this, users and assistants in turn."""
+    messages = [
+        {"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(said)
+    ]
+    request = {"messages": messages, "tools": []}
+    return Example(f"{dataset}_{i}", "a", request, dataset, conversation)
+
+
+def called(name: str, value: int) -> Example:
+    """Return a turn after a call to which an interface gave this name."""
+    function = {"name": "f", "arguments": f'{{"a": {value}}}'}
+    made = {"id": name, "type": "function", "function": function}
+    messages: list[Any] = [
+        {"role": "user", "content": "Do."},
+        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": name, "content": "Done."},
+    ]
+    return Example(name, "a", {"messages": messages, "tools": []})
+
+
+def together(corpus: Sequence[Example], *members: int) -> bool:
+    """Tell whether some examples are in one part, whatever the seed."""
+    return all(
+        any(set(members) <= set(part) for part in split_examples(corpus, seed).parts())
+        for seed in range(20)
+    )
 
 
 CORPUS = [example(i, "easy", f"query {i}", "f") for i in range(100)] + [
@@ -52,6 +85,68 @@ def test_equal_queries_with_equal_tools_are_kept_once() -> None:
         example(2, "a", "Book a table", "g"),
     ]
     assert unique(corpus) == [0, 2]
+
+
+def test_tools_are_compared_in_full() -> None:
+    """Tools of one name with other parameters make another row; the order of keys does not."""
+    corpus = [example(i, "a", "Book", "f") for i in range(3)]
+    schemas = [{"type": "object", "title": "x"}, {"title": "x", "type": "object"}, {"title": "y"}]
+    for row, schema in zip(corpus, schemas, strict=True):
+        row.request["tools"][0]["function"]["parameters"] = schema
+    assert unique(corpus) == [0, 2]
+
+
+def test_the_query_of_a_turn_is_its_whole_conversation() -> None:
+    """Turns that end in the same words are other queries where they began with others."""
+    corpus = [
+        turn(0, "x", "Hello", "Yes?", "Go"),
+        turn(1, "y", "Good day", "Yes?", "Go"),
+        turn(2, "z", "Hello ", "yes?", "go"),
+    ]
+    assert unique(corpus) == [0, 1]
+
+
+def test_calls_are_part_of_a_query_and_their_names_are_not() -> None:
+    """An earlier call with another argument makes another query, one with another id does not."""
+    assert unique([called("call_1", 1), called("call_2", 1), called("call_3", 2)]) == [0, 2]
+
+
+def test_duplicates_are_those_of_one_dataset() -> None:
+    """The same row of two datasets is kept in both, and in one part of the split."""
+    corpus = [turn(0, "", "Hi"), turn(1, "", "Hi", dataset="e")]
+    others = [turn(i, "", f"Query {i}") for i in range(2, 40)]
+    assert unique(corpus) == [0, 1]
+    assert together(corpus + others, 0, 1)
+
+
+def test_turns_of_a_conversation_are_never_parted() -> None:
+    """Nor are those of two that share a query, from wherever they come."""
+    corpus = [
+        turn(0, "x", "A"),
+        turn(1, "y", "B"),
+        turn(2, "x", "A", "Yes?", "C"),
+        turn(3, "y", "A", "Yes?", "C", dataset="e"),
+        turn(4, "y", "D", dataset="e"),
+        *(turn(i, f"other {i}", f"Query {i}") for i in range(5, 60)),
+    ]
+    assert together(corpus, 0, 2, 3, 4)
+    assert not together(corpus, 0, 1)
+
+
+def test_each_category_of_each_dataset_is_split_on_its_own() -> None:
+    """Two datasets with a category of one name each give a tenth of it to validation."""
+    corpus = [turn(i, "", f"{d} {i}", dataset=d) for d in ("d", "e") for i in range(30)]
+    validation = split_examples(corpus, seed=1).validation
+    assert sorted(corpus[i].dataset for i in validation) == ["d"] * 3 + ["e"] * 3
+
+
+def test_150_000_rows_are_split_in_seconds() -> None:
+    """The paper's corpus takes less than ten seconds of the processor's time."""
+    corpus = [turn(i, f"c{i // 3}", f"Query {i}") for i in range(150_000)]
+    start = time.process_time()
+    split = split_examples(corpus, seed=1)
+    assert time.process_time() - start < 10
+    assert split.sizes() == {"train": 120_000, "validation": 15_000, "test": 15_000}
 
 
 @given(

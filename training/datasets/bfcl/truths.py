@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from training.checking.parsing import python_value
 from training.records import Expected, ExpectedCall, Json, OneOf
 
-_SYMMETRIC = frozenset({"math_gcd", "math_lcm"})
+_SYMMETRIC = frozenset({"math_gcd", "math_lcm", "add_binary_numbers"})
 """Executable functions whose two arguments may change places: execution cannot tell them apart."""
 
 _MENDED_PARAMETERS: Mapping[tuple[str, str], str | None] = {

@@ -1,0 +1,191 @@
+"""ConFETTI's files: a line a turn, and the accepted calls beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import DataError
+from tests.training.datasets.published import calls_of, read, said
+from training.datasets import confetti
+from training.records import Json
+
+FUNCTIONS = [
+    {
+        "name": "BookFlight_search_flights",
+        "description": "Search a flight.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "departure_airport": {"type": "string", "title": "departure_airport"},
+                "stops": {"type": "integer", "title": "stops"},
+            },
+            "required": ["departure_airport"],
+        },
+    }
+]
+TRUTH = [{"BookFlight_search_flights": {"departure_airport": ["SAN"], "stops": [0, ""]}}]
+ASK = {"role": "user", "content": "A flight from San Diego.", "content_type": "text"}
+DIALOGUE = "0b28ca41-0000-4000-8000-b2b0f4097e5d"
+
+
+def turn(number: int, *question: Json, dialogue: str = f"{DIALOGUE}_0") -> dict[str, Json]:
+    """Return a line of the file of turns."""
+    return {
+        "id": f"conversationsclean_{number}",
+        "dialog_id": dialogue,
+        "question": list(question),
+        "function": FUNCTIONS,
+    }
+
+
+def write(root: Path, *turns: Json, truth: Json = TRUTH) -> Path:
+    """Write the files of the dataset's repository, with one truth for every turn."""
+    data = root / "data"
+    (data / "possible_answer").mkdir(parents=True)
+    truths = [{"id": line["id"], "ground_truth": truth} for line in turns]
+    (data / confetti.FILE).write_text("\n".join(map(json.dumps, turns)))
+    (data / "possible_answer" / confetti.FILE).write_text("\n".join(map(json.dumps, truths)))
+    return root
+
+
+def test_a_line_is_a_turn_with_the_accepted_calls_beside_it(tmp_path: Path) -> None:
+    """Repository, folder and file give the same rows; a dialogue's turns are one conversation's."""
+    root = write(tmp_path, turn(0, ASK), turn(1, ASK, dialogue=f"{DIALOGUE}_1"))
+    rows, faults = read(confetti.read_source, root)
+    assert faults == []
+    first, second = rows
+    assert first.example.id == "conversationsclean_0"
+    assert (first.example.dataset, first.example.category) == ("confetti", "conversations")
+    assert first.example.conversation == second.example.conversation == DIALOGUE
+    assert said(first) == ["user: A flight from San Diego."]
+    assert first.example.request["tools"] == [{"type": "function", "function": FUNCTIONS[0]}]
+    [call] = first.expected.calls
+    assert (call.name, call.optional) == ("BookFlight_search_flights", frozenset({"stops"}))
+    assert calls_of(first) == [
+        ("BookFlight_search_flights", {"departure_airport": "SAN", "stops": 0})
+    ]
+    for path in (root / "data", root / "data" / confetti.FILE):
+        assert read(confetti.read_source, path) == (rows, [])
+
+
+SPOKEN = [
+    {"role": "assistant", "content": "From where?", "content_type": "text"},
+    {"role": "user", "content": "San Diego.", "content_type": "text"},
+]
+ARGUMENTS = {"departure_airport": "SAN"}
+OPENAI = [
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "x",
+                "type": "function",
+                "function": {
+                    "name": "BookFlight.search_flights",
+                    "arguments": json.dumps(ARGUMENTS),
+                },
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "x", "content": "none"},
+]
+CONVERSE = [
+    {
+        "role": "assistant",
+        "content": [
+            {"toolUse": {"toolUseId": "x", "name": "BookFlight_search_flights", "input": ARGUMENTS}}
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"toolResult": {"toolUseId": "x", "content": [{"text": "none"}]}},
+        ],
+    },
+]
+
+
+@pytest.mark.parametrize("called", [OPENAI, CONVERSE])
+def test_earlier_turns_come_before_the_question(called: list[Json], tmp_path: Path) -> None:
+    """Words, calls and results become OpenAI's messages, whichever of the two ways they have."""
+    last = {"role": "user", "content": [{"text": "Look again."}]}
+    root = write(tmp_path, turn(0, ASK, *SPOKEN, *called, last))
+    [judged], faults = read(confetti.read_source, root)
+    assert faults == []
+    assert said(judged) == [
+        "user: A flight from San Diego.",
+        "assistant: From where?",
+        "user: San Diego.",
+        'assistant: BookFlight_search_flights({"departure_airport":"SAN"})',
+        "tool: none",
+        "user: Look again.",
+    ]
+
+
+def test_a_result_in_json_is_its_text(tmp_path: Path) -> None:
+    """Converse's results may be objects."""
+    result = {"toolResult": {"toolUseId": "x", "content": [{"json": {"flights": []}}]}}
+    root = write(tmp_path, turn(0, ASK, CONVERSE[0], {"role": "user", "content": [result]}))
+    [judged], _ = read(confetti.read_source, root)
+    assert said(judged)[-1] == 'tool: {"flights":[]}'
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        ([{**ASK, "content_type": "tool_use"}], "content of the type 'tool_use' is not known"),
+        ([{**ASK, "role": "api"}], "'api' is nobody who speaks"),
+        ([ASK, OPENAI[1]], "a result answers no call"),
+        ([ASK, OPENAI[0], ASK], "1 calls were never answered"),
+        ([{"role": "user", "content": [{"image": {}}]}], "a block of ['image'] is not known"),
+    ],
+)
+def test_a_conversation_in_another_layout_is_a_fault(
+    question: list[Json], reason: str, tmp_path: Path
+) -> None:
+    """The fault has the number of its line, and the turns around it are read."""
+    root = write(tmp_path, turn(0, ASK), turn(1, *question), turn(2, ASK))
+    rows, [fault] = read(confetti.read_source, root)
+    assert [judged.example.id[-1] for judged in rows] == ["0", "2"]
+    assert fault.startswith("2: ValueError: ")
+    assert reason in fault
+
+
+@pytest.mark.parametrize(
+    ("truth", "reason"),
+    [
+        ([{"search": {}}], "calls 'search'"),
+        ([{"BookFlight_search_flights": {"to": ["X"]}}], "does not take ['to']"),
+        (None, "not an accepted answer"),
+    ],
+)
+def test_an_accepted_answer_that_is_none_is_a_fault(
+    truth: Json, reason: str, tmp_path: Path
+) -> None:
+    """A turn whose truth calls what is not offered cannot be judged."""
+    rows, [fault] = read(confetti.read_source, write(tmp_path, turn(0, ASK), truth=truth))
+    assert rows == []
+    assert reason in fault
+
+
+def test_a_turn_without_an_accepted_answer_is_a_fault(tmp_path: Path) -> None:
+    """Its id is named."""
+    root = write(tmp_path, turn(0, ASK))
+    with (root / "data" / confetti.FILE).open("a") as file:
+        file.write("\n" + json.dumps(turn(7, ASK)))
+    _, [fault] = read(confetti.read_source, root)
+    assert fault == "2: ValueError: there is no accepted answer to 'conversationsclean_7'"
+
+
+def test_a_folder_without_the_accepted_answers_is_an_error(tmp_path: Path) -> None:
+    """The file that is missing is named."""
+    root = write(tmp_path, turn(0, ASK))
+    (root / "data" / "possible_answer" / confetti.FILE).unlink()
+    with pytest.raises(
+        DataError, match=r"possible_answer/BFCL_v2_conversationsclean\.json: cannot"
+    ):
+        read(confetti.read_source, root)

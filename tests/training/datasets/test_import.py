@@ -1,0 +1,187 @@
+"""`switchcraft-train import`: rows, quarantine, corrections and the report of counts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.cli import main
+from training.datasets import xlam
+from training.datasets.corrections import row_sha256
+from training.datasets.rows import read_rows
+from training.records import Json
+
+MIB = 1024 * 1024
+PEAK = (
+    "import resource, subprocess, sys\n"
+    "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+)
+"""Prints the peak memory of a command in KiB, from a process too small to be that peak itself."""
+
+TOOLS = json.dumps([{"name": "f", "description": "F.", "parameters": {"a": {"type": "int"}}}])
+
+
+def xlam_row(i: int, query: str, value: object = 1) -> dict[str, object]:
+    """Return a row as xLAM publishes it."""
+    answers = json.dumps([{"name": "f", "arguments": {"a": value}}])
+    return {"id": i, "query": query, "tools": TOOLS, "answers": answers}
+
+
+def write_xlam(folder: Path, *rows: object) -> Path:
+    """Write rows as xLAM's file and return its path."""
+    path = folder / "xlam_function_calling_60k.json"
+    path.write_text(json.dumps(rows, indent=1))
+    return path
+
+
+def load(path: Path) -> Json:
+    """Return what a JSON file holds."""
+    return json.loads(path.read_bytes())
+
+
+def test_an_import_writes_rows_and_reports_what_a_split_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows come out in order without duplicates; the printed and the written counts agree."""
+    rows = [xlam_row(i, f"Query {i}") for i in range(100)]
+    write_xlam(tmp_path, *rows, xlam_row(100, " query  7 "))
+    out, report = tmp_path / "rows.jsonl", tmp_path / "report.json"
+    command = ["import", "xlam", str(tmp_path), "--out", str(out), "--report", str(report)]
+
+    assert main(command) == 0
+
+    assert [j.example.id for j in read_rows(out)] == [f"xlam_{i}" for i in range(100)]
+    counts = {"read": 101, "duplicates": 1, "train": 80, "validation": 10, "test": 10}
+    stratum = {"dataset": "xlam", "category": "function_calling_60k", **counts}
+    assert load(report) == {
+        "source": "xlam",
+        "path": str(tmp_path),
+        "seed": 1,
+        "read": 101,
+        "quarantined": 0,
+        "duplicates": 1,
+        "strata": [stratum],
+    }
+    printed = capsys.readouterr().out
+    assert "101 rows read, 0 quarantined, 1 duplicates" in printed
+    assert printed.split()[-7:] == ["xlam", "function_calling_60k", "101", "1", "80", "10", "10"]
+
+
+def test_a_bad_row_stops_the_import_and_leaves_no_rows_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names file, row and reason, the status is 1, and there is no half-written file."""
+    path = write_xlam(tmp_path, xlam_row(0, "a"), {**xlam_row(1, "b"), "answers": "[oops"})
+    out = tmp_path / "rows.jsonl"
+
+    assert main(["import", "xlam", str(path), "--out", str(out)]) == 1
+
+    error = capsys.readouterr().err
+    assert f"{path}:2: row 2 of the array: JSONDecodeError: Expecting value" in error
+    assert sorted(tmp_path.iterdir()) == [path]
+
+
+def test_with_a_quarantine_bad_rows_are_set_aside_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The import goes on; each bad row is in the file with where, why and what it was."""
+    bad = xlam_row(1, "b") | {"tools": '[{"name": "g", "description": "", "parameters": {}}]'}
+    path = write_xlam(tmp_path, xlam_row(0, "a"), bad, xlam_row(2, "c"), "no object")
+    out, aside = tmp_path / "rows.jsonl", tmp_path / "bad.jsonl"
+    aside.write_text('{"from": "an import before"}\n')
+
+    command = ["import", "xlam", str(path), "--out", str(out), "--quarantine", str(aside)]
+    assert main(command) == 0
+
+    assert [j.example.query for j in read_rows(out)] == ["a", "c"]
+    before, first, second = map(json.loads, aside.read_text().splitlines())
+    assert before == {"from": "an import before"}
+    assert (first["file"], first["line"], json.loads(first["row"])) == (str(path), 2, bad)
+    assert first["reason"] == (
+        "row 2 of the array: ValueError: the truth calls 'f', which is not offered"
+    )
+    assert (second["line"], second["row"]) == (4, '"no object"')
+    assert "2 rows read, 2 quarantined" in capsys.readouterr().out
+
+
+def test_corrections_are_applied_to_what_was_reviewed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A patch changes the row that it names, and stops the import of any other."""
+    path, out, patch = (tmp_path / name for name in ("x.json", "rows.jsonl", "patch.jsonl"))
+    path.write_text(json.dumps([xlam_row(0, "a"), xlam_row(1, "b")]))
+    reviewed = next(xlam.read_source(path))
+    correction = {"kind": "input", "category": "other_ambiguity", "utterance": "in 2024"}
+    row = {"id": "xlam_0", "dataset": "xlam", "row_sha256": row_sha256(reviewed)}
+    patch.write_text(json.dumps(correction | row | {"explanation": "", "reviewer": "", "round": 1}))
+    command = ["import", "xlam", str(path), "--out", str(out), "--corrections", str(patch)]
+
+    assert main(command) == 0
+    assert [judged.example.query for judged in read_rows(out)] == ["in 2024", "b"]
+
+    path.write_text(json.dumps([xlam_row(0, "c")]))
+    assert main(command) == 1
+    assert "xlam_0 is not the row that was reviewed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "problem"),
+    [
+        ("xlam", None, "cannot be read: [Errno 2]"),
+        ("xlam", "[]", "holds no row of xlam"),
+        ("glaive", "", "holds no row of glaive"),
+        ("xlam", '[{"id": 0}, ', "row 1 of the array: KeyError: 'tools'"),
+        ("hermes", "[]", "is none of func-calling-singleturn.json"),
+        ("confetti", None, "holds no data/BFCL_v2_conversationsclean.json"),
+    ],
+)
+def test_a_file_that_is_missing_or_empty_is_an_error(
+    source: str,
+    content: str | None,
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command says which file it is and what is wrong with it, and its status is 1."""
+    path = tmp_path / "data.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["import", source, str(path)]) == 1
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert problem in error
+
+
+@pytest.mark.parametrize("option", ["--out", "--report", "--quarantine"])
+def test_a_file_that_cannot_be_written_is_an_error(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each output's folder must be there; the error names the file."""
+    path, missing = write_xlam(tmp_path, xlam_row(0, "a")), tmp_path / "none" / "file"
+    assert main(["import", "xlam", str(path), option, str(missing)]) == 1
+    assert f"{missing}: cannot be written" in capsys.readouterr().err
+
+
+def test_a_million_rows_take_less_than_a_gibibyte(tmp_path: Path) -> None:
+    """The whole import of an array of a million rows stays within 1 GiB of memory."""
+    rows = 1_000_000
+    path = tmp_path / "xlam_function_calling_60k.json"
+    head, tail = json.dumps(xlam_row(-1, "?"))[1:].split('"id": -1, "query": "?"')
+    with path.open("w") as file:
+        file.write("[")
+        for i in range(rows):
+            file.write(f'{"," if i else ""}\n{{{head}"id": {i}, "query": "Query {i}"{tail}')
+        file.write("]")
+    report, out = tmp_path / "report.json", tmp_path / "rows.jsonl"
+    importing = [sys.executable, "-m", "training.cli", "import", "xlam", str(path)]
+    command = [sys.executable, "-c", PEAK, *importing, "--report", str(report), "--out", str(out)]
+
+    peak_kib = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert load(report)["read"] == rows
+    assert peak_kib * 1024 < 1024 * MIB

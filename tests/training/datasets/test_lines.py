@@ -1,0 +1,88 @@
+"""Rows of a file: JSON lines and arrays, with every fault accounted for."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import DataError
+from training.datasets.lines import read_array
+from training.records import Json
+
+Faults = list[tuple[int | None, str, bytes]]
+
+
+def a_of(row: Json) -> int:
+    """Return a row's `a`."""
+    return int(row["a"])
+
+
+def read(path: Path) -> tuple[list[int], Faults]:
+    """Return the rows of a file, and the faults beside them."""
+    faults: Faults = []
+    rows = list(read_array(path, a_of, lambda e, raw: faults.append((e.line, e.problem, raw))))
+    return rows, faults
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"a": 1}, {"a": 2}]', '\n [\n{"a": 1}\n,{"a": 2}]\n', '{"a": 1}\n\n{"a": 2}\n']
+)
+def test_arrays_and_json_lines_are_read_alike(text: str, tmp_path: Path) -> None:
+    """It is the first character of the file that tells the one from the other."""
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    assert read(path) == ([1, 2], [])
+
+
+def test_a_compressed_array_is_read(tmp_path: Path) -> None:
+    """A name that ends in .gz is that of a compressed file."""
+    path = tmp_path / "rows.json.gz"
+    path.write_bytes(gzip.compress(b'[{"a": 1}]'))
+    assert read(path) == ([1], [])
+
+
+def test_a_fault_in_an_array_has_the_number_of_its_row(tmp_path: Path) -> None:
+    """The rows around a bad one are read, and it is reported with number, reason and text."""
+    path = tmp_path / "rows.json"
+    path.write_text('[\n\n{"a": 1},\n{"b": 2.5},\n"c",\n{"a": 4}]')
+    assert read(path) == (
+        [1, 4],
+        [
+            (2, "row 2 of the array: KeyError: 'a'", b'{"b":2.5}'),
+            (
+                3,
+                "row 3 of the array: TypeError: string indices must be integers, not 'str'",
+                b'"c"',
+            ),
+        ],
+    )
+
+
+def test_a_fault_in_json_lines_has_the_number_of_its_line(tmp_path: Path) -> None:
+    """Blank lines are counted and are no rows."""
+    path = tmp_path / "rows.json"
+    path.write_text('{"a": 1}\n\n{"a": \n{"a": 4}\n')
+    rows, [(line, reason, raw)] = read(path)
+    assert (rows, line, raw) == ([1, 4], 3, b'{"a": \n')
+    assert reason.startswith("JSONDecodeError: ")
+
+
+@pytest.mark.parametrize("rest", ["", ', {"a"', ', {"a": 2} {"a": 3}]', ", oops]"])
+def test_an_array_that_stops_being_json_ends_the_reading(rest: str, tmp_path: Path) -> None:
+    """What comes after cannot be told apart into rows, so that it cannot be set aside either."""
+    path = tmp_path / "rows.json"
+    path.write_text('[{"a": 1}' + rest)
+    with pytest.raises(DataError, match=r"is not JSON from row [123] or soon after"):
+        read(path)
+
+
+def test_a_damaged_compressed_file_is_reported(tmp_path: Path) -> None:
+    """The error names the file."""
+    path = tmp_path / "rows.json.gz"
+    whole = gzip.compress(b'[{"a": 1}]' + b" " * 1000)
+    for damaged in (whole[:20], whole[:15] + b"\xff" * 20, b"no gzip"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="cannot be read: "):
+            read(path)

@@ -1,0 +1,75 @@
+"""Python's type words as JSON Schema."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.datasets.python_types import read_type
+from training.records import Json
+
+INTEGERS = {"type": "array", "items": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("word", "schema"),
+    [
+        ("str", {"type": "string"}),
+        ("int", {"type": "integer"}),
+        ("float", {"type": "number"}),
+        ("bool", {"type": "boolean"}),
+        ("list", {"type": "array"}),
+        ("List", {"type": "array"}),
+        ("dict", {"type": "object"}),
+        ("Any", {}),
+        ("Callable", {"type": "string"}),
+        ("Callable[[float], float]", {"type": "string"}),
+        ("List[int]", INTEGERS),
+        ("typing.List[int]", INTEGERS),
+        ("List[List[int]]", {"type": "array", "items": INTEGERS}),
+        (
+            "List[Dict[str, Any]]",
+            {"type": "array", "items": {"type": "object", "additionalProperties": {}}},
+        ),
+        ("Dict[str, List[int]]", {"type": "object", "additionalProperties": INTEGERS}),
+        ("Set[int]", {**INTEGERS, "uniqueItems": True}),
+        ("set", {"type": "array", "uniqueItems": True}),
+        ("Tuple[int, int]", {**INTEGERS, "minItems": 2, "maxItems": 2}),
+        ("Tuple[int, ...]", INTEGERS),
+        ("tuple", {"type": "array"}),
+        ("Union[int, float]", {"type": ["integer", "number"]}),
+        ("List[Union[int, str]]", {"type": "array", "items": {"type": ["integer", "string"]}}),
+        ("Union[List[int], int]", {"anyOf": [INTEGERS, {"type": "integer"}]}),
+        ("Union[int, Any]", {}),
+        ("int | None", {"type": ["integer", "null"]}),
+        ("Literal['a', 'b']", {"enum": ["a", "b"]}),
+    ],
+)
+def test_a_type_word_says_what_a_value_may_be(word: str, schema: Json) -> None:
+    """Each word of Python's has its schema, and none of these may be left out."""
+    assert read_type(word) == (schema, False)
+
+
+@pytest.mark.parametrize(
+    ("word", "schema"),
+    [
+        ("str, optional", {"type": "string"}),
+        ("List[int], optional", INTEGERS),
+        (
+            "Dict[str, int], Optional",
+            {"type": "object", "additionalProperties": {"type": "integer"}},
+        ),
+        ("int, optional, default=10", {"type": "integer"}),
+        ("Optional[str]", {"type": ["string", "null"]}),
+        ("Optional[List[int]]", {"anyOf": [INTEGERS, {"type": "null"}]}),
+    ],
+)
+def test_a_type_word_says_what_may_be_left_out(word: str, schema: Json) -> None:
+    """`, optional` behind a type, and `Optional[...]` around it."""
+    assert read_type(word) == (schema, True)
+
+
+@pytest.mark.parametrize("word", ["", "strr", "List[", "List[int, str]", "Foo[int]", "int()", "3"])
+def test_other_words_are_refused(word: str) -> None:
+    """A parameter whose type is not known cannot be judged."""
+    with pytest.raises(ValueError, match="is no type"):
+        read_type(word)
