@@ -59,7 +59,7 @@ def test_verdicts_in_order_with_bad_lines_among_them() -> None:
         ("wrong_value", "calls[0].arguments.guests")
     ]
     assert rows[3]["error"]["path"] == "tools"
-    assert rows[4]["error"]["path"] == "tools.0"
+    assert rows[4]["error"]["path"] == "tools[0]"
     assert rows[5]["errors"][0]["code"] == "not_parsed"
     assert rows[6]["correct"]
     assert len(rows) == 7

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 
 from training.checking.matching import match_all
 from training.checking.schema import Schema
-from training.checking.tools import Toolbox
+from training.checking.tools import Toolbox, toolbox
 from training.checking.values import Alike, CheckError, Code, Comparer
 from training.records import Call, Expected, ExpectedCall, Json, OneOf
 
@@ -51,14 +51,14 @@ class _Matrix:
 
     def __init__(
         self,
-        toolbox: Toolbox,
+        tools: Toolbox,
         wanted: Sequence[ExpectedCall],
         calls: Sequence[Call],
         comparer: Comparer,
     ) -> None:
-        self._wanted = [_want(toolbox, call) for call in wanted]
+        self._wanted = [_want(tools, call) for call in wanted]
         self._calls = calls
-        self._names = [toolbox.name(call.name) for call in calls]
+        self._names = [tools.name(call.name) for call in calls]
         self._comparer = comparer
 
     def fits(self, want: int, call: int) -> bool:
@@ -97,11 +97,11 @@ class _Matrix:
         return dict(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
-def _want(toolbox: Toolbox, call: ExpectedCall) -> _Want:
+def _want(tools: Toolbox, call: ExpectedCall) -> _Want:
     accepted = {
         name: OneOf(values, name in call.optional) for name, values in call.arguments.items()
     }
-    return _Want(toolbox.name(call.name), accepted, toolbox.schema(call.name))
+    return _Want(tools.name(call.name), accepted, tools.schema(call.name))
 
 
 def check(
@@ -110,13 +110,20 @@ def check(
     calls: Sequence[Call] | None,
     alike: Alike | None = None,
 ) -> Verdict:
-    """Judge an answer's calls (None: it did not parse) to a request with these OpenAI tools.
+    """Judge an answer's calls (None: it holds none) to a request with these OpenAI tools.
 
     The score is the mean over calls of the share of right arguments, and at most 0.74 where
     anything is wrong. Parallel calls match in any order, as the best assignment; those that
     depend on one another in theirs. `alike` tells paraphrases; without it there are none.
     Raises SchemaError where a schema that matters cannot be interpreted.
     """
+    return check_calls(toolbox(tools), expected, calls, alike)
+
+
+def check_calls(
+    tools: Toolbox, expected: Expected, calls: Sequence[Call] | None, alike: Alike | None = None
+) -> Verdict:
+    """Judge as `check` does, by tools that were read before."""
     if expected.any_call or not expected.calls:
         return _judge_presence(expected, calls)
     if calls is None:
@@ -124,7 +131,7 @@ def check(
     if not calls:
         return Verdict(0.0, (_wrong_count(0, len(expected.calls)),))
     try:
-        return _judge_calls(Toolbox(tools), expected.calls, calls, Comparer(alike))
+        return _judge_calls(tools, expected.calls, calls, Comparer(alike))
     except RecursionError:
         error = CheckError(Code.TOO_DEEP, "calls", "nested too deeply to be compared")
         return Verdict(0.0, (error,))
@@ -141,9 +148,9 @@ def _judge_presence(expected: Expected, calls: Sequence[Call] | None) -> Verdict
 
 
 def _judge_calls(
-    toolbox: Toolbox, wanted: Sequence[ExpectedCall], calls: Sequence[Call], comparer: Comparer
+    tools: Toolbox, wanted: Sequence[ExpectedCall], calls: Sequence[Call], comparer: Comparer
 ) -> Verdict:
-    matrix = _Matrix(toolbox, wanted, calls, comparer)
+    matrix = _Matrix(tools, wanted, calls, comparer)
     has_order = any(want.after for want in wanted)
     if len(calls) == len(wanted) and not has_order and match_all(len(wanted), matrix.fits):
         return Verdict(1.0)

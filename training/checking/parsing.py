@@ -174,7 +174,7 @@ def _read_python(text: str) -> tuple[Call, ...] | None:
     legal = _RESERVED.sub(rf"\1{_UNRESERVED}", text.rstrip(" ;\n,"))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # a model's escapes are its own
+            warnings.simplefilter("ignore")  # a model's escapes are its own
             tree = ast.parse(legal, mode="exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -60,29 +60,28 @@ _ORDER_NOTE = re.compile(
 class Schema:
     """One node of a schema. Raises SchemaError where a part that is read cannot be interpreted."""
 
-    def __init__(self, node: Json, root: Mapping[str, Json] | None = None) -> None:
-        if node is True:
-            node = {}
-        if not isinstance(node, dict):
-            raise SchemaError(f"a schema is an object, not {str(node)[:80]!r}")
-        self._root: Mapping[str, Json] = node if root is None else root
-        self._node = self._resolved(node)
+    def __init__(self, node: Json, root: Json = None) -> None:
+        self._raw = node
+        self._root = node if root is None else root
 
-    def _resolved(self, node: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Return the node with `$ref` followed and `allOf` merged."""
-        seen: list[str] = []
+    @cached_property
+    def _node(self) -> Mapping[str, Json]:
+        return {} if self._raw is True else self._resolved(_an_object(self._raw), ())
+
+    def _resolved(self, node: Mapping[str, Json], seen: tuple[Json, ...]) -> Mapping[str, Json]:
+        """Return the node with `$ref` followed and `allOf` merged; `seen`: what led here."""
         while "$ref" in node:
             reference = node["$ref"]
             if reference in seen:
                 raise SchemaError(f"{reference!r} refers to itself")
-            seen.append(reference)
+            seen = (*seen, reference)
             rest = {key: value for key, value in node.items() if key != "$ref"}
             node = {**self._pointed_to(reference), **rest}
         parts = node.get("allOf")
         if not parts:
             return node
         own = {key: value for key, value in node.items() if key != "allOf"}
-        return _merged([*(self._resolved(_an_object(part)) for part in parts), own])
+        return _merged([*(self._resolved(_an_object(part), seen) for part in parts), own])
 
     def _pointed_to(self, reference: Json) -> Mapping[str, Json]:
         """Follow a JSON pointer into the tool's own parameters (RFC 6901)."""
@@ -131,7 +130,7 @@ class Schema:
             raise SchemaError("anyOf and oneOf hold a list of schemas")
         beside = {k: v for k, v in self._node.items() if k not in {"anyOf", "oneOf"}}
         return tuple(
-            self._child(_merged([beside, self._resolved(_an_object(part))])) for part in parts
+            self._child(_merged([beside, self._resolved(_an_object(part), ())])) for part in parts
         )
 
     @cached_property

@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
-from typing import Annotated
 
+import msgspec
 import orjson
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from router_service.core.errors import SchemaError
-from training.checking.calls import Verdict, check
+from training.checking.calls import Verdict, check_calls
+from training.checking.tools import Tool, Toolbox, tool_from_json
 from training.checking.values import Alike
 from training.records import Call, Expected, ExpectedCall, Json
 
+_WHERE = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 
-class _ExpectedCall(BaseModel):
+
+class _ExpectedCall(msgspec.Struct):
     name: str
     arguments: dict[str, list[Json]]
-    optional: list[str] = Field(default_factory=list)
-    after: list[int] = Field(default_factory=list)
+    optional: list[str] = []
+    after: list[int] = []
 
 
-class _Call(BaseModel):
+class _Call(msgspec.Struct):
     name: str
     arguments: dict[str, Json]
 
 
-def _openai_tool(value: Json) -> Json:
-    """Refuse a tool without a function's name; the rest of it is the checker's to read."""
-    function = value.get("function") if isinstance(value, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        # pydantic reports ValueErrors as the input's; a TypeError would be a crash.
-        raise ValueError("not an OpenAI function tool with a name")  # noqa: TRY004
-    return value
+class _Pair(msgspec.Struct):
+    """A line; its tools stay JSON, which most often was read before."""
 
-
-class _Pair(BaseModel):
     id: str | int
-    tools: list[Annotated[Json, BeforeValidator(_openai_tool)]]
+    tools: list[msgspec.Raw]
     expected: list[_ExpectedCall]
     calls: list[_Call] | None
     any_call: bool = False
+
+
+_decode = msgspec.json.Decoder(_Pair).decode
+
+
+class _NoToolError(Exception):
+    """A tool that is no function tool; its place in the list."""
 
 
 def score_lines(lines: Iterable[bytes], alike: Alike | None = None) -> Iterator[bytes]:
@@ -55,24 +57,37 @@ def score_lines(lines: Iterable[bytes], alike: Alike | None = None) -> Iterator[
 
 def _score(line: bytes, alike: Alike | None) -> Mapping[str, Json]:
     try:
-        pair = _Pair.model_validate(orjson.loads(line))
-    except orjson.JSONDecodeError as exc:
-        return {"error": {"code": "invalid_json", "path": "", "detail": str(exc)}}
-    except ValidationError as exc:
-        first = exc.errors()[0]
-        path = ".".join(map(str, first["loc"]))
-        return {"error": {"code": "invalid_pair", "path": path, "detail": first["msg"]}}
+        pair = _decode(line)
+    except msgspec.ValidationError as exc:
+        problem, path = _WHERE.fullmatch(str(exc)).groups()  # type: ignore[union-attr] # any text
+        return _error("invalid_pair", (path or "").lstrip("."), problem)
+    except msgspec.DecodeError as exc:
+        return _error("invalid_json", "", str(exc))
     try:
         return {"id": pair.id, **_as_json(_judge(pair, alike))}
+    except _NoToolError as exc:
+        problem = "not an OpenAI function tool with a name"
+        return {"id": pair.id, **_error("invalid_pair", f"tools[{exc}]", problem)}
     except SchemaError as exc:
-        error = {"code": "invalid_schema", "path": "tools", "detail": exc.problem}
-        return {"id": pair.id, "error": error}
+        return {"id": pair.id, **_error("invalid_schema", "tools", exc.problem)}
+
+
+def _error(code: str, path: str, detail: str) -> Mapping[str, Json]:
+    return {"error": {"code": code, "path": path, "detail": detail}}
 
 
 def _judge(pair: _Pair, alike: Alike | None) -> Verdict:
+    toolbox = Toolbox(_tool(place, raw) for place, raw in enumerate(pair.tools))
     expected = Expected(tuple(map(_expected, pair.expected)), pair.any_call)
     made = None if pair.calls is None else [Call(c.name, c.arguments) for c in pair.calls]
-    return check(pair.tools, expected, made, alike)
+    return check_calls(toolbox, expected, made, alike)
+
+
+def _tool(place: int, raw: msgspec.Raw) -> Tool:
+    tool = tool_from_json(bytes(raw))
+    if tool is None:
+        raise _NoToolError(place)
+    return tool
 
 
 def _expected(call: _ExpectedCall) -> ExpectedCall:
@@ -81,5 +96,5 @@ def _expected(call: _ExpectedCall) -> ExpectedCall:
 
 
 def _as_json(verdict: Verdict) -> Mapping[str, Json]:
-    errors = [asdict(error) for error in verdict.errors]
+    errors = [{"code": e.code, "path": e.path, "detail": e.detail} for e in verdict.errors]
     return {"correct": verdict.correct, "score": verdict.score, "errors": errors}

@@ -68,7 +68,7 @@ def test_every_step_of_a_multi_turn_log_is_read(runs: Path) -> None:
         "multi_turn_base_0:0:0": None,
         "multi_turn_base_0:0:1": "arguments_not_json",
         "multi_turn_base_0:0:2": None,
-        "multi_turn_base_0:1:0": "not_a_call",
+        "multi_turn_base_0:1:0": "text",
         "multi_turn_base_1": "no_answer",
     }
     assert steps["multi_turn_base_0:0:0"].calls == (Call("cd", {"folder": "a"}),)

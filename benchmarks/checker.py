@@ -1,0 +1,143 @@
+"""Pairs a second of the checker, and of the leaderboard's own on the same pairs.
+
+    python benchmarks/checker.py --out runs/checker.json
+
+The pairs are BFCL v4's questions with Python types, of the installed `bfcl-eval`: for each, the
+first accepted values as the calls, and the same with one value changed. Both checkers run in one
+process and thread, interleaved, and each round judges every pair once. `lines` is the whole of
+`switchcraft-train score --encoder none`: JSON in, JSON out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from benchmarks.stamp import stamp
+from training.checking.calls import check
+from training.checking.score import score_lines
+from training.comparison.peer import PeerChecker, Question, peer_questions
+from training.datasets.bfcl import read_source
+from training.datasets.bfcl.files import PACKAGE
+from training.records import Call, ExpectedCall, Json, Judged, OneOf
+
+Pair = tuple[Judged, Question, list[Call]]
+TARGET_PAIRS_PER_S = 20_000
+
+
+def main() -> None:
+    """Print a table and, where asked, write the same as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    arguments = parser.parse_args()
+    pairs = list(_pairs())
+    figures = measure(pairs, arguments.rounds)
+    print(f"{len(pairs):,} pairs, {arguments.rounds} rounds; pairs a second: median (min to max)")
+    for name, rates in figures.items():
+        print(
+            f"{name:<8} {statistics.median(rates):>9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+        )
+    ours, theirs = _verdicts(pairs)
+    agreed = statistics.mean(a == b for a, b in zip(ours, theirs, strict=True))
+    print(
+        f"accepted: ours {statistics.mean(ours):.1%}, bfcl {statistics.mean(theirs):.1%};", end=" "
+    )
+    print(f"the same verdict on {agreed:.1%}")
+    if arguments.out:
+        row = {"pairs": len(pairs), "pairs_per_s": figures, "agreement": agreed, **stamp(PACKAGE)}
+        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+
+
+def measure(pairs: Sequence[Pair], rounds: int) -> dict[str, list[float]]:
+    """Return pairs a second of each contender in each round, after one round of warming up."""
+    peer = PeerChecker()
+    lines = [orjson.dumps(_as_line(judged, calls)) for judged, _, calls in pairs]
+    contenders: dict[str, Callable[[], object]] = {
+        "check": lambda: [check(j.example.request["tools"], j.expected, c) for j, _, c in pairs],
+        "lines": lambda: list(score_lines(lines)),
+        "bfcl": lambda: [peer.accepts(question, calls) for _, question, calls in pairs],
+    }
+    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds + 1):
+        for name, judge_all in contenders.items():
+            start = time.perf_counter()
+            judge_all()
+            figures[name].append(len(pairs) / (time.perf_counter() - start))
+    return {name: rates[1:] for name, rates in figures.items()}
+
+
+def _pairs() -> Iterator[Pair]:
+    source = Path(PACKAGE)
+    questions = peer_questions(source)
+    for judged in read_source(source):
+        question = questions.get(judged.example.id)
+        if question is not None and "java" not in question.category:
+            calls = [_ideal(call) for call in judged.expected.calls]
+            yield judged, question, calls
+            yield judged, question, [_changed(calls[0]), *calls[1:]]
+
+
+def _ideal(call: ExpectedCall) -> Call:
+    """Return the call with the first accepted value of every parameter that must be given."""
+    given = {
+        name: _first(values) for name, values in call.arguments.items() if name not in call.optional
+    }
+    return Call(call.name, given)
+
+
+def _first(values: Sequence[Json]) -> Json:
+    return _plain(next((value for value in values if value != ""), ""))
+
+
+def _plain(value: Json) -> Json:
+    if isinstance(value, OneOf):
+        return _first(value.values)
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _changed(call: Call) -> Call:
+    """Return the call with its first value replaced by another of the same type."""
+    if not call.arguments:
+        return replace(call, name=f"{call.name}_other")
+    name, value = next(iter(call.arguments.items()))
+    other = (
+        not value if isinstance(value, bool) else value + 1 if _is_number(value) else "elsewhere"
+    )
+    return replace(call, arguments={**call.arguments, name: other})
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float)
+
+
+def _as_line(judged: Judged, calls: Sequence[Call]) -> Json:
+    expected = [
+        {
+            "name": call.name,
+            "arguments": {name: [_plain(v) for v in vs] for name, vs in call.arguments.items()},
+            "optional": sorted(call.optional),
+        }
+        for call in judged.expected.calls
+    ]
+    made = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    tools = judged.example.request["tools"]
+    return {"id": judged.example.id, "tools": tools, "expected": expected, "calls": made}
+
+
+def _verdicts(pairs: Sequence[Pair]) -> tuple[list[bool], list[bool]]:
+    peer = PeerChecker()
+    ours = [check(j.example.request["tools"], j.expected, c).correct for j, _, c in pairs]
+    return ours, [peer.accepts(question, calls) for _, question, calls in pairs]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What a figure was measured on: machine, commit and versions, to stand beside it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+from training.records import Json
+
+
+def stamp(*packages: str) -> dict[str, Json]:
+    """Return the machine's processor and cores, Python's and the packages' versions, the commit."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in packages},
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    """Return the processor's name as Linux tells it; what Python knows elsewhere."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _commit() -> str:
+    command = ("git", "describe", "--always", "--dirty", "--abbrev=12")
+    run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    return run.stdout.strip()
