@@ -104,11 +104,9 @@ class _Parser:
             if kind != "name":
                 raise _NoLiteralError
         if self._skips("["):  # new int[] {1, 2}
-            while not self._skips("]"):
-                self._take()
-                if self._peek()[0] == "end":
-                    raise _NoLiteralError
-            return self._value()
+            if not (self._skips("]") and self._skips("{")):
+                raise _NoLiteralError
+            return self._items("}", self._value)
         if not self._skips("("):
             return _WORDS.get(name, name)
         return self._called(name, self._items(")", self._value))

@@ -1,0 +1,48 @@
+"""Java and JavaScript literals: what they say, without how."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.checking.literals import parse_literal
+from training.records import Json
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('new ArrayList<>(Arrays.asList("a", 2L))', ["a", 2]),
+        ("new int[] {1, 2}", [1, 2]),
+        ("new String[]{}", []),
+        ('new HashMap<String, Object>() {{ put("a", 1); put("b", true); }}', {"a": 1, "b": True}),
+        ('Map.of("a", 0.5f)', {"a": 0.5}),
+        ("{limit=50, schema=public}", {"limit": 50, "schema": "public"}),
+        ("{a: [1, {b: null}]}", {"a": [1, {"b": None}]}),
+        (r"[{\"a\": 1}]", [{"a": 1}]),
+        ("-5", -5),
+        ("5n", 5),
+        ("1_000", 1000),
+        (r"'it\'s'", "it's"),
+        ("dbMonitor", "dbMonitor"),
+        ("new Point(1, 2)", "Point(1, 2)"),
+        ("Point(1,2)", "Point(1, 2)"),
+        ("new P(new int[]{1}, {k: 'v'})", "P([1], {k: v})"),
+        ("callback()", "callback()"),
+        ("Integer.valueOf(5)", 5),
+        ("hello world", "hello world"),
+        ("2024-01-02", "2024-01-02"),
+        ("[1, 2", "[1, 2"),
+        ("new int[", "new int["),
+        ("new HashMap<>() {{ get(1) }}", "new HashMap<>() {{ get(1) }}"),
+        ("", ""),
+    ],
+)
+def test_a_literal_is_the_value_it_stands_for(text: str, value: Json) -> None:
+    """Collections, maps, boxes and numbers are their values; all else is its text."""
+    assert parse_literal(text) == value
+
+
+def test_nesting_without_end_is_text() -> None:
+    """A literal nested beyond what can be read is kept as it is."""
+    deep = "[" * 5000 + "]" * 5000
+    assert parse_literal(deep) == deep
