@@ -29,6 +29,10 @@ _SPELLINGS = (
     (re.compile(r"\b([^\W\d_])\.(?=[^\W\d_](?:\.|\b)|\W|$)"), r"\1"),  # D.C.
     (re.compile(r"(?<=[^\W\d_])['\u2019](?=[^\W\d_])"), ""),  # don't
     (re.compile(r"(?<=\d)\s*(?=[ap]m\b)"), " "),  # 7:30pm
+    (
+        re.compile(r"(?<![\w)\]])\*\*(?=[^\W\d])([^*]+)(?<=[\w.!?])\*\*(?![\w(\[])"),
+        r"\1",
+    ),  # **bold**
     (re.compile(r"\*\*"), "^"),
 )
 """Ways to write the same thing."""

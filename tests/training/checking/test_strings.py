@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.checking.strings import canonical
+from training.checking.strings import canonical, same_text
 
 SAME = [
     ("Office conference room", "office  conference room"),
@@ -27,6 +27,11 @@ SAME = [
     ("U.S.", "US"),
     ("7:30pm", "7:30 PM"),
     ("don't stop", "dont stop"),
+    ("**It is not in the text.**", "It is not in the text."),
+    ("L.A Lakers", "L.A. Lakers"),
+    ("12/05/2022", "12-05-2022"),
+    ("555-123-4567", "(555) 123-4567"),
+    ("x²", "x^2"),
 ]
 
 DIFFERENT = [
@@ -58,6 +63,12 @@ DIFFERENT = [
     ("+15551234567", "15551234567"),
     ("!done", "done"),
     ("a != b", "a = b"),
+    ("2**3**4", "234"),
+    ("12/05/2022", "05/12/2022"),
+    ("555-123-4567", "555-123-4568"),
+    ("1990-1995", "19901995"),
+    ("x²", "x2"),
+    ("stop()", "stop"),
 ]
 
 
@@ -71,6 +82,17 @@ def test_same(a: str, b: str) -> None:
 def test_different(a: str, b: str) -> None:
     """Two values stay two, however alike they are written."""
     assert canonical(a) != canonical(b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [("x_y", "x-y"), ("__init__", "init"), ("user_id", "user-id"), ('del "a b', 'del "a b"')],
+)
+def test_one_form_and_yet_two_values(a: str, b: str) -> None:
+    """An underscore in a name, and a quote that is not closed, tell apart what reads alike."""
+    assert canonical(a) == canonical(b)
+    assert not same_text(a, b)
+    assert same_text("New_York", "New York")
 
 
 @given(st.text(max_size=60))
