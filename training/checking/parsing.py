@@ -171,12 +171,9 @@ def _read_name_then_json(text: str) -> tuple[Call, ...] | None:
 
 def _read_python(text: str) -> tuple[Call, ...] | None:
     """Read `[f(a=1), g(b='x')]`, with or without brackets, separated by commas or semicolons."""
-    legal = _RESERVED.sub(rf"\1{_UNRESERVED}", text.rstrip(" ;\n,"))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a model's escapes are its own
-            tree = ast.parse(legal, mode="exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    plain = text.rstrip(" ;\n,")
+    tree = _parsed(plain) or _parsed(_RESERVED.sub(rf"\1{_UNRESERVED}", plain))
+    if tree is None:
         return None
     nodes = [node for statement in tree.body for node in _elements(statement)]
     if not nodes:
@@ -184,6 +181,15 @@ def _read_python(text: str) -> tuple[Call, ...] | None:
     try:
         return tuple(call for node in nodes for call in _from_node(node))
     except (_NotACallError, ValueError):
+        return None
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a model's escapes are its own
+            return ast.parse(text, mode="exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
