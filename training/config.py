@@ -28,6 +28,16 @@ class SourceConfig(_Frozen):
     path: Path = Field(description="Below the data folder given on the command line.")
 
 
+class CheckingConfig(_Frozen):
+    """How answers are judged."""
+
+    paraphrases: str | None = Field(
+        None,
+        description="The encoder, named as `encoder.source` is, whose embeddings tell that two"
+        " texts of several words say the same; without one they do not.",
+    )
+
+
 class ArmConfig(_Frozen):
     """A model of the pool, at its list price."""
 
@@ -76,6 +86,7 @@ class RunConfig(_Frozen):
     source: SourceConfig
     pool: tuple[ArmConfig, ...] = Field(min_length=1)
     auxiliary_arms: Literal["none", "all"] = "none"
+    checking: CheckingConfig = CheckingConfig()
     encoder: EncoderConfig = EncoderConfig()
     packing: PackingSpec = PackingSpec()
     training: TrainingConfig = TrainingConfig()

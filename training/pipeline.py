@@ -19,6 +19,9 @@ from router_service.core.cost import ArmProfile
 from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer
+from training.checking.embeddings import encoder_embeddings
+from training.checking.paraphrase import Paraphrases
+from training.checking.values import Alike
 from training.config import RunConfig
 from training.datasets import bfcl
 from training.evaluation.evaluate import Evaluation, Outcomes, evaluate, policy_names
@@ -98,11 +101,17 @@ def load_dataset(config: RunConfig, source: Path) -> Dataset:
         raise ConfigError(str(source), "pool", f"no recorded answers of {', '.join(missing)}")
     auxiliary = [arm for arm in recorded if arm not in config.arms]
     arms = [*config.arms, *(auxiliary if config.auxiliary_arms == "all" else [])]
-    labels = label_matrix(judged, arms, lambda arm: bfcl.read_answers(source, arm))
+    labels = label_matrix(judged, arms, lambda arm: bfcl.read_answers(source, arm), alike(config))
     examples = tuple(example for example, _ in judged)
     split = split_examples(examples, config.seed)
     log.info("%d queries, %d arms, split %s", len(examples), len(arms), split.sizes())
     return Dataset(examples, labels, split)
+
+
+def alike(config: RunConfig) -> Alike | None:
+    """Return the comparison of paraphrases that the configuration asks for."""
+    source = config.checking.paraphrases
+    return None if source is None else Paraphrases(encoder_embeddings(source))
 
 
 def pack(config: RunConfig, tokenizer: Tokenizer, dataset: Dataset) -> Rows:

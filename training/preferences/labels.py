@@ -9,48 +9,66 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from training.checking.calls import check
+from training.checking.answers import judge
+from training.checking.values import Alike
 from training.records import Answer, Example, Expected
-
-NO_ANSWER = "no_answer"
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Correctness and token counts, (queries, arms) each; NaN where nothing was recorded."""
+    """What arms answered, (queries, arms) each; NaN where nothing was recorded.
+
+    `correct` is the probability of a correct answer: the share of `attempts`, 0 or 1 where a query
+    was asked once (paper, appendix on probabilistic labels). Token counts are means an attempt.
+    """
 
     arms: tuple[str, ...]
     correct: NDArray[np.float32]
+    attempts: NDArray[np.int64]
     input_tokens: NDArray[np.float64]
     output_tokens: NDArray[np.float64]
+
+
+class _Means:
+    """Means of what is added, cell by cell; what is unknown does not count."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self._totals = np.zeros(shape)
+        self.counts = np.zeros(shape, dtype=np.int64)
+
+    def add(self, row: int, column: int, value: float | None) -> None:
+        if value is not None:
+            self._totals[row, column] += value
+            self.counts[row, column] += 1
+
+    def values(self) -> NDArray[np.float64]:
+        known = np.where(self.counts == 0, np.nan, self.counts)
+        return self._totals / known
 
 
 def label_matrix(
     judged: Sequence[tuple[Example, Expected]],
     arms: Sequence[str],
     answers_of: Callable[[str], Iterable[Answer]],
+    alike: Alike | None = None,
 ) -> Labels:
-    """Judge every arm's answers to the examples; answers to other queries are passed over."""
-    shape = (len(judged), len(arms))
-    correct = np.full(shape, np.nan, dtype=np.float32)
-    tokens_in, tokens_out = np.full(shape, np.nan), np.full(shape, np.nan)
+    """Judge every arm's answers to the examples; answers to other queries are passed over.
+
+    `alike` tells paraphrases. Raises SchemaError where a tool's schema cannot be interpreted.
+    """
+    correct, tokens_in, tokens_out = (_Means((len(judged), len(arms))) for _ in range(3))
     row_of = {example.id: row for row, (example, _) in enumerate(judged)}
     for column, arm in enumerate(tqdm(arms, desc="judging", unit="model")):
         for answer in answers_of(arm):
             row = row_of.get(answer.example_id)
             if row is not None:
-                correct[row, column] = is_correct(*judged[row], answer)
-                tokens_in[row, column] = _or_nan(answer.input_tokens)
-                tokens_out[row, column] = _or_nan(answer.output_tokens)
-    return Labels(tuple(arms), correct, tokens_in, tokens_out)
-
-
-def is_correct(example: Example, expected: Expected, answer: Answer) -> bool:
-    """Judge one answer; a provider's failure is no answer, not even where none was expected."""
-    if answer.problem == NO_ANSWER:
-        return False
-    return check(example.request["tools"], expected, answer.calls).correct
-
-
-def _or_nan(count: int | None) -> float:
-    return float("nan") if count is None else float(count)
+                correct.add(row, column, judge(*judged[row], answer, alike).correct)
+                tokens_in.add(row, column, answer.input_tokens)
+                tokens_out.add(row, column, answer.output_tokens)
+    return Labels(
+        arms=tuple(arms),
+        correct=correct.values().astype(np.float32),
+        attempts=correct.counts,
+        input_tokens=tokens_in.values(),
+        output_tokens=tokens_out.values(),
+    )

@@ -12,10 +12,11 @@ import pytest
 
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
+from training.checking.answers import judge
 from training.config import load_config
 from training.datasets import bfcl
 from training.datasets.bfcl.schema import to_tools
-from training.preferences.labels import is_correct, label_matrix
+from training.preferences.labels import label_matrix
 from training.records import Call, Example, Expected, OneOf
 
 PREFIX = "gorilla_openfunctions_v1_test_"
@@ -196,6 +197,6 @@ def test_our_verdicts_agree_with_the_benchmark_s_own(recorded_data: Path) -> Non
     for arm in load_config(Path("configs/reference-pool.yaml")).arms:
         verdicts = {verdict.example_id: verdict.valid for verdict in recording.verdicts(arm)}
         for answer in recording.answers(arm):
-            ours = is_correct(*judged[answer.example_id], answer)
+            ours = judge(*judged[answer.example_id], answer).correct
             agreements[ours == verdicts[answer.example_id]] += 1
     assert agreements[True] / agreements.total() >= 0.97

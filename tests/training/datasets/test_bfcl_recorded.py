@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from router_service.core.errors import DataError
+from training.checking.answers import judge
 from training.datasets import bfcl
-from training.preferences.labels import is_correct
 from training.records import Call
 
 FOLDERS = {"bfcl-2024-08": 50, "bfcl-v3-8b": 10, "bfcl-v4-gptoss": 2}
@@ -137,7 +137,7 @@ def test_verdicts_on_later_versions_agree_too(recorded_data: Path, folder: str) 
     arm = recording.arms()[0]
     verdicts = {(v.example_id, v.attempt): v.valid for v in recording.verdicts(arm)}
     same = [
-        is_correct(*judged[answer.example_id], answer)
+        judge(*judged[answer.example_id], answer).correct
         == verdicts[answer.example_id, answer.attempt]
         for answer in recording.answers(arm)
         if answer.example_id in judged
