@@ -1,0 +1,48 @@
+"""Folds for cross-validation: complete, stratified, and free of near-duplicates across."""
+
+from __future__ import annotations
+
+from training.preferences.folds import grouped_folds, near_duplicates
+from training.records import Example
+
+
+def example(number: int, text: str, conversation: str = "") -> Example:
+    """Return a query without tools; every third is of another category."""
+    request = {"messages": [{"role": "user", "content": text}], "tools": []}
+    return Example(f"q{number}", "ab"[number % 3 == 0], request, "d", conversation)
+
+
+WORDS = "river stone cloud engine harvest violin market bridge candle forest".split()
+EXAMPLES = [
+    example(i, f"{WORDS[i % 10]} {WORDS[i // 10]} {WORDS[(i * 7 + 3) % 10]}") for i in range(60)
+]
+
+
+def test_each_query_is_tested_once_and_never_trained_on_then() -> None:
+    """The tests of all folds are all queries; the parts of one fold share none."""
+    folds = grouped_folds(EXAMPLES, 5, seed=1)
+    assert sorted(row for fold in folds for row in fold.test) == list(range(60))
+    for fold in folds:
+        assert sorted(fold.train + fold.validation + fold.test) == list(range(60))
+
+
+def test_near_duplicates_and_turns_stay_together() -> None:
+    """Queries that differ in a number, and turns of one conversation, share a group."""
+    groups = near_duplicates(
+        [
+            example(0, "What is the area of a circle with a radius of 5 metres?"),
+            example(1, "What is the area of a circle with a radius of 10 metres?"),
+            example(2, "Book a table for two in Rome.", "c"),
+            example(3, "And another one tomorrow, please.", "c"),
+            example(4, "Play some jazz."),
+        ]
+    )
+    assert groups[0] == groups[1]
+    assert groups[2] == groups[3]
+    assert len(set(groups)) == 3
+
+
+def test_the_seed_decides() -> None:
+    """The same seed gives the same folds, another one others."""
+    assert grouped_folds(EXAMPLES, 5, 1) == grouped_folds(EXAMPLES, 5, 1)
+    assert grouped_folds(EXAMPLES, 5, 1) != grouped_folds(EXAMPLES, 5, 2)

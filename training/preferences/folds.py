@@ -1,0 +1,57 @@
+"""Cross-validation that no near-duplicate crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.model_selection import StratifiedGroupKFold
+
+from training.preferences.splits import Split, unique
+from training.records import Example
+
+NEAR_FROM = 0.8
+"""On the cosine of character 3- to 5-grams: queries that differ in a number or a name."""
+
+
+def grouped_folds(examples: Sequence[Example], folds: int, seed: int) -> tuple[Split, ...]:
+    """Return `folds` splits whose tests together are all unique examples, once each.
+
+    Each fold's validation is the next fold's test. Near-duplicates and the turns of one
+    conversation stay together; categories keep their shares as far as that allows.
+    """
+    kept = unique(examples)
+    chosen = [examples[index] for index in kept]
+    strata = [f"{example.dataset}/{example.category}" for example in chosen]
+    kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    parts = [
+        tuple(kept[place] for place in test)
+        for _, test in kfold.split(strata, strata, near_duplicates(chosen))
+    ]
+    return tuple(_split(parts, test) for test in range(folds))
+
+
+def near_duplicates(examples: Sequence[Example]) -> list[int]:
+    """Return a group for each example; near-duplicates and one conversation's turns share one."""
+    grams = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True)
+    rows = grams.fit_transform([example.query for example in examples])
+    near = (rows @ rows.T) >= NEAR_FROM
+    first: dict[str, int] = {}
+    turns = [
+        first.setdefault(e.conversation or f"#{place}", place) for place, e in enumerate(examples)
+    ]
+    size = len(examples)
+    same = coo_matrix((np.ones(size, dtype=bool), (range(size), turns)), shape=(size, size))
+    _, groups = connected_components(near + same, directed=False)
+    return [int(group) for group in groups]
+
+
+def _split(parts: Sequence[tuple[int, ...]], test: int) -> Split:
+    validation = (test + 1) % len(parts)
+    train = [
+        row for number, part in enumerate(parts) if number not in {test, validation} for row in part
+    ]
+    return Split(tuple(sorted(train)), tuple(sorted(parts[validation])), tuple(sorted(parts[test])))
