@@ -13,6 +13,7 @@ from router_service.core.errors import SwitchcraftError
 from training.checking import command as checking
 from training.comparison import command as comparison
 from training.datasets import command as datasets
+from training.labelling import command as labelling
 from training.review import command as review
 
 
@@ -47,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     checking.register(stages)
     comparison.register(stages)
     review.register(stages)
+    labelling.register(stages)
     return parser
 
 

@@ -1,0 +1,151 @@
+"""Queries, pools and endpoints for labelling runs against a real sandbox."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from router_service.sandbox.app import create_sandbox
+from tests.serving import Sandbox, served
+from training.cli import main
+from training.datasets.rows import write_rows
+from training.records import Example, Expected, ExpectedCall, Judged
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "book",
+        "description": "Book a table",
+        "parameters": {
+            "type": "object",
+            "properties": {"guests": {"type": "integer"}},
+            "required": ["guests"],
+        },
+    },
+}
+PRICE = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 5.0}
+KEY_NAME, KEY = "LABELLING_TEST_KEY", "sk-never-written-down"
+
+
+def judged(number: int) -> Judged:
+    """Return a query that the sandbox answers correctly."""
+    message = {"role": "user", "content": f"Book a table for {number + 2} guests"}
+    request = {"messages": [message], "tools": [TOOL]}
+    expected = Expected((ExpectedCall("book", {"guests": (number + 2,)}),))
+    return Judged(Example(f"q{number:03}", "easy", request, "made-up"), expected)
+
+
+class Done(NamedTuple):
+    """What a command that has ended leaves behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A folder with a file of rows and a pool's file, and the command that labels with them."""
+
+    folder: Path
+
+    @property
+    def out(self) -> Path:
+        """Where the answers are kept."""
+        return self.folder / "out"
+
+    def rows(self, count: int) -> Case:
+        """Write so many rows."""
+        write_rows(map(judged, range(count)), self.folder / "rows.jsonl")
+        return self
+
+    def pool(self, arms: Mapping[str, Mapping[str, Any]], **arm: object) -> Case:
+        """Write a pool: an arm of the same name at each endpoint, with these further fields."""
+        tree = {
+            "endpoints": arms,
+            "pool": [
+                {"arm": name, "endpoint": name, "model": f"model-{name}", "price": PRICE, **arm}
+                for name in arms
+            ],
+        }
+        (self.folder / "pool.yaml").write_text(yaml.safe_dump(tree))
+        return self
+
+    def command(self, *options: str, out: Path | None = None) -> list[str]:
+        """Return the command line."""
+        files = [str(self.folder / name) for name in ("pool.yaml", "rows.jsonl")]
+        command = [sys.executable, "-m", "training.cli", "label", *files]
+        return [*command, "--out", str(out or self.out), *options]
+
+    def label(self, *options: str, out: Path | None = None) -> Done:
+        """Run the command to its end, in this process."""
+        stdout, stderr = StringIO(), StringIO()
+        with redirect_stdout(stdout), redirect_stderr(stderr):
+            status = main(self.command(*options, out=out)[3:])
+        return Done(status, stdout.getvalue(), stderr.getvalue())
+
+    def answers(self, out: Path | None = None) -> list[dict[str, Any]]:
+        """Return the exported answers without what differs by nature."""
+        return [
+            {name: value for name, value in row.items() if name != "latency_s"}
+            for row in read(out or self.out, "answers")
+        ]
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Return the exported failures."""
+        return read(self.out, "failures")
+
+
+def wait_for_requests(sandbox: Sandbox, count: int, run: subprocess.Popen[bytes]) -> None:
+    """Return once a sandbox has seen so many requests; fail where the run ends before.
+
+    Starting a process takes seconds where others keep the cores busy.
+    """
+    deadline_s = time.monotonic() + 60
+    while sandbox.stats()["requests"] < count:
+        assert run.poll() is None, "the run is over"
+        assert time.monotonic() < deadline_s, f"waited in vain for request {count}"
+        time.sleep(0.01)
+
+
+def read(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the rows of an exported file."""
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+@dataclass
+class Flaky:
+    """An ASGI app that gives the sandbox's next chat requests one fault each, in this order."""
+
+    app: ASGIApp
+    faults: Iterator[str]
+    keys: list[str] = field(default_factory=list)
+    """The `Idempotency-Key` of each request."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its fault."""
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            self.keys.append(headers[b"idempotency-key"].decode())
+            fault = next(self.faults, "delay_s=0")
+            scope = {**scope, "headers": [*scope["headers"], (b"x-sandbox", fault.encode())]}
+        await self.app(scope, receive, send)
+
+
+@contextmanager
+def flaky(faults: Iterable[str]) -> Iterator[tuple[str, Flaky]]:
+    """Serve such an app; yield its base URL and itself."""
+    app = Flaky(create_sandbox(), iter(faults))
+    with served(app) as address:
+        yield f"{address}/v1", app

@@ -1,0 +1,29 @@
+"""The same run with its requests sent by Ray's workers."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.serving import Sandbox
+from tests.training.labelling.cases import Case
+
+
+def test_workers_answer_what_one_process_answers(tmp_path: Path, sandbox: Sandbox) -> None:
+    """Two local workers leave the rows of a run without Ray; a failure keeps its reason."""
+    slow = {"base_url": sandbox.base_url, "extra_headers": {"x-sandbox": "delay_s=0.05"}}
+    broken = {
+        "base_url": sandbox.base_url,
+        "extra_headers": {"x-sandbox": "status=404"},
+        "max_concurrency": 1,
+    }
+    case = Case(tmp_path).rows(30).pool({"slow": slow, "broken": broken})
+    alone = case.folder / "alone"
+    assert case.label(out=alone).returncode == 1
+    done = subprocess.run(
+        case.command("--ray", "--ray-workers", "2"), capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert b"Stopped: broken." in done.stderr
+    assert case.answers() == case.answers(alone)
+    assert [(row["code"], row["status"]) for row in case.failures()] == [("not_found", 404)]

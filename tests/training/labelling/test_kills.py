@@ -1,0 +1,48 @@
+"""A labelling run killed again and again ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+from router_service.sandbox.server import run_in_thread
+from tests.serving import Sandbox
+from tests.training.labelling.cases import Case, wait_for_requests
+
+KILLS, CONCURRENCY = 10, 4
+ROWS, ATTEMPTS = 50, 4
+
+
+def kill_at_random(case: Case, sandbox: Sandbox, rng: random.Random) -> None:
+    """Start a run and kill it with SIGKILL, after it has asked some more or none at all."""
+    options = ("--attempts", str(ATTEMPTS))
+    with subprocess.Popen(case.command(*options), stderr=subprocess.DEVNULL) as run:
+        enough = sandbox.stats()["requests"] + rng.randrange(25)
+        wait_for_requests(sandbox, enough, run)
+        time.sleep(rng.uniform(0, 0.1))
+        assert run.poll() is None, "the kill must find a run that is not done"
+        run.kill()
+
+
+def test_ten_kills_lose_nothing_and_pay_nothing_twice(tmp_path: Path) -> None:
+    """The rows are those of an undisturbed run; what was asked again was in flight at a kill."""
+    with run_in_thread() as url:
+        sandbox = Sandbox(url)
+        limits = {"max_concurrency": CONCURRENCY, "extra_headers": {"x-sandbox": "delay_s=0.05"}}
+        case = Case(tmp_path).rows(ROWS).pool({arm: {"base_url": url, **limits} for arm in "ab"})
+        undisturbed = case.folder / "undisturbed"
+        assert case.label("--attempts", str(ATTEMPTS), out=undisturbed).returncode == 0
+        asked = sandbox.stats()["requests"]
+        assert asked == 2 * ROWS * ATTEMPTS
+        rng = random.Random(os.urandom(8))
+        for _ in range(KILLS):
+            kill_at_random(case, sandbox, rng)
+        done = case.label("--attempts", str(ATTEMPTS))
+        assert done.returncode == 0
+        assert case.answers() == case.answers(undisturbed)
+        repeated = sandbox.stats()["requests"] - 2 * asked
+    lost = int(done.stdout.split(" requests were sent and their answers lost")[0].split()[-1])
+    assert repeated <= lost <= KILLS * 2 * CONCURRENCY

@@ -1,0 +1,107 @@
+"""From exported answers to labels: shares of correct attempts, and what counts as none."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.labelling.cases import judged
+from training.labelling.answers import Code, Key, Refusal, Remedy, Reply, parse_message
+from training.labelling.export import export, read_answers
+from training.labelling.store import Identity, Store
+from training.preferences.labels import label_matrix
+from training.records import Json
+
+
+def called(guests: object) -> dict[str, Json]:
+    """Return a message that books a table for so many."""
+    function = {"name": "book", "arguments": f'{{"guests": {guests}}}'}
+    return {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}
+
+
+def reply(message: dict[str, Json], output_tokens: int | None = 10) -> Reply:
+    """Return a reply of that message."""
+    return Reply(
+        message=message,
+        finish_reason="stop",
+        served_model=None,
+        input_tokens=100,
+        output_tokens=output_tokens,
+        cached_tokens=0,
+        reasoning_tokens=0,
+        latency_s=0.1,
+    )
+
+
+def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
+    """Three of four right is 0.75; a failed request is no attempt; nothing answered is unknown."""
+    answers = [("q000", "a", n, called(2 if n else 3)) for n in range(4)]
+    answers += [("q000", "b", 0, called(2)), ("q001", "a", 0, {"content": "Which day?"})]
+    with Store(tmp_path, Identity("rows", "pool")) as store:
+        for example_id, arm, attempt, message in answers:
+            key = Key(example_id, arm, attempt)
+            store.answer(store.begin(key, 1.0), key, reply(message, 10 * (attempt + 1)))
+        store.fail(Key("q000", "b", 1), Refusal(Code.SERVER_ERROR, "down", Remedy.RETRY, 500))
+        assert export(store, tmp_path) == (6, 1)
+    rows = [judged(0), judged(1)]
+    labels = label_matrix(rows, ["a", "b"], partial(read_answers, tmp_path))
+    np.testing.assert_array_equal(labels.correct, [[0.75, 1.0], [0.0, np.nan]])
+    np.testing.assert_array_equal(labels.attempts, [[4, 1], [1, 0]])
+    np.testing.assert_array_equal(labels.input_tokens, [[100, 100], [100, np.nan]])
+    np.testing.assert_array_equal(labels.output_tokens, [[25, 10], [10, np.nan]])
+
+
+def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
+    """Of two attempts, one without usage, the mean is the other's count."""
+    with Store(tmp_path, Identity("rows", "pool")) as store:
+        for attempt, tokens in enumerate((None, 30)):
+            key = Key("q000", "a", attempt)
+            store.answer(store.begin(key, 1.0), key, reply(called(2), tokens))
+        export(store, tmp_path)
+    labels = label_matrix([judged(0)], ["a"], partial(read_answers, tmp_path))
+    assert (labels.output_tokens[0, 0], labels.attempts[0, 0]) == (30, 2)
+
+
+@pytest.mark.parametrize(
+    ("message", "calls", "problem"),
+    [
+        (called(2), 1, None),
+        ({"content": "thinking aloud", **called(2)}, 1, None),
+        ({"tool_calls": called(2)["tool_calls"] * 2}, 2, None),
+        (called('"no'), None, "arguments_not_json"),
+        ({"tool_calls": [{"function": {"name": "book"}}]}, 1, None),
+        ({"tool_calls": [{"id": "1"}]}, None, "not_a_call"),
+        ({"tool_calls": "book()"}, None, "not_a_call"),
+        ({"content": "Which day?"}, None, "text"),
+        ({"content": "book(guests=2)"}, None, "malformed_call"),
+        ({"content": None, "refusal": "I cannot."}, None, "text"),
+        ({"content": None, "tool_calls": None}, None, "no_answer"),
+    ],
+)
+def test_only_native_calls_are_calls(
+    message: dict[str, Json], calls: int | None, problem: str | None
+) -> None:
+    """A message's calls are those a client would carry out, and else there is a code."""
+    parsed = parse_message(message)
+    assert (parsed.calls and len(parsed.calls), parsed.problem) == (calls, problem)
+
+
+def test_what_was_in_flight_when_a_run_died_is_charged(tmp_path: Path) -> None:
+    """A request that was begun and never closed counts for its reserve once the journal reopens."""
+    identity = Identity("rows", "pool")
+    key = Key("q000", "a", 0)
+    with Store(tmp_path, identity) as store:
+        name = store.idempotency_key(key)
+        store.begin(key, 0.25)
+        assert store.spent() == (0, 0, 0)
+    with Store(tmp_path, identity) as store:
+        assert store.spent() == (0, 0.25, 1)
+        assert store.idempotency_key(key) == name
+        charged = store.answer(store.begin(key, 0.5), key, reply(called(2)))
+        assert charged == 0.5, "without a known cost an answer is charged with its reserve"
+        assert store.answered() == {key}
+    with Store(tmp_path / "other", identity) as other:
+        assert other.idempotency_key(key) != name

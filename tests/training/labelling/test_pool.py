@@ -1,0 +1,93 @@
+"""A pool's file: what it may say, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from router_service.core.errors import ConfigError
+from training.labelling.pool import load_pool
+
+ENDPOINT = {"base_url": "https://api.example.test/v1", "api_key_env": "A_KEY"}
+ARM = {
+    "arm": "small",
+    "endpoint": "it",
+    "model": "small-1",
+    "price": {"input_usd_per_mtok": 2.0, "output_usd_per_mtok": 10.0},
+}
+
+
+def write(folder: Path, endpoint: dict[str, Any], *arms: dict[str, Any]) -> Path:
+    """Write a pool's file."""
+    path = folder / "pool.yaml"
+    tree = {"endpoints": {"it": {**ENDPOINT, **endpoint}}, "pool": [{**ARM, **arm} for arm in arms]}
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "arms", "problem"),
+    [
+        ({"api_key": "sk-secret"}, [{}], "endpoints.it.api_key: Extra inputs"),
+        ({"extra_headers": {"Authorization": "sk-secret"}}, [{}], "name its variable in api_key_"),
+        ({"base_url": "https://me:sk-secret@api.example.test/v1"}, [{}], "holds credentials"),
+        ({"base_url": "api.example.test"}, [{}], "is not an http:// or https:// address"),
+        ({"max_concurrency": 0}, [{}], "endpoints.it.max_concurrency"),
+        ({}, [{"endpoint": "other"}], "the arm 'small' is at 'other', no endpoint here"),
+        ({}, [{}, {}], "two arms are called 'small'"),
+        ({}, [{"extra_body": {"stream": True}}], "stream cannot be set here"),
+        ({}, [], "pool"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    tmp_path: Path, endpoint: dict[str, Any], arms: list[dict[str, Any]], problem: str
+) -> None:
+    """The error names file, place and problem, and repeats no value."""
+    with pytest.raises(ConfigError) as refused:
+        load_pool(write(tmp_path, endpoint, *arms))
+    assert problem in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
+    assert "sk-secret" not in str(refused.value)
+
+
+def test_a_key_that_is_not_set_is_named(tmp_path: Path) -> None:
+    """The error says which variable to set."""
+    endpoint = load_pool(write(tmp_path, {}, {})).endpoints["it"]
+    assert endpoint.key({"A_KEY": "secret"}) == "secret"
+    with pytest.raises(ConfigError, match="set the variable A_KEY"):
+        endpoint.key({})
+
+
+def test_the_identity_is_of_what_answers_depend_on(tmp_path: Path) -> None:
+    """Paces and timeouts may change between runs; models, parameters and prices may not."""
+    first = load_pool(write(tmp_path, {}, {})).identity()
+    assert (
+        load_pool(write(tmp_path, {"max_concurrency": 2, "timeout_s": 1}, {})).identity() == first
+    )
+    for change in (
+        {"model": "small-2"},
+        {"extra_body": {"reasoning_effort": "low"}},
+        {"price": {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 10.0}},
+    ):
+        assert load_pool(write(tmp_path, {}, change)).identity() != first
+
+
+def test_the_reserve_is_what_a_request_may_cost(tmp_path: Path) -> None:
+    """A token for two bytes of the request, and as many as the answer may have."""
+    free, bounded = load_pool(
+        write(tmp_path, {}, {}, {"arm": "short", "extra_body": {"max_tokens": 100}})
+    ).pool
+    request = {"messages": [{"role": "user", "content": "x" * 2000}], "tools": []}
+    assert free.reserve_usd(free.body(request)) == pytest.approx((1030 * 2 + 4096 * 10) / 1e6, 0.01)
+    assert bounded.reserve_usd(bounded.body(request)) == pytest.approx(
+        (1040 * 2 + 100 * 10) / 1e6, 0.02
+    )
+    assert "tools" not in free.body(request), "the API refuses an empty list"
+
+
+def test_the_shipped_pool_is_read() -> None:
+    """The example for the sandbox is a pool."""
+    assert load_pool(Path("configs/pools/sandbox.yaml")).pool

@@ -1,0 +1,118 @@
+"""What endpoints answer, read: replies, and refusals with what to do about them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from tests.serving import served
+from training.labelling.answers import Code, Outcome, Refusal, Remedy, Reply
+from training.labelling.pool import Pool
+from training.labelling.sender import Clients, Order, read_reply
+
+MESSAGE = {"role": "assistant", "content": "hello", "reasoning_content": "hm"}
+
+
+def send(status: int, error: object, headers: dict[str, str] | None = None) -> Outcome:
+    """Return what comes of a request to an endpoint that answers this."""
+
+    async def answer(_: Request) -> JSONResponse:
+        return JSONResponse(error, status, headers)
+
+    async def ask(url: str) -> Outcome:
+        arm = {
+            "arm": "a",
+            "endpoint": "it",
+            "model": "m",
+            "price": {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0},
+        }
+        pool = Pool.model_validate({"endpoints": {"it": {"base_url": url}}, "pool": [arm]})
+        async with aclosing(Clients(pool, {})) as clients:
+            return await clients.send(Order("it", {"model": "m"}, "key"))
+
+    route = Route("/chat/completions", answer, methods=["POST"])
+    with served(Starlette(routes=[route])) as url:
+        return asyncio.run(ask(url))
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code", "remedy"),
+    [
+        (401, {"code": "invalid_api_key"}, Code.WRONG_KEY, Remedy.STOP_ARM),
+        (402, {"code": None}, Code.NO_CREDIT, Remedy.STOP_ARM),
+        (403, {"code": None}, Code.FORBIDDEN, Remedy.GIVE_UP),
+        (404, {"code": "model_not_found"}, Code.NOT_FOUND, Remedy.STOP_ARM),
+        (400, {"code": "context_length_exceeded"}, Code.CONTEXT_LENGTH, Remedy.GIVE_UP),
+        (
+            400,
+            {"message": "This model's maximum context length is 8192 tokens."},
+            *(Code.CONTEXT_LENGTH, Remedy.GIVE_UP),
+        ),
+        (400, {"message": "Invalid schema for function"}, Code.BAD_REQUEST, Remedy.GIVE_UP),
+        (429, {"code": "rate_limit_exceeded"}, Code.RATE_LIMITED, Remedy.RETRY),
+        (429, {"code": "insufficient_quota"}, Code.NO_CREDIT, Remedy.STOP_ARM),
+        (529, {"message": "overloaded"}, Code.SERVER_ERROR, Remedy.RETRY),
+    ],
+)
+def test_each_refusal_has_its_remedy(
+    status: int, error: dict[str, str], code: Code, remedy: Remedy
+) -> None:
+    """What passes is tried again, what this request does wrong is given up, and the rest stops."""
+    refusal = send(status, {"error": {"message": "no", **error}})
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.remedy, refusal.status) == (code, remedy, status)
+    assert not refusal.may_be_paid
+
+
+def test_retry_after_is_read_as_seconds_and_as_a_date() -> None:
+    """Both forms of the header say how long to wait; another says nothing."""
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    waits = []
+    for value in ("7", at, "soon"):
+        refusal = send(429, {"error": {"message": "no"}}, {"retry-after": value})
+        assert isinstance(refusal, Refusal)
+        waits.append(refusal.retry_after_s)
+    assert waits[0] == 7
+    assert waits[1] == pytest.approx(60, abs=5)
+    assert waits[2] is None
+
+
+def test_a_reply_keeps_the_message_and_the_counts() -> None:
+    """The message is kept with fields that only this endpoint knows, and all token counts."""
+    usage = {
+        "prompt_tokens": 20,
+        "completion_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 16},
+        "completion_tokens_details": {"reasoning_tokens": 5},
+    }
+    choice = {"message": MESSAGE, "finish_reason": "length"}
+    reply = read_reply(json.dumps({"choices": [choice], "model": "m-1", "usage": usage}), 1.5)
+    assert reply == Reply(
+        message=MESSAGE,
+        finish_reason="length",
+        served_model="m-1",
+        input_tokens=20,
+        output_tokens=9,
+        cached_tokens=16,
+        reasoning_tokens=5,
+        latency_s=1.5,
+    )
+
+
+@pytest.mark.parametrize(
+    "body", ["", "<html>", "[]", '{"choices": []}', '{"error": {"message": "busy"}}']
+)
+def test_a_success_without_a_completion_is_a_refusal(body: str) -> None:
+    """Whatever came with status 200, it may have been paid, and it is no answer."""
+    refusal = read_reply(body, 1.0)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.may_be_paid) == (Code.MALFORMED_BODY, True)
