@@ -38,7 +38,7 @@ def main() -> None:
     config = load_config(Path("configs/reference-pool.yaml")).model_copy(
         update={"auxiliary_arms": "none"}
     )
-    dataset = load_dataset(config, arguments.data / config.source.path)
+    dataset = load_dataset(config, arguments.data)
     print(f"{'signature':<10} {'cap':>4} {'AUC':>7} {'tools cut':>10} {'mean tokens':>12}")
     for style in ("names", "types"):
         for cap in CAPS_TOKENS:

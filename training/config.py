@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError, PolicyError
@@ -22,10 +22,19 @@ class _Frozen(BaseModel):
 
 
 class SourceConfig(_Frozen):
-    """Where recorded answers are read from."""
+    """Where recorded answers are read from; paths are below the data folder of the command line."""
 
-    format: Literal["bfcl-v1"]
-    path: Path = Field(description="Below the data folder given on the command line.")
+    format: Literal["bfcl", "labelled"] = Field(
+        description="`bfcl`: a folder as the leaderboard records it; `labelled`: a labelling run."
+    )
+    path: Path = Field(description="The folder; of a labelling run, the file of rows it asked.")
+    answers: Path | None = Field(None, description="The folder that a labelling run wrote.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> SourceConfig:
+        if (self.format == "labelled") != (self.answers is not None):
+            raise ValueError("`answers` belongs to the format `labelled`, which needs it")
+        return self
 
 
 class CheckingConfig(_Frozen):

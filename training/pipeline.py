@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from router_service.core.packing import Packer
 from training.checking.embeddings import encoder_embeddings
 from training.checking.paraphrase import Paraphrases
 from training.checking.values import Alike
-from training.config import RunConfig
+from training.config import RunConfig, SourceConfig
 from training.datasets import bfcl
 from training.evaluation.evaluate import Evaluation, Outcomes, evaluate, policy_names
 from training.evaluation.metrics import mean_auc
@@ -32,11 +33,12 @@ from training.export.onnx_graph import export_onnx, quantize_int8
 from training.finetune.batches import Rows
 from training.finetune.encoders import PretrainedEncoder, load_encoder
 from training.finetune.loop import Trained, predict, train_router
+from training.labelling.recording import Labelled
 from training.preferences.labels import Labels, label_matrix
 from training.preferences.splits import Split, split_examples
 from training.profiling.cost_profile import costs_usd, profile_arms
 from training.provenance import trace
-from training.records import Example
+from training.records import Answer, Example, Judged
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +67,7 @@ def run(config: RunConfig, data: Path, out: Path) -> Path:
     Raises DataError where a row of the source does not parse, ConfigError where an arm of the
     pool has no recorded answers.
     """
-    source = data / config.source.path
-    dataset = load_dataset(config, source)
+    dataset = load_dataset(config, data)
     encoder = load_encoder(config.encoder.source)
     rows = pack(config, encoder.tokenizer, dataset)
     train, validation, test = (rows.take(part) for part in dataset.split.parts())
@@ -75,7 +76,7 @@ def run(config: RunConfig, data: Path, out: Path) -> Path:
     exported = export(config, encoder, trained, (validation, test), directory)
     profile = profile_arms(*arm_counts(config, dataset, dataset.split.train), config.prices)
     on_validation, on_test = measure(config, dataset, profile, exported)
-    provenance = trace(config, source)
+    provenance = trace(config, data)
     measured = Measured(frontier=on_test.frontier, metrics=headline(config, on_test))
     write_manifest(directory, config, describe(encoder), profile, provenance, measured)
     report = Report(
@@ -92,20 +93,47 @@ def run(config: RunConfig, data: Path, out: Path) -> Path:
     return directory
 
 
-def load_dataset(config: RunConfig, source: Path) -> Dataset:
+class AnswerSource(Protocol):
+    """Judged queries with what arms answered to them."""
+
+    def arms(self) -> list[str]:
+        """Return the models whose answers there are."""
+        ...
+
+    def judged(self) -> Iterable[Judged]:
+        """Read the queries with what is expected."""
+        ...
+
+    def answers(self, arm: str) -> Iterable[Answer]:
+        """Read what a model answered."""
+        ...
+
+
+def open_source(source: SourceConfig, data: Path) -> AnswerSource:
+    """Return the source that a configuration names, below a folder of data."""
+    if source.answers is None:
+        return bfcl.recorded(data / source.path)
+    return Labelled(data / source.path, data / source.answers)
+
+
+def load_dataset(config: RunConfig, data: Path) -> Dataset:
     """Read and judge the recorded answers of the pool and of the auxiliary arms."""
-    judged = bfcl.read_examples(source)
-    recorded = bfcl.arms(source)
+    source = open_source(config.source, data)
+    judged, recorded = list(source.judged()), source.arms()
     missing = sorted(set(config.arms) - set(recorded))
     if missing:
-        raise ConfigError(str(source), "pool", f"no recorded answers of {', '.join(missing)}")
+        problem = f"no recorded answers of {', '.join(missing)}"
+        raise ConfigError(str(data / config.source.path), "pool", problem)
     auxiliary = [arm for arm in recorded if arm not in config.arms]
     arms = [*config.arms, *(auxiliary if config.auxiliary_arms == "all" else [])]
-    labels = label_matrix(judged, arms, lambda arm: bfcl.read_answers(source, arm), alike(config))
-    examples = tuple(example for example, _ in judged)
+    labels = label_matrix(judged, arms, source.answers, alike(config))
+    answered = np.flatnonzero(~np.isnan(labels.correct[:, : len(config.arms)]).any(axis=1))
+    if len(answered) < len(judged):
+        log.warning("%d queries left out: some arm has no answer", len(judged) - len(answered))
+    examples = tuple(judged[row].example for row in answered)
     split = split_examples(examples, config.seed)
     log.info("%d queries, %d arms, split %s", len(examples), len(arms), split.sizes())
-    return Dataset(examples, labels, split)
+    return Dataset(examples, labels.take(answered.tolist()), split)
 
 
 def alike(config: RunConfig) -> Alike | None:

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.router import Router
+from training.config import RunConfig
+from training.datasets.rows import write_rows
+from training.pipeline import load_dataset
 from training.provenance import tree_sha256
+from training.records import Example, Expected, ExpectedCall, Judged
 
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
 ARMS = ("large-FC", "small-FC", "other")
@@ -104,7 +109,7 @@ def config(tmp_path: Path, encoder_folder: Path) -> Path:
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
     values = {
         "name": "made-up",
-        "source": {"format": "bfcl-v1", "path": "bench"},
+        "source": {"format": "bfcl", "path": "bench"},
         "pool": [
             {"arm": "large-FC", "price": {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20}},
             {"arm": "small-FC", "price": price},
@@ -184,3 +189,41 @@ def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) ->
     """The manifest's hash is of the recorded answers that `make train` reads."""
     digest = Artifact.load(SHIPPED).manifest.provenance.data_sha256
     assert tree_sha256(recorded_data / "bfcl-2024-08") == digest
+
+
+def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:
+    """Labels are shares of attempts; a query that an arm never answered is left out."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    request = {"messages": [{"role": "user", "content": "?"}], "tools": [tool]}
+    expected = Expected((ExpectedCall("f", {}),))
+    names = ("answered", "unanswered")
+    rows = [Judged(Example(name, "c", {**request, "n": name}, "d"), expected) for name in names]
+    write_rows(rows, tmp_path / "rows.jsonl")
+    answers = [
+        labelled("answered", "large-FC", 0, right=True),
+        labelled("answered", "large-FC", 1, right=False),
+        labelled("answered", "small-FC", 0, right=True),
+        labelled("unanswered", "large-FC", 0, right=True),
+    ]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    values = yaml.safe_load(config.read_text())
+    values["source"] = {"format": "labelled", "path": "rows.jsonl", "answers": "."}
+    dataset = load_dataset(RunConfig.model_validate(values), tmp_path)
+    assert [example.id for example in dataset.examples] == ["answered"]
+    assert dataset.labels.correct.tolist() == [[0.5, 1.0]]
+    assert dataset.labels.attempts.tolist() == [[2, 1]]
+
+
+def labelled(query: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:
+    """Return a line of an exported labelling run."""
+    calls: object = [{"name": "f" if right else "g", "arguments": {}}]
+    counts = {"input_tokens": 9, "output_tokens": 3, "attempt": attempt}
+    return {"example_id": query, "arm": arm, "calls": calls, "problem": None, **counts}
+
+
+def test_a_source_of_labels_needs_both_its_parts(config: Path) -> None:
+    """A labelling run without the folder of its answers is a configuration error."""
+    values = yaml.safe_load(config.read_text())
+    values["source"] = {"format": "labelled", "path": "rows.jsonl"}
+    with pytest.raises(ValidationError, match="answers"):
+        RunConfig.model_validate(values)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
@@ -98,3 +99,24 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _open(path: Path) -> BinaryIO:
     return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def write_lines(lines: Iterable[bytes], path: Path) -> int:
+    """Write lines to a file that appears when all of them are written; return how many.
+
+    Raises DataError where the file cannot be written.
+    """
+    count = 0
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            for line in lines:
+                file.write(line + b"\n")
+                count += 1
+        partial.replace(path)
+    except OSError as exc:
+        raise DataError(path, None, f"cannot be written: {exc}") from exc
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    return count

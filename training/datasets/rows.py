@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import orjson
 
 from router_service.core.errors import DataError
-from training.datasets.lines import OnFault, read_lines, refuse
+from training.datasets.lines import OnFault, read_lines, refuse, write_lines
 from training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
 
 ONE_OF = "$one_of"
@@ -46,20 +45,7 @@ def write_rows(rows: Iterable[Judged], path: Path) -> int:
     The file appears when all are written. Raises DataError where it cannot be, or where a row
     has no JSON.
     """
-    count = 0
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            for judged in rows:
-                file.write(_line(judged, path))
-                count += 1
-        partial.replace(path)
-    except OSError as exc:
-        raise DataError(path, None, f"cannot be written: {exc}") from exc
-    finally:
-        with suppress(OSError):
-            partial.unlink()
-    return count
+    return write_lines((_line(judged, path) for judged in rows), path)
 
 
 def read_rows(path: Path, on_fault: OnFault = refuse) -> Iterator[Judged]:
@@ -69,7 +55,7 @@ def read_rows(path: Path, on_fault: OnFault = refuse) -> Iterator[Judged]:
 
 def _line(judged: Judged, path: Path) -> bytes:
     try:
-        return encode(judged) + b"\n"
+        return encode(judged)
     except TypeError as exc:
         raise DataError(path, None, f"{judged.example.id} has no JSON: {exc}") from exc
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import orjson
 
-from router_service.core.errors import DataError
-from training.datasets.lines import read_lines
+from training.datasets.lines import read_lines, write_lines
 from training.labelling.answers import Key, Reply, parse_message
 from training.labelling.store import Failure, Store
 from training.records import Answer, Call, Json
@@ -26,7 +24,10 @@ def export(store: Store, folder: Path) -> tuple[int, int]:
     """
     answers = (_answer_row(key, reply) for key, reply in store.answers())
     failures = map(_failure_row, store.failures())
-    return _write(answers, folder / ANSWERS), _write(failures, folder / FAILURES)
+    return (
+        write_lines(map(orjson.dumps, answers), folder / ANSWERS),
+        write_lines(map(orjson.dumps, failures), folder / FAILURES),
+    )
 
 
 def read_answers(folder: Path, arm: str) -> Iterator[Answer]:
@@ -56,21 +57,3 @@ def _read_row(row: Mapping[str, Json]) -> Answer:
         output_tokens=row["output_tokens"],
         attempt=row["attempt"],
     )
-
-
-def _write(rows: Iterable[Mapping[str, Json]], path: Path) -> int:
-    """Write a file that appears when all of it is written."""
-    count = 0
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            for row in rows:
-                file.write(orjson.dumps(row) + b"\n")
-                count += 1
-        partial.replace(path)
-    except OSError as exc:
-        raise DataError(path, None, f"cannot be written: {exc}") from exc
-    finally:
-        with suppress(OSError):
-            partial.unlink()
-    return count

@@ -28,6 +28,17 @@ class Labels:
     input_tokens: NDArray[np.float64]
     output_tokens: NDArray[np.float64]
 
+    def take(self, rows: Sequence[int]) -> Labels:
+        """Return some of the queries, in the order given."""
+        chosen = list(rows)
+        return Labels(
+            self.arms,
+            self.correct[chosen],
+            self.attempts[chosen],
+            self.input_tokens[chosen],
+            self.output_tokens[chosen],
+        )
+
 
 class _Means:
     """Means of what is added, cell by cell; what is unknown does not count."""

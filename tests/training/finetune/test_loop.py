@@ -29,7 +29,7 @@ def config(**training: object) -> RunConfig:
     return RunConfig.model_validate(
         {
             "name": "tiny",
-            "source": {"format": "bfcl-v1", "path": "none"},
+            "source": {"format": "bfcl", "path": "none"},
             "pool": [
                 {"arm": name, "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}}
                 for name in "ab"
