@@ -1,4 +1,4 @@
-"""`switchcraft serve | route | sandbox`."""
+"""`switchcraft serve | route | policies | sandbox`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,16 @@ def _parser() -> argparse.ArgumentParser:
 
     route = commands.add_parser("route", help="decide offline: JSON lines in, decisions out")
     route.add_argument("--artifact", type=Path, help="an artifact directory (default: the shipped)")
-    route.add_argument("--policy", help="a policy's name, or a rule such as theta=0.5 or drift=0.1")
+    route.add_argument(
+        "--policy",
+        help="a policy's name, a rule such as theta=0.5 or drift=0.1, or a goal such as"
+        " accuracy=best, accuracy=0.87 or usd_per_1k=0.5",
+    )
     route.set_defaults(command=_route)
+
+    policies = commands.add_parser("policies", help="what each policy was measured to do")
+    policies.add_argument("--artifact", type=Path, help="an artifact directory")
+    policies.set_defaults(command=_policies)
 
     sandbox = commands.add_parser("sandbox", help="an OpenAI-compatible provider, offline")
     sandbox.add_argument("--host", default="127.0.0.1")
@@ -64,6 +72,25 @@ def _route(arguments: argparse.Namespace) -> int:
     router = Router.load(arguments.artifact or SHIPPED)
     policy = router.policy(arguments.policy, param="--policy")
     _write(decide_lines(router, policy, sys.stdin.buffer))
+    return 0
+
+
+def _policies(arguments: argparse.Namespace) -> int:
+    from router_service.core.artifact import SHIPPED, Artifact  # noqa: PLC0415
+
+    manifest = Artifact.load(arguments.artifact or SHIPPED).manifest
+    named: dict[str, str] = {}
+    for name, rule in manifest.policies.items():
+        named[rule] = f"{named.get(rule, '')} {name}"
+    print(f"{'policy':<32}{'accuracy':>18}{'USD per 1,000':>22}")
+    for point in sorted(manifest.frontier, key=lambda point: point.cost_usd.value):
+        name = f"{point.policy}{named.get(point.policy, '')}"
+        accuracy, cost = point.accuracy, point.cost_usd
+        shares = f"{accuracy.value:.1%} ± {accuracy.stderr:.1%}"
+        print(f"{name:<32}{shares:>18}{cost.value * 1e3:>13.3f} ± {cost.stderr * 1e3:.3f}")
+    best = manifest.metrics.get("best_single_accuracy")
+    if best is not None:
+        print(f"{'best single model':<32}{f'{best.value:.1%} ± {best.stderr:.1%}':>18}")
     return 0
 
 

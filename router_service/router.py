@@ -10,6 +10,7 @@ from router_service.core.artifact import Artifact
 from router_service.core.classifier import Classifier
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
+from router_service.core.goals import Goal, parse_goal, reach
 from router_service.core.messages import Conversation
 from router_service.core.packing import Packer
 from router_service.core.selection import (
@@ -59,6 +60,9 @@ class Router:
             artifact.model_path(device), arms=len(manifest.arms), device=device
         )
         costs_usd = manifest.costs_usd(prices)
+        self._is_as_measured = (
+            len(self._columns) == len(manifest.arms) and costs_usd == manifest.costs_usd()
+        )
         self._costs_usd = [costs_usd[column] for column in self._columns]
 
     @classmethod
@@ -73,16 +77,26 @@ class Router:
         self.artifact.check_canaries(self.predict)
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
-        """Resolve a policy by name (`economy`) or rule (`theta=0.5`); None is the default one.
+        """Resolve a policy by name (`economy`), rule (`theta=0.5`) or goal (`accuracy=best`).
 
-        Raises PolicyError, naming `param` as the field that it was asked in.
+        None is the default one. A goal is reached by the rule that was measured to, where the
+        router chooses among all arms at their profiled prices. Raises PolicyError, naming
+        `param` as the field that it was asked in.
         """
         named = self.artifact.manifest.policies
         rule = named.get(text or "default")
         if rule is None and "=" not in (text or ""):
             known = ", ".join(sorted(named))
             raise PolicyError(text or "", f"known names are {known}", param=param)
-        return parse_policy(rule or text or "", param=param)
+        asked = rule or text or ""
+        goal = parse_goal(asked, param=param)
+        return parse_policy(asked, param=param) if goal is None else self._reach(goal, asked, param)
+
+    def _reach(self, goal: Goal, asked: str, param: str) -> Policy:
+        if not self._is_as_measured:
+            problem = "goals hold for all arms of the artifact at their profiled prices alone"
+            raise PolicyError(asked, problem, param=param)
+        return parse_policy(reach(goal, self.artifact.manifest, asked, param=param).policy)
 
     def predict(self, conversations: Sequence[Conversation]) -> list[list[float]]:
         """Return the probability that each arm of the artifact is correct, (conversations, all)."""
