@@ -289,9 +289,10 @@ def _arithmetic(node: ast.expr) -> float | None:
 
 def _result(op: type[ast.operator], left: float, right: float) -> float | None:
     try:
-        return _OPERATORS[op](left, right)
+        value = _OPERATORS[op](left, right)
     except (ZeroDivisionError, OverflowError):
         return None
+    return float(f"{value:.15g}") if isinstance(value, float) else value  # 0.1 * 3 is 0.3
 
 
 def _from_json(value: Json) -> Iterator[Call]:

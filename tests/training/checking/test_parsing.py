@@ -76,6 +76,14 @@ def test_what_is_no_literal_is_kept_as_its_text() -> None:
     )
 
 
+def test_arithmetic_is_its_result() -> None:
+    """Numbers under the four operations are computed; what has no result stays as written."""
+    parsed = parse_text("f(a=3.5 / 100, b=0.1 * 3, c=-(2 + 3), d=1 / 0, e=2 * x, f=2 ** 9)")
+    assert parsed.calls == (
+        Call("f", {"a": 0.035, "b": 0.3, "c": -5, "d": "1 / 0", "e": "2 * x", "f": "2 ** 9"}),
+    )
+
+
 def test_words_of_python_may_be_parameters() -> None:
     """A parameter named as one of Python's own words is read like any other."""
     parsed = parse_text('[range_query(from="30", to="40", is=True, x="from = 5")]')
