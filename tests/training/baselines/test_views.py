@@ -1,0 +1,96 @@
+"""What baselines read of a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from transformers import DistilBertConfig, DistilBertModel
+
+from router_service.core.packing import Ids
+from tests.training.baselines.cases import example, views
+from training.baselines.embedder import EncoderEmbedder
+from training.baselines.registry import read_profiles
+from training.baselines.views import turns
+from training.config import load_config
+from training.finetune.encoders import PretrainedEncoder
+from training.records import Example
+
+
+def long_chat() -> Example:
+    """Return a conversation whose latest turn stands far behind its start."""
+    messages = [
+        {"role": "user", "content": "river " * 40},
+        {"role": "assistant", "content": "cloud"},
+        {"role": "user", "content": "violin"},
+    ]
+    return Example("q", "simple", {"messages": messages, "tools": []})
+
+
+VIOLIN = views().text("violin")[0]
+
+
+def test_truncation_loses_the_latest_turn_where_packing_keeps_it() -> None:
+    """Cut on the right, a long conversation ends before its latest turn; packed, it has it."""
+    seen = views(budget_tokens=32)
+    assert VIOLIN not in seen.truncated(long_chat())
+    assert VIOLIN in seen.raw(long_chat())
+    assert VIOLIN in seen.packed(long_chat())
+    assert VIOLIN in seen.vanilla(long_chat())
+    assert len(seen.truncated(long_chat())) == 32
+
+
+def test_turns_are_those_of_the_whole_conversation() -> None:
+    """Every message counts, whoever wrote it."""
+    assert turns(long_chat()) == 3
+    assert turns(example(0, "river")) == 1
+
+
+class CountingModel(DistilBertModel):  # type: ignore[no-untyped-call]  # of its base class
+    """A small encoder of random weights that counts the rows it embeds."""
+
+    rows = 0
+
+    def forward(self, *args: object, **kwargs: torch.Tensor) -> object:
+        """Embed, and count."""
+        self.rows += len(kwargs["input_ids"])
+        return super().forward(*args, **kwargs)
+
+
+def embedder() -> tuple[EncoderEmbedder, CountingModel]:
+    """Return an embedder and its encoder."""
+    torch.manual_seed(0)
+    model = CountingModel(
+        DistilBertConfig(vocab_size=50, dim=8, n_layers=1, n_heads=2, hidden_dim=8)
+    )
+    tokenizer = Tokenizer.from_str('{"model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}}')
+    return EncoderEmbedder(PretrainedEncoder("small", model, tokenizer)), model
+
+
+SHORT: Ids = (1, 5)
+LONG: Ids = (1, 5, 6, 7, 8, 9, 10, 11)
+
+
+def test_an_embedding_does_not_depend_on_its_batch() -> None:
+    """Vectors have length 1, and padding to a longer neighbour changes none."""
+    alone, _ = embedder()
+    together, _ = embedder()
+    beside = together([LONG, SHORT])
+    np.testing.assert_allclose(alone([SHORT])[0], beside[1], atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(beside, axis=1), 1, atol=1e-6)
+
+
+def test_a_text_is_embedded_once() -> None:
+    """Baselines that ask for the same rows again cost the encoder nothing."""
+    embed, model = embedder()
+    first = embed([SHORT, LONG, SHORT])
+    np.testing.assert_array_equal(embed([LONG, SHORT]), first[[1, 0]])
+    assert model.rows == 2
+
+
+def test_every_arm_of_the_shipped_pool_has_a_profile() -> None:
+    """MIRT knows the reference pool in words, not by name alone."""
+    config = load_config(Path("configs/reference-pool.yaml"))
+    assert set(config.arms) <= read_profiles().keys()

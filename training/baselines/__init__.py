@@ -1,0 +1,1 @@
+"""Routers to hold ours against, all fitted and measured under one protocol."""

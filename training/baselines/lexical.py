@@ -1,0 +1,56 @@
+"""TF-IDF over token ids and a logistic regression for each arm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix, vstack
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from training.baselines.base import Predictor, profiled_costs_usd
+from training.baselines.views import View
+from training.evaluation.table import Floats, Table
+from training.records import Example
+
+
+@dataclass(frozen=True, slots=True)
+class Lexical:
+    """Words and word pairs of a view, as its tokenizer writes them."""
+
+    name: str
+    view: View
+
+    def fit(self, train: Table, validation: Table) -> Predictor:  # noqa: ARG002 - the protocol's
+        """Fit the vectorizer on all training queries, each arm's model on those it was asked."""
+        costs_usd = profiled_costs_usd(train)
+        vectorizer = TfidfVectorizer(
+            sublinear_tf=True,
+            ngram_range=(1, 2),
+            min_df=2,
+            token_pattern=r"\d+",  # noqa: S106 - a pattern, not a password
+        )
+        rows = vectorizer.fit_transform(self._texts(train.examples))
+        models = [_regression(rows, labels) for labels in train.correct.T]
+
+        def predict(examples: Sequence[Example]) -> Floats:
+            unseen = vectorizer.transform(self._texts(examples))
+            return np.column_stack([model.predict_proba(unseen)[:, 1] for model in models])
+
+        return Predictor(predict, costs_usd)
+
+    def _texts(self, examples: Sequence[Example]) -> list[str]:
+        return [" ".join(map(str, self.view(example))) for example in examples]
+
+
+def _regression(rows: csr_matrix, labels: Floats) -> LogisticRegression:
+    """Fit one arm: a label of 0.7 is a correct answer of weight 0.7 and a wrong one of 0.3."""
+    asked = ~np.isnan(labels)
+    known = labels[asked]
+    classes = np.repeat([1, 0], len(known))
+    weights = np.concatenate([known, 1 - known])
+    # liblinear: on sparse rows 30 times as fast as the default solver, with equal AUC.
+    model = LogisticRegression(C=5, solver="liblinear", random_state=0)
+    return model.fit(vstack([rows[asked], rows[asked]]), classes, sample_weight=weights)
