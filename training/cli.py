@@ -13,6 +13,7 @@ from router_service.core.errors import SwitchcraftError
 from training.checking import command as checking
 from training.comparison import command as comparison
 from training.datasets import command as datasets
+from training.evaluation import command as evaluation
 from training.labelling import command as labelling
 from training.review import command as review
 
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     comparison.register(stages)
     review.register(stages)
     labelling.register(stages)
+    evaluation.register(stages)
     return parser
 
 

@@ -25,9 +25,12 @@ from training.checking.paraphrase import Paraphrases
 from training.checking.values import Alike
 from training.config import RunConfig, SourceConfig
 from training.datasets import bfcl
-from training.evaluation.evaluate import Evaluation, Outcomes, evaluate, policy_names
+from training.evaluation.evaluate import Evaluation
+from training.evaluation.experiment import Experiment, Tokens
 from training.evaluation.metrics import mean_auc
 from training.evaluation.report import Report, write_report
+from training.evaluation.sections import all_sections, main_figures
+from training.evaluation.table import Table
 from training.export.artifact_writer import GRAPH, Measured, write_canaries, write_manifest
 from training.export.onnx_graph import export_onnx, quantize_int8
 from training.finetune.batches import Rows
@@ -75,9 +78,10 @@ def run(config: RunConfig, data: Path, out: Path) -> Path:
     directory = fresh_directory(out / "artifact")
     exported = export(config, encoder, trained, (validation, test), directory)
     profile = profile_arms(*arm_counts(config, dataset, dataset.split.train), config.prices)
-    on_validation, on_test = measure(config, dataset, profile, exported)
+    validated, tested = experiments(config, dataset, profile, exported)
+    on_validation, on_test = main_figures(validated), main_figures(tested)
     provenance = trace(config, data)
-    measured = Measured(frontier=on_test.frontier, metrics=headline(config, on_test))
+    measured = Measured(frontier=on_test.frontier, metrics=headline(on_test))
     write_manifest(directory, config, describe(encoder), profile, provenance, measured)
     report = Report(
         name=config.name,
@@ -86,6 +90,7 @@ def run(config: RunConfig, data: Path, out: Path) -> Path:
         epochs=trained.epochs,
         validation=on_validation,
         test=on_test,
+        sections=all_sections(tested, on_test),
         parity=exported.parity,
         provenance=provenance,
     )
@@ -180,18 +185,22 @@ def export(
     )
 
 
-def measure(
+def experiments(
     config: RunConfig, dataset: Dataset, profile: Mapping[str, ArmProfile], exported: Exported
-) -> tuple[Evaluation, Evaluation]:
-    """Evaluate what was exported on the validation and on the test queries."""
+) -> tuple[Experiment, Experiment]:
+    """Return what was exported on the validation and on the test queries, to be evaluated."""
     costs = [profile[arm].cost_usd() for arm in config.arms]
     split = dataset.split
+    parts = ((split.validation, exported.validation), (split.test, exported.test))
     validation, test = (
-        evaluate(outcomes(config, dataset, part), probabilities, costs, config.policies)
-        for part, probabilities in (
-            (split.validation, exported.validation),
-            (split.test, exported.test),
+        Experiment(
+            table=table_of(config, dataset, rows),
+            probabilities=probabilities,
+            expected_costs_usd=costs,
+            policies=config.policies,
+            tokens=Tokens(*arm_counts(config, dataset, rows)[1:], config.prices),
         )
+        for rows, probabilities in parts
     )
     return validation, test
 
@@ -205,11 +214,12 @@ def arm_counts(
     return config.arms, labels.input_tokens[rows, :arms], labels.output_tokens[rows, :arms]
 
 
-def outcomes(config: RunConfig, dataset: Dataset, indices: Sequence[int]) -> Outcomes:
+def table_of(config: RunConfig, dataset: Dataset, indices: Sequence[int]) -> Table:
     """Return what each arm of the pool answered and cost on some queries."""
     counts = arm_counts(config, dataset, indices)
     correct = dataset.labels.correct[list(indices), : len(config.arms)].astype(np.float64)
-    return Outcomes(config.arms, correct, costs_usd(*counts, config.prices))
+    examples = tuple(dataset.examples[row] for row in indices)
+    return Table(examples, config.arms, correct, costs_usd(*counts, config.prices))
 
 
 def rates_by_category(config: RunConfig, dataset: Dataset) -> dict[str, dict[str, float]]:
@@ -229,19 +239,18 @@ def rates_by_category(config: RunConfig, dataset: Dataset) -> dict[str, dict[str
     }
 
 
-def headline(config: RunConfig, test: Evaluation) -> dict[str, Measure]:
+def headline(test: Evaluation) -> dict[str, Measure]:
     """Return the figures that an artifact carries, all of the held-out test queries."""
-    by_name = {entry.name: entry for entry in test.entries}
-    default = by_name[policy_names(config.policies)[config.policies["default"]]]
-    best = by_name[test.best_single]
+    default, best = test.entry(test.default_policy), test.entry(test.best_single)
+    oracle = test.entry("oracle")
     return {
         "mean_auc": test.auc,
         "default_accuracy": default.accuracy,
         "default_cost_usd": default.cost_usd,
         "best_single_accuracy": best.accuracy,
         "best_single_cost_usd": best.cost_usd,
-        "oracle_accuracy": by_name["oracle"].accuracy,
-        "oracle_cost_usd": by_name["oracle"].cost_usd,
+        "oracle_accuracy": oracle.accuracy,
+        "oracle_cost_usd": oracle.cost_usd,
     }
 
 

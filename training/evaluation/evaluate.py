@@ -12,15 +12,22 @@ from numpy.typing import NDArray
 from router_service.core.artifact import FrontierPoint, Measure
 from router_service.core.selection import parse_policy, select
 from training.evaluation.metrics import (
+    Estimate,
     auc_measure,
+    bootstrap,
     expected_calibration_error,
     mean_measure,
     paired_interval,
+    ratio_interval,
 )
 
 Floats = NDArray[np.float64]
 Choices = NDArray[np.int64]
-Kind = Literal["single", "router", "oracle"]
+Costs = Sequence[float] | Floats
+"""What the router expects arms to cost, USD: (arms,), or (queries, arms)."""
+Kind = Literal["single", "heuristic", "baseline", "router", "random", "oracle"]
+KINDS: tuple[Kind, ...] = ("single", "heuristic", "baseline", "router", "random", "oracle")
+"""In the order of the main table."""
 
 FRONTIER = tuple(
     [f"theta={theta:g}" for theta in (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)]
@@ -36,64 +43,121 @@ class Outcomes:
     correct: Floats
     cost_usd: Floats
 
+    def take(self, rows: Sequence[int] | Choices) -> Outcomes:
+        """Return some of the queries, in the order given."""
+        return Outcomes(self.arms, self.correct[rows], self.cost_usd[rows])
+
+    def of(self, choices: Choices) -> tuple[Floats, Floats]:
+        """Return how correct the chosen arms were and what they cost in USD, (queries,) each."""
+        rows = np.arange(len(choices))
+        return self.correct[rows, choices], self.cost_usd[rows, choices]
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A way of routing to compare: its arm for each query, (queries,).
+
+    `probabilities`, (queries, arms), are those that it predicted, where it does.
+    """
+
+    kind: Kind
+    name: str
+    choices: Choices
+    probabilities: Floats | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the main table; the difference is to the best single model, paired by query."""
+    """A row of the main table; differences are to the best single model, paired by query.
+
+    `gap_from_cheapest` is the share of the way from the cheapest single model to the oracle
+    (section 4.3), `gap_from_best` from the best one; None where there is no way to go.
+    """
 
     kind: Kind
     name: str
     accuracy: Measure
     cost_usd: Measure
     cost_share: float
+    cost_share_interval: tuple[float, float] | None
     difference: float
     difference_interval: tuple[float, float]
+    gap_from_cheapest: Estimate | None
+    gap_from_best: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Everything a report says about one set of queries."""
+    """Everything that holds for one set of queries, whatever they are."""
 
     best_single: str
+    default_policy: str
     entries: tuple[Entry, ...]
-    frontier: tuple[FrontierPoint, ...]
+    sweep: tuple[Entry, ...]
     auc: Measure
     calibration_error: float
     arm_share: Mapping[str, float]
+
+    @property
+    def frontier(self) -> tuple[FrontierPoint, ...]:
+        """The sweep as an artifact carries it."""
+        return tuple(
+            FrontierPoint(policy=entry.name, accuracy=entry.accuracy, cost_usd=entry.cost_usd)
+            for entry in self.sweep
+        )
+
+    def entry(self, name: str) -> Entry:
+        """Return the entry of that name; raises KeyError where there is none."""
+        return {entry.name: entry for entry in self.entries}[name]
 
 
 def evaluate(
     outcomes: Outcomes,
     probabilities: Floats,
-    profiled_costs_usd: Sequence[float],
+    expected_costs_usd: Costs,
     policies: Mapping[str, str],
+    entrants: Sequence[Entrant] = (),
 ) -> Evaluation:
-    """Measure a router's probabilities (queries, arms) under every policy.
+    """Measure a router's probabilities (queries, arms) under every policy, beside entrants.
 
-    The router decides by profiled costs and pays recorded ones, as it would in service.
+    The router decides by expected costs and pays recorded ones, as it would in service.
     """
-    queries = len(outcomes.correct)
-    singles = [
-        compare(outcomes, "single", arm, np.full(queries, i)) for i, arm in enumerate(outcomes.arms)
-    ]
+    chosen = route(probabilities, expected_costs_usd, policies["default"])
+    shares = np.bincount(chosen, minlength=len(outcomes.arms)) / len(chosen)
     routers = [
-        compare(outcomes, "router", name, route(probabilities, profiled_costs_usd, rule))
+        Entrant("router", name, route(probabilities, expected_costs_usd, rule))
         for rule, name in policy_names(policies).items()
     ]
-    chosen = route(probabilities, profiled_costs_usd, policies["default"])
-    shares = np.bincount(chosen, minlength=len(outcomes.arms)) / queries
     return Evaluation(
         best_single=outcomes.arms[best_single(outcomes)],
-        entries=(
-            *sorted(singles, key=lambda entry: -entry.accuracy.value),
-            *routers,
-            compare(outcomes, "oracle", "oracle", oracle(outcomes)),
-        ),
-        frontier=frontier(outcomes, probabilities, profiled_costs_usd),
+        default_policy=policy_names(policies)[policies["default"]],
+        entries=main_table(outcomes, [*routers, *entrants]),
+        sweep=sweep(outcomes, probabilities, expected_costs_usd),
         auc=auc_measure(outcomes.correct, probabilities),
         calibration_error=expected_calibration_error(outcomes.correct, probabilities),
         arm_share=dict(zip(outcomes.arms, shares.tolist(), strict=True)),
     )
+
+
+def main_table(outcomes: Outcomes, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
+    """Measure entrants beside single models, random choice and the oracle.
+
+    An entrant stands in for what has its name. Rows are by kind, then by falling accuracy.
+    """
+    bench = Bench.of(outcomes)
+    queries = len(outcomes.correct)
+    known = [
+        *(Entrant("single", arm, np.full(queries, i)) for i, arm in enumerate(outcomes.arms)),
+        Entrant("oracle", "oracle", oracle(outcomes)),
+        *entrants,
+    ]
+    entries = [
+        # What random choice is expected to do, rather than what one draw did.
+        bench.measure("random", "random", outcomes.correct.mean(1), outcomes.cost_usd.mean(1)),
+        *(bench.measure(e.kind, e.name, *outcomes.of(e.choices)) for e in known),
+    ]
+    by_name = {entry.name: entry for entry in entries}
+    return tuple(sorted(by_name.values(), key=lambda e: (KINDS.index(e.kind), -e.accuracy.value)))
 
 
 def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
@@ -104,34 +168,61 @@ def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
     return {rule: f"{', '.join(called)} ({rule})" for rule, called in names.items()}
 
 
-def compare(outcomes: Outcomes, kind: Kind, name: str, choices: Choices) -> Entry:
-    """Measure one way of choosing arms, (queries,), against the best single model."""
-    rows = np.arange(len(choices))
-    best = best_single(outcomes)
-    ours, theirs = outcomes.correct[rows, choices], outcomes.correct[:, best]
-    paid = outcomes.cost_usd[rows, choices]
-    return Entry(
-        kind=kind,
-        name=name,
-        accuracy=mean_measure(ours),
-        cost_usd=mean_measure(paid),
-        cost_share=float(paid.mean() / outcomes.cost_usd[:, best].mean()),
-        difference=float((ours - theirs).mean()),
-        difference_interval=paired_interval(ours, theirs),
-    )
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What entries are measured against, (queries,) each."""
+
+    best: Floats
+    best_cost_usd: Floats
+    cheapest: Floats
+    oracle: Floats
+
+    @classmethod
+    def of(cls, outcomes: Outcomes) -> Bench:
+        """Find the best and the cheapest single model, and the oracle."""
+        best = best_single(outcomes)
+        return cls(
+            best=outcomes.correct[:, best],
+            best_cost_usd=outcomes.cost_usd[:, best],
+            cheapest=outcomes.correct[:, cheapest_single(outcomes)],
+            oracle=outcomes.of(oracle(outcomes))[0],
+        )
+
+    def measure(self, kind: Kind, name: str, correct: Floats, cost_usd: Floats) -> Entry:
+        """Measure what an entry got right and what it paid, (queries,) each."""
+        theirs = self.best_cost_usd.mean()
+        return Entry(
+            kind=kind,
+            name=name,
+            accuracy=mean_measure(correct),
+            cost_usd=mean_measure(cost_usd),
+            cost_share=float(cost_usd.mean() / theirs) if theirs else float("nan"),
+            cost_share_interval=ratio_interval(cost_usd, self.best_cost_usd),
+            difference=float((correct - self.best).mean()),
+            difference_interval=paired_interval(correct, self.best),
+            gap_from_cheapest=gap_closed(correct, self.cheapest, self.oracle),
+            gap_from_best=gap_closed(correct, self.best, self.oracle),
+        )
 
 
-def frontier(
-    outcomes: Outcomes, probabilities: Floats, profiled_costs_usd: Sequence[float]
-) -> tuple[FrontierPoint, ...]:
-    """Measure accuracy and cost over a sweep of thresholds and drifts."""
-    entries = [
-        compare(outcomes, "router", rule, route(probabilities, profiled_costs_usd, rule))
-        for rule in FRONTIER
-    ]
+def gap_closed(ours: Floats, start: Floats, top: Floats) -> Estimate | None:
+    """Return (ours - start) / (top - start) of mean accuracies; None where top is no better."""
+
+    def share(means: Floats) -> float:
+        ours, start, top = means.tolist()
+        return (ours - start) / (top - start) if top > start else float("nan")
+
+    return bootstrap(np.column_stack([ours, start, top]), share)
+
+
+def sweep(
+    outcomes: Outcomes, probabilities: Floats, expected_costs_usd: Costs
+) -> tuple[Entry, ...]:
+    """Measure every threshold and drift of `FRONTIER`."""
+    bench = Bench.of(outcomes)
     return tuple(
-        FrontierPoint(policy=entry.name, accuracy=entry.accuracy, cost_usd=entry.cost_usd)
-        for entry in entries
+        bench.measure("router", rule, *outcomes.of(route(probabilities, expected_costs_usd, rule)))
+        for rule in FRONTIER
     )
 
 
@@ -141,16 +232,26 @@ def best_single(outcomes: Outcomes) -> int:
     return min(range(len(outcomes.arms)), key=lambda arm: (-accuracy[arm], cost[arm]))
 
 
-def route(probabilities: Floats, costs_usd: Sequence[float], rule: str) -> Choices:
+def cheapest_single(outcomes: Outcomes) -> int:
+    """Return the arm that cost least; of equal ones the most accurate."""
+    accuracy, cost = outcomes.correct.mean(0), outcomes.cost_usd.mean(0)
+    return min(range(len(outcomes.arms)), key=lambda arm: (cost[arm], -accuracy[arm]))
+
+
+def route(probabilities: Floats, costs_usd: Costs, rule: str) -> Choices:
     """Return the arm that a policy picks for each query, (queries,)."""
     policy = parse_policy(rule)
-    picked = [select(row, costs_usd, policy).arm for row in probabilities.tolist()]
-    return np.array(picked, dtype=np.int64)
+    costs = np.broadcast_to(np.asarray(costs_usd, dtype=np.float64), probabilities.shape)
+    rows = zip(probabilities.tolist(), costs.tolist(), strict=True)
+    return np.array([select(row, cost, policy).arm for row, cost in rows], dtype=np.int64)
 
 
 def oracle(outcomes: Outcomes) -> Choices:
-    """Return the cheapest correct arm of each query, the dearest where none is (section 3.3)."""
-    cheapest_correct = np.where(outcomes.correct == 1, outcomes.cost_usd, np.inf).argmin(1)
-    solvable = (outcomes.correct == 1).any(1)
-    picked: Choices = np.where(solvable, cheapest_correct, outcomes.cost_usd.argmax(1))
+    """Return the cheapest correct arm of each query, the dearest where none is (section 3.3).
+
+    Where labels are shares, the cheapest of the arms most often right.
+    """
+    top = outcomes.correct.max(axis=1, keepdims=True)
+    cheapest = np.where(outcomes.correct == top, outcomes.cost_usd, np.inf).argmin(1)
+    picked: Choices = np.where(top[:, 0] > 0, cheapest, outcomes.cost_usd.argmax(1))
     return picked

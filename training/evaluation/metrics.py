@@ -1,16 +1,30 @@
-"""Numbers about a router, each with its standard error."""
+"""Numbers about a router, each with its error."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 from router_service.core.artifact import Measure
 
 Floats = NDArray[np.float64]
 
 BOOTSTRAP_DRAWS = 2_000
+CALIBRATION_BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its standard error and 95% interval, both over resampled queries."""
+
+    value: float
+    stderr: float
+    interval: tuple[float, float]
+    n: int
 
 
 def mean_measure(values: Floats) -> Measure:
@@ -20,44 +34,118 @@ def mean_measure(values: Floats) -> Measure:
     return Measure(value=float(values.mean()), stderr=stderr, n=n)
 
 
+@lru_cache(maxsize=8)
+def resamples(n: int, seed: int = 0) -> Floats:
+    """Return each query's weight in each bootstrap draw, (draws, n); a draw's sum to 1."""
+    rng = np.random.default_rng(seed)
+    counts = [np.bincount(rng.integers(0, n, n), minlength=n) for _ in range(BOOTSTRAP_DRAWS)]
+    return np.array(counts) / n
+
+
+def bootstrap(values: Floats, statistic: Callable[[Floats], float]) -> Estimate | None:
+    """Estimate a statistic of the means of columns, (queries, columns), resampling queries.
+
+    None where the statistic is not a number; draws where it is not one are passed over.
+    """
+    value = float(statistic(values.mean(axis=0)))
+    if not np.isfinite(value):
+        return None
+    drawn = np.array([statistic(means) for means in resamples(len(values)) @ values])
+    finite = drawn[np.isfinite(drawn)]
+    low, high = np.percentile(finite, [2.5, 97.5])
+    return Estimate(value, float(finite.std()), (float(low), float(high)), len(values))
+
+
+def paired_interval(ours: Floats, theirs: Floats) -> tuple[float, float]:
+    """Return the 95% bootstrap interval of mean(ours - theirs) over the same queries (n,)."""
+    drawn = resamples(len(ours)) @ (ours - theirs)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def ratio_interval(ours: Floats, theirs: Floats) -> tuple[float, float] | None:
+    """Return the 95% bootstrap interval of mean(ours) / mean(theirs); None where theirs is 0."""
+    if not theirs.any():
+        return None
+    weights = resamples(len(ours))
+    low, high = np.nanpercentile((weights @ ours) / (weights @ theirs), [2.5, 97.5])
+    return float(low), float(high)
+
+
 def mean_auc(labels: Floats, probabilities: Floats) -> float:
     """Return the area under the ROC curve, averaged over arms with both outcomes; (n, arms).
 
-    NaN where no arm has both.
+    A label between 0 and 1 counts as both outcomes by its share. NaN where no arm has both.
     """
-    scores = [
-        roc_auc_score(labels[:, arm], probabilities[:, arm])
-        for arm in range(labels.shape[1])
-        if len(np.unique(labels[:, arm])) == 2
-    ]
-    return float(np.mean(scores)) if scores else float("nan")
+    return _mean_auc(labels, _ranks(probabilities), np.ones(len(labels)))
 
 
-def auc_measure(labels: Floats, probabilities: Floats, seed: int = 0) -> Measure:
+def auc_measure(labels: Floats, probabilities: Floats) -> Measure:
     """Return `mean_auc` with a standard error from resampled queries."""
-    rng = np.random.default_rng(seed)
-    n = len(labels)
-    draws = [rng.integers(0, n, n) for _ in range(BOOTSTRAP_DRAWS // 10)]
-    spread = float(np.nanstd([mean_auc(labels[draw], probabilities[draw]) for draw in draws]))
-    return Measure(value=mean_auc(labels, probabilities), stderr=spread, n=n)
+    ranks = _ranks(probabilities)
+    draws = resamples(len(labels))[: BOOTSTRAP_DRAWS // 10]
+    drawn = np.array([_mean_auc(labels, ranks, weights) for weights in draws])
+    finite = drawn[np.isfinite(drawn)]
+    return Measure(
+        value=mean_auc(labels, probabilities),
+        stderr=float(finite.std()) if len(finite) else 0.0,
+        n=len(labels),
+    )
 
 
-def expected_calibration_error(labels: Floats, probabilities: Floats, bins: int = 10) -> float:
+def expected_calibration_error(
+    labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
+) -> float:
     """Return the ECE over all arms together: mean |confidence - accuracy| of equal-width bins."""
-    flat, truth = probabilities.ravel(), labels.ravel()
-    which = np.minimum((flat * bins).astype(int), bins - 1)
-    gaps = [
-        abs(flat[which == b].mean() - truth[which == b].mean()) * (which == b).mean()
-        for b in range(bins)
-        if (which == b).any()
-    ]
-    return float(sum(gaps))
+    return calibration_measure(labels, probabilities, bins).value
 
 
-def paired_interval(ours: Floats, theirs: Floats, seed: int = 0) -> tuple[float, float]:
-    """Return the 95% bootstrap interval of mean(ours - theirs) over the same queries (n,)."""
-    rng = np.random.default_rng(seed)
-    difference = ours - theirs
-    draws = rng.integers(0, len(difference), (BOOTSTRAP_DRAWS, len(difference)))
-    low, high = np.percentile(difference[draws].mean(1), [2.5, 97.5])
-    return float(low), float(high)
+def calibration_measure(
+    labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
+) -> Measure:
+    """Return the ECE over all arms together, with a standard error from resampled queries."""
+    # A bin's gap times its share is the mean of (p - label) over all predictions, 0 outside it.
+    which = bin_of(probabilities, bins)
+    excess = (probabilities - labels) / labels.shape[1]
+    gaps = np.stack([np.where(which == b, excess, 0).sum(1) for b in range(bins)], axis=1)
+    drawn = np.abs(resamples(len(labels)) @ gaps).sum(1)
+    value = float(np.abs(gaps.mean(0)).sum())
+    return Measure(value=value, stderr=float(drawn.std()), n=len(labels))
+
+
+def brier_measure(labels: Floats, probabilities: Floats) -> Measure:
+    """Return the mean squared distance of probability and label, over arms and queries."""
+    return mean_measure(((probabilities - labels) ** 2).mean(axis=1))
+
+
+def bin_of(probabilities: Floats, bins: int = CALIBRATION_BINS) -> NDArray[np.int64]:
+    """Return which of equal-width bins each probability is in; 1 is in the last."""
+    return np.minimum((probabilities * bins).astype(np.int64), bins - 1)
+
+
+def _ranks(probabilities: Floats) -> NDArray[np.int64]:
+    """Return each probability's place among an arm's different ones, (n, arms)."""
+    columns = [np.unique(column, return_inverse=True)[1] for column in probabilities.T]
+    return np.stack(columns, axis=1)
+
+
+def _mean_auc(labels: Floats, ranks: NDArray[np.int64], weights: Floats) -> float:
+    scores = np.array(
+        [_auc(labels[:, arm], ranks[:, arm], weights) for arm in range(labels.shape[1])]
+    )
+    finite = scores[np.isfinite(scores)]
+    return float(finite.mean()) if len(finite) else float("nan")
+
+
+def _auc(labels: Floats, ranks: NDArray[np.int64], weights: Floats) -> float:
+    """Return how probably a right answer ranks above a wrong one, ties half.
+
+    Ours because labels may be shares, and for speed: scikit-learn's takes 1 ms, this 30 us.
+    """
+    right = np.bincount(ranks, weights * labels)
+    wrong = np.bincount(ranks, weights * (1 - labels))
+    pairs = right.sum() * wrong.sum()
+    # Sums of resampled weights leave dust of 1e-16 where an outcome is absent.
+    if pairs < 1e-12:
+        return float("nan")
+    return float((right * (wrong.cumsum() - wrong / 2)).sum() / pairs)

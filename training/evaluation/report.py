@@ -2,144 +2,110 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 from jinja2 import Environment, FileSystemLoader, select_autoescape
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from markupsafe import Markup
 
-from router_service.core.artifact import FrontierPoint, Measure, Provenance
-from training.evaluation.evaluate import Entry, Evaluation
+from router_service.core.artifact import Measure, Provenance
+from router_service.core.cost import Price
+from training.evaluation import plots
+from training.evaluation.evaluate import Evaluation
+from training.evaluation.sections import Sections
 from training.finetune.loop import Epoch
-
-COLOURS = {"single": "#6b7280", "router": "#c2410c", "oracle": "#15803d"}
+from training.records import Json
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a run has to say for itself."""
+    """All that there is to say of a router; what is None or empty has no section.
+
+    `test` and `sections` are of the same queries. The course of training (`split_sizes`,
+    `label_rates`, `epochs`, `validation`, `parity`) is known to the run that trained it.
+    """
 
     name: str
-    split_sizes: Mapping[str, int]
-    label_rates: Mapping[str, Mapping[str, float]]
-    epochs: tuple[Epoch, ...]
-    validation: Evaluation
     test: Evaluation
-    parity: Mapping[str, float]
     provenance: Provenance
+    sections: Sections | None = None
+    split_sizes: Mapping[str, int] | None = None
+    label_rates: Mapping[str, Mapping[str, float]] | None = None
+    epochs: tuple[Epoch, ...] = ()
+    validation: Evaluation | None = None
+    parity: Mapping[str, float] | None = None
 
 
 def write_report(report: Report, directory: Path) -> None:
     """Write `report.json` and `report.html` into a directory."""
-    values = json.loads(json.dumps(asdict(report), default=_plain))
-    (directory / "report.json").write_text(json.dumps(values, indent=2) + "\n")
+    text = json.dumps(_plain(asdict(report)), indent=2, allow_nan=False)
+    (directory / "report.json").write_text(text + "\n")
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=select_autoescape(default=True),
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=_percent, dollars=_dollars, points=_points)
-    page = environment.get_template("report.html.j2").render(
-        report=report, pareto=pareto_svg(report.test), curves=curves_svg(report.epochs)
-    )
+    environment.filters.update(form=_form, interval=_interval)
+    page = environment.get_template("report.html.j2").render(report=report, plots=_draw(report))
     (directory / "report.html").write_text(page)
 
 
-def pareto_svg(evaluation: Evaluation) -> str:
-    """Draw accuracy over cost: single models, the router's frontier and policies, the oracle."""
-    figure = Figure(figsize=(9.5, 4.8), layout="constrained")
-    axes = figure.subplots()
-    frontier = pareto_front(evaluation.frontier)
-    axes.plot(
-        [point.cost_usd.value * 1e3 for point in frontier],
-        [point.accuracy.value * 100 for point in frontier],
-        color=COLOURS["router"],
-        alpha=0.5,
-        label="router, all policies",
-    )
-    by_cost = sorted(evaluation.entries, key=lambda entry: entry.cost_usd.value)
-    for index, entry in enumerate(by_cost):
-        # Neighbours in cost have their names above and below in turn.
-        _draw_entry(axes, entry, above=index % 2 == 0)
-    axes.set_xscale("log")
-    axes.margins(x=0.16, y=0.12)
-    axes.set_xlabel("USD per 1,000 requests (log scale)")
-    axes.set_ylabel("accuracy, %")
-    axes.grid(visible=True, alpha=0.25)
-    axes.legend(loc="lower right", frameon=False)
-    return _svg(figure)
+def _draw(report: Report) -> dict[str, Markup]:
+    """Draw every plot that the report has numbers for."""
+    drawn = {"pareto": plots.pareto_svg(report.test), "sweep": plots.sweep_svg(report.test)}
+    if report.sections is not None:
+        drawn |= _draw_sections(report.sections)
+    if report.epochs:
+        drawn["curves"] = plots.curves_svg(report.epochs)
+    return {name: Markup(svg) for name, svg in drawn.items()}  # noqa: S704 - our own drawings
 
 
-def pareto_front(points: Sequence[FrontierPoint]) -> list[FrontierPoint]:
-    """Return the points that no cheaper point matches, by rising cost."""
-    front: list[FrontierPoint] = []
-    for point in sorted(points, key=lambda p: (p.cost_usd.value, -p.accuracy.value)):
-        if not front or point.accuracy.value > front[-1].accuracy.value:
-            front.append(point)
-    return front
+def _draw_sections(sections: Sections) -> dict[str, str]:
+    drawn = {
+        "categories": plots.categories_svg(sections.categories),
+        "differences": plots.differences_svg(sections.categories),
+        "routing": plots.routing_svg(sections.routing),
+        "misroutes": plots.misroutes_svg(sections.misroutes),
+        "confusion": plots.confusion_svg(sections.confusion),
+        "calibration": plots.calibration_svg(sections.calibration),
+    }
+    if sections.tokens:
+        drawn["tokens"] = plots.tokens_svg(sections.tokens)
+    if sections.packing:
+        drawn["packing"] = plots.packing_svg(sections.packing)
+    for name, runs in (("folds", sections.folds), ("seeds", sections.seeds)):
+        if runs is not None:
+            drawn[name] = plots.stability_svg(runs)
+    return drawn
 
 
-def curves_svg(epochs: Sequence[Epoch]) -> str:
-    """Draw the losses of training and validation by epoch."""
-    figure = Figure(figsize=(9.5, 2.8), layout="constrained")
-    axes = figure.subplots()
-    numbers = [epoch.number for epoch in epochs]
-    axes.plot(numbers, [epoch.train_loss for epoch in epochs], label="training", color="#6b7280")
-    axes.plot(numbers, [epoch.loss for epoch in epochs], label="validation", color="#c2410c")
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("cross-entropy")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(visible=True, alpha=0.25)
-    axes.legend(frameon=False)
-    return _svg(figure)
+def _plain(value: Json) -> Json:
+    """Return values as JSON has them; what is not a number is null."""
+    if isinstance(value, Measure | Provenance | Price):
+        return _plain(value.model_dump(mode="json"))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _draw_entry(axes: Axes, entry: Entry, *, above: bool) -> None:
-    x, y = entry.cost_usd.value * 1e3, entry.accuracy.value * 100
-    marker = {"single": "o", "router": "s", "oracle": "*"}[entry.kind]
-    axes.errorbar(
-        x,
-        y,
-        yerr=entry.accuracy.stderr * 100,
-        marker=marker,
-        markersize=9 if entry.kind == "oracle" else 6,
-        color=COLOURS[entry.kind],
-        elinewidth=0.8,
-        alpha=0.9,
-    )
-    offset = (6, 5 if above else -10)
-    axes.annotate(entry.name, (x, y), textcoords="offset points", xytext=offset, fontsize=7)
+FORMS: Mapping[str, Callable[[float], str]] = {
+    "percent": lambda share: f"{share * 100:.1f}",
+    "points": lambda share: f"{share * 100:+.1f}",
+    "dollars": lambda usd: f"{usd * 1000:.3f}",  # a thousand requests
+    "ratio": lambda value: f"{value:.3f}",
+    "count": lambda value: f"{value:,.0f}",
+}
 
 
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    # A fixed salt and no date: the same numbers draw the same bytes.
-    with mpl.rc_context({"svg.hashsalt": "switchcraft"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    drawing = buffer.getvalue()
-    return drawing[drawing.index("<svg") :]
+def _form(value: float, form: str) -> str:
+    return FORMS[form](value)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Measure | FrontierPoint | Provenance):
-        return value.model_dump(mode="json")
-    raise TypeError(f"no JSON for {type(value).__name__}")
-
-
-def _percent(value: float) -> str:
-    return f"{value * 100:.1f}"
-
-
-def _dollars(value: float) -> str:
-    return f"{value * 1000:.3f}"
-
-
-def _points(value: float) -> str:
-    return f"{value * 100:+.1f}"
+def _interval(bounds: tuple[float, float] | None, form: str) -> str:
+    return "" if bounds is None else f"[{FORMS[form](bounds[0])}, {FORMS[form](bounds[1])}]"

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
-from training.evaluation.evaluate import Outcomes, best_single, evaluate, oracle, route
+from training.evaluation.evaluate import (
+    Entrant,
+    Outcomes,
+    best_single,
+    evaluate,
+    gap_closed,
+    oracle,
+    route,
+)
 from training.evaluation.metrics import (
     auc_measure,
+    bootstrap,
+    brier_measure,
+    calibration_measure,
     expected_calibration_error,
     mean_auc,
     mean_measure,
     paired_interval,
+    ratio_interval,
 )
 
 #                     cheap  dear
@@ -90,3 +103,81 @@ def test_paired_interval_covers_the_difference_and_excludes_zero_where_it_is_pla
     low, high = paired_interval(better, base)
     assert 0 < low < (better - base).mean() < high
     assert paired_interval(base, base) == (0, 0)
+
+
+def test_oracle_of_shares_takes_the_cheapest_of_the_most_often_right() -> None:
+    """Where labels are shares of runs, half right is not enough if another arm does better."""
+    outcomes = Outcomes(("a", "b"), np.array([[0.5, 0.75], [0.5, 0.5]]), np.array([[1.0, 2]] * 2))
+    assert oracle(outcomes).tolist() == [1, 0]
+
+
+def test_route_may_have_a_cost_for_each_query() -> None:
+    """Expected costs by query turn the choice between equally probable arms."""
+    costs = np.array([[1.0, 2.0], [2.0, 1.0]])
+    assert route(np.full((2, 2), 0.9), costs, "theta=0.5").tolist() == [0, 1]
+
+
+def test_an_entrant_stands_in_for_the_row_of_its_name() -> None:
+    """Entrants join the table; one called like a built-in row takes its place."""
+    entrants = [
+        Entrant("random", "random", np.zeros(5, dtype=np.int64)),
+        Entrant("baseline", "always dear", np.ones(5, dtype=np.int64)),
+    ]
+    evaluation = evaluate(OUTCOMES, PROBABILITIES, [1, 10], {"default": "theta=0.5"}, entrants)
+    names = [entry.name for entry in evaluation.entries]
+    assert names.count("random") == 1
+    assert evaluation.entry("random").accuracy.value == pytest.approx(2 / 5)
+    assert evaluation.entry("always dear").difference == 0
+    assert evaluation.entry(evaluation.default_policy).kind == "router"
+
+
+def test_random_is_an_expectation() -> None:
+    """Random has the mean accuracy of the arms, without the luck of a draw."""
+    evaluation = evaluate(OUTCOMES, PROBABILITIES, [1, 10], {"default": "theta=0.5"})
+    assert evaluation.entry("random").accuracy.value == pytest.approx((2 / 5 + 3 / 5) / 2)
+
+
+def test_the_gap_closed_is_the_paper_s() -> None:
+    """(82.94 - 79.15) / (89.39 - 79.15) = 37%; nothing to close is no number."""
+    columns = [np.full(4, value) for value in (82.94, 79.15, 89.39)]
+    gap = gap_closed(*columns)
+    assert gap is not None
+    assert gap.value == pytest.approx(0.37, abs=0.001)
+    assert gap_closed(columns[0], columns[2], columns[2]) is None
+
+
+def test_auc_is_scikit_learn_s() -> None:
+    """Binary labels with ties give scikit-learn's area; shares give that of repeated rows."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, (200, 1)).astype(float)
+    scores = rng.integers(0, 20, (200, 1)) / 20
+    assert mean_auc(labels, scores) == pytest.approx(roc_auc_score(labels[:, 0], scores[:, 0]))
+    shares = np.array([[0.5], [1.0], [0.0]])
+    asked_twice = roc_auc_score([1, 0, 1, 1, 0, 0], [0.6, 0.6, 0.7, 0.7, 0.1, 0.1])
+    assert mean_auc(shares, np.array([[0.6], [0.7], [0.1]])) == pytest.approx(asked_twice)
+
+
+def test_a_bootstrap_has_the_error_of_the_mean() -> None:
+    """Resampling a mean gives its textbook standard error; what is no number is none."""
+    values = np.random.default_rng(0).normal(size=(400, 1))
+    estimate = bootstrap(values, lambda means: float(means[0]))
+    assert estimate is not None
+    assert estimate.stderr == pytest.approx(1 / 20, rel=0.1)
+    assert estimate.interval[0] < estimate.value < estimate.interval[1]
+    assert bootstrap(values, lambda _: float("nan")) is None
+
+
+def test_a_ratio_s_interval() -> None:
+    """Costs in a fixed ratio have it exactly; nothing can be a share of nothing."""
+    costs = np.array([1.0, 2, 3, 4])
+    assert ratio_interval(costs / 2, costs) == pytest.approx((0.5, 0.5))
+    assert ratio_interval(costs, costs * 0) is None
+
+
+def test_brier_score_and_the_error_of_calibration() -> None:
+    """A sure and wrong prediction costs 1, a half-hearted one a quarter; ECE has an error."""
+    assert brier_measure(np.array([[1.0, 0.0]]), np.array([[0.0, 0.5]])).value == 0.625
+    labels = np.random.default_rng(0).integers(0, 2, (300, 2)).astype(float)
+    measure = calibration_measure(labels, np.full((300, 2), 0.8))
+    assert measure.value == pytest.approx(abs(labels.mean() - 0.8))
+    assert measure.stderr == pytest.approx(0.5 / np.sqrt(600), rel=0.2)

@@ -6,87 +6,104 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from router_service.core.artifact import FrontierPoint, Measure, Provenance
-from training.evaluation.evaluate import Evaluation, Outcomes, evaluate
-from training.evaluation.report import Report, pareto_front, write_report
+from tests.training.evaluation.cases import PROVENANCE, bare, full
+from training.evaluation.experiment import Experiment
+from training.evaluation.report import Report, write_report
+from training.evaluation.sections import all_sections, main_figures
 from training.finetune.loop import Epoch
+from training.records import Json
+
+OPTIONAL = ("tokens", "packing", "stability")
 
 
-@pytest.fixture
-def evaluation() -> Evaluation:
-    """Return an evaluation of two arms on fifty made-up queries."""
-    rng = np.random.default_rng(0)
-    correct = (rng.random((50, 2)) < [0.6, 0.9]).astype(float)
-    outcomes = Outcomes(("small<1>", "large"), correct, np.full((50, 2), [1e-4, 1e-2]))
-    return evaluate(outcomes, rng.random((50, 2)), [1e-4, 1e-2], {"default": "theta=0.5"})
+def report_on(experiment: Experiment) -> Report:
+    """Return a report without a course of training."""
+    figures = main_figures(experiment)
+    return Report("made-up", figures, PROVENANCE, all_sections(experiment, figures))
 
 
-@pytest.fixture
-def report(evaluation: Evaluation) -> Report:
-    """Return a report around that evaluation."""
-    return Report(
-        name="made-up",
-        split_sizes={"train": 400, "validation": 50, "test": 50},
-        label_rates={"simple": {"small<1>": 0.6, "large": 0.9}},
-        epochs=(Epoch(1, 0.6, 0.5, 0.7), Epoch(2, 0.5, 0.45, 0.75)),
-        validation=evaluation,
-        test=evaluation,
-        parity={"int8 graph: mean difference": 0.01},
-        provenance=Provenance(
-            created="2030-01-01T00:00:00+00:00",
-            commit="c0ffee",
-            config="name: made-up\n",
-            seed=1,
-            data_sha256="00",
-            versions={"torch": "2"},
-        ),
-    )
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the full report."""
+    folder = tmp_path_factory.mktemp("report")
+    write_report(report_on(full()), folder)
+    return folder
 
 
-def test_the_page_is_one_file_and_shows_the_measured_numbers(
-    report: Report, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def values(written: Path) -> Json:
+    """Read the full report's numbers."""
+    return json.loads((written / "report.json").read_text())
+
+
+def test_the_page_is_one_file_and_shows_the_measured_numbers(written: Path, values: Json) -> None:
     """The page fetches nothing, escapes names, and prints accuracy as it was measured."""
-    write_report(report, tmp_path)
-    page = (tmp_path / "report.html").read_text()
+    page = (written / "report.html").read_text()
     assert not re.search(r"<(?:script|link|img|iframe)\b|url\(http|@import", page)
     assert "small&lt;1&gt;" in page
-    large = next(entry for entry in report.test.entries if entry.name == "large")
-    assert f"<td>{large.accuracy.value * 100:.1f}</td>" in page
-    assert page.count("<svg") == 2
+    assert "<1>" not in page
+    large = next(entry for entry in values["test"]["entries"] if entry["name"] == "large")
+    assert f">{large['accuracy']['value'] * 100:.1f}<small>" in page
 
 
-def test_the_json_holds_every_figure_with_its_error(report: Report, tmp_path: Path) -> None:
-    """`report.json` carries n and standard error beside each value."""
-    write_report(report, tmp_path)
-    values = json.loads((tmp_path / "report.json").read_text())
+def test_plots_take_the_page_s_text_colour(written: Path) -> None:
+    """Text and axes are in currentColor, so that they are read on dark and on light."""
+    page = (written / "report.html").read_text()
+    assert "#010203" not in page
+    assert page.count("currentColor") > 100
+
+
+def test_the_json_holds_every_figure_with_its_error(values: Json) -> None:
+    """`report.json` carries n and an error beside each value."""
     entry = values["test"]["entries"][0]
     assert set(entry["accuracy"]) == {"value", "stderr", "n"}
-    assert values["test"]["auc"]["n"] == 50
+    assert len(entry["difference_interval"]) == 2
+    assert set(values["sections"]["field"][0]["aiq"]) == {"value", "stderr", "interval", "n"}
+    assert values["test"]["auc"]["n"] == 60
     assert values["provenance"]["commit"] == "c0ffee"
 
 
-def test_the_same_report_is_the_same_bytes(report: Report, tmp_path: Path) -> None:
+def test_every_section_with_input_is_there(written: Path) -> None:
+    """With all inputs each section stands in the page, and each link leads to one."""
+    page = (written / "report.html").read_text()
+    links = re.findall(r'href="#([\w-]+)"', page)
+    assert set(OPTIONAL) <= set(links)
+    assert all(f'id="{link}"' in page for link in links)
+
+
+def test_a_section_without_input_is_left_out(tmp_path: Path) -> None:
+    """No tokens, no other packing and no runs: no such sections, and no links to them."""
+    write_report(report_on(bare()), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert not [name for name in OPTIONAL if f'id="{name}"' in page or f'"#{name}"' in page]
+
+
+def test_a_run_s_own_story_is_told(tmp_path: Path) -> None:
+    """Course of training, label rates and validation queries come with the run that has them."""
+    figures = main_figures(bare())
+    report = Report(
+        name="made-up",
+        test=figures,
+        provenance=PROVENANCE,
+        split_sizes={"train": 400, "validation": 60, "test": 60},
+        label_rates={"simple": {"small<1>": 0.6, "large": 0.9}},
+        epochs=(Epoch(1, 0.6, 0.5, 0.7), Epoch(2, 0.5, 0.45, 0.75)),
+        validation=figures,
+        parity={"int8 graph: mean difference": 0.0123},
+    )
+    write_report(report, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    for told in ("after training on 400", "Course of training", "Validation queries", "0.0123"):
+        assert told in page
+
+
+def test_the_same_report_is_the_same_bytes(tmp_path: Path) -> None:
     """Writing twice gives equal files, so that a changed file is a changed result."""
+    report = report_on(bare())
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         write_report(report, tmp_path / name)
     for name in ("report.html", "report.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_pareto_front_drops_what_a_cheaper_point_matches() -> None:
-    """Of points at rising cost, only those that gain accuracy stay."""
-
-    def point(policy: str, accuracy: float, cost: float) -> FrontierPoint:
-        return FrontierPoint(
-            policy=policy,
-            accuracy=Measure(value=accuracy, stderr=0, n=1),
-            cost_usd=Measure(value=cost, stderr=0, n=1),
-        )
-
-    points = [point("c", 0.9, 3), point("a", 0.8, 1), point("b", 0.7, 2), point("d", 0.9, 4)]
-    assert [p.policy for p in pareto_front(points)] == ["a", "c"]

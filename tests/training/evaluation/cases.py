@@ -1,0 +1,72 @@
+"""A small experiment that tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from router_service.core.artifact import Provenance
+from router_service.core.cost import Price
+from training.evaluation.evaluate import Entrant, Outcomes
+from training.evaluation.experiment import Experiment, Run, Tokens
+from training.evaluation.table import Floats, Table
+from training.records import Example
+
+QUERIES = 60
+ARMS = ("small<1>", "large")
+COSTS_USD = (1e-4, 1e-2)
+PROVENANCE = Provenance(
+    created="2030-01-01T00:00:00+00:00",
+    commit="c0ffee",
+    config="name: made-up\n",
+    seed=1,
+    data_sha256="00",
+    versions={"torch": "2"},
+)
+
+
+def example(number: int, *, tools: int = 1, turns: int = 1, category: str = "simple") -> Example:
+    """Return a query of `turns` messages of two words each, with some tools."""
+    offered = [{"type": "function", "function": {"name": f"f{i}"}} for i in range(tools)]
+    messages = [{"role": "user", "content": "do it"}] * turns
+    return Example(str(number), category, {"messages": messages, "tools": offered}, "d")
+
+
+def answers(seed: int = 0) -> tuple[Floats, Floats]:
+    """Return made-up correctness and probabilities of two arms, (queries, arms) each."""
+    rng = np.random.default_rng(seed)
+    probabilities = np.clip(rng.normal([0.6, 0.85], 0.2, (QUERIES, 2)), 0.01, 0.99)
+    return (rng.random((QUERIES, 2)) < probabilities).astype(float), probabilities
+
+
+def bare() -> Experiment:
+    """Return an experiment with nothing that could be left out."""
+    correct, probabilities = answers()
+    examples = tuple(
+        example(i, tools=1 + i % 4, category=("simple", "parallel")[i % 2]) for i in range(QUERIES)
+    )
+    costs_usd = np.full((QUERIES, 2), COSTS_USD)
+    table = Table(examples, ARMS, correct, costs_usd)
+    return Experiment(table, probabilities, COSTS_USD, {"default": "theta=0.5"})
+
+
+def full() -> Experiment:
+    """Return the same experiment with every input that there may be."""
+    base = bare()
+    _, noise = answers(7)
+    counts = np.full((QUERIES, 2), 100.0)
+    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
+    other = Entrant("baseline", "noise", noise.argmax(1), noise)
+    return Experiment(
+        base.table,
+        base.probabilities,
+        base.expected_costs_usd,
+        base.policies,
+        entrants=(other,),
+        tokens=Tokens(counts, counts * [1, 3], dict.fromkeys(ARMS, price)),
+        folds=np.arange(QUERIES) % 3,
+        packings=(Entrant("router", "truncated", noise.argmin(1)),),
+        runs=tuple(
+            Run(f"seed {s}", Outcomes(ARMS, answers(s)[0], base.table.cost_usd), noise, COSTS_USD)
+            for s in (1, 2)
+        ),
+    )

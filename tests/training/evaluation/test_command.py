@@ -1,0 +1,104 @@
+"""`switchcraft-train evaluate`: the shipped artifact on answers made up for its arms."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import yaml
+
+from router_service.core.artifact import SHIPPED, Artifact
+from training.cli import main
+from training.datasets.rows import write_rows
+from training.records import Example, Expected, ExpectedCall, Judged
+
+ARMS = Artifact.load(SHIPPED).manifest.arms
+QUERIES = 40
+
+
+def forecast(number: int) -> Judged:
+    """Return a query that asks for one call."""
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = {"type": "function", "function": {"name": "forecast", "parameters": schema}}
+    message = {"role": "user", "content": f"What is the weather in city number {number}?"}
+    request = {"messages": [message], "tools": [tool]}
+    expected = Expected((ExpectedCall("forecast", {"city": (f"C{number}",)}),))
+    return Judged(Example(str(number), "weather", request, "made-up"), expected)
+
+
+def answer(number: int, arm: str) -> str:
+    """Return a line of a labelling run: the second arm is wrong at every other query."""
+    city = "nowhere" if arm == ARMS[1] and number % 2 else f"C{number}"
+    calls = [{"name": "forecast", "arguments": {"city": city}}]
+    counts = {"input_tokens": 90, "output_tokens": 20, "attempt": 0}
+    row = {"example_id": str(number), "arm": arm, "calls": calls, "problem": None, **counts}
+    return json.dumps(row) + "\n"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Write a labelling run's folder."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_rows(map(forecast, range(QUERIES)), folder / "rows.jsonl")
+    lines = [answer(number, arm) for arm in ARMS for number in range(QUERIES)]
+    (folder / "answers.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Write the run that names the pool, in another order than the artifact's."""
+    price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
+    values = {
+        "name": "made-up",
+        "source": {"format": "labelled", "path": "rows.jsonl", "answers": "."},
+        "pool": [{"arm": arm, "price": price} for arm in reversed(ARMS)],
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def test_an_artifact_is_measured_on_recorded_answers(
+    config: Path, data: Path, tmp_path: Path
+) -> None:
+    """Each arm has its own answers' accuracy, whatever the order of the pool in the file."""
+    out = tmp_path / "out"
+    asked = ["evaluate", str(SHIPPED), str(data), "--config", str(config), "--out", str(out)]
+    assert main([*asked, "--part", "all"]) == 0
+    report = json.loads((out / "report.json").read_text())
+    entries = {entry["name"]: entry for entry in report["test"]["entries"]}
+    assert entries[ARMS[1]]["accuracy"] == pytest.approx(
+        {"value": 0.5, "stderr": (0.25 / (QUERIES - 1)) ** 0.5, "n": QUERIES}
+    )
+    assert entries[ARMS[0]]["accuracy"]["value"] == 1
+    assert entries[ARMS[0]]["cost_usd"]["value"] == pytest.approx(130e-6)
+    assert report["sections"]["tokens"][0]["input_tokens"]["value"] == 90
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_split_of_other_data_is_not_passed_off_as_held_out(
+    config: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The test tenth is by the artifact's seed; on other data than it knew, the run says so."""
+    out = tmp_path / "out"
+    asked = ["evaluate", str(SHIPPED), str(data), "--config", str(config), "--out", str(out)]
+    with caplog.at_level(logging.WARNING):
+        assert main(asked) == 0
+    assert json.loads((out / "report.json").read_text())["test"]["auc"]["n"] == QUERIES / 10
+    assert "is not what the artifact was trained on" in caplog.text
+
+
+def test_another_pool_is_refused(
+    config: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pool without one of the artifact's arms ends the run with that arm's name."""
+    values = yaml.safe_load(config.read_text())
+    values["pool"] = [entry for entry in values["pool"] if entry["arm"] != ARMS[2]]
+    config.write_text(yaml.safe_dump(values))
+    asked = ["evaluate", str(SHIPPED), str(data), "--config", str(config)]
+    assert main([*asked, "--out", str(tmp_path / "out")]) == 1
+    assert f"is not the artifact's arms: {ARMS[2]}" in capsys.readouterr().err

@@ -1,0 +1,78 @@
+"""What an evaluation is given: queries, what arms did with them, and what routers said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from router_service.core.cost import Price
+from training.evaluation.evaluate import Choices, Costs, Entrant, Floats, Outcomes, route
+from training.evaluation.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Recorded token counts, (queries, arms) each, NaN where uncounted; list prices by arm."""
+
+    input_tokens: Floats
+    output_tokens: Floats
+    prices: Mapping[str, Price]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A router on its own test queries: another seed, or a fold."""
+
+    name: str
+    outcomes: Outcomes
+    probabilities: Floats
+    expected_costs_usd: Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A router's probabilities for queries it has not seen, (queries, arms), and all beside it.
+
+    `expected_costs_usd` is what it decides by. `entrants` are compared in the main table; one that
+    is named like a built-in row (an arm, `random`, `dataset oracle`, `oracle`) stands in for it.
+    `folds`, (queries,), says which fold tested each query. `packings` are the router with other
+    input. `runs` are the same pipeline with other seeds. What is empty leaves its section out.
+    Raises ValueError where an arm was not asked every query.
+    """
+
+    table: Table
+    probabilities: Floats
+    expected_costs_usd: Costs
+    policies: Mapping[str, str]
+    entrants: tuple[Entrant, ...] = ()
+    tokens: Tokens | None = None
+    folds: Choices | None = None
+    packings: tuple[Entrant, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+    def __post_init__(self) -> None:
+        unasked = int(np.isnan(self.table.correct).any(axis=1).sum())
+        if unasked:
+            raise ValueError(f"{unasked} queries have an arm that was not asked; leave them out")
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """What every arm did."""
+        return Outcomes(self.table.arms, self.table.correct, self.table.cost_usd)
+
+    @property
+    def rule(self) -> str:
+        """The default policy's rule."""
+        return self.policies["default"]
+
+    def chosen(self) -> Choices:
+        """Return the arms that the default policy picks, (queries,)."""
+        return route(self.probabilities, self.expected_costs_usd, self.rule)
+
+    def categories(self) -> tuple[str, ...]:
+        """Return each query's category, with its data set where there are several."""
+        examples = self.table.examples
+        several = len({example.dataset for example in examples}) > 1
+        return tuple(f"{e.dataset}/{e.category}" if several else e.category for e in examples)
