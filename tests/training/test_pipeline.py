@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -130,10 +131,14 @@ def config(tmp_path: Path, encoder_folder: Path) -> Path:
 
 
 def train(config: Path, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    """Run `switchcraft-train run`."""
+    """Run `switchcraft-train run`, on one thread.
+
+    The encoder is tiny, and on a busy machine threads that spin wait minutes for each other.
+    """
     command = [sys.executable, "-m", "training.cli", "run", str(config)]
     return subprocess.run(
         [*command, "--data", str(data), "--out", str(out)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
