@@ -292,7 +292,8 @@ def _result(op: type[ast.operator], left: float, right: float) -> float | None:
         value = _OPERATORS[op](left, right)
     except (ZeroDivisionError, OverflowError):
         return None
-    return float(f"{value:.15g}") if isinstance(value, float) else value  # 0.1 * 3 is 0.3
+    short = float(f"{value:.15g}")  # 0.1 * 3 is 0.3, and 1 / 6 stays what it is
+    return short if isinstance(value, float) and len(repr(short)) < 15 else value
 
 
 def _from_json(value: Json) -> Iterator[Call]:
