@@ -27,7 +27,7 @@ from training.evaluation.evaluate import KINDS, Entry, Evaluation, Floats, Kind
 from training.evaluation.field import pareto_front
 from training.evaluation.stability import Ablation, Stability
 from training.evaluation.tokens import TokenUse
-from training.finetune.loop import Epoch
+from training.finetune.epochs import Epoch
 
 USD_PER_1K = "USD per 1,000 requests"
 _KIND_NAMES: dict[Kind, str] = {

@@ -16,7 +16,7 @@ from router_service.core.cost import Price
 from training.evaluation import plots
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.sections import Sections
-from training.finetune.loop import Epoch
+from training.finetune.epochs import Epoch
 from training.records import Json
 
 
