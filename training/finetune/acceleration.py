@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 
 from router_service.core.errors import ConfigError
@@ -19,7 +20,7 @@ def start(config: RunConfig) -> Accelerator:
 
     Raises ConfigError for fp16 on a CPU.
     """
-    device = PartialState().device.type
+    device = _state().device.type
     default = "fp16" if device == "cuda" else "no"  # appendix on training configuration
     precision = config.training.precision or default
     if precision == "fp16" and device == "cpu":
@@ -30,7 +31,17 @@ def start(config: RunConfig) -> Accelerator:
 
 def is_main_process() -> bool:
     """Tell whether this process is the one that writes; a process on its own is."""
-    return bool(PartialState().is_main_process)
+    return bool(_state().is_main_process)
+
+
+def processes() -> int:
+    """Return how many processes were launched together."""
+    return int(_state().num_processes)
+
+
+def _state() -> PartialState:
+    # The flag of `accelerate launch --cpu` is otherwise read too late, by the Accelerator.
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
 
 
 def gather_strided(accelerator: Accelerator, own: Tensor) -> Tensor:

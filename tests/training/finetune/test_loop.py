@@ -12,6 +12,7 @@ from training.finetune.epochs import Epoch, best_epoch, macro_f1
 from training.finetune.loop import predict, train_router
 from training.finetune.objective import head_weights, linear_decay
 
+
 def test_it_learns_from_words_and_from_counts() -> None:
     """One arm's label is in the words, the other's in the counts; both are learned."""
     train, validation, test = rows(400, 1), rows(60, 2), rows(100, 3)
