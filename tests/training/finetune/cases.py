@@ -14,7 +14,7 @@ from training.finetune.encoders import PretrainedEncoder
 FEATURES = ("tools", "commas")
 
 
-def config(frozen_layers: object = None, **training: object) -> RunConfig:
+def config(frozen_layers: object = None, pooling: str = "cls", **training: object) -> RunConfig:
     """Return a run of two arms with a tiny network."""
     return RunConfig.model_validate(
         {
@@ -24,7 +24,7 @@ def config(frozen_layers: object = None, **training: object) -> RunConfig:
                 {"arm": name, "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}}
                 for name in "ab"
             ],
-            "encoder": {"frozen_layers": frozen_layers},
+            "encoder": {"frozen_layers": frozen_layers, "pooling": pooling},
             "packing": {"features": FEATURES},
             "training": {
                 "learning_rate": 1e-3,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertModel
@@ -24,10 +23,7 @@ from training.finetune.loop import predict, train_router
 def test_the_parts_compute_what_the_whole_does(frozen_layers: Frozen, pooling: str) -> None:
     """Logits from the kept states are those of the whole encoder, which is what is exported."""
     data = rows(20, 1)
-    settings = config(frozen_layers)
-    settings = settings.model_copy(
-        update={"encoder": settings.encoder.model_copy(update={"pooling": pooling})}
-    )
+    settings = config(frozen_layers, pooling)
     branch = build_branch(encoder(layers=3), settings, data.labels).eval()
     ids = [row.token_ids for row in data.packed]
     trained = freeze(branch, frozen_layers).eval()
@@ -89,12 +85,12 @@ def test_states_from_the_disk_train_the_same_head(tmp_path: Path) -> None:
 
 def test_the_router_predicts_with_its_frozen_encoder() -> None:
     """The whole network, from ids, learns from the words through what it was pretrained to say."""
-    settings = config("all", learning_rate=3e-2, max_epochs=30, patience_epochs=30)
+    settings = config("all", "mean", learning_rate=3e-2, max_epochs=30, patience_epochs=30)
     trained = train_router(encoder(), settings, rows(400, 1), rows(60, 2))
     test = rows(100, 3)
     hits = (predict(trained.model, test) >= 0.5) == (test.labels == 1)
+    assert hits.mean(0)[0] >= 0.8  # random weights, never trained, tell this much of a word
     assert hits.mean(0)[1] >= 0.95
-    assert np.isfinite(trained.best.loss)
 
 
 def test_what_cannot_be_parted_is_refused() -> None:
