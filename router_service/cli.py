@@ -41,12 +41,21 @@ def _parser() -> argparse.ArgumentParser:
     route.add_argument(
         "--policy",
         help="a policy's name, a rule such as theta=0.5 or drift=0.1, or a goal such as"
-        " accuracy=best, accuracy=0.87 or usd_per_1k=0.5",
+        " accuracy=best, accuracy=0.87 or usd_per_1k=0.5, and the same with @95",
     )
     route.set_defaults(command=_route)
 
     policies = commands.add_parser("policies", help="what each policy was measured to do")
     policies.add_argument("--artifact", type=Path, help="an artifact directory")
+    policies.add_argument(
+        "--goal",
+        help="the rule that reaches it, with its intervals: accuracy=best (or best-1: at most a"
+        " point below the best single model), accuracy=0.87, usd_per_1k=0.5; with @95 at the end,"
+        " the worse end of the 95%% interval must reach it",
+    )
+    policies.add_argument(
+        "--all", action="store_true", help="also the rules that a cheaper one matches"
+    )
     policies.set_defaults(command=_policies)
 
     sandbox = commands.add_parser("sandbox", help="an OpenAI-compatible provider, offline")
@@ -77,20 +86,15 @@ def _route(arguments: argparse.Namespace) -> int:
 
 def _policies(arguments: argparse.Namespace) -> int:
     from router_service.core.artifact import SHIPPED, Artifact  # noqa: PLC0415
+    from router_service.policies import list_policies, tell_goal  # noqa: PLC0415
 
     manifest = Artifact.load(arguments.artifact or SHIPPED).manifest
-    named: dict[str, str] = {}
-    for name, rule in manifest.policies.items():
-        named[rule] = f"{named.get(rule, '')} {name}"
-    print(f"{'policy':<32}{'accuracy':>18}{'USD per 1,000':>22}")
-    for point in sorted(manifest.frontier, key=lambda point: point.cost_usd.value):
-        name = f"{point.policy}{named.get(point.policy, '')}"
-        accuracy, cost = point.accuracy, point.cost_usd
-        shares = f"{accuracy.value:.1%} ± {accuracy.stderr:.1%}"
-        print(f"{name:<32}{shares:>18}{cost.value * 1e3:>13.3f} ± {cost.stderr * 1e3:.3f}")
-    best = manifest.metrics.get("best_single_accuracy")
-    if best is not None:
-        print(f"{'best single model':<32}{f'{best.value:.1%} ± {best.stderr:.1%}':>18}")
+    lines = (
+        list_policies(manifest, every=arguments.all)
+        if arguments.goal is None
+        else tell_goal(arguments.goal, manifest)
+    )
+    print("\n".join(lines))
     return 0
 
 

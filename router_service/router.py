@@ -57,7 +57,10 @@ class Router:
         self.arms: tuple[str, ...] = tuple(manifest.arms[column] for column in self._columns)
         self._packer = Packer(manifest.packing, artifact.tokenizer)
         self._classifier = Classifier(
-            artifact.model_path(device), arms=len(manifest.arms), device=device
+            artifact.model_path(device),
+            arms=len(manifest.arms),
+            calibration=manifest.calibration,
+            device=device,
         )
         costs_usd = manifest.costs_usd(prices)
         self._is_as_measured = (
@@ -77,7 +80,7 @@ class Router:
         self.artifact.check_canaries(self.predict)
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
-        """Resolve a policy by name (`economy`), rule (`theta=0.5`) or goal (`accuracy=best`).
+        """Resolve a policy by name (`economy`), rule (`theta=0.5`) or goal (`accuracy=best@95`).
 
         None is the default one. A goal is reached by the rule that was measured to, where the
         router chooses among all arms at their profiled prices. Raises PolicyError, naming
@@ -90,13 +93,15 @@ class Router:
             raise PolicyError(text or "", f"known names are {known}", param=param)
         asked = rule or text or ""
         goal = parse_goal(asked, param=param)
-        return parse_policy(asked, param=param) if goal is None else self._reach(goal, asked, param)
+        return parse_policy(asked, param=param) if goal is None else self._reach(goal, param)
 
-    def _reach(self, goal: Goal, asked: str, param: str) -> Policy:
+    def _reach(self, goal: Goal, param: str) -> Policy:
         if not self._is_as_measured:
             problem = "goals hold for all arms of the artifact at their profiled prices alone"
-            raise PolicyError(asked, problem, param=param)
-        return parse_policy(reach(goal, self.artifact.manifest, asked, param=param).policy)
+            raise PolicyError(str(goal), problem, param=param)
+        manifest = self.artifact.manifest
+        point = reach(goal, manifest.frontier, manifest.best_single_accuracy, param=param)
+        return parse_policy(point.policy)
 
     def predict(self, conversations: Sequence[Conversation]) -> list[list[float]]:
         """Return the probability that each arm of the artifact is correct, (conversations, all)."""

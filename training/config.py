@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -62,8 +62,11 @@ class EncoderConfig(_Frozen):
         description="A Hugging Face name, a folder, or `package:NAME/FOLDER` of a Python package.",
     )
     pooling: Literal["cls", "mean"] = "cls"
-    freeze_embeddings: bool = Field(
-        default=False, description="Leave the word embeddings as pretrained; a third less time."
+    frozen_layers: Annotated[int, Field(ge=0)] | Literal["all"] | None = Field(
+        None,
+        description="What keeps its pretrained weights: nothing; 0: the embeddings, a third less"
+        " time; N: these and the first N layers; `all`: the encoder, of which the head alone is"
+        " trained. From 1 on, what the frozen layers say of a row is computed once and kept.",
     )
 
 
@@ -72,7 +75,8 @@ class TrainingConfig(_Frozen):
 
     learning_rate: float = Field(5e-5, gt=0)
     head_learning_rate: float | None = Field(None, gt=0, description="Default: the encoder's.")
-    batch_size: int = Field(16, ge=1)
+    batch_size: int = Field(16, ge=1, description="Rows of a step on each device.")
+    evaluation_batch_size: int = Field(16, ge=1, description="The same, on validation rows.")
     max_epochs: int = Field(30, ge=1)
     patience_epochs: int = Field(3, ge=1)
     select_on: Literal["macro_f1", "loss", "last"] = Field(
@@ -81,6 +85,9 @@ class TrainingConfig(_Frozen):
     )
     warmup_ratio: float = Field(0.1, ge=0, le=1)
     weight_decay: float = Field(0.01, ge=0)
+    precision: Literal["no", "bf16", "fp16"] | None = Field(
+        None, description="Mixed precision of the encoder; default: fp16 on a GPU, else none."
+    )
     dropout: float = Field(0.0, ge=0, lt=1, description="Before the classification heads.")
     structure_width: int = Field(64, ge=1, description="Of the two layers over the counts.")
     auxiliary_weight: float = Field(

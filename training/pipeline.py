@@ -33,8 +33,9 @@ from training.evaluation.sections import all_sections, main_figures
 from training.evaluation.table import Table
 from training.export.artifact_writer import GRAPH, Measured, write_canaries, write_manifest
 from training.export.onnx_graph import export_onnx, quantize_int8
+from training.finetune.acceleration import is_main_process
 from training.finetune.batches import Rows
-from training.finetune.encoders import PretrainedEncoder, load_encoder
+from training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
 from training.finetune.loop import Trained, predict, train_router
 from training.labelling.recording import Labelled
 from training.preferences.labels import Labels, label_matrix
@@ -64,23 +65,28 @@ class Exported:
     parity: dict[str, float]
 
 
-def run(config: RunConfig, data: Path, out: Path) -> Path:
+def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = None) -> Path:
     """Run every stage below `data`; return the artifact's directory, `out/artifact`.
 
+    Checkpoints and what may be used again lie below `workspace`, `out/work` where none is given.
+    Of several processes the main one alone goes on after training.
     Raises DataError where a row of the source does not parse, ConfigError where an arm of the
     pool has no recorded answers.
     """
+    provenance = trace(config, data)
     dataset = load_dataset(config, data)
     encoder = load_encoder(config.encoder.source)
+    config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
     rows = pack(config, encoder.tokenizer, dataset)
     train, validation, test = (rows.take(part) for part in dataset.split.parts())
-    trained = train_router(encoder, config, train, validation)
+    trained = train_router(encoder, config, train, validation, workspace=workspace or out / "work")
+    if not is_main_process():
+        return out / "artifact"
     directory = fresh_directory(out / "artifact")
     exported = export(config, encoder, trained, (validation, test), directory)
     profile = profile_arms(*arm_counts(config, dataset, dataset.split.train), config.prices)
     validated, tested = experiments(config, dataset, profile, exported)
     on_validation, on_test = main_figures(validated), main_figures(tested)
-    provenance = trace(config, data)
     measured = Measured(frontier=on_test.frontier, metrics=headline(on_test))
     write_manifest(directory, config, describe(encoder), profile, provenance, measured)
     report = Report(

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from tokenizers import Tokenizer
 
+from router_service.core.calibration import IDENTITY, Calibration, Probability
 from router_service.core.cost import ArmProfile, Price
 from router_service.core.errors import ArtifactError, SwitchcraftError
 from router_service.core.messages import Conversation, parse_conversation
@@ -26,7 +26,8 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 CANARIES = "canary.jsonl"
 
-Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Interval = tuple[float, float]
+"""Lower and upper end of a 95% interval."""
 Predict = Callable[[Sequence[Conversation]], Sequence[Sequence[float]]]
 
 
@@ -42,12 +43,30 @@ class Measure(_Frozen):
     n: int = Field(ge=1)
 
 
+class VersusBest(_Frozen):
+    """A policy minus, and its cost over, the best single model's, paired by query.
+
+    The share has no value where the best single model costs nothing.
+    """
+
+    difference: float
+    difference_interval: Interval
+    cost_share: float | None = None
+    cost_share_interval: Interval | None = None
+
+
 class FrontierPoint(_Frozen):
-    """What a policy measured on held-out queries: accuracy, and USD a query."""
+    """What a policy measured on held-out queries: accuracy, and USD a query.
+
+    Intervals are of resampled queries; an artifact may have been measured without them.
+    """
 
     policy: str
     accuracy: Measure
     cost_usd: Measure
+    accuracy_interval: Interval | None = None
+    cost_usd_interval: Interval | None = None
+    versus_best: VersusBest | None = None
 
 
 class Encoder(_Frozen):
@@ -80,6 +99,9 @@ class Manifest(_Frozen):
     packing: PackingSpec
     policies: Mapping[str, str] = Field(description="Rules by name; `default` is one of them.")
     profile: Mapping[str, ArmProfile]
+    calibration: Calibration = Field(
+        default=IDENTITY, description="What makes the graph's output a probability."
+    )
     frontier: tuple[FrontierPoint, ...] = ()
     metrics: Mapping[str, Measure] = Field(default_factory=dict)
     provenance: Provenance
@@ -95,6 +117,8 @@ class Manifest(_Frozen):
             raise ValueError("an arm is named twice")
         if set(self.profile) != set(self.arms):
             raise ValueError("the profile's arms are not the manifest's arms")
+        if self.calibration.arms not in {None, len(self.arms)}:
+            raise ValueError(f"a calibration of {self.calibration.arms} for {len(self.arms)} arms")
         if "default" not in self.policies:
             raise ValueError("there is no policy named 'default'")
         for rule in self.policies.values():
@@ -106,6 +130,11 @@ class Manifest(_Frozen):
         if missing:
             raise ValueError(f"no hash for {sorted(missing)}")
         return self
+
+    @property
+    def best_single_accuracy(self) -> Measure | None:
+        """What the best single model measured, where the artifact knows it."""
+        return self.metrics.get("best_single_accuracy")
 
     def costs_usd(self, prices: Mapping[str, Price] | None = None) -> tuple[float, ...]:
         """Return the profiled cost of a request for each arm, (arms,), at `prices` where given."""

@@ -1,4 +1,4 @@
-"""ONNX session: packed conversations -> probabilities (batch, arms)."""
+"""ONNX session: packed conversations -> calibrated probabilities (batch, arms)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from router_service.core.calibration import IDENTITY, Calibration
 from router_service.core.errors import ArtifactError
 from router_service.core.packing import Packed
 
@@ -20,12 +21,26 @@ PROVIDERS = {
 
 
 class Classifier:
-    """Runs an artifact's graph; may be shared by threads, and releases the GIL while it runs."""
+    """Runs an artifact's graph; may be shared by threads, and releases the GIL while it runs.
+
+    The one place where what a graph says becomes a probability: service, canaries and evaluation
+    have theirs from here.
+    """
 
     def __init__(
-        self, model_path: Path, *, arms: int, device: str = "cpu", threads: int | None = None
+        self,
+        model_path: Path,
+        *,
+        arms: int,
+        calibration: Calibration = IDENTITY,
+        device: str = "cpu",
+        threads: int | None = None,
     ) -> None:
-        """Load the graph; raises ArtifactError where it does not load or fit the arms."""
+        """Load the graph; raises ArtifactError where it does not load or fit the arms.
+
+        Without a calibration, probabilities are as the graph says, and a calibration is fitted
+        on them.
+        """
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or min(4, os.cpu_count() or 1)
         # Spinning worker threads would take the core that the event loop needs.
@@ -41,16 +56,16 @@ class Classifier:
         output_arms = self._session.get_outputs()[0].shape[-1]
         if output_arms != arms:
             raise ArtifactError(model_path, f"has {output_arms} outputs for {arms} arms")
+        self._calibration = calibration
 
-    def predict(self, packed: Sequence[Packed]) -> NDArray[np.float32]:
+    def predict(self, packed: Sequence[Packed]) -> NDArray[np.float64]:
         """Return the probability that each arm answers correctly, (len(packed), arms).
 
         Rows run one at a time: a dynamically quantized graph scales its activations over the
         whole batch, and a decision must not depend on its neighbours.
         """
         rows = [self._session.run(None, self._feed(row))[0] for row in packed]
-        result: NDArray[np.float32] = np.concatenate(rows)
-        return result
+        return self._calibration.apply(np.concatenate(rows).astype(np.float64))
 
     def _feed(self, row: Packed) -> dict[str, NDArray[np.generic]]:
         ids = np.asarray([row.token_ids], dtype=np.int64)  # (1, tokens)

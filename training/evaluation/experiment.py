@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from router_service.core.cost import Price
+from training.evaluation.calibrating import CalibrationStudy
 from training.evaluation.evaluate import Choices, Costs, Entrant, Floats, Outcomes, route
 from training.evaluation.table import Table
 
@@ -38,7 +39,8 @@ class Experiment:
     `expected_costs_usd` is what it decides by. `entrants` are compared in the main table; one that
     is named like a built-in row (an arm, `random`, `dataset oracle`, `oracle`) stands in for it.
     `folds`, (queries,), says which fold tested each query. `packings` are the router with other
-    input. `runs` are the same pipeline with other seeds. What is empty leaves its section out.
+    input. `runs` are the same pipeline with other seeds. `calibrating` says how the probabilities'
+    calibration was chosen. What is empty leaves its section out.
     Raises ValueError where an arm was not asked every query.
     """
 
@@ -51,6 +53,7 @@ class Experiment:
     folds: Choices | None = None
     packings: tuple[Entrant, ...] = ()
     runs: tuple[Run, ...] = ()
+    calibrating: CalibrationStudy | None = None
 
     def __post_init__(self) -> None:
         unasked = int(np.isnan(self.table.correct).any(axis=1).sum())

@@ -166,16 +166,6 @@ def _is_below(
     return rise <= (right[1] - left[1]) * (middle[0] - left[0])
 
 
-def pareto_front(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Return the entries that no cheaper one matches, by rising cost."""
-    ordered = sorted(entries, key=lambda e: (e.cost_usd.value, -e.accuracy.value))
-    front = ordered[:1]
-    for entry in ordered[1:]:
-        if entry.accuracy.value > front[-1].accuracy.value:
-            front.append(entry)
-    return tuple(front)
-
-
 def matching(entries: Sequence[Entry]) -> Entry | None:
     """Return the cheapest entry as accurate as the best single model, None where none is."""
     reached = [entry for entry in entries if entry.difference >= 0]

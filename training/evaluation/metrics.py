@@ -47,20 +47,41 @@ def bootstrap(values: Floats, statistic: Callable[[Floats], float]) -> Estimate 
 
     None where the statistic is not a number; draws where it is not one are passed over.
     """
-    value = float(statistic(values.mean(axis=0)))
+    drawn = np.array([statistic(means) for means in resamples(len(values)) @ values])
+    return estimate(float(statistic(values.mean(axis=0))), drawn, len(values))
+
+
+def estimate(value: float, drawn: Floats, n: int) -> Estimate | None:
+    """Return a number with the error that its draws (draws,) show; None where it is none."""
     if not np.isfinite(value):
         return None
-    drawn = np.array([statistic(means) for means in resamples(len(values)) @ values])
-    finite = drawn[np.isfinite(drawn)]
-    low, high = np.percentile(finite, [2.5, 97.5])
-    return Estimate(value, float(finite.std()), (float(low), float(high)), len(values))
+    return Estimate(value, float(drawn[np.isfinite(drawn)].std()), interval_of(drawn), n)
+
+
+def mean_and_draws(*columns: Floats) -> Floats:
+    """Return each column's mean, then that of each resampling: (columns, 1 + draws)."""
+    values = np.column_stack(columns)
+    return np.vstack([values.mean(axis=0), resamples(len(values)) @ values]).T
+
+
+def ratio(part: Floats, whole: Floats, n: int) -> Estimate | None:
+    """Return part / whole of means and their draws; None where there is no whole.
+
+    The share of a gap that is closed: (ours - start) / (top - start), None where top is no better.
+    """
+    shares = np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
+    return estimate(float(shares[0]), shares[1:], n)
+
+
+def interval_of(drawn: Floats) -> tuple[float, float]:
+    """Return the 95% interval of draws (draws,), passing over what is not a number."""
+    low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5])
+    return float(low), float(high)
 
 
 def paired_interval(ours: Floats, theirs: Floats) -> tuple[float, float]:
     """Return the 95% bootstrap interval of mean(ours - theirs) over the same queries (n,)."""
-    drawn = resamples(len(ours)) @ (ours - theirs)
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return float(low), float(high)
+    return interval_of(resamples(len(ours)) @ (ours - theirs))
 
 
 def ratio_interval(ours: Floats, theirs: Floats) -> tuple[float, float] | None:
@@ -68,8 +89,8 @@ def ratio_interval(ours: Floats, theirs: Floats) -> tuple[float, float] | None:
     if not theirs.any():
         return None
     weights = resamples(len(ours))
-    low, high = np.nanpercentile((weights @ ours) / (weights @ theirs), [2.5, 97.5])
-    return float(low), float(high)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return interval_of((weights @ ours) / (weights @ theirs))
 
 
 def mean_auc(labels: Floats, probabilities: Floats) -> float:
@@ -103,10 +124,14 @@ def expected_calibration_error(
 def calibration_measure(
     labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
 ) -> Measure:
-    """Return the ECE over all arms together, with a standard error from resampled queries."""
+    """Return the ECE over all arms together, with a standard error from resampled queries.
+
+    A label that is not known (NaN) does not count.
+    """
     # A bin's gap times its share is the mean of (p - label) over all predictions, 0 outside it.
     which = bin_of(probabilities, bins)
-    excess = (probabilities - labels) / labels.shape[1]
+    a_query = (~np.isnan(labels)).sum() / len(labels)
+    excess = np.nan_to_num((probabilities - labels) / a_query)
     gaps = np.stack([np.where(which == b, excess, 0).sum(1) for b in range(bins)], axis=1)
     drawn = np.abs(resamples(len(labels)) @ gaps).sum(1)
     value = float(np.abs(gaps.mean(0)).sum())
@@ -114,8 +139,11 @@ def calibration_measure(
 
 
 def brier_measure(labels: Floats, probabilities: Floats) -> Measure:
-    """Return the mean squared distance of probability and label, over arms and queries."""
-    return mean_measure(((probabilities - labels) ** 2).mean(axis=1))
+    """Return the mean squared distance of probability and label, over arms and queries.
+
+    A label that is not known (NaN) does not count; each query has one that is.
+    """
+    return mean_measure(np.nanmean((probabilities - labels) ** 2, axis=1))
 
 
 def bin_of(probabilities: Floats, bins: int = CALIBRATION_BINS) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,6 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from router_service.core.artifact import Measure
+from router_service.core.goals import pareto_front
 from training.evaluation.breakdowns import Breakdown, Category, Confusion, Routing
 from training.evaluation.calibration import Calibration
 from training.evaluation.drawing import (
@@ -24,11 +26,11 @@ from training.evaluation.drawing import (
     to_svg,
 )
 from training.evaluation.evaluate import KINDS, Entry, Evaluation, Floats, Kind
-from training.evaluation.field import pareto_front
 from training.evaluation.stability import Ablation, Stability
 from training.evaluation.tokens import TokenUse
-from training.finetune.loop import Epoch
+from training.finetune.epochs import Epoch
 
+NAMED = 12
 USD_PER_1K = "USD per 1,000 requests"
 _KIND_NAMES: dict[Kind, str] = {
     "single": "single model",
@@ -80,7 +82,8 @@ def sweep_svg(evaluation: Evaluation) -> str:
         axes.margins(y=0.1)
         axes.legend(loc="lower right")
         figure.draw_without_rendering()
-        label_points(axes, [_at(e) for e in evaluation.sweep], [e.name for e in evaluation.sweep])
+        named = _spread_out(pareto_front(evaluation.sweep))
+        label_points(axes, [_at(entry) for entry in named], [entry.name for entry in named])
         return to_svg(figure)
 
 
@@ -397,6 +400,11 @@ def _names(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
 
 def _pair(measure: Measure) -> tuple[float, float]:
     return measure.value, measure.stderr
+
+
+def _spread_out(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return as many entries as a plot has room to name."""
+    return entries[:: ceil(len(entries) / NAMED)]
 
 
 def _at(entry: Entry) -> tuple[float, float]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
+from pydantic import BaseModel
 
-from router_service.core.artifact import Measure, Provenance
-from router_service.core.cost import Price
+from router_service.core.artifact import Provenance
 from training.evaluation import plots
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.sections import Sections
-from training.finetune.loop import Epoch
+from training.finetune.epochs import Epoch
 from training.records import Json
 
 
@@ -85,7 +85,7 @@ def _draw_sections(sections: Sections) -> dict[str, str]:
 
 def _plain(value: Json) -> Json:
     """Return values as JSON has them; what is not a number is null."""
-    if isinstance(value, Measure | Provenance | Price):
+    if isinstance(value, BaseModel):
         return _plain(value.model_dump(mode="json"))
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
@@ -99,6 +99,7 @@ FORMS: Mapping[str, Callable[[float], str]] = {
     "points": lambda share: f"{share * 100:+.1f}",
     "dollars": lambda usd: f"{usd * 1000:.3f}",  # a thousand requests
     "ratio": lambda value: f"{value:.3f}",
+    "loss": lambda nats: f"{nats:.4f}",
     "count": lambda value: f"{value:,.0f}",
 }
 

@@ -15,10 +15,12 @@ from training.evaluation.breakdowns import (
     misroutes,
     routing,
 )
+from training.evaluation.calibrating import CalibrationStudy
 from training.evaluation.calibration import Calibration, calibration
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.experiment import Experiment
 from training.evaluation.field import Budget, FieldRow, budgets, field_row
+from training.evaluation.promises import Promise, promise_check
 from training.evaluation.stability import Ablation, Stability, ablation, folds, stability
 from training.evaluation.tokens import TokenUse, token_use
 
@@ -32,6 +34,8 @@ class Sections:
     misroutes: tuple[Breakdown, ...]
     confusion: Confusion
     calibration: Calibration
+    calibrating: CalibrationStudy | None
+    promises: tuple[Promise, ...]
     field: tuple[FieldRow, ...]
     budgets: tuple[Budget, ...]
     tokens: tuple[TokenUse, ...]
@@ -62,6 +66,8 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
         misroutes=misroutes(outcomes, chosen, experiment.table.examples),
         confusion=confusion(outcomes, chosen),
         calibration=calibration(outcomes, experiment.probabilities),
+        calibrating=experiment.calibrating,
+        promises=promise_check(experiment),
         field=field_rows(experiment),
         budgets=budgets(figures.sweep),
         tokens=() if tokens is None else token_use(outcomes.arms, tokens),

@@ -21,6 +21,7 @@ from router_service.core.artifact import (
     file_hashes,
     save_manifest,
 )
+from router_service.core.calibration import IDENTITY, Calibration
 from router_service.core.classifier import Classifier
 from router_service.core.cost import ArmProfile
 from router_service.core.messages import parse_conversation
@@ -37,12 +38,13 @@ class Measured:
 
     frontier: tuple[FrontierPoint, ...]
     metrics: Mapping[str, Measure]
+    calibration: Calibration = IDENTITY
 
 
-def write_canaries(directory: Path, config: RunConfig) -> None:
-    """Record what the exported graph answers to the canary requests."""
+def write_canaries(directory: Path, config: RunConfig, calibration: Calibration = IDENTITY) -> None:
+    """Record what the exported graph answers to the canary requests, calibrated as it will be."""
     packer = Packer(config.packing, Tokenizer.from_file(str(directory / TOKENIZER)))
-    classifier = Classifier(directory / GRAPH, arms=len(config.arms))
+    classifier = Classifier(directory / GRAPH, arms=len(config.arms), calibration=calibration)
     lines = []
     for line in CANARY_REQUESTS.read_text().splitlines():
         request = json.loads(line)
@@ -69,6 +71,7 @@ def write_manifest(
         packing=config.packing,
         policies=config.policies,
         profile=profile,
+        calibration=measured.calibration,
         frontier=measured.frontier,
         metrics=measured.metrics,
         provenance=provenance,

@@ -43,18 +43,29 @@ class Batch:
     known: Tensor
 
 
-def collate(rows: Rows) -> Batch:
+def collate(rows: Rows, pad_id: int = 0) -> Batch:
     """Pad to the longest row or a little more; unknown labels become 0 with a mask of 0."""
-    longest = max(len(row.token_ids) for row in rows.packed)
-    width = -(-longest // WIDTH_STEP) * WIDTH_STEP
-    ids = torch.zeros(len(rows.packed), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows.packed):
-        ids[i, : len(row.token_ids)] = torch.tensor(row.token_ids)
-        mask[i, : len(row.token_ids)] = 1
-    labels = torch.from_numpy(rows.labels)
-    known = ~torch.isnan(labels)
-    return Batch(ids, mask, feature_tensor(rows), labels.nan_to_num(0.0), known.float())
+    ids, mask = padded([torch.tensor(row.token_ids) for row in rows.packed], pad_id)
+    return Batch(ids, mask, feature_tensor(rows), *known_labels(rows.labels))
+
+
+def padded(rows: Sequence[Tensor], value: float) -> tuple[Tensor, Tensor]:
+    """Stack rows (tokens, ...) to (rows, width, ...) with their mask (rows, width)."""
+    longest = max(len(row) for row in rows)
+    # A pooled state is a sequence of one, and needs no room.
+    width = 1 if longest == 1 else -(-longest // WIDTH_STEP) * WIDTH_STEP
+    stacked = rows[0].new_full((len(rows), width, *rows[0].shape[1:]), value)
+    mask = torch.zeros(len(rows), width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        stacked[i, : len(row)] = row
+        mask[i, : len(row)] = 1
+    return stacked, mask
+
+
+def known_labels(labels: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
+    """Return labels with 0 for the unknown ones, and 1 where a label is known."""
+    tensor = torch.from_numpy(labels)
+    return tensor.nan_to_num(0.0), (~torch.isnan(tensor)).float()
 
 
 def feature_tensor(rows: Rows) -> Tensor:
@@ -62,25 +73,23 @@ def feature_tensor(rows: Rows) -> Tensor:
     return torch.tensor([row.features for row in rows.packed], dtype=torch.float32)
 
 
-def shuffled_batches(rows: Rows, batch_size: int, rng: np.random.Generator) -> Iterator[Batch]:
-    """Yield one epoch of training batches in random order, of like length within each."""
-    order = rng.permutation(len(rows.packed))
-    chunks: list[NDArray[np.int64]] = []
+def shuffled_batches(
+    lengths: NDArray[np.int64], batch_size: int, rng: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """Yield one epoch's batches as rows' indices, in random order, of like length within each."""
+    order = rng.permutation(len(lengths))
+    batches: list[NDArray[np.int64]] = []
     for bucket in _chunks(order, batch_size * BUCKET_BATCHES):
-        chunks.extend(_chunks(_by_length(rows, bucket), batch_size))
-    for i in rng.permutation(len(chunks)):
-        yield collate(rows.take(chunks[i].tolist()))
+        by_length = bucket[np.argsort(lengths[bucket], kind="stable")]
+        batches.extend(_chunks(by_length, batch_size))
+    for i in rng.permutation(len(batches)):
+        yield batches[i]
 
 
-def batches_in_order(rows: Rows, batch_size: int) -> Iterator[Batch]:
+def batches_in_order(rows: Rows, batch_size: int, pad_id: int = 0) -> Iterator[Batch]:
     """Yield the rows in their own order, for evaluation."""
     for chunk in _chunks(np.arange(len(rows.packed)), batch_size):
-        yield collate(rows.take(chunk.tolist()))
-
-
-def _by_length(rows: Rows, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    lengths = [len(rows.packed[i].token_ids) for i in indices]
-    return indices[np.argsort(lengths, kind="stable")]
+        yield collate(rows.take(chunk.tolist()), pad_id)
 
 
 def _chunks(indices: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:

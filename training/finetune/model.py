@@ -38,16 +38,27 @@ class EncoderBranch(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(encoder.config.hidden_size, heads)
 
+    @property
+    def pad_id(self) -> int:
+        """The id that fills a batch's rows up; the mask hides it."""
+        return int(self.encoder.config.pad_token_id or 0)
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return logits (batch, heads) for ids and mask (batch, tokens)."""
         states = self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
-        if self.pooling == "cls":
-            pooled = states[:, 0]
-        else:
-            mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (batch, tokens, 1)
-            pooled = (states * mask).sum(1) / mask.sum(1)
-        logits: Tensor = self.head(self.dropout(pooled))
+        return self.decide(states, attention_mask)
+
+    def decide(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return logits (batch, heads) for the last layer's states (batch, tokens, hidden)."""
+        logits: Tensor = self.head(self.dropout(self.pool(states, attention_mask)))
         return logits
+
+    def pool(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return one state a row, (batch, hidden)."""
+        if self.pooling == "cls":
+            return states[:, 0]
+        mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (batch, tokens, 1)
+        return (states * mask).sum(1) / mask.sum(1)
 
 
 class StructureBranch(nn.Module):

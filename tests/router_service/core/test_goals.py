@@ -4,61 +4,100 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Measure
+from router_service.core.artifact import Artifact, FrontierPoint
 from router_service.core.cost import Price
 from router_service.core.errors import PolicyError
-from router_service.core.goals import Accuracy, Budget, Goal, parse_goal, reach
+from router_service.core.goals import (
+    Accuracy,
+    BestSingle,
+    Budget,
+    Goal,
+    pareto_front,
+    parse_goal,
+    reach,
+)
 from router_service.core.selection import parse_policy
 from router_service.router import Router
-
-
-def point(policy: str, accuracy: float, usd_per_1k: float) -> FrontierPoint:
-    """Return a measured point."""
-    measures = [Measure(value=v, stderr=0.01, n=9) for v in (accuracy, usd_per_1k / 1_000)]
-    return FrontierPoint(policy=policy, accuracy=measures[0], cost_usd=measures[1])
+from tests.frontiers import POINTS, with_frontier
 
 
 @pytest.fixture(scope="module")
 def artifact() -> Artifact:
-    """Return the shipped artifact with a frontier of three points and a best single of 85%."""
-    shipped = Artifact.load(SHIPPED)
-    frontier = (
-        point("drift=0.1", 0.80, 0.1),
-        point("drift=0.05", 0.86, 0.5),
-        point("theta=0.9", 0.9, 2),
-    )
-    metrics = {"best_single_accuracy": Measure(value=0.85, stderr=0.01, n=9)}
-    manifest = shipped.manifest.model_copy(update={"frontier": frontier, "metrics": metrics})
-    return Artifact(shipped.directory, manifest, shipped.tokenizer)
+    """Return an artifact with a frontier of four points, one of them dearer and worse."""
+    return with_frontier(*POINTS)
 
 
 @pytest.mark.parametrize(
     ("text", "goal", "rule"),
     [
-        ("accuracy=best", Accuracy(None), "drift=0.05"),
+        ("accuracy=best", BestSingle(), "drift=0.05"),
+        ("accuracy=best@95", BestSingle(sure=True), "theta=0.9"),
+        ("accuracy=best-1", BestSingle(-1), "drift=0.05"),
+        ("accuracy=best-1@95", BestSingle(-1, sure=True), "drift=0.05"),
+        ("accuracy=best-6", BestSingle(-6), "drift=0.1"),
+        ("accuracy=best+2.5", BestSingle(2.5), "theta=0.9"),
         ("accuracy=0.8", Accuracy(0.8), "drift=0.1"),
+        ("accuracy=0.8@95", Accuracy(0.8, sure=True), "drift=0.05"),
         ("accuracy=0.87", Accuracy(0.87), "theta=0.9"),
-        ("usd_per_1k=0.6", Budget(0.6), "drift=0.05"),
+        ("usd_per_1k=0.5", Budget(0.5), "drift=0.05"),
+        ("usd_per_1k=0.5@95", Budget(0.5, sure=True), "drift=0.1"),
         ("usd_per_1k=100", Budget(100.0), "theta=0.9"),
     ],
 )
 def test_a_goal_is_reached_by_what_was_measured(
     artifact: Artifact, text: str, goal: Goal, rule: str
 ) -> None:
-    """Of the points that reach a goal, the cheapest; of those that can be paid, the best."""
+    """Of the points that reach a goal, the cheapest; of those that can be paid, the best.
+
+    With @95 the worse end of the interval must reach it, of the difference where it is to the
+    best single model.
+    """
     assert parse_goal(text, param="model") == goal
-    assert reach(goal, artifact.manifest, text, param="model").policy == rule
+    assert str(goal) == text
+    manifest = artifact.manifest
+    found = reach(goal, manifest.frontier, manifest.best_single_accuracy, param="model")
+    assert found.policy == rule
     assert Router(artifact).policy(text) == parse_policy(rule)
 
 
 @pytest.mark.parametrize(
-    "text", ["accuracy=0.99", "usd_per_1k=0.01", "accuracy=x", "usd_per_1k=nan"]
+    ("text", "told"),
+    [
+        ("accuracy=0.99", "theta=0.9, measured 90.0%"),
+        ("accuracy=0.89@95", "theta=0.9, measured 88.0% at the worse end of its 95% interval"),
+        ("accuracy=best+9", r"theta=0.9, measured \+5.0 points against the best"),
+        ("usd_per_1k=0.01", "drift=0.1, measured 0.100 USD per 1,000"),
+        ("accuracy=best@90", "write @95, not @90"),
+        ("accuracy=best-x", "'best-x' is not a number"),
+        ("usd_per_1k=best", "'best' is not a number"),
+        ("usd_per_1k=nan", "not a share or an amount"),
+    ],
 )
-def test_what_cannot_be_promised_is_refused(artifact: Artifact, text: str) -> None:
-    """A goal that nothing reached, or that is no number, is an error that says so."""
-    with pytest.raises(PolicyError) as caught:
+def test_what_cannot_be_promised_is_refused(artifact: Artifact, text: str, told: str) -> None:
+    """A goal that nothing reached, or that is no number, is an error that says what comes near."""
+    with pytest.raises(PolicyError, match=told) as caught:
         Router(artifact).policy(text, param="x-switchcraft-policy")
     assert caught.value.param == "x-switchcraft-policy"
+
+
+def test_a_sure_goal_needs_intervals() -> None:
+    """An artifact that was measured without intervals says so, and keeps its other promises."""
+    bare = [
+        FrontierPoint(policy=p.policy, accuracy=p.accuracy, cost_usd=p.cost_usd) for p in POINTS
+    ]
+    router = Router(with_frontier(*bare))
+    assert router.policy("accuracy=best") == parse_policy("drift=0.05")
+    with pytest.raises(PolicyError, match="measured without intervals; ask without @95"):
+        router.policy("accuracy=best@95")
+
+
+def test_the_front_drops_what_a_cheaper_point_matches() -> None:
+    """Of points by rising cost, only those that gain accuracy stay."""
+    assert [each.policy for each in pareto_front(POINTS[::-1])] == [
+        "drift=0.1",
+        "drift=0.05",
+        "theta=0.9",
+    ]
 
 
 def test_a_promise_holds_for_what_was_measured_alone(artifact: Artifact) -> None:

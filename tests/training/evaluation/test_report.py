@@ -12,7 +12,7 @@ from tests.training.evaluation.cases import PROVENANCE, bare, full
 from training.evaluation.experiment import Experiment
 from training.evaluation.report import Report, write_report
 from training.evaluation.sections import all_sections, main_figures
-from training.finetune.loop import Epoch
+from training.finetune.epochs import Epoch
 from training.records import Json
 
 OPTIONAL = ("tokens", "packing", "stability")

@@ -19,7 +19,7 @@ from training.evaluation.breakdowns import (
 from training.evaluation.calibration import calibration
 from training.evaluation.evaluate import Bench, Entry, Outcomes
 from training.evaluation.experiment import Experiment, Tokens
-from training.evaluation.field import aiq, apgr, budgets, convex_hull, matching, pareto_front
+from training.evaluation.field import aiq, apgr, budgets, convex_hull, matching
 from training.evaluation.sections import all_sections, main_figures
 from training.evaluation.stability import stability
 from training.evaluation.tokens import token_use
@@ -124,12 +124,6 @@ def entries(*points: tuple[float, float]) -> list[Entry]:
         bench.measure("router", f"rule {i}", np.full(5, accuracy), np.full(5, cost))
         for i, (cost, accuracy) in enumerate(points)
     ]
-
-
-def test_pareto_front_drops_what_a_cheaper_point_matches() -> None:
-    """Of points at rising cost, only those that gain accuracy stay."""
-    front = pareto_front(entries((3, 0.9), (1, 0.8), (2, 0.7), (4, 0.9)))
-    assert [entry.name for entry in front] == ["rule 1", "rule 0"]
 
 
 def test_what_a_budget_buys() -> None:

@@ -5,64 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import DistilBertConfig, DistilBertModel
 
-from router_service.core.packing import Packed
-from training.config import RunConfig
+from tests.training.finetune.cases import config, encoder, rows
 from training.finetune.batches import Rows, collate, shuffled_batches
-from training.finetune.encoders import PretrainedEncoder
-from training.finetune.loop import (
-    Epoch,
-    best_epoch,
-    head_weights,
-    linear_decay,
-    macro_f1,
-    predict,
-    train_router,
-)
-
-FEATURES = ("tools", "commas")
-
-
-def config(**training: object) -> RunConfig:
-    """Return a run of two arms with a tiny network."""
-    return RunConfig.model_validate(
-        {
-            "name": "tiny",
-            "source": {"format": "bfcl", "path": "none"},
-            "pool": [
-                {"arm": name, "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}}
-                for name in "ab"
-            ],
-            "packing": {"features": FEATURES},
-            "training": {
-                "learning_rate": 1e-3,
-                "max_epochs": 12,
-                "patience_epochs": 12,
-                "select_on": "loss",
-                **training,
-            },
-        }
-    )
-
-
-def encoder(seed: int = 0) -> PretrainedEncoder:
-    """Return a one-layer encoder with random weights."""
-    torch.manual_seed(seed)
-    size = DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=1, n_heads=2)
-    return PretrainedEncoder("tiny", DistilBertModel(size), tokenizer=None)  # type: ignore[arg-type]
-
-
-def rows(n: int, seed: int, heads: int = 2) -> Rows:
-    """Return rows whose first label is told by a token, the second by a count."""
-    rng = np.random.default_rng(seed)
-    packed, labels = [], []
-    for _ in range(n):
-        word, count = rng.integers(0, 2, 2)
-        body = rng.integers(10, 50, rng.integers(3, 12)).tolist()
-        packed.append(Packed((1, 5 + int(word), *body, 2), (1.0, 9.0 * float(count)), ()))
-        labels.append([word, count, *rng.integers(0, 2, heads - 2)])
-    return Rows(tuple(packed), np.array(labels, dtype=np.float32))
+from training.finetune.epochs import Epoch, best_epoch, macro_f1
+from training.finetune.loop import predict, train_router
+from training.finetune.objective import head_weights, linear_decay
 
 
 def test_it_learns_from_words_and_from_counts() -> None:
@@ -116,13 +64,11 @@ def test_patience_ends_a_run_that_does_not_improve() -> None:
 
 def test_every_row_is_in_an_epoch_once() -> None:
     """Buckets by length neither lose nor repeat a row."""
-    data = rows(101, 1)
-    seen = [
-        tuple(ids[mask.bool()].tolist())
-        for batch in shuffled_batches(data, 8, np.random.default_rng(0))
-        for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)
-    ]
-    assert sorted(seen) == sorted(row.token_ids for row in data.packed)
+    lengths = np.random.default_rng(1).integers(3, 90, 101)
+    batches = list(shuffled_batches(lengths, 8, np.random.default_rng(0)))
+    assert sorted(np.concatenate(batches)) == list(range(101))
+    spread = [np.ptp(lengths[batch]) for batch in batches]
+    assert np.mean(spread) < np.ptp(lengths) / 4
 
 
 def test_head_weights() -> None:

@@ -1,0 +1,332 @@
+"""A cost expected from a request's own length, against the mean of the profile.
+
+    python benchmarks/expected_cost.py --data ../shared/data --out runs/expected_cost.json
+
+Every cost and every probability is of queries left out: five folds that no near-duplicate crosses.
+Probabilities are the same for all contenders: trees on the structural counts. The contenders:
+
+    constant   the arm's mean cost, as the artifact's profile has it
+    line       a straight line over the tokens of the whole request, fitted on the arm's costs
+    packed     the same over the tokens of the packed request
+    ratio      the mean cost times the request's tokens over their mean
+    trees      trees on tokens and structural counts: about all that a request tells of its cost
+    recorded   what the answer did cost, known in hindsight
+
+An arm is chosen for its cost only where several pass the policy, so an expected cost counts by the
+order that it puts arms in: `ratio`, which keeps the constant's order, chooses the same arms. On the
+reference pool the others choose worse than the constant, `recorded` among them: an answer that is
+cheap for its arm is often one that is wrong. So the artifact keeps the constant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import orjson
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import mean_absolute_error, r2_score
+from tokenizers import Tokenizer
+
+from benchmarks.stamp import stamp
+from router_service.core.artifact import SHIPPED, TOKENIZER
+from router_service.core.features import FEATURES, extract
+from router_service.core.messages import parse_conversation
+from router_service.core.packing import Packer
+from training.config import RunConfig, load_config
+from training.datasets import bfcl
+from training.datasets.lines import read_lines
+from training.evaluation.evaluate import FRONTIER, Outcomes, best_single, cheapest_single, route
+from training.evaluation.field import aiq
+from training.evaluation.metrics import (
+    Estimate,
+    Floats,
+    bootstrap,
+    paired_interval,
+    ratio_interval,
+)
+from training.evaluation.table import Table
+from training.pipeline import alike, load_dataset, table_of
+from training.preferences.folds import grouped_folds
+from training.preferences.labels import label_matrix
+from training.preferences.splits import Split
+from training.records import Example, Json
+
+FOLDS = 5
+USD_PER_HOUR = 1.20
+"""Of the GPU that answered in the recorded latency."""
+RULES = (
+    *("theta=0.5", "theta=0.7", "theta=0.8", "theta=0.9"),
+    *("drift=0.02", "drift=0.05", "drift=0.1", "drift=0.2"),
+)
+CONSTANT = "constant"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a request tells before it is answered: tokens (queries,), counts (queries, k)."""
+
+    raw_tokens: Floats
+    packed_tokens: Floats
+    counts: Floats
+
+
+Fit = Callable[[Inputs, Floats, Sequence[int], Sequence[int]], Floats]
+"""Inputs, costs (queries, arms), rows to fit on, rows to predict -> costs (rows, arms)."""
+
+
+def constant(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
+    """Expect the mean."""
+    del inputs
+    return np.tile(costs_usd[list(seen)].mean(0), (len(left), 1))
+
+
+def line(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
+    """Expect what a line over the whole request's tokens says."""
+    return _line(inputs.raw_tokens[:, None], costs_usd, seen, left)
+
+
+def packed(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
+    """Expect what a line over the packed request's tokens says."""
+    return _line(inputs.packed_tokens[:, None], costs_usd, seen, left)
+
+
+def _line(tokens: Floats, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
+    model = LinearRegression().fit(tokens[list(seen)], costs_usd[list(seen)])
+    expected: Floats = np.maximum(model.predict(tokens[list(left)]), 0.0)
+    return expected
+
+
+def ratio(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
+    """Expect the mean, in proportion to tokens."""
+    relative = inputs.raw_tokens[list(left)] / inputs.raw_tokens[list(seen)].mean()
+    expected: Floats = constant(inputs, costs_usd, seen, left) * relative[:, None]
+    return expected
+
+
+def trees(inputs: Inputs, targets: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
+    """Expect what trees on tokens and counts say, of costs or of correctness."""
+    known = np.column_stack([inputs.raw_tokens, inputs.packed_tokens, inputs.counts])
+    model = ExtraTreesRegressor(200, min_samples_leaf=5, max_features=0.3, random_state=0)
+    scale = targets[list(seen)].mean(0)  # arms' costs differ by a hundred times
+    predicted = model.fit(known[list(seen)], targets[list(seen)] / scale).predict(known[list(left)])
+    return np.asarray(predicted * scale)
+
+
+def recorded(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
+    """Know the cost."""
+    del inputs, seen
+    return costs_usd[list(left)]
+
+
+CONTENDERS: Mapping[str, Fit] = {
+    CONSTANT: constant,
+    "line": line,
+    "packed": packed,
+    "ratio": ratio,
+    "trees": trees,
+    "recorded": recorded,
+}
+
+
+def main() -> None:
+    """Print tables of both pools and, where asked, write the same as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    arguments = parser.parse_args()
+    config = load_config(Path("configs/reference-pool.yaml")).model_copy(
+        update={"auxiliary_arms": "none"}
+    )
+    pools = {
+        "reference pool": reference_pool(config, arguments.data),
+        "7-8B models": local_pool(config, arguments.data / "bfcl-v3-8b"),
+    }
+    figures = {name: measure(name, table, config) for name, table in pools.items()}
+    if arguments.out:
+        row = {"pools": figures, **stamp("scikit-learn")}
+        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+
+
+def reference_pool(config: RunConfig, data: Path) -> Table:
+    """Read the pool whose costs are tokens at list prices."""
+    dataset = load_dataset(config, data)
+    return table_of(config, dataset, range(len(dataset.examples)))
+
+
+def local_pool(config: RunConfig, folder: Path) -> Table:
+    """Read the pool whose costs are seconds of a GPU, the queries that every arm was timed on."""
+    source = bfcl.recorded(folder)
+    judged, arms = list(source.judged()), source.arms()
+    labels = label_matrix(judged, arms, source.answers, alike(config))
+    seconds = np.column_stack(
+        [latencies_s(folder, arm, [j.example for j in judged]) for arm in arms]
+    )
+    kept = np.flatnonzero(~np.isnan(labels.correct + seconds).any(axis=1))
+    table = Table(
+        tuple(question.example for question in judged),
+        tuple(arms),
+        labels.correct.astype(np.float64),
+        seconds / 3600 * USD_PER_HOUR,
+    )
+    return table.take(kept.tolist())
+
+
+def latencies_s(folder: Path, arm: str, examples: Sequence[Example]) -> Floats:
+    """Return how long an arm took for each query, (queries,); NaN where it is not recorded."""
+    timed: dict[str, float] = {}
+    for path in sorted((folder / "result" / arm).rglob("*.json.gz")):
+        for row in read_lines(path, _timed):
+            timed |= row
+    return np.array([timed.get(example.id, np.nan) for example in examples])
+
+
+def _timed(row: Json) -> dict[str, float]:
+    return {row["id"]: float(row["latency"])} if "latency" in row else {}
+
+
+def measure(name: str, table: Table, config: RunConfig) -> dict[str, Json]:
+    """Print a pool's tables and return their figures."""
+    start = time.perf_counter()
+    inputs = read_inputs(table.examples, config)
+    splits = grouped_folds(table.examples, FOLDS, seed=0)
+    rows = [row for split in splits for row in split.test]
+    correct, costs_usd = table.correct, table.cost_usd
+    probabilities = left_out(trees, inputs, correct, splits)
+    expected = {key: left_out(fit, inputs, costs_usd, splits) for key, fit in CONTENDERS.items()}
+    outcomes = Outcomes(table.arms, correct[rows], costs_usd[rows])
+    print(f"\n{name}: {len(rows):,} queries, {len(table.arms)} arms")
+    figures = {
+        "queries": len(rows),
+        "prediction": prediction(outcomes, expected),
+        "routing": routing(outcomes, probabilities, expected),
+        "frontier": frontier(outcomes, probabilities, expected),
+    }
+    print(f"{time.perf_counter() - start:.0f} s")
+    return figures
+
+
+def read_inputs(examples: Sequence[Example], config: RunConfig) -> Inputs:
+    """Count each request's tokens, as it is and as it is packed, and its structure."""
+    path = str(SHIPPED / TOKENIZER)
+    tokenizer, packer = Tokenizer.from_file(path), Packer(config.packing, Tokenizer.from_file(path))
+    tokenizer.no_truncation()
+    conversations = [parse_conversation(example.request) for example in examples]
+    texts = [json.dumps([e.request["messages"], e.request["tools"]]) for e in examples]
+    return Inputs(
+        raw_tokens=np.array([len(tokenizer.encode(text).ids) for text in texts], dtype=float),
+        packed_tokens=np.array([len(packer.pack(c).token_ids) for c in conversations], dtype=float),
+        counts=np.array([extract(c, list(FEATURES)) for c in conversations]),
+    )
+
+
+def left_out(fit: Fit, inputs: Inputs, targets: Floats, splits: Sequence[Split]) -> Floats:
+    """Predict each fold's test rows from the others, in the order of the folds."""
+    parts = [fit(inputs, targets, (*s.train, *s.validation), s.test) for s in splits]
+    return np.concatenate(parts)
+
+
+def prediction(outcomes: Outcomes, expected: Mapping[str, Floats]) -> dict[str, Json]:
+    """Print how near costs come: relative error and R2, means over arms and ranges."""
+    print(f"{'cost':<10} {'mean error, % of mean cost':>28} {'R2: mean (worst to best arm)':>32}")
+    figures: dict[str, Json] = {}
+    actual = outcomes.cost_usd
+    for name, costs in expected.items():
+        pairs = list(zip(actual.T, costs.T, strict=True))
+        error = [mean_absolute_error(a, c) for a, c in pairs]
+        fit = [r2_score(a, c) for a, c in pairs]
+        relative = np.mean(np.array(error) / actual.mean(0))
+        print(
+            f"{name:<10} {relative:>28.1%} {np.mean(fit):>14.3f} ({min(fit):.3f} to {max(fit):.3f})"
+        )
+        figures[name] = {
+            arm: {"mean_absolute_error_usd": e, "r2": r}
+            for arm, e, r in zip(outcomes.arms, error, fit, strict=True)
+        }
+    return figures
+
+
+def routing(
+    outcomes: Outcomes, probabilities: Floats, expected: Mapping[str, Floats]
+) -> dict[str, Json]:
+    """Print what each rule does with each contender's costs, against the constant's."""
+    print(f"{'rule':<10} {'cost':<10} {'accuracy':>8} {'points vs. constant':>24}", end=" ")
+    print(f"{'USD/1,000':>10} {'cost, % of constant':>26}")
+    figures: dict[str, Json] = {}
+    for rule in RULES:
+        base = outcomes.of(route(probabilities, expected[CONSTANT], rule))
+        for name, costs in expected.items():
+            got, paid = outcomes.of(route(probabilities, costs, rule))
+            low, high = paired_interval(got, base[0])
+            least, most = ratio_interval(paid, base[1]) or (np.nan, np.nan)
+            ahead, share = (got - base[0]).mean(), paid.mean() / base[1].mean()
+            figures[f"{rule} {name}"] = {
+                "accuracy": got.mean(),
+                "difference": [ahead, low, high],
+                "usd_per_1k": paid.mean() * 1e3,
+                "cost_ratio": [share, least, most],
+            }
+            print(
+                f"{rule:<10} {name:<10} {got.mean():>8.1%}"
+                f" {f'{ahead * 100:+.2f} [{low * 100:+.2f}, {high * 100:+.2f}]':>24}"
+                f" {paid.mean() * 1e3:>10.4f}"
+                f" {f'{share:.1%} [{least:.1%}, {most:.1%}]':>26}"
+            )
+    return {key: _floats(value) for key, value in figures.items()}
+
+
+def frontier(
+    outcomes: Outcomes, probabilities: Floats, expected: Mapping[str, Floats]
+) -> dict[str, Json]:
+    """Print accuracy at equal cost: the mean height of each frontier over the constant's.
+
+    Between the costs of the cheapest and of the best single model, or of the dearest where that is
+    the cheapest, over the rules of the sweep (`training.evaluation.field.aiq`).
+    """
+    singles = outcomes.cost_usd.mean(0)
+    low = float(singles[cheapest_single(outcomes)])
+    high = float(singles[best_single(outcomes)])
+    high = high if high > low else float(singles.max())
+    base = _sweep(outcomes, probabilities, expected[CONSTANT])
+    print("accuracy at equal cost, points over constant, mean over the frontier:")
+    figures: dict[str, Json] = {}
+    for name, costs in expected.items():
+        both = np.hstack([base, _sweep(outcomes, probabilities, costs)])
+        found = bootstrap(both, partial(_gain, low=low, high=high))
+        if found is not None:
+            print(f"{name:<10} {_points(found)}")
+            figures[name] = [found.value, *found.interval]
+    return figures
+
+
+def _sweep(outcomes: Outcomes, probabilities: Floats, costs_usd: Floats) -> Floats:
+    """Return what each rule cost, then what it got right, (queries, 2 x rules)."""
+    ends = [outcomes.of(route(probabilities, costs_usd, rule)) for rule in FRONTIER]
+    return np.column_stack([*(paid for _, paid in ends), *(got for got, _ in ends)])
+
+
+def _gain(means: Floats, low: float, high: float) -> float:
+    base, other = (part.reshape(2, -1).T for part in np.split(means, 2))
+    return aiq(other, low, high) - aiq(base, low, high)
+
+
+def _points(found: Estimate) -> str:
+    low, high = found.interval
+    return f"{found.value * 100:+.2f} [{low * 100:+.2f}, {high * 100:+.2f}]"
+
+
+def _floats(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {key: _floats(inner) for key, inner in value.items()}
+    return [float(each) for each in value] if isinstance(value, list) else float(value)
+
+
+if __name__ == "__main__":
+    main()

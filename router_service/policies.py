@@ -1,0 +1,106 @@
+"""What an artifact's policies were measured to do, as text for who has to choose one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from router_service.core.artifact import FrontierPoint, Interval, Manifest, Measure
+from router_service.core.errors import PolicyError
+from router_service.core.goals import pareto_front, parse_goal, reach
+
+HEAD = ("policy", "accuracy, %", "points vs. best", "USD per 1,000", "cost, % of best")
+
+
+def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
+    """Write the frontier as a table by rising cost, then what the best single model does.
+
+    A rule that a cheaper one matches stands in it only where it has a name, or for `every`.
+    """
+    front = pareto_front(manifest.frontier)
+    named = set(manifest.policies.values())
+    shown = [
+        point
+        for point in sorted(manifest.frontier, key=lambda point: point.cost_usd.value)
+        if every or point in front or point.policy in named
+    ]
+    rows = [HEAD, *(_row(point, manifest, is_matched=point not in front) for point in shown)]
+    yield from _aligned([*rows, *_best_row(manifest)])
+    left_out = len(manifest.frontier) - len(shown)
+    if left_out:
+        yield f"{left_out} rules that a cheaper one matches are left out; --all shows them."
+    if any(point not in front for point in shown):
+        yield "*: a cheaper rule is as accurate."
+    yield _legend(manifest)
+
+
+def tell_goal(text: str, manifest: Manifest) -> Iterator[str]:
+    """Write the rule that reaches a goal, and what it was measured to do.
+
+    Raises PolicyError where the text is no goal, or nothing reaches it.
+    """
+    goal = parse_goal(text, param="--goal")
+    if goal is None:
+        problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5, each also with @95"
+        raise PolicyError(text, problem, param="--goal")
+    point = reach(goal, manifest.frontier, manifest.best_single_accuracy, param="--goal")
+    told = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
+    yield from _aligned([("goal", str(goal)), *((name, cell) for name, cell in told if cell)])
+    yield _legend(manifest)
+
+
+def _row(point: FrontierPoint, manifest: Manifest, *, is_matched: bool) -> tuple[str, ...]:
+    names = [name for name, rule in manifest.policies.items() if rule == point.policy]
+    called = f"{point.policy}{'*' if is_matched else ''} {', '.join(names)}".rstrip()
+    versus = point.versus_best
+    share = versus.cost_share if versus else None
+    return (
+        called,
+        _with_error(point.accuracy, point.accuracy_interval, 100, ".1f"),
+        f"{versus.difference * 100:+.1f}{_within(versus.difference_interval, 100, '+.1f')}"
+        if versus
+        else "",
+        _with_error(point.cost_usd, point.cost_usd_interval, 1_000, ".3f"),
+        ""
+        if versus is None or share is None
+        else f"{share * 100:.1f}{_within(versus.cost_share_interval, 100, '.1f')}",
+    )
+
+
+def _best_row(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    accuracy, cost = (
+        manifest.metrics.get(f"best_single_{what}") for what in ("accuracy", "cost_usd")
+    )
+    if accuracy is not None:
+        paid = "" if cost is None else _with_error(cost, None, 1_000, ".3f")
+        yield "best single model", _with_error(accuracy, None, 100, ".1f"), "", paid, ""
+
+
+def _legend(manifest: Manifest) -> str:
+    measured = {point.accuracy.n for point in manifest.frontier}
+    on = f"Measured on {', '.join(map(str, sorted(measured)))} queries held out from training"
+    if all(point.versus_best for point in manifest.frontier):
+        return f"{on}; brackets: 95% intervals, ±: standard errors."
+    return f"{on}; ±: standard errors."
+
+
+def _with_error(measure: Measure, interval: Interval | None, scale: float, form: str) -> str:
+    value = format(measure.value * scale, form)
+    if interval is None:
+        return f"{value} ± {format(measure.stderr * scale, form)}"
+    return value + _within(interval, scale, form)
+
+
+def _within(interval: Interval | None, scale: float, form: str) -> str:
+    if interval is None:
+        return ""
+    low, high = (format(bound * scale, form) for bound in interval)
+    return f" [{low}, {high}]"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Write rows in columns, two spaces apart; columns that are empty but for a head go."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,71 @@
+"""Calibration: training measures by the very probabilities that the gateway decides by."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from router_service.core.artifact import SHIPPED, Artifact, Manifest, file_hashes, save_manifest
+from router_service.core.calibration import IDENTITY, Platt
+from router_service.core.classifier import Classifier
+from router_service.core.errors import ArtifactError
+from router_service.core.packing import Packer
+from router_service.router import Router
+from training.config import load_config
+from training.export.artifact_writer import write_canaries
+
+
+def shifted(arms: int) -> Platt:
+    """Return a calibration that changes every probability plainly, each arm's in its own way."""
+    return Platt(slopes=(0.5,) * arms, intercepts=tuple(0.1 * arm for arm in range(arms)))
+
+
+@pytest.fixture
+def calibrated(tmp_path: Path) -> Path:
+    """Write the shipped artifact with a calibration, its canaries as training writes them."""
+    folder = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
+    manifest = Artifact.load(folder).manifest
+    calibration = shifted(len(manifest.arms))
+    write_canaries(folder, load_config(Path("configs/reference-pool.yaml")), calibration)
+    rewrite(folder, manifest.model_copy(update={"calibration": calibration}))
+    return folder
+
+
+def rewrite(folder: Path, manifest: Manifest) -> None:
+    """Save a manifest with the hashes of the files as they are."""
+    save_manifest(folder, manifest.model_copy(update={"files": file_hashes(folder)}))
+
+
+def test_training_and_service_see_the_same_probabilities(calibrated: Path) -> None:
+    """What training measures with a fitted calibration is what the gateway decides by."""
+    router = Router.load(calibrated)
+    artifact = router.artifact
+    conversations = [canary.conversation for canary in artifact.canaries()]
+    packer = Packer(artifact.manifest.packing, artifact.tokenizer)
+    packed = [packer.pack(conversation) for conversation in conversations]
+    arms = len(artifact.manifest.arms)
+    raw = Classifier(artifact.model_path("cpu"), arms=arms).predict(packed)
+    trained = shifted(arms)
+    assert router.predict(conversations) == trained.apply(raw).tolist()
+    assert np.abs(trained.apply(raw) - raw).max() > 0.05
+    decided = router.decide(conversations[0])
+    assert list(decided.probabilities.values()) == router.predict(conversations[:1])[0]
+
+
+def test_canaries_notice_another_calibration(calibrated: Path) -> None:
+    """A manifest whose calibration is not the one the canaries were written with is refused."""
+    manifest = Artifact.load(calibrated).manifest
+    rewrite(calibrated, manifest.model_copy(update={"calibration": IDENTITY}))
+    with pytest.raises(ArtifactError, match="canary"):
+        Router.load(calibrated)
+
+
+def test_a_calibration_of_other_arms_is_refused(calibrated: Path) -> None:
+    """Slopes for two arms cannot calibrate eight."""
+    manifest = Artifact.load(calibrated).manifest
+    rewrite(calibrated, manifest.model_copy(update={"calibration": shifted(2)}))
+    with pytest.raises(ArtifactError, match="a calibration of 2 for 8 arms"):
+        Artifact.load(calibrated)

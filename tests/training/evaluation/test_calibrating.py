@@ -1,0 +1,123 @@
+"""Choosing a calibration: the method that generated the labels is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from router_service.core.calibration import IDENTITY, Isotonic, Platt, Temperature, logit, sigmoid
+from training.evaluation.calibrating import MAX_KNOTS, choose_calibration, fit_isotonic, fit_platt
+from training.evaluation.metrics import Floats
+
+QUERIES = 1_500
+
+
+def world(seed: int = 0, arms: int = 3) -> tuple[Floats, Floats]:
+    """Return probabilities that keep their word, and labels drawn from them, (queries, arms)."""
+    rng = np.random.default_rng(seed)
+    true = sigmoid(rng.normal(1.0, 1.5, (QUERIES, arms)))
+    return true, (rng.random(true.shape) < true).astype(float)
+
+
+def test_what_keeps_its_word_is_left_alone() -> None:
+    """Probabilities that come true as often as they say are not touched."""
+    true, labels = world()
+    study = choose_calibration(labels, true, range(QUERIES), seed=0)
+    assert study.calibration == IDENTITY
+    assert [trial.method for trial in study.trials] == [
+        "identity",
+        "temperature",
+        "platt",
+        "isotonic",
+    ]
+    assert study.trials[0].error.value < 0.02
+
+
+def test_overconfidence_is_cooled() -> None:
+    """Logits three times too large are divided by about three."""
+    true, labels = world()
+    study = choose_calibration(labels, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
+    assert isinstance(study.calibration, Temperature)
+    assert study.calibration.temperature == pytest.approx(3, rel=0.1)
+    found = {trial.method: trial for trial in study.trials}
+    assert found["identity"].behind.value > found["identity"].behind.stderr
+    assert found["identity"].error.value > 0.05 > found["temperature"].error.value
+
+
+def test_arms_that_are_off_each_in_its_own_way_get_a_line_each() -> None:
+    """One temperature cannot mend arms that are shifted apart; lines undo the shifts."""
+    true, labels = world()
+    shifts = np.array([-1.5, 0.0, 1.5])
+    study = choose_calibration(labels, sigmoid(logit(true) + shifts), range(QUERIES), seed=0)
+    assert isinstance(study.calibration, Platt)
+    assert study.calibration.intercepts == pytest.approx((-shifts).tolist(), abs=0.25)
+
+
+def test_a_bend_that_no_line_makes_needs_knots() -> None:
+    """A step in what probabilities mean is found by the isotonic map, with few knots."""
+    rng = np.random.default_rng(0)
+    raw = rng.random((4_000, 1))
+    labels = (rng.random(raw.shape) < np.where(raw > 0.8, 0.95, 0.3)).astype(float)
+    study = choose_calibration(labels, raw, range(len(raw)), seed=0)
+    assert isinstance(study.calibration, Isotonic)
+    (knots,) = study.calibration.knots
+    assert len(knots.raw) <= MAX_KNOTS
+    low, high = study.calibration.apply(np.array([[0.4], [0.9]])).ravel()
+    assert low == pytest.approx(0.3, abs=0.05)
+    assert high == pytest.approx(0.95, abs=0.03)
+
+
+def test_isotonic_makes_no_ties_of_what_the_graph_tells_apart() -> None:
+    """Between its ends the map rises strictly, so that drift rules still see which is better."""
+    true, labels = world()
+    calibration = fit_isotonic(labels, true)
+    middle = np.linspace(0.3, 0.8, 50)
+    calibrated = calibration.apply(np.column_stack([middle] * 3))
+    assert (np.diff(calibrated, axis=0) > 0).all()
+
+
+def test_isotonic_is_never_sure() -> None:
+    """Ten right answers out of ten are no proof of an eleventh."""
+    calibration = fit_isotonic(np.ones((10, 1)), np.linspace(0.1, 0.9, 10)[:, None])
+    assert calibration.apply(np.array([[1.0]])).item() == pytest.approx(1 - 1 / 12)
+    line = fit_platt(np.ones((10, 1)), np.linspace(0.1, 0.9, 10)[:, None])
+    assert 0.5 < line.apply(np.array([[0.5]])).item() < 1
+
+
+def test_near_duplicates_are_no_evidence() -> None:
+    """What one query teaches of its copies is not measured on the copies.
+
+    Every query stands twice, with coin flips for labels that its copy shares. Were copies parted,
+    they would be counted as twice the evidence: the errors would be smaller by the root of two.
+    """
+    rng = np.random.default_rng(0)
+    raw = rng.random((400, 1))
+    labels = rng.integers(0, 2, raw.shape).astype(float)
+    once = choose_calibration(labels, raw, range(400), seed=0)
+    twice = choose_calibration(
+        np.vstack([labels] * 2), np.vstack([raw] * 2), [*range(400)] * 2, seed=0
+    )
+    for alone, copied in zip(once.trials, twice.trials, strict=True):
+        assert copied.log_loss.stderr == pytest.approx(alone.log_loss.stderr, rel=0.15)
+        assert copied.log_loss.value == pytest.approx(alone.log_loss.value, rel=0.1)
+
+
+def test_unknown_labels_and_shares_count_as_what_they_are() -> None:
+    """A label of 0.7 is 0.7 of a right answer; an arm that was not asked says nothing."""
+    true, labels = world()
+    holes = labels.copy()
+    holes[::2, 0] = np.nan
+    holes[0] = np.nan
+    study = choose_calibration(holes, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
+    assert isinstance(study.calibration, Temperature)
+    assert study.trials[0].log_loss.n == QUERIES - 1
+    shares = choose_calibration(true, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
+    assert isinstance(shares.calibration, Temperature)
+    assert shares.calibration.temperature == pytest.approx(3, rel=0.01)
+
+
+def test_a_single_group_holds_nothing_out() -> None:
+    """Without another group nothing can be chosen: probabilities stay as they are."""
+    true, labels = world()
+    study = choose_calibration(labels[:9], true[:9], [4] * 9, seed=0)
+    assert (study.calibration, study.folds, len(study.trials)) == (IDENTITY, 1, 1)

@@ -1,0 +1,102 @@
+"""What a goal gets: the pick is the gateway's, and its luck is told from its merit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from router_service.core.calibration import sigmoid
+from router_service.core.errors import PolicyError
+from router_service.core.goals import parse_goal, reach
+from tests.training.evaluation.cases import PROVENANCE, bare
+from training.evaluation.calibrating import choose_calibration
+from training.evaluation.experiment import Experiment
+from training.evaluation.promises import promise_check
+from training.evaluation.report import Report, write_report
+from training.evaluation.sections import all_sections, main_figures
+from training.evaluation.table import Table
+from training.records import Example
+
+ARMS = ("cheap", "middle", "dear")
+COSTS_USD = (1e-4, 1e-3, 1e-2)
+
+
+def experiment(queries: int = 300, skill: float = 1.0, seed: int = 0) -> Experiment:
+    """Return queries that have nothing in common, and a router that knows a share of the truth.
+
+    Without skill it says nothing but noise, and every rule's figures are luck.
+    """
+    rng = np.random.default_rng(seed)
+    true = sigmoid(rng.normal([0.5, 1.0, 1.5], 2.0, (queries, 3)))
+    said = skill * true + (1 - skill) * rng.random(true.shape)
+    words = ["".join(map(chr, rng.integers(97, 123, 12))) for _ in range(queries)]
+    requests = [{"messages": [{"role": "user", "content": w}], "tools": [{}]} for w in words]
+    examples = tuple(Example(str(i), "c", request, "d") for i, request in enumerate(requests))
+    correct = (rng.random(true.shape) < true).astype(float)
+    table = Table(examples, ARMS, correct, np.tile(COSTS_USD, (queries, 1)))
+    return Experiment(table, said, COSTS_USD, {"default": "drift=0.1"})
+
+
+def test_the_rule_is_the_one_that_the_gateway_would_take() -> None:
+    """The pick on all queries is core's, from the frontier that the artifact would carry."""
+    made = experiment()
+    figures = main_figures(made)
+    best = figures.entry(figures.best_single).accuracy
+    for promise in promise_check(made, ("accuracy=best", "accuracy=best-1@95", "usd_per_1k=2")):
+        goal = parse_goal(promise.goal, param="")
+        assert goal is not None
+        point = reach(goal, figures.frontier, best, param="")
+        assert promise.rule == point.policy
+        assert promise.picked is not None
+        assert promise.picked.accuracy == point.accuracy
+
+
+def test_the_luck_of_the_pick_is_measured() -> None:
+    """Rules of a router that knows nothing look better where picked than on queries left out."""
+    gains = []
+    for seed in range(6):
+        (promise,) = promise_check(experiment(150, 0.0, seed), ("usd_per_1k=100",), seed=seed)
+        assert promise.picked is not None
+        assert promise.nested is not None
+        gains.append(promise.picked.accuracy.value - promise.nested.accuracy.value)
+    assert np.mean(gains) > 0.01
+
+
+def test_every_query_is_left_out_once() -> None:
+    """Where every fold reaches a goal, the nested figures are of all queries."""
+    (promise,) = promise_check(experiment(), ("usd_per_1k=2",))
+    assert promise.nested is not None
+    assert (promise.folds, promise.nested.accuracy.n) == (5, 300)
+
+
+def test_a_goal_that_nothing_reaches_promises_nothing() -> None:
+    """No rule is always right: no pick, no figures, no fold. What is no goal is an error."""
+    (promise,) = promise_check(experiment(), ("accuracy=1",))
+    assert (promise.rule, promise.picked, promise.nested, promise.folds) == (None, None, None, 0)
+    with pytest.raises(PolicyError, match="a rule, not a goal"):
+        promise_check(experiment(), ("theta=0.5",))
+
+
+def test_copies_of_one_query_hold_nothing_out() -> None:
+    """Where all queries are near-duplicates there are no folds to pick in."""
+    assert promise_check(bare()) == ()
+
+
+def test_the_report_tells_promises_and_calibration(tmp_path: Path) -> None:
+    """Both tables stand in the page and in the JSON, the chosen method marked."""
+    made = experiment()
+    labels, raw = made.table.correct, made.probabilities
+    study = choose_calibration(labels, raw, range(len(raw)), seed=0)
+    told = Experiment(made.table, raw, made.expected_costs_usd, made.policies, calibrating=study)
+    figures = main_figures(told)
+    write_report(Report("made-up", figures, PROVENANCE, all_sections(told, figures)), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "What a goal gets" in page
+    assert f"{study.calibration.method} <i>chosen</i>" in page
+    sections = json.loads((tmp_path / "report.json").read_text())["sections"]
+    assert len(sections["calibrating"]["trials"]) == 4
+    assert sections["calibrating"]["calibration"]["method"] == study.calibration.method
+    assert sections["promises"][0]["goal"] == "accuracy=best-1"

@@ -1,0 +1,54 @@
+"""A fine-tuning run as a process of its own, to be killed, or to be started several times."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from accelerate import PartialState
+from safetensors.torch import save_file
+
+from tests.training.finetune.cases import config, encoder, rows
+from training.finetune.batches import Rows
+from training.finetune.encoder_loop import finetune_encoder
+
+
+def with_unknown(data: Rows) -> Rows:
+    """Return the rows with a fifth of the labels unknown, more of them at the start."""
+    rng = np.random.default_rng(5)
+    labels = data.labels.copy()
+    chance = np.linspace(0.4, 0.0, len(labels))[:, None]
+    labels[rng.random(labels.shape) < chance] = np.nan
+    return Rows(data.packed, labels)
+
+
+def main() -> None:
+    """Fine-tune, and leave weights and epochs in the folder, a file for each process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--workspace", type=Path)
+    parser.add_argument("--training", type=json.loads, default={})
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO)
+    tuned = finetune_encoder(
+        encoder(dropout=arguments.dropout),
+        config(**arguments.training),
+        with_unknown(rows(arguments.rows, 1)),
+        rows(33, 2),
+        workspace=arguments.workspace,
+    )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rank = PartialState().process_index
+    epochs = json.dumps([asdict(epoch) for epoch in tuned.epochs])
+    save_file(tuned.branch.state_dict(), arguments.out / f"{rank}.safetensors")
+    (arguments.out / f"{rank}.json").write_text(epochs)
+
+
+if __name__ == "__main__":
+    main()

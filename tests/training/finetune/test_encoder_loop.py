@@ -1,0 +1,176 @@
+"""Fine-tuning of the encoder: several processes, kills, precision, labels that are shares."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.metrics import f1_score
+from torch import Tensor
+
+from router_service.core.errors import ConfigError
+from tests.training.finetune.cases import config, encoder, rows
+from training.finetune.batches import Rows
+from training.finetune.encoder_loop import finetune_encoder
+from training.finetune.epochs import macro_f1, mean_loss
+
+JOB = "tests.training.finetune.job"
+TWO = (
+    ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"),
+    {"ACCELERATE_USE_CPU": "true"},
+)
+"""What `accelerate launch` starts for two processes, on the CPU."""
+
+
+def job(
+    out: Path, *arguments: str, launcher: tuple[tuple[str, ...], dict[str, str]] = (("-m",), {})
+) -> subprocess.Popen[bytes]:
+    """Start a fine-tuning run of one thread, whose log goes to `out` + `.log`."""
+    before, environment = launcher
+    with out.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, *before, JOB, str(out), *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdout=log,
+            stderr=log,
+        )
+
+
+def finish(run: subprocess.Popen[bytes], out: Path) -> dict[str, Tensor]:
+    """Return the weights that a run leaves."""
+    assert run.wait(timeout=120) == 0, out.with_suffix(".log").read_text()
+    return load_file(out / "0.safetensors")
+
+
+def training(**settings: object) -> tuple[str, str]:
+    """Return the option that changes hyperparameters."""
+    return ("--training", json.dumps(settings))
+
+
+def test_two_processes_learn_what_one_does_from_their_joint_batches(tmp_path: Path) -> None:
+    """Two processes of 8 rows end with one weight, that of 16 rows in one; 61 rows are odd."""
+    one = job(tmp_path / "one", "--rows", "61", *training(max_epochs=3, batch_size=16))
+    alone = finish(one, tmp_path / "one")
+    arguments = ("--rows", "61", *training(max_epochs=3, batch_size=8))
+    two = job(tmp_path / "two", *arguments, launcher=TWO)
+    together = finish(two, tmp_path / "two")
+    other = load_file(tmp_path / "two" / "1.safetensors")
+    assert all(torch.equal(together[name], other[name]) for name in together)
+    # FP32 sums in another order; a step of AdamW at this rate moves a weight by up to 1e-3.
+    assert max(float((alone[name] - together[name]).abs().max()) for name in alone) < 1e-5
+    first, second = (json.loads((tmp_path / f"{n}/0.json").read_text()) for n in ("one", "two"))
+    assert [e["loss"] for e in first] == pytest.approx([e["loss"] for e in second], abs=1e-6)
+    log = (tmp_path / "two.log").read_text()
+    assert "12/12" in log  # the main process's bar: 4 steps an epoch, not 8
+    assert log.count("  0%") == 1
+
+
+def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
+    """Killed after some epochs and started again, a run leaves the same bits, and says so."""
+    arguments = ("--dropout", "0.3", *training(max_epochs=40, patience_epochs=40))
+    workspace = tmp_path / "work"
+    killed = job(tmp_path / "killed", "--workspace", str(workspace), *arguments)
+    deadline = time.monotonic() + 100
+    while not list(workspace.glob("checkpoints/*/epoch-000[3-9]")):
+        assert killed.poll() is None, (tmp_path / "killed.log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "killed").exists()
+    again = job(tmp_path / "again", "--workspace", str(workspace), *arguments)
+    resumed = finish(again, tmp_path / "again")
+    assert "fine-tuning resumed from" in (tmp_path / "again.log").read_text()
+    undisturbed = finish(job(tmp_path / "whole", *arguments), tmp_path / "whole")
+    assert all(torch.equal(resumed[name], undisturbed[name]) for name in undisturbed)
+    assert (tmp_path / "again/0.json").read_text() == (tmp_path / "whole/0.json").read_text()
+
+
+def test_a_finished_run_is_read_and_another_one_is_not_mistaken_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same run is not trained twice; another rate, other labels or weights are another run."""
+    caplog.set_level(logging.INFO)
+    settings, train, validation = config(max_epochs=2), rows(32, 1), rows(16, 2)
+    first = finetune_encoder(encoder(), settings, train, validation, workspace=tmp_path)
+    again = finetune_encoder(encoder(), settings, train, validation, workspace=tmp_path)
+    assert caplog.text.count("was finished") == 1
+    assert first.epochs == again.epochs
+    weights = first.branch.state_dict()
+    assert all(torch.equal(weights[n], t) for n, t in again.branch.state_dict().items())
+    flipped = Rows(train.packed, 1 - train.labels)
+    finetune_encoder(encoder(), settings, flipped, validation, workspace=tmp_path)
+    finetune_encoder(encoder(1), settings, train, validation, workspace=tmp_path)
+    other_rate = config(max_epochs=2, learning_rate=2e-3)
+    finetune_encoder(encoder(), other_rate, train, validation, workspace=tmp_path)
+    assert caplog.text.count("was finished") == 1
+    assert len(list(tmp_path.glob("checkpoints/*/finished.safetensors"))) == 4
+
+
+def test_shares_of_runs_are_learned_as_shares() -> None:
+    """An arm that is right in 30% of the runs everywhere is predicted to be right in 30%."""
+    train, validation = rows(200, 1), rows(40, 2)
+    shares = Rows(train.packed, np.full_like(train.labels, 0.3))
+    held_out = Rows(validation.packed, np.full_like(validation.labels, 0.3))
+    tuned = finetune_encoder(encoder(), config(max_epochs=4), shares, held_out)
+    entropy = -(0.3 * np.log(0.3) + 0.7 * np.log(0.7))
+    assert tuned.best.loss == pytest.approx(entropy, abs=0.01)
+
+
+def test_an_arm_without_any_label_leaves_the_others_finite() -> None:
+    """A column that is unknown everywhere neither fails nor spreads."""
+    train = rows(64, 1)
+    train.labels[:, 1] = np.nan
+    tuned = finetune_encoder(encoder(), config(max_epochs=1), train, rows(16, 2))
+    assert np.isfinite(tuned.best.loss)
+    assert all(bool(torch.isfinite(t).all()) for t in tuned.branch.state_dict().values())
+
+
+def test_macro_f1_of_shares_is_scikit_learn_s_of_their_halves() -> None:
+    """Half of the runs count as correct; a head without both outcomes follows the convention."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice([0, 1 / 3, 0.5, 2 / 3, 1], (50, 5)).astype(np.float32)
+    labels[:, 3] = 0
+    labels[:, 4] = 1
+    labels[rng.random(labels.shape) < 0.2] = np.nan
+    probabilities = rng.random((50, 5))
+    probabilities[:, 3] /= 2
+    known = [~np.isnan(column) for column in labels.T]
+    scores = [
+        f1_score(y[mask] >= 0.5, p[mask] >= 0.5, zero_division=0)
+        for y, p, mask in zip(labels.T, probabilities.T, known, strict=True)
+    ]
+    assert scores[3] == 0
+    assert scores[4] > 0
+    assert macro_f1(labels, probabilities) == pytest.approx(np.mean(scores))
+
+
+def test_the_loss_of_a_share_is_its_cross_entropy() -> None:
+    """Both sides of a share count, and unknown labels do not."""
+    labels = np.array([[0.25, np.nan]], dtype=np.float32)
+    loss = mean_loss(labels, np.array([[0.5, 0.9]]))
+    assert loss == pytest.approx(np.log(2))
+
+
+def test_fp16_on_a_cpu_is_refused() -> None:
+    """A precision that the device does not have is an error that names the field."""
+    with pytest.raises(ConfigError, match=r"training\.precision"):
+        finetune_encoder(encoder(), config(precision="fp16"), rows(8, 1), rows(8, 2))
+
+
+def test_bf16_learns_and_leaves_fp32_weights(tmp_path: Path) -> None:
+    """Mixed precision changes the products alone: weights stay FP32, and the labels are learned."""
+    arguments = training(max_epochs=12, precision="bf16")
+    weights = finish(job(tmp_path / "bf16", "--rows", "400", *arguments), tmp_path / "bf16")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    epochs = json.loads((tmp_path / "bf16" / "0.json").read_text())
+    assert epochs[-1]["loss"] < epochs[0]["loss"] - 0.05

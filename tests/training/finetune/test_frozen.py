@@ -1,0 +1,111 @@
+"""Frozen layers: the states kept are the encoder's own, and are computed once."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from router_service.core.errors import ConfigError
+from tests.training.finetune.cases import config, encoder, rows
+from training.finetune.batches import padded
+from training.finetune.encoder_loop import build_branch, finetune_encoder
+from training.finetune.encoders import PretrainedEncoder
+from training.finetune.frozen import Frozen, freeze, row_inputs
+from training.finetune.loop import predict, train_router
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("frozen_layers", [1, 2, 3, "all"])
+def test_the_parts_compute_what_the_whole_does(frozen_layers: Frozen, pooling: str) -> None:
+    """Logits from the kept states are those of the whole encoder, which is what is exported."""
+    data = rows(20, 1)
+    settings = config(frozen_layers, pooling)
+    branch = build_branch(encoder(layers=3), settings, data.labels).eval()
+    ids = [row.token_ids for row in data.packed]
+    trained = freeze(branch, frozen_layers).eval()
+    with torch.no_grad():
+        parted = trained(*padded(row_inputs(branch, frozen_layers, ids, None), 0))
+        whole = branch(*padded([torch.tensor(row) for row in ids], 0))
+    assert (parted - whole).abs().max() < 1e-5
+    assert whole.std() > 1e-3
+
+
+@pytest.mark.parametrize("frozen_layers", [0, 1, "all"])
+def test_frozen_weights_stay_and_the_others_move(frozen_layers: Frozen) -> None:
+    """What is frozen keeps its bits; the layer above, where there is one, and the head learn."""
+    start = encoder(layers=2)
+    before = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
+    tuned = finetune_encoder(start, config(frozen_layers, max_epochs=2), rows(64, 1), rows(32, 2))
+    after = tuned.branch.encoder.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    fixed = {0: ("embeddings",), 1: ("embeddings", "transformer.layer.0"), "all": ("",)}
+    assert frozen_layers is not None
+    assert not [name for name in moved if name.startswith(fixed[frozen_layers])]
+    assert bool(moved) == (frozen_layers != "all")
+
+
+@pytest.mark.parametrize("frozen_layers", [1, "all"])
+def test_states_are_computed_once_for_all_folds(
+    frozen_layers: Frozen, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another seed and fold read the states of an earlier one, and compute those of new rows."""
+    caplog.set_level(logging.INFO)
+    first, second = config(frozen_layers, max_epochs=1), config(frozen_layers, max_epochs=1)
+    second = second.model_copy(update={"seed": 8})
+    data = rows(60, 1)
+    folds = data.take(range(40)), data.take(range(40, 50)), data.take(range(50, 60))
+    finetune_encoder(encoder(layers=2), first, folds[0], folds[1], workspace=tmp_path)
+    assert "0 reused, 50 computed" in caplog.text
+    finetune_encoder(encoder(layers=2), second, folds[1], folds[2], workspace=tmp_path)
+    assert "10 reused, 10 computed" in caplog.text
+    caplog.clear()
+    finetune_encoder(encoder(3, layers=2), second, folds[1], folds[2], workspace=tmp_path)
+    assert "0 reused, 20 computed" in caplog.text  # other weights say something else
+
+
+def test_states_from_the_disk_train_the_same_head(tmp_path: Path) -> None:
+    """A run that reads what another has computed ends with the same bits."""
+    settings, train, validation = config("all", max_epochs=3), rows(50, 1), rows(20, 2)
+    alone = finetune_encoder(encoder(), settings, train, validation)
+    finetune_encoder(
+        encoder(),
+        settings.model_copy(update={"seed": 8}),
+        train,
+        validation,
+        workspace=tmp_path,
+    )
+    cached = finetune_encoder(encoder(), settings, train, validation, workspace=tmp_path)
+    weights = alone.branch.state_dict()
+    assert all(torch.equal(weights[n], t) for n, t in cached.branch.state_dict().items())
+
+
+def test_the_router_predicts_with_its_frozen_encoder() -> None:
+    """The whole network, from ids, learns from the words through what it was pretrained to say."""
+    settings = config("all", "mean", learning_rate=3e-2, max_epochs=30, patience_epochs=30)
+    trained = train_router(encoder(), settings, rows(400, 1), rows(60, 2))
+    test = rows(100, 3)
+    hits = (predict(trained.model, test) >= 0.5) == (test.labels == 1)
+    assert hits.mean(0)[0] >= 0.8  # random weights, never trained, tell this much of a word
+    assert hits.mean(0)[1] >= 0.95
+
+
+def test_what_cannot_be_parted_is_refused() -> None:
+    """More layers than there are, and a number for another architecture, are errors."""
+    data = rows(8, 1)
+    with pytest.raises(ConfigError, match=r"frozen_layers: it has 1 layers"):
+        finetune_encoder(encoder(), config(2), data, data)
+    size = BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    bert = PretrainedEncoder("bert", BertModel(size, add_pooling_layer=False), encoder().tokenizer)
+    with pytest.raises(ConfigError, match="needs a DistilBERT"):
+        finetune_encoder(bert, config(1), data, data)
+    finetune_encoder(bert, config("all", max_epochs=1), data, data)

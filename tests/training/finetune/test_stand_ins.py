@@ -1,0 +1,95 @@
+"""Any encoder: loaded from a folder, packed with its own marks, trained, exported, quantized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from router_service.core.classifier import Classifier
+from router_service.core.errors import ConfigError
+from router_service.core.messages import parse_conversation
+from router_service.core.packing import Packed, Packer, PackingSpec
+from tests.training.finetune.cases import config
+from tests.training.finetune.stand_ins import STAND_INS, save
+from training.export.onnx_graph import export_onnx, quantize_int8
+from training.finetune.batches import Rows
+from training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
+from training.finetune.loop import predict, train_router
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def pack(encoder: PretrainedEncoder, texts: list[str]) -> list[Packed]:
+    """Pack queries with the encoder's own marks, as a run does."""
+    packer = Packer(packing_for(encoder, PackingSpec()), encoder.tokenizer)
+    requests = [
+        {"messages": [{"role": "user", "content": text}], "tools": [TOOL]} for text in texts
+    ]
+    return [packer.pack(parse_conversation(request)) for request in requests]
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -> None:
+    """One epoch moves the weights; the graph answers as torch does, int8 nearly so."""
+    encoder = load_encoder(str(save(name, tmp_path / name)))
+    before = {key: tensor.clone() for key, tensor in encoder.model.state_dict().items()}
+    texts = ["weather in Paris? " * n for n in range(1, 13)]
+    rng = np.random.default_rng(0)
+    rows = Rows(tuple(pack(encoder, texts)), rng.integers(0, 2, (12, 2)).astype(np.float32))
+    settings = config(max_epochs=1, batch_size=4)
+    settings = settings.model_copy(update={"packing": packing_for(encoder, PackingSpec())})
+    model = train_router(encoder, settings, rows, rows).model
+    after = model.encoder.encoder.state_dict()
+    assert any(not torch.equal(before[key], after[key]) for key in before)
+    # Padding is hidden: rows of many lengths in a batch answer as each does alone, in the graph.
+    wanted = predict(model, rows)
+    export_onnx(model, 2, 0, tmp_path / "full.onnx")
+    quantize_int8(tmp_path / "full.onnx", tmp_path / "int8.onnx")
+    graphs = [Classifier(tmp_path / f"{which}.onnx", arms=2) for which in ("full", "int8")]
+    full, int8 = (graph.predict(rows.packed) for graph in graphs)
+    assert abs(full - wanted).max() < 1e-5
+    assert 0 < abs(int8 - wanted).max() < 0.05
+    assert wanted.std(0).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_the_template_has_the_tokenizer_s_own_marks(name: str, tmp_path: Path) -> None:
+    """A row begins and ends with one token each, whatever the tokenizer calls them."""
+    encoder = load_encoder(str(save(name, tmp_path / name)))
+    first, separator = (
+        encoder.tokenizer.token_to_id(mark)
+        for mark in (encoder.marks.first, encoder.marks.separator)
+    )
+    (row,) = pack(encoder, ["weather"])
+    assert row.token_ids[0] == first
+    assert row.token_ids[-1] == separator
+    assert row.token_ids.count(separator) == 4
+    assert row.token_ids.count(first) == 1
+    assert encoder.model.config.pad_token_id not in row.token_ids
+
+
+def test_a_budget_beyond_the_window_is_refused(tmp_path: Path) -> None:
+    """512 positions cannot read 8,192 tokens; encoders without positions take any budget."""
+    long = PackingSpec(budget_tokens=8192, tool_budget_tokens=1600)
+    for name in ("distilbert", "roberta"):
+        encoder = load_encoder(str(save(name, tmp_path / name)))
+        with pytest.raises(ConfigError, match="reads at most 512 tokens"):
+            packing_for(encoder, long)
+    for name in ("deberta", "modernbert"):
+        encoder = load_encoder(str(save(name, tmp_path / name)))
+        assert packing_for(encoder, long) == long
+
+
+def test_an_encoder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """A folder without an encoder is a configuration error, not the library's."""
+    with pytest.raises(ConfigError, match=r"encoder\.source"):
+        load_encoder(str(tmp_path))

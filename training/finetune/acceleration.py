@@ -1,0 +1,51 @@
+"""Processes, devices and precision, through Hugging Face Accelerate.
+
+`accelerate launch -m training.cli run ...` starts a process a device; each sees all rows, works on
+its share of every batch, and the main one alone writes.
+"""
+
+from __future__ import annotations
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.utils import parse_flag_from_env
+from torch import Tensor
+
+from router_service.core.errors import ConfigError
+from training.config import RunConfig
+
+
+def start(config: RunConfig) -> Accelerator:
+    """Return this process's part in a run, in the precision that the configuration asks for.
+
+    Raises ConfigError for fp16 on a CPU.
+    """
+    device = _state().device.type
+    default = "fp16" if device == "cuda" else "no"  # appendix on training configuration
+    precision = config.training.precision or default
+    if precision == "fp16" and device == "cpu":
+        problem = "fp16 needs a GPU; use bf16, or leave it out"
+        raise ConfigError(config.name, "training.precision", problem)
+    return Accelerator(mixed_precision=precision)
+
+
+def is_main_process() -> bool:
+    """Tell whether this process is the one that writes; a process on its own is."""
+    return bool(_state().is_main_process)
+
+
+def processes() -> int:
+    """Return how many processes were launched together."""
+    return int(_state().num_processes)
+
+
+def _state() -> PartialState:
+    # The flag of `accelerate launch --cpu` is otherwise read too late, by the Accelerator.
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+
+
+def gather_strided(accelerator: Accelerator, own: Tensor) -> Tensor:
+    """Put together what process p of P has computed of rows p, p + P, ...; each has as many."""
+    gathered: Tensor = accelerator.gather(own)
+    by_process = gathered.view(accelerator.num_processes, *own.shape)  # (P, rows, ...)
+    return torch.flatten(by_process.transpose(0, 1), 0, 1)  # (rows * P, ...)
