@@ -70,6 +70,11 @@ class EncoderConfig(_Frozen):
     )
 
 
+Branch = Literal["encoder", "lexical", "networks", "forest"]
+"""Parts of the network that predict on their own: the fine-tuned encoder, hashed words and pairs,
+small networks over the structural counts, trees over them."""
+
+
 class TrainingConfig(_Frozen):
     """Hyperparameters; the defaults are the paper's for DistilBERT (appendix on training)."""
 
@@ -89,10 +94,20 @@ class TrainingConfig(_Frozen):
         None, description="Mixed precision of the encoder; default: fp16 on a GPU, else none."
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="Before the classification heads.")
+    shares: Mapping[Branch, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=lambda: {"encoder": 1.0},
+        description="What each branch of the network counts; one that is not named is not built.",
+    )
     structure_width: int = Field(64, ge=1, description="Of the two layers over the counts.")
     auxiliary_weight: float = Field(
         0.0, ge=0, description="Weight of all auxiliary heads together, the arms' being 1."
     )
+
+    @property
+    def branch_shares(self) -> dict[str, float]:
+        """The branches' shares, so that they sum to 1."""
+        total = sum(self.shares.values())
+        return {name: share / total for name, share in self.shares.items()}
 
 
 class RunConfig(_Frozen):

@@ -19,20 +19,18 @@ OPSET = 18
 class RouterGraph(nn.Module):
     """What the service runs: ids, mask and counts in, probabilities (batch, arms) out."""
 
-    def __init__(self, model: RouterModel, arms: int) -> None:
+    def __init__(self, model: RouterModel) -> None:
         super().__init__()
         self.model = model
-        self.arms = arms
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> Tensor:
-        """Drop the auxiliary heads, and turn logits into probabilities."""
-        logits = self.model(input_ids, attention_mask, features)
-        return torch.sigmoid(logits[:, : self.arms])
+        """Turn logits into probabilities."""
+        return torch.sigmoid(self.model(input_ids, attention_mask, features))
 
 
-def export_onnx(model: RouterModel, arms: int, features: int, path: Path) -> None:
+def export_onnx(model: RouterModel, features: int, path: Path) -> None:
     """Write the graph in FP32, with free batch and token dimensions."""
-    graph = RouterGraph(model, arms).eval()
+    graph = RouterGraph(model).eval()
     ids = torch.ones(2, 8, dtype=torch.long)
     inputs = (ids, torch.ones_like(ids), torch.zeros(2, features))
     batch, tokens = torch.export.Dim("batch"), torch.export.Dim("tokens")

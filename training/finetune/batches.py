@@ -22,14 +22,22 @@ BUCKET_BATCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Packed conversations with their labels (n, heads), NaN where a label is unknown."""
+    """Packed conversations with their labels (n, heads), NaN where a label is unknown.
+
+    `calls` (n,) is how many calls a query asks for, NaN where that is unknown; near-duplicates
+    share one of `groups` (n,).
+    """
 
     packed: tuple[Packed, ...]
     labels: NDArray[np.float32]
+    calls: NDArray[np.float32]
+    groups: NDArray[np.int64]
 
-    def take(self, indices: Sequence[int]) -> Rows:
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Rows:
         """Return the rows at these indices."""
-        return Rows(tuple(self.packed[i] for i in indices), self.labels[list(indices)])
+        chosen = list(indices)
+        packed = tuple(self.packed[i] for i in chosen)
+        return Rows(packed, self.labels[chosen], self.calls[chosen], self.groups[chosen])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The router's training: its branches one by one, then the share of each."""
+"""The router's training, branch by branch."""
 
 from __future__ import annotations
 
@@ -8,31 +8,26 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor
 
-from training.config import RunConfig, TrainingConfig
+from training.config import RunConfig
 from training.finetune.batches import Rows, batches_in_order, feature_tensor
+from training.finetune.demand import demand_unseen, fit_demand
 from training.finetune.encoder_loop import finetune_encoder
 from training.finetune.encoders import PretrainedEncoder
 from training.finetune.epochs import Epoch
-from training.finetune.model import BranchLogits, RouterModel, StructureBranch
-from training.finetune.objective import cross_entropy, head_weights, scheduled
-
-STRUCTURE_EPOCHS = 60
-STRUCTURE_BATCH = 32
-STRUCTURE_LEARNING_RATE = 2e-3
-"""The branch over the counts starts from nothing and is small: 60 epochs take seconds, and in
-cross-validation on the reference pool it is no better after 100."""
-
-ENCODER_SHARES = tuple(step / 20 for step in range(21))
+from training.finetune.forest import Forest, fit_forest
+from training.finetune.lexical import LexicalBranch, fit_lexical
+from training.finetune.model import CountsBranches, RouterModel
+from training.finetune.networks import NetworksBranch, fit_networks
+from training.finetune.objective import head_weights
 
 EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The model of the best epoch, and the course of the run."""
+    """The model of the best epoch, and the course of the encoder's fine-tuning."""
 
     model: RouterModel
     epochs: tuple[Epoch, ...]
@@ -47,76 +42,63 @@ def train_router(
     *,
     workspace: Path | None = None,
 ) -> Trained:
-    """Fit every branch on `train`; `validation` says which epoch is kept, and the shares.
+    """Fit every branch on `train`; `validation` says which epoch of the encoder is kept.
 
-    The branches share no weight and have a loss each, so that neither leans on the other.
-    `workspace` is where the encoder's checkpoints and frozen states are kept and looked for.
+    The branches share no weight and have a loss each, so that none leans on another. `workspace`
+    is where the encoder's checkpoints and frozen states are kept and looked for.
     """
     tuned = finetune_encoder(encoder, config, train, validation, workspace=workspace)
     # Anew: a run that went on from a checkpoint has drawn other numbers up to here.
     torch.manual_seed(config.seed)
-    model = RouterModel(tuned.branch, build_structure(config, train))
-    fit_share(model, validation, len(config.arms))
+    model = RouterModel(
+        encoder=tuned.branch,
+        lexical=build_lexical(config, train),
+        counts=build_counts(config, train),
+        shares=config.training.branch_shares,
+        arms=len(config.arms),
+    )
     return Trained(model.eval(), tuned.epochs, tuned.best)
 
 
-def build_structure(config: RunConfig, train: Rows) -> StructureBranch | None:
-    """Train the branch over the structural counts, where the configuration has any."""
-    if not config.packing.features:
+def build_lexical(config: RunConfig, train: Rows) -> LexicalBranch | None:
+    """Fit the branch over hashed words, where it has a share."""
+    if "lexical" not in config.training.branch_shares:
         return None
-    settings, heads = config.training, train.labels.shape[1]
-    width = settings.structure_width
-    structure = StructureBranch(len(config.packing.features), heads, width=width)
-    structure.fit_scale(feature_tensor(train))
-    weights = head_weights(heads, len(config.arms), settings.auxiliary_weight)
-    fit_structure(structure, train, weights, settings)
-    return structure
+    ids = [row.token_ids for row in train.packed]
+    return fit_lexical(ids, train.labels[:, : len(config.arms)])
 
 
-def fit_structure(
-    branch: StructureBranch, train: Rows, weights: Tensor, settings: TrainingConfig
-) -> None:
-    """Train the branch over the structural counts to its end, (n, features) -> (n, heads)."""
-    features, labels = feature_tensor(train), torch.from_numpy(train.labels)
-    known = ~torch.isnan(labels)
-    loader = DataLoader(
-        TensorDataset(features, labels.nan_to_num(0.0), known.float()),
-        batch_size=STRUCTURE_BATCH,
-        shuffle=True,
+def build_counts(config: RunConfig, train: Rows) -> CountsBranches:
+    """Fit the branches over the counts that have a share, and the demand that they read."""
+    shares = config.training.branch_shares
+    if not {"forest", "networks"} & set(shares):
+        return CountsBranches(None, None, None)
+    features = feature_tensor(train)
+    unseen = demand_unseen(train, config.seed)
+    if unseen is not None:
+        features = torch.cat([features, torch.from_numpy(unseen)], dim=1)
+    return CountsBranches(
+        demand=fit_demand(train, config.seed),
+        forest=_forest(config, features, train.labels) if "forest" in shares else None,
+        networks=_networks(config, features, train.labels) if "networks" in shares else None,
     )
-    optimizer = torch.optim.AdamW(
-        branch.parameters(), lr=STRUCTURE_LEARNING_RATE, weight_decay=settings.weight_decay
-    )
-    schedule = scheduled(optimizer, len(loader) * STRUCTURE_EPOCHS, settings.warmup_ratio)
-    branch.train()
-    for _ in range(STRUCTURE_EPOCHS):
-        for counts, wanted, mask in loader:
-            losses = [cross_entropy(vote, wanted, mask * weights) for vote in branch.votes(counts)]
-            _descend(torch.stack(losses).sum(), branch, optimizer)
-            schedule.step()
 
 
-def fit_share(model: RouterModel, validation: Rows, arms: int) -> None:
-    """Set the encoder's share of the logits to what fits the validation rows best."""
-    model.eval()
-    with torch.no_grad():
-        parts = [
-            model.branches(batch.input_ids, batch.attention_mask, batch.features)
-            for batch in batches_in_order(validation, EVALUATION_BATCH, model.encoder.pad_id)
-        ]
-    encoder, structure = (torch.cat(side)[:, :arms] for side in zip(*parts, strict=True))
-    labels = torch.from_numpy(validation.labels[:, :arms])
-    known = (~torch.isnan(labels)).float()
-    logits = BranchLogits(encoder, structure)
-    losses = {
-        share: float(cross_entropy(logits.mixed(share), labels.nan_to_num(0.0), known))
-        for share in ENCODER_SHARES
-    }
-    model.encoder_share.fill_(min(losses, key=losses.__getitem__))
+def _forest(config: RunConfig, features: Tensor, labels: NDArray[np.float32]) -> Forest:
+    """Fit trees on the rows that every arm of the pool was asked."""
+    wanted = labels[:, : len(config.arms)]
+    rows = np.flatnonzero(~np.isnan(wanted).any(axis=1))
+    return fit_forest(features.numpy()[rows], wanted[rows], config.seed)
+
+
+def _networks(config: RunConfig, features: Tensor, labels: NDArray[np.float32]) -> NetworksBranch:
+    settings = config.training
+    weights = head_weights(labels.shape[1], len(config.arms), settings.auxiliary_weight)
+    return fit_networks(features, torch.from_numpy(labels), weights, settings)
 
 
 def predict(model: RouterModel, rows: Rows) -> NDArray[np.float64]:
-    """Return probabilities (n, heads) of a model, in the rows' order."""
+    """Return probabilities (n, arms) of a model, in the rows' order."""
     model.eval()
     with torch.no_grad():
         logits = [
@@ -127,8 +109,14 @@ def predict(model: RouterModel, rows: Rows) -> NDArray[np.float64]:
     return result
 
 
-def _descend(loss: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-    optimizer.step()
+def predict_branches(model: RouterModel, rows: Rows) -> dict[str, NDArray[np.float64]]:
+    """Return each branch's logits (n, arms), in the rows' order."""
+    model.eval()
+    with torch.no_grad():
+        parts = [
+            model.branches(batch.input_ids, batch.attention_mask, batch.features)
+            for batch in batches_in_order(rows, EVALUATION_BATCH, model.encoder.pad_id)
+        ]
+    return {
+        name: torch.cat([part[name] for part in parts]).double().numpy() for name in model.shares
+    }

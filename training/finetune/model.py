@@ -1,29 +1,19 @@
-"""The router's network: an encoder branch and a branch over structural counts."""
+"""The router's network: branches that each say how probably arms are right, and their mix."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-MEMBERS = 4
-"""Networks over the counts: 1,100 rows make one of them waver by a point of AUC with its seed."""
+from training.finetune.forest import Forest
+from training.finetune.lexical import LexicalBranch
+from training.finetune.networks import NetworksBranch
 
-CLIP = 5.0
-"""Standardized counts are clipped here: a count never seen in training must not decide alone."""
-
-
-class BranchLogits(NamedTuple):
-    """Logits of the two branches, (batch, heads) each."""
-
-    encoder: Tensor
-    structure: Tensor
-
-    def mixed(self, encoder_share: Tensor | float) -> Tensor:
-        """Return the logits that decide: the branches' weighted geometric mean of odds."""
-        return encoder_share * self.encoder + (1 - encoder_share) * self.structure
+NEAREST = 0.01
+"""Trees of five rows a leaf say 0 and 1 too easily; their logits end here."""
 
 
 class EncoderBranch(nn.Module):
@@ -61,70 +51,64 @@ class EncoderBranch(nn.Module):
         return (states * mask).sum(1) / mask.sum(1)
 
 
-class StructureBranch(nn.Module):
-    """Small networks over the counts, averaged; they learn on standardized signed logarithms."""
+class CountsBranches(nn.Module):
+    """Trees and small networks over the counts, and over the demand that a forest reads in them."""
 
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, features: int, heads: int, *, width: int) -> None:
+    def __init__(
+        self, demand: Forest | None, forest: Forest | None, networks: NetworksBranch | None
+    ) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("scale", torch.ones(features))
-        self.members = nn.ModuleList(_member(features, heads, width) for _ in range(MEMBERS))
+        self.demand = demand
+        self.forest = forest
+        self.networks = networks
 
-    def fit_scale(self, features: Tensor) -> None:
-        """Take mean and deviation from training rows (n, features); constant ones are muted."""
-        logs = _signed_log(features)
-        deviation = logs.std(0)
-        self.mean.copy_(logs.mean(0))
-        self.scale.copy_(torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 0.0))
-
-    def votes(self, features: Tensor) -> list[Tensor]:
-        """Return each member's logits (batch, heads) for raw counts (batch, features)."""
-        standardized = (_signed_log(features) - self.mean) * self.scale
-        clipped = standardized.clamp(-CLIP, CLIP)
-        return [member(clipped) for member in self.members]
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the members' mean logits (batch, heads) for raw counts (batch, features)."""
-        return torch.stack(self.votes(features)).mean(0)
-
-
-def _member(features: int, heads: int, width: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Dropout(0.1),
-        nn.Linear(features, width),
-        nn.GELU(),
-        nn.Dropout(0.3),
-        nn.Linear(width, width),
-        nn.GELU(),
-        nn.Dropout(0.3),
-        nn.Linear(width, heads),
-    )
+    def forward(self, features: Tensor) -> dict[str, Tensor]:
+        """Return each branch's logits (batch, heads) for counts (batch, features)."""
+        if self.demand is not None:
+            features = torch.cat([features, self.demand(features)], dim=1)
+        logits = {}
+        if self.forest is not None:
+            logits["forest"] = torch.logit(self.forest(features).clamp(NEAREST, 1 - NEAREST))
+        if self.networks is not None:
+            logits["networks"] = self.networks(features)
+        return logits
 
 
 class RouterModel(nn.Module):
-    """Predicts for every head whether its model answers correctly; the arms come first."""
+    """Predicts for every arm whether it answers correctly."""
 
-    encoder_share: Tensor
-
-    def __init__(self, encoder: EncoderBranch, structure: StructureBranch | None) -> None:
+    def __init__(
+        self,
+        encoder: EncoderBranch,
+        lexical: LexicalBranch | None,
+        counts: CountsBranches,
+        shares: Mapping[str, float],
+        arms: int,
+    ) -> None:
+        """Take over the branches; `shares` say what each counts, and sum to 1."""
         super().__init__()
         self.encoder = encoder
-        self.structure = structure
-        self.register_buffer("encoder_share", torch.tensor(0.5))
+        self.lexical = lexical
+        self.counts = counts
+        self.shares = dict(shares)
+        self.arms = arms
 
-    def branches(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> BranchLogits:
-        """Return both branches' logits; the encoder's stand for both where it is alone."""
-        encoder = self.encoder(input_ids, attention_mask)
-        structure = encoder if self.structure is None else self.structure(features)
-        return BranchLogits(encoder, structure)
+    def branches(
+        self, input_ids: Tensor, attention_mask: Tensor, features: Tensor
+    ) -> dict[str, Tensor]:
+        """Return each branch's logits of the arms, (batch, arms)."""
+        logits = self.counts(features)
+        if "encoder" in self.shares:
+            logits["encoder"] = self.encoder(input_ids, attention_mask)
+        if self.lexical is not None:
+            logits["lexical"] = self.lexical(input_ids, attention_mask)
+        return {name: logits[name][:, : self.arms] for name in self.shares}
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> Tensor:
-        """Return the logits that decide, (batch, heads)."""
-        return self.branches(input_ids, attention_mask, features).mixed(self.encoder_share)
+        """Return the logits that decide, (batch, arms): the branches' geometric mean of odds."""
+        return mixed(self.branches(input_ids, attention_mask, features), self.shares)
 
 
-def _signed_log(values: Tensor) -> Tensor:
-    return torch.sign(values) * torch.log1p(torch.abs(values))
+def mixed(logits: Mapping[str, Tensor], shares: Mapping[str, float]) -> Tensor:
+    """Return the mean of branches' logits (batch, arms) by these shares."""
+    return torch.stack([share * logits[name] for name, share in shares.items()]).sum(0)
