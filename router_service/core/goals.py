@@ -1,7 +1,8 @@
 """What a user wants of a policy -> the rule that was measured to do it at the least cost.
 
 A goal may ask that more than the estimate reaches it: with `@95`, the worse end of the two-sided
-95% interval does. What is measured again then misses it in one case of forty.
+95% interval that is shown must, so a bound of 97.5% on its side. The interval is of queries drawn
+again; that a rule was picked on the same queries it does not know.
 """
 
 from __future__ import annotations
