@@ -23,8 +23,9 @@ from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer, PackingSpec, Slot
 from training.config import load_config
+from training.dataset import load_dataset
 from training.evaluation.metrics import mean_auc
-from training.pipeline import Dataset, load_dataset
+from training.evaluation.table import Table
 
 FOLDS = 5
 CAPS_TOKENS = (0, 50, 100, 160, 256)
@@ -36,26 +37,25 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     arguments = parser.parse_args()
     config = load_config(Path("configs/reference-pool.yaml")).model_copy(
-        update={"auxiliary_arms": "none"}
+        update={"auxiliary_arms": "none", "also": ()}
     )
-    dataset = load_dataset(config, arguments.data)
+    table = load_dataset(config, arguments.data).table(config)
     print(f"{'signature':<10} {'cap':>4} {'AUC':>7} {'tools cut':>10} {'mean tokens':>12}")
     for style in ("names", "types"):
         for cap in CAPS_TOKENS:
             spec = {"signature": style, "tool_budget_tokens": cap}
-            print(f"{style:<10} {cap:>4} {measure(dataset, PackingSpec.model_validate(spec))}")
+            print(f"{style:<10} {cap:>4} {measure(table, PackingSpec.model_validate(spec))}")
 
 
-def measure(dataset: Dataset, spec: PackingSpec) -> str:
+def measure(table: Table, spec: PackingSpec) -> str:
     """Return one row of the table, behind style and cap."""
     packer = Packer(spec, Tokenizer.from_file(str(SHIPPED / TOKENIZER)))
-    packed = [packer.pack(parse_conversation(example.request)) for example in dataset.examples]
+    packed = [packer.pack(parse_conversation(example.request)) for example in table.examples]
     cut = np.mean([part.cut for row in packed for part in row.parts if part.slot is Slot.TOOLS])
     length = np.mean([len(row.token_ids) for row in packed])
     texts = [" ".join(map(str, row.token_ids)) for row in packed]
-    categories = [example.category for example in dataset.examples]
-    labels = dataset.labels.correct.astype(np.float64)
-    auc = mean_auc(labels, cross_validated(texts, labels, categories))
+    categories = [example.category for example in table.examples]
+    auc = mean_auc(table.correct, cross_validated(texts, table.correct, categories))
     return f"{auc:>7.4f} {cut:>10.1%} {length:>12.1f}"
 
 

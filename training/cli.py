@@ -49,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
         default=Path(os.environ.get("SWITCHCRAFT_DATA", "../shared/data")),
         help="the folder of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
     )
+    run.add_argument(
+        "--cache", type=Path, help="a folder for what later runs on the same recordings reuse"
+    )
     run.set_defaults(stage=_run)
 
     datasets.register(stages)
@@ -65,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from training.config import load_config  # noqa: PLC0415
     from training.pipeline import run  # noqa: PLC0415
 
-    directory = run(load_config(arguments.config), arguments.data, arguments.out)
+    directory = run(load_config(arguments.config), arguments.data, arguments.out, arguments.cache)
     print(directory)
     return 0
 

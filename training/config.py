@@ -24,8 +24,9 @@ class _Frozen(BaseModel):
 class SourceConfig(_Frozen):
     """Where recorded answers are read from; paths are below the data folder of the command line."""
 
-    format: Literal["bfcl", "labelled"] = Field(
-        description="`bfcl`: a folder as the leaderboard records it; `labelled`: a labelling run."
+    format: Literal["bfcl", "mcpmark", "labelled"] = Field(
+        description="`bfcl`: a folder as the leaderboard records it; `mcpmark`: one with tasks and"
+        " runs; `labelled`: a labelling run."
     )
     path: Path = Field(description="The folder; of a labelling run, the file of rows it asked.")
     answers: Path | None = Field(None, description="The folder that a labelling run wrote.")
@@ -48,7 +49,7 @@ class CheckingConfig(_Frozen):
 
 
 class ArmConfig(_Frozen):
-    """A model of the pool, at its list price."""
+    """A model of the pool, at its price."""
 
     arm: str
     price: Price
@@ -115,6 +116,10 @@ class RunConfig(_Frozen):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     source: SourceConfig
+    also: tuple[SourceConfig, ...] = Field(
+        (),
+        description="Further recordings. Their queries only teach, and their arms are auxiliary.",
+    )
     pool: tuple[ArmConfig, ...] = Field(min_length=1)
     auxiliary_arms: Literal["none", "all"] = "none"
     checking: CheckingConfig = CheckingConfig()
@@ -143,7 +148,7 @@ class RunConfig(_Frozen):
 
     @property
     def prices(self) -> dict[str, Price]:
-        """List prices by arm."""
+        """Prices by arm, in the same order."""
         return {entry.arm: entry.price for entry in self.pool}
 
 

@@ -88,7 +88,7 @@ class Answer:
     """What a model answered: its calls, None where it made none that can be read.
 
     `problem` is the code of why (`training/checking/parsing.py` lists them). `attempt` counts
-    the times that the model was asked the same query, from 0.
+    the times that the model was asked the same query, from 0. `seconds` is how long it took.
     """
 
     example_id: str
@@ -97,4 +97,21 @@ class Answer:
     problem: str | None
     input_tokens: int | None
     output_tokens: int | None
+    attempt: int = 0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of asking a model a query: whether it was right, and what it used.
+
+    None is unknown. `attempt` counts as an answer's does.
+    """
+
+    example_id: str
+    arm: str
+    correct: bool
+    input_tokens: int | None
+    output_tokens: int | None
+    seconds: float | None
     attempt: int = 0

@@ -82,7 +82,8 @@ class RelayedAnswer(Response):
             body = foreign_error_body(answer.model, answer.status)
             headers = _replaced(headers, b"content-type", b"application/json")
         usage = read_usage(body)
-        cost_usd = self._recorder.cost_usd(self._plan, usage)
+        elapsed_s = time.perf_counter() - self._started_s
+        cost_usd = self._recorder.cost_usd(self._plan, usage, elapsed_s)
         if cost_usd is not None:
             headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
         await _send_whole(send, answer.status, headers, body)

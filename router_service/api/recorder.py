@@ -75,19 +75,20 @@ class Recorder:
 
     def answered(self, call: Call, plan: Plan, outcome: Outcome) -> None:
         """Account for a request that was sent to a model."""
-        cost_usd = self.cost_usd(plan, outcome.usage)
+        cost_usd = self.cost_usd(plan, outcome.usage, outcome.upstream_s)
         self._count(plan, outcome)
         self._count_usage(plan, outcome, cost_usd)
         record = _record(call, plan, outcome, cost_usd)
         self._store.save(record)
         log_request(_call_fields(call) | record.model_dump(include=_LOGGED, exclude_none=True))
 
-    def cost_usd(self, plan: Plan, usage: Usage | None) -> float | None:
-        """Return what an answer cost at list price, or None where that is unknown."""
+    def cost_usd(self, plan: Plan, usage: Usage | None, upstream_s: float) -> float | None:
+        """Return what an answer cost at its price, or None where that is unknown."""
         price = self._prices.get(plan.model.name)
-        if price is None or usage is None:
+        if price is None or (usage is None and price.counts_tokens):
             return None
-        return price.cost_usd(usage.prompt_tokens, usage.completion_tokens)
+        tokens = (0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
+        return price.cost_usd(*tokens, upstream_s)
 
     def _count(self, plan: Plan, outcome: Outcome) -> None:
         metrics, model = self._metrics, plan.model.name

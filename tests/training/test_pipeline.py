@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -18,10 +19,10 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.router import Router
-from training.config import RunConfig
+from training.config import RunConfig, SourceConfig, load_config
+from training.dataset import load_dataset
 from training.datasets.rows import write_rows
-from training.pipeline import load_dataset
-from training.provenance import tree_sha256
+from training.provenance import also_of, sources_sha256
 from training.records import Example, Expected, ExpectedCall, Judged
 
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
@@ -89,6 +90,27 @@ def benchmark(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def write_more(folder: Path) -> None:
+    """Write a labelling run that asked other queries, and one of the benchmark's, of two models."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    texts = [f"Add {i} to a basket of fruit" for i in range(6)] + ["Forecast for Oslo 0?"]
+    rows = [
+        Judged(
+            Example(f"m{i}", "c", {"messages": [{"role": "user", "content": t}], "tools": [tool]}),
+            Expected((ExpectedCall("f", {}),)),
+        )
+        for i, t in enumerate(texts)
+    ]
+    folder.mkdir()
+    write_rows(rows, folder / "rows.jsonl")
+    answers = [
+        labelled(row.example.id, arm, 0, right=i % 2 == 0)
+        for arm in ("other", "fourth")
+        for i, row in enumerate(rows)
+    ]
+    (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+
+
 @pytest.fixture
 def encoder_folder(tmp_path: Path) -> Path:
     """Save a one-layer encoder with random weights and the real vocabulary."""
@@ -149,7 +171,10 @@ def train(config: Path, data: Path, out: Path) -> subprocess.CompletedProcess[st
 def test_one_command_makes_an_artifact_that_the_service_loads(
     config: Path, benchmark: Path, tmp_path: Path
 ) -> None:
-    """From recorded answers to a verified artifact and a report, whose figures agree."""
+    """From recorded answers of two sources to a verified artifact and a report that agree."""
+    write_more(benchmark / "more")
+    more = {"format": "labelled", "path": "more/rows.jsonl", "answers": "more"}
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "also": [more]}))
     result = train(config, benchmark, tmp_path / "out")
     assert result.returncode == 0, result.stderr
     router = Router.load(tmp_path / "out" / "artifact")
@@ -162,6 +187,10 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     # The labels are the checker's: right when the city is, and silence where no tool fits.
     assert report["label_rates"]["simple"] == {"large-FC": 1.0, "small-FC": pytest.approx(26 / 40)}
     assert report["label_rates"]["relevance"]["large-FC"] == 1.0
+    sources = (SourceConfig(format="bfcl", path=Path("bench")), *also_of(manifest.provenance))
+    assert len(sources) == 2
+    assert manifest.provenance.data_sha256 == sources_sha256(sources, benchmark)
+    assert "80 queries of the pool, 7 that only teach" in result.stderr
     decision = router.decide(next(router.artifact.canaries()).conversation)
     assert decision.arm in router.arms
 
@@ -191,18 +220,22 @@ def test_an_arm_without_answers_is_named(config: Path, benchmark: Path, tmp_path
 
 @pytest.mark.recorded
 def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) -> None:
-    """The manifest's hash is of the recorded answers that `make train` reads."""
-    digest = Artifact.load(SHIPPED).manifest.provenance.data_sha256
-    assert tree_sha256(recorded_data / "bfcl-2024-08") == digest
+    """The manifest's hash is of the recorded answers that its own configuration names."""
+    provenance = Artifact.load(SHIPPED).manifest.provenance
+    source = load_config(Path("configs/reference-pool.yaml")).source
+    sources = (source, *also_of(provenance))
+    assert sources_sha256(sources, recorded_data) == provenance.data_sha256
 
 
 def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:
-    """Labels are shares of attempts; a query that an arm never answered is left out."""
+    """Labels are shares of attempts; a query that an arm never answered only teaches."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    request = {"messages": [{"role": "user", "content": "?"}], "tools": [tool]}
     expected = Expected((ExpectedCall("f", {}),))
-    names = ("answered", "unanswered")
-    rows = [Judged(Example(name, "c", {**request, "n": name}, "d"), expected) for name in names]
+    requests = {
+        name: {"messages": [{"role": "user", "content": name}], "tools": [tool]}
+        for name in ("answered", "unanswered")
+    }
+    rows = [Judged(Example(name, "c", asked, "d"), expected) for name, asked in requests.items()]
     write_rows(rows, tmp_path / "rows.jsonl")
     answers = [
         labelled("answered", "large-FC", 0, right=True),
@@ -214,9 +247,10 @@ def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:
     values = yaml.safe_load(config.read_text())
     values["source"] = {"format": "labelled", "path": "rows.jsonl", "answers": "."}
     dataset = load_dataset(RunConfig.model_validate(values), tmp_path)
-    assert [example.id for example in dataset.examples] == ["answered"]
-    assert dataset.labels.correct.tolist() == [[0.5, 1.0]]
-    assert dataset.labels.attempts.tolist() == [[2, 1]]
+    assert [example.id for example in dataset.examples] == ["answered", "unanswered"]
+    assert dataset.own == (0,)
+    np.testing.assert_array_equal(dataset.labels.correct, [[0.5, 1.0], [1.0, np.nan]])
+    assert dataset.labels.attempts.tolist() == [[2, 1], [1, 0]]
 
 
 def labelled(query: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:

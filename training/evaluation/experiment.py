@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,15 +11,7 @@ from router_service.core.cost import Price
 from training.evaluation.calibrating import CalibrationStudy
 from training.evaluation.evaluate import Choices, Costs, Entrant, Floats, Outcomes, route
 from training.evaluation.table import Table
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Recorded token counts, (queries, arms) each, NaN where uncounted; list prices by arm."""
-
-    input_tokens: Floats
-    output_tokens: Floats
-    prices: Mapping[str, Price]
+from training.profiling.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +30,10 @@ class Experiment:
 
     `expected_costs_usd` is what it decides by. `entrants` are compared in the main table; one that
     is named like a built-in row (an arm, `random`, `dataset oracle`, `oracle`) stands in for it.
-    `folds`, (queries,), says which fold tested each query. `packings` are the router with other
-    input. `runs` are the same pipeline with other seeds. `calibrating` says how the probabilities'
-    calibration was chosen. What is empty leaves its section out.
-    Raises ValueError where an arm was not asked every query.
+    `usage` is what the answers used, at `prices` by arm. `folds`, (queries,), says which fold
+    tested each query. `packings` are the router with other input. `runs` are the same pipeline
+    with other seeds. `calibrating` says how the probabilities' calibration was chosen. What is
+    empty leaves its section out. Raises ValueError where an arm was not asked every query.
     """
 
     table: Table
@@ -49,7 +41,8 @@ class Experiment:
     expected_costs_usd: Costs
     policies: Mapping[str, str]
     entrants: tuple[Entrant, ...] = ()
-    tokens: Tokens | None = None
+    usage: Usage | None = None
+    prices: Mapping[str, Price] = field(default_factory=dict)
     folds: Choices | None = None
     packings: tuple[Entrant, ...] = ()
     runs: tuple[Run, ...] = ()

@@ -59,7 +59,7 @@ def main_figures(experiment: Experiment) -> Evaluation:
 def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
     """Return every section that the experiment has input for."""
     outcomes, chosen = experiment.outcomes, experiment.chosen()
-    tokens = experiment.tokens
+    usage = experiment.usage
     return Sections(
         categories=by_category(outcomes, chosen, experiment.categories()),
         routing=routing(outcomes, chosen),
@@ -70,7 +70,7 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
         promises=promise_check(experiment),
         field=field_rows(experiment),
         budgets=budgets(figures.sweep),
-        tokens=() if tokens is None else token_use(outcomes.arms, tokens),
+        tokens=() if usage is None else token_use(outcomes.arms, usage, experiment.prices),
         packing=ablation(experiment),
         folds=stability(folds(experiment), experiment.rule),
         seeds=stability(experiment.runs, experiment.rule),

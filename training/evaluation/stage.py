@@ -6,24 +6,24 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from router_service.core.artifact import Manifest
 from router_service.core.errors import ConfigError, DataError
 from router_service.core.messages import parse_conversation
 from router_service.router import Router
 from training.config import RunConfig
-from training.evaluation.evaluate import Floats
-from training.evaluation.experiment import Experiment, Tokens
+from training.dataset import load_dataset
+from training.evaluation.experiment import Experiment
 from training.evaluation.report import Report
 from training.evaluation.sections import all_sections, main_figures
 from training.evaluation.table import Table
-from training.pipeline import Dataset, load_dataset
-from training.profiling.cost_profile import costs_usd
-from training.provenance import source_sha256
+from training.preferences.splits import Split
+from training.profiling.usage import Usage
+from training.profiling.usage import joined as joined_usage
+from training.provenance import also_of, sources_sha256
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,10 @@ Part = Literal["test", "validation", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Queries with what every arm of an artifact answered."""
+    """Queries with what every arm of an artifact did and used."""
 
     table: Table
-    tokens: Tokens
+    usage: Usage
 
 
 def report_on(router: Router, config: RunConfig, data: Sequence[Path], part: Part) -> Report:
@@ -49,15 +49,16 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path], part: Par
     if set(config.arms) != set(manifest.arms):
         odd = ", ".join(sorted(set(config.arms) ^ set(manifest.arms)))
         raise ConfigError(config.name, "pool", f"is not the artifact's arms: {odd}")
-    seeded = config.model_copy(update={"seed": manifest.provenance.seed})
-    recorded = joined([read_part(seeded, manifest, folder, part) for folder in data])
+    asked = as_trained(config, manifest)
+    recorded = joined([read_part(asked, manifest, folder, part) for folder in data])
     conversations = [parse_conversation(e.request) for e in recorded.table.examples]
     experiment = Experiment(
         table=recorded.table,
         probabilities=np.array(router.predict(conversations), dtype=np.float64),
         expected_costs_usd=manifest.costs_usd(),
         policies=manifest.policies,
-        tokens=recorded.tokens,
+        usage=recorded.usage,
+        prices=asked.prices,
     )
     figures = main_figures(experiment)
     return Report(
@@ -68,63 +69,47 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path], part: Par
     )
 
 
+def as_trained(config: RunConfig, manifest: Manifest) -> RunConfig:
+    """Return a run of the same source, with the artifact's seed and order of arms, nothing else."""
+    entries = {entry.arm: entry for entry in config.pool}
+    changes = {
+        "seed": manifest.provenance.seed,
+        "pool": tuple(entries[arm] for arm in manifest.arms),
+        "also": (),
+        "auxiliary_arms": "none",
+    }
+    return config.model_copy(update=changes)
+
+
 def read_part(config: RunConfig, manifest: Manifest, data: Path, part: Part) -> Recorded:
     """Read one folder's queries; warns where its split is not the one that the artifact knew."""
-    if part != "all" and source_sha256(config.source, data) != manifest.provenance.data_sha256:
+    source, known = config.source, manifest.provenance
+    if part != "all" and sources_sha256((source, *also_of(known)), data) != known.data_sha256:
         log.warning(
             "%s is not what the artifact was trained on: a split by its seed may hold out queries"
             " that it has seen; --part all where it has seen none",
-            data / config.source.path,
+            data / source.path,
         )
-    dataset = load_dataset(config.model_copy(update={"auxiliary_arms": "none"}), data)
-    rows = rows_of(dataset, part)
+    dataset = load_dataset(config, data)
+    rows = rows_of(dataset.split(config.seed), part)
     if not rows:
-        raise DataError(data / config.source.path, None, f"has no {part} queries")
-    return _recorded(config, manifest.arms, dataset, rows)
+        raise DataError(data / source.path, None, f"has no {part} queries")
+    return Recorded(dataset.table(config, rows), dataset.usage(config, rows))
 
 
-def rows_of(dataset: Dataset, part: Part) -> list[int]:
-    """Return the places of a part's queries; all of them leaves duplicates out too."""
-    split = dataset.split
+def rows_of(split: Split, part: Part) -> list[int]:
+    """Return the places of a part's queries."""
     chosen = {"test": split.test, "validation": split.validation, "all": sum(split.parts(), ())}
     return sorted(chosen[part])
 
 
 def joined(parts: Sequence[Recorded]) -> Recorded:
     """Return several folders' queries as one table."""
-    tables, tokens = [part.table for part in parts], [part.tokens for part in parts]
-    return Recorded(
-        Table(
-            tuple(example for table in tables for example in table.examples),
-            tables[0].arms,
-            np.concatenate([table.correct for table in tables]),
-            np.concatenate([table.cost_usd for table in tables]),
-        ),
-        Tokens(
-            np.concatenate([each.input_tokens for each in tokens]),
-            np.concatenate([each.output_tokens for each in tokens]),
-            tokens[0].prices,
-        ),
+    tables = [part.table for part in parts]
+    table = Table(
+        tuple(example for table in tables for example in table.examples),
+        tables[0].arms,
+        np.concatenate([table.correct for table in tables]),
+        np.concatenate([table.cost_usd for table in tables]),
     )
-
-
-def _recorded(
-    config: RunConfig, arms: tuple[str, ...], dataset: Dataset, rows: Sequence[int]
-) -> Recorded:
-    """Return rows of a dataset, its columns in the order of the artifact's arms."""
-    labels = dataset.labels.take(rows)
-    columns = [config.arms.index(arm) for arm in arms]
-
-    def ordered(values: NDArray[np.floating[Any]]) -> Floats:
-        return values[:, columns].astype(np.float64)
-
-    tokens = Tokens(ordered(labels.input_tokens), ordered(labels.output_tokens), config.prices)
-    return Recorded(
-        Table(
-            examples=tuple(dataset.examples[row] for row in rows),
-            arms=arms,
-            correct=ordered(labels.correct),
-            cost_usd=costs_usd(arms, tokens.input_tokens, tokens.output_tokens, config.prices),
-        ),
-        tokens,
-    )
+    return Recorded(table, joined_usage([part.usage for part in parts]))

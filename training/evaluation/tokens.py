@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from router_service.core.artifact import Measure
-from router_service.core.cost import TOKENS_PER_MTOK, Price
+from router_service.core.cost import Price
 from training.evaluation.evaluate import Floats
-from training.evaluation.experiment import Tokens
 from training.evaluation.metrics import Estimate, bootstrap, mean_measure
+from training.profiling.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +38,31 @@ class TokenUse:
         return self.input_cost_usd + self.output_cost_usd
 
 
-def token_use(arms: tuple[str, ...], tokens: Tokens) -> tuple[TokenUse, ...]:
-    """Take apart what each arm costs, by rising cost; an arm that was never counted is left out."""
-    counted = ~np.isnan(tokens.input_tokens + tokens.output_tokens)
-    kept = np.flatnonzero(counted.any(axis=0))
-    known = Tokens(tokens.input_tokens[:, kept], tokens.output_tokens[:, kept], tokens.prices)
-    uses = [_use(known, column, arms[arm]) for column, arm in enumerate(kept)]
+def token_use(
+    arms: tuple[str, ...], usage: Usage, prices: Mapping[str, Price]
+) -> tuple[TokenUse, ...]:
+    """Take apart what each arm costs, by rising cost.
+
+    An arm that was never counted is left out, and so is one that is paid by the hour: its tokens
+    cost nothing, however many it writes.
+    """
+    by_hour = np.array([prices[arm].counts_seconds for arm in arms])
+    kept = np.flatnonzero(usage.tokens_counted.any(axis=0) & ~by_hour).tolist()
+    known = usage.columns(kept)
+    uses = [_use(known, column, arms[place], prices) for column, place in enumerate(kept)]
     return tuple(sorted(uses, key=lambda use: use.cost_usd))
 
 
-def _use(tokens: Tokens, column: int, arm: str) -> TokenUse:
-    rows = ~np.isnan(tokens.input_tokens[:, column] + tokens.output_tokens[:, column])
+def _use(usage: Usage, column: int, arm: str, prices: Mapping[str, Price]) -> TokenUse:
+    rows = usage.tokens_counted[:, column]
     read, written = (
-        mean_measure(counts[rows, column]) for counts in (tokens.input_tokens, tokens.output_tokens)
+        mean_measure(counts[rows, column]) for counts in (usage.input_tokens, usage.output_tokens)
     )
-    price = tokens.prices[arm]
-    input_cost_usd = price.cost_usd(read.value, 0)
-    output_cost_usd = price.cost_usd(0, written.value)
+    price = prices[arm]
+    input_cost_usd = price.cost_usd(read.value, 0, seconds=0)
+    output_cost_usd = price.cost_usd(0, written.value, seconds=0)
     total_usd = input_cost_usd + output_cost_usd
-    average = float(np.nanmean(tokens.output_tokens, axis=0).mean())
+    average = float(np.nanmean(usage.output_tokens, axis=0).mean())
     return TokenUse(
         arm=arm,
         price=price,
@@ -64,18 +71,18 @@ def _use(tokens: Tokens, column: int, arm: str) -> TokenUse:
         input_cost_usd=input_cost_usd,
         output_cost_usd=output_cost_usd,
         input_share=input_cost_usd / total_usd if total_usd else 0.0,
-        expected_cost_usd=price.cost_usd(read.value, average),
-        chattiness=_chattiness(tokens, column, price),
+        expected_cost_usd=price.cost_usd(read.value, average, seconds=0),
+        chattiness=_chattiness(usage, column, price),
     )
 
 
-def _chattiness(tokens: Tokens, column: int, price: Price) -> Estimate | None:
+def _chattiness(usage: Usage, column: int, price: Price) -> Estimate | None:
     """Estimate actual over expected cost; None for an arm that costs nothing."""
-    counted = ~np.isnan(tokens.input_tokens + tokens.output_tokens)
+    counted = usage.tokens_counted
     arms = counted.shape[1]
     columns = [
-        np.where(counted, tokens.input_tokens, 0),
-        np.where(counted, tokens.output_tokens, 0),
+        np.where(counted, usage.input_tokens, 0),
+        np.where(counted, usage.output_tokens, 0),
         counted.astype(np.float64),
     ]
 
@@ -83,9 +90,8 @@ def _chattiness(tokens: Tokens, column: int, price: Price) -> Estimate | None:
         total_in, total_out, share = means.reshape(3, arms)
         with np.errstate(invalid="ignore", divide="ignore"):
             read, written = total_in / share, total_out / share
-        rates = price.input_usd_per_mtok, price.output_usd_per_mtok
-        actual = read[column] * rates[0] + written[column] * rates[1]
-        expected = read[column] * rates[0] + np.nanmean(written) * rates[1]
-        return float(actual / expected) if expected > 1 / TOKENS_PER_MTOK else float("nan")
+        actual_usd = price.cost_usd(read[column], written[column], seconds=0)
+        expected_usd = price.cost_usd(read[column], float(np.nanmean(written)), seconds=0)
+        return actual_usd / expected_usd if expected_usd > 0 else float("nan")
 
     return bootstrap(np.hstack(columns), ratio)

@@ -56,4 +56,5 @@ def _read_row(row: Mapping[str, Json]) -> Answer:
         input_tokens=row["input_tokens"],
         output_tokens=row["output_tokens"],
         attempt=row["attempt"],
+        seconds=row.get("latency_s"),
     )

@@ -92,6 +92,13 @@ class Arm(_Frozen):
     reserve_output_tokens: Count = 4096
     """What an answer may take, for the spending cap, where `extra_body` sets no limit."""
 
+    @field_validator("price")
+    @classmethod
+    def _is_of_tokens(cls, price: Price) -> Price:
+        if price.counts_seconds:
+            raise ValueError("an hour cannot be reserved or capped here: name prices of tokens")
+        return price
+
     @field_validator("extra_body")
     @classmethod
     def _leaves_ours(cls, body: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -109,7 +116,7 @@ class Arm(_Frozen):
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         output_tokens = limit if isinstance(limit, int) else self.reserve_output_tokens
         input_tokens = len(orjson.dumps(body)) / BYTES_PER_INPUT_TOKEN
-        return self.price.cost_usd(input_tokens, output_tokens)
+        return self.price.cost_usd(input_tokens, output_tokens, seconds=0)
 
 
 class Pool(_Frozen):
@@ -138,7 +145,7 @@ class Pool(_Frozen):
             (arm.arm, self.endpoints[arm.endpoint].base_url, arm.model, arm.extra_body)
             for arm in self.pool
         ]
-        prices = [arm.price.model_dump() for arm in self.pool]
+        prices = [arm.price.model_dump(exclude_none=True) for arm in self.pool]
         return sha256(orjson.dumps([asked, prices], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

@@ -212,5 +212,5 @@ def _result(state: RetryCallState) -> Outcome | None:
 def _priced(outcome: Outcome, arm: Arm) -> Outcome:
     if not isinstance(outcome, Reply) or None in (outcome.input_tokens, outcome.output_tokens):
         return outcome
-    usd = arm.price.cost_usd(outcome.input_tokens or 0, outcome.output_tokens or 0)
+    usd = arm.price.cost_usd(outcome.input_tokens or 0, outcome.output_tokens or 0, seconds=0)
     return outcome.model_copy(update={"cost_usd": usd})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.sparse import coo_matrix
@@ -17,13 +18,19 @@ NEAR_FROM = 0.8
 """On the cosine of character 3- to 5-grams: queries that differ in a number or a name."""
 
 
-def grouped_folds(examples: Sequence[Example], folds: int, seed: int) -> tuple[Split, ...]:
+def grouped_folds(
+    examples: Sequence[Example], folds: int, seed: int, extra: Sequence[int] = ()
+) -> tuple[Split, ...]:
     """Return `folds` splits whose tests together are all unique examples, once each.
 
     Each fold's validation is the next fold's test. Near-duplicates and the turns of one
-    conversation stay together; categories keep their shares as far as that allows.
+    conversation stay together; categories keep their shares as far as that allows. The rows
+    `extra` are in no part, and do not change the folds; of each fold they are `teaching` where
+    they may be.
     """
-    kept = unique(examples)
+    beside = set(extra)
+    own = [row for row in range(len(examples)) if row not in beside]
+    kept = [own[place] for place in unique(examples[row] for row in own)]
     chosen = [examples[index] for index in kept]
     strata = [f"{example.dataset}/{example.category}" for example in chosen]
     kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
@@ -31,7 +38,22 @@ def grouped_folds(examples: Sequence[Example], folds: int, seed: int) -> tuple[S
         tuple(kept[place] for place in test)
         for _, test in kfold.split(strata, strata, near_duplicates(chosen))
     ]
-    return tuple(_split(parts, test) for test in range(folds))
+    splits = [_split(parts, test) for test in range(folds)]
+    groups = near_duplicates(examples) if extra else []
+    return tuple(replace(split, teaching=_teaching(groups, split, extra)) for split in splits)
+
+
+def teaching(examples: Sequence[Example], split: Split, extra: Sequence[int]) -> tuple[int, ...]:
+    """Return those of the rows `extra` that are near-duplicates of nothing that a split holds out.
+
+    Held out are validation and test.
+    """
+    return _teaching(near_duplicates(examples), split, extra) if extra else ()
+
+
+def _teaching(groups: Sequence[int], split: Split, extra: Sequence[int]) -> tuple[int, ...]:
+    held_out = {groups[row] for row in split.validation + split.test} if extra else set()
+    return tuple(row for row in extra if groups[row] not in held_out)
 
 
 def near_duplicates(examples: Sequence[Example]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Judged answers as matrices: queries in rows, models in columns."""
+"""Outcomes as matrices: queries in rows, models in columns."""
 
 from __future__ import annotations
 
@@ -9,34 +9,40 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from training.checking.answers import judge
-from training.checking.values import Alike
-from training.records import Answer, Example, Expected
+from training.profiling.usage import Usage, columns_of
+from training.profiling.usage import joined as joined_usage
+from training.records import Example, Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What arms answered, (queries, arms) each; NaN where nothing was recorded.
+    """What came of asking arms, (queries, arms) each; NaN where nothing was recorded.
 
     `correct` is the probability of a correct answer: the share of `attempts`, 0 or 1 where a query
-    was asked once (paper, appendix on probabilistic labels). Token counts are means an attempt.
+    was asked once (paper, appendix on probabilistic labels). `usage` has means an attempt.
     """
 
     arms: tuple[str, ...]
     correct: NDArray[np.float32]
     attempts: NDArray[np.int64]
-    input_tokens: NDArray[np.float64]
-    output_tokens: NDArray[np.float64]
+    usage: Usage
 
     def take(self, rows: Sequence[int]) -> Labels:
         """Return some of the queries, in the order given."""
         chosen = list(rows)
         return Labels(
-            self.arms,
-            self.correct[chosen],
-            self.attempts[chosen],
-            self.input_tokens[chosen],
-            self.output_tokens[chosen],
+            self.arms, self.correct[chosen], self.attempts[chosen], self.usage.take(chosen)
+        )
+
+    def columns(self, arms: Sequence[str]) -> Labels:
+        """Return these arms, in the order given; one that is not here was not asked."""
+        place = {arm: column for column, arm in enumerate(self.arms)}
+        places = [place.get(arm) for arm in arms]
+        return Labels(
+            arms=tuple(arms),
+            correct=columns_of(self.correct, places, np.nan),
+            attempts=columns_of(self.attempts, places, 0),
+            usage=self.usage.columns(places),
         )
 
 
@@ -58,28 +64,37 @@ class _Means:
 
 
 def label_matrix(
-    judged: Sequence[tuple[Example, Expected]],
+    examples: Sequence[Example],
     arms: Sequence[str],
-    answers_of: Callable[[str], Iterable[Answer]],
-    alike: Alike | None = None,
+    outcomes_of: Callable[[str], Iterable[Outcome]],
 ) -> Labels:
-    """Judge every arm's answers to the examples; answers to other queries are passed over.
+    """Gather every arm's outcomes; those of other queries than the examples are passed over.
 
-    `alike` tells paraphrases. Raises SchemaError where a tool's schema cannot be interpreted.
+    Raises what `outcomes_of` does.
     """
-    correct, tokens_in, tokens_out = (_Means((len(judged), len(arms))) for _ in range(3))
-    row_of = {example.id: row for row, (example, _) in enumerate(judged)}
-    for column, arm in enumerate(tqdm(arms, desc="judging", unit="model")):
-        for answer in answers_of(arm):
-            row = row_of.get(answer.example_id)
+    correct, tokens_in, tokens_out, seconds = (_Means((len(examples), len(arms))) for _ in range(4))
+    row_of = {example.id: row for row, example in enumerate(examples)}
+    for column, arm in enumerate(tqdm(arms, desc="labels", unit="model")):
+        for outcome in outcomes_of(arm):
+            row = row_of.get(outcome.example_id)
             if row is not None:
-                correct.add(row, column, judge(*judged[row], answer, alike).correct)
-                tokens_in.add(row, column, answer.input_tokens)
-                tokens_out.add(row, column, answer.output_tokens)
+                correct.add(row, column, outcome.correct)
+                tokens_in.add(row, column, outcome.input_tokens)
+                tokens_out.add(row, column, outcome.output_tokens)
+                seconds.add(row, column, outcome.seconds)
     return Labels(
         arms=tuple(arms),
         correct=correct.values().astype(np.float32),
         attempts=correct.counts,
-        input_tokens=tokens_in.values(),
-        output_tokens=tokens_out.values(),
+        usage=Usage(tokens_in.values(), tokens_out.values(), seconds.values()),
+    )
+
+
+def joined(parts: Sequence[Labels]) -> Labels:
+    """Return the queries of several, one after the other; all have the same arms."""
+    return Labels(
+        arms=parts[0].arms,
+        correct=np.concatenate([part.correct for part in parts]),
+        attempts=np.concatenate([part.attempts for part in parts]),
+        usage=joined_usage([part.usage for part in parts]),
     )

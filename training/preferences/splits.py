@@ -19,11 +19,15 @@ TEST_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Indices of the examples of each part; duplicates are in none."""
+    """Indices of the examples of each part; duplicates are in none.
+
+    `teaching` are those of examples beside, which may be trained on and are never measured.
+    """
 
     train: tuple[int, ...]
     validation: tuple[int, ...]
     test: tuple[int, ...]
+    teaching: tuple[int, ...] = ()
 
     def parts(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return training, validation and test indices."""

@@ -143,6 +143,6 @@ def _finding(judged: Judged, answer: ChatCompletion, verifier: Verifier, round_:
         model=verifier.model,
         input_tokens=used[0],
         output_tokens=used[1],
-        cost_usd=verifier.price.cost_usd(*used) if verifier.price else None,
+        cost_usd=verifier.price.cost_usd(*used, seconds=0) if verifier.price else None,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )

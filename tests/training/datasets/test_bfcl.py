@@ -17,6 +17,7 @@ from training.config import load_config
 from training.datasets import bfcl
 from training.datasets.bfcl.schema import to_tools
 from training.preferences.labels import label_matrix
+from training.preferences.outcomes import Checked
 from training.records import Call, Example, Expected, OneOf
 
 PREFIX = "gorilla_openfunctions_v1_test_"
@@ -150,10 +151,9 @@ def test_a_failure_of_the_provider_is_never_correct(root: Path) -> None:
     """Where no call is expected, an error message is still no right answer."""
     row = {"id": "relevance_0", "result": "Internal error", "output_token_count": 0}
     write(root / "result" / "m-FC" / f"{PREFIX}relevance_result.json.gz", row)
-    labels = label_matrix(
-        [examples(root)["relevance"]], ["m-FC"], lambda arm: bfcl.read_answers(root, arm)
-    )
-    assert labels.correct.tolist() == [[0.0]]
+    source = Checked.of(bfcl.recorded(root))
+    example, _ = examples(root)["relevance"]
+    assert label_matrix([example], ["m-FC"], source.outcomes).correct.tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,20 @@ def test_models_served_locally_answer_in_text(tmp_path: Path, arm: str) -> None:
     assert list(recording.verdicts(arm)) == [("simple_0", True, None, 0)]
 
 
+@pytest.mark.parametrize(
+    ("latency", "seconds"),
+    [(1.5, 1.5), (2, 2.0), ([0.5, 1, 0.25], 1.75), ("N/A", None), (0, None), ([], None)],
+)
+def test_the_time_an_answer_took_is_read(
+    tmp_path: Path, latency: object, seconds: float | None
+) -> None:
+    """Seconds, of several steps together; what was not measured is unknown, and not 0."""
+    row = {"id": "simple_0", "result": "[f()]", "latency": latency}
+    write(tmp_path / "result" / "m" / "BFCL_v3_simple_result.json.gz", row)
+    (answer,) = bfcl.recorded(tmp_path).answers("m")
+    assert answer.seconds == seconds
+
+
 def test_a_model_that_was_not_recorded_is_an_error(runs: Path, tmp_path: Path) -> None:
     """Neither an unknown model nor a folder without answers reads as having answered nothing."""
     for recording in (bfcl.recorded(runs), bfcl.recorded(tmp_path / "empty")):

@@ -7,8 +7,9 @@ import numpy as np
 from router_service.core.artifact import Provenance
 from router_service.core.cost import Price
 from training.evaluation.evaluate import Entrant, Outcomes
-from training.evaluation.experiment import Experiment, Run, Tokens
+from training.evaluation.experiment import Experiment, Run
 from training.evaluation.table import Floats, Table
+from training.profiling.usage import Usage
 from training.records import Example
 
 QUERIES = 60
@@ -62,7 +63,8 @@ def full() -> Experiment:
         base.expected_costs_usd,
         base.policies,
         entrants=(other,),
-        tokens=Tokens(counts, counts * [1, 3], dict.fromkeys(ARMS, price)),
+        usage=Usage(counts, counts * [1, 3], counts / 10),
+        prices=dict.fromkeys(ARMS, price),
         folds=np.arange(QUERIES) % 3,
         packings=(Entrant("router", "truncated", noise.argmin(1)),),
         runs=tuple(

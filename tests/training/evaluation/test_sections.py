@@ -18,11 +18,12 @@ from training.evaluation.breakdowns import (
 )
 from training.evaluation.calibration import calibration
 from training.evaluation.evaluate import Bench, Entry, Outcomes
-from training.evaluation.experiment import Experiment, Tokens
+from training.evaluation.experiment import Experiment
 from training.evaluation.field import aiq, apgr, budgets, convex_hull, matching
 from training.evaluation.sections import all_sections, main_figures
 from training.evaluation.stability import stability
 from training.evaluation.tokens import token_use
+from training.profiling.usage import Usage
 
 #                     cheap  dear
 CORRECT = np.array([[1, 1], [0, 1], [1, 0], [0, 0], [0, 1]], dtype=float)
@@ -144,14 +145,23 @@ def test_chattiness_is_the_paper_s() -> None:
     """Actual cost over that with the average output: (100 + 2x60) / (100 + 2x120) for one."""
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
     written = np.array([[60.0, 180.0], [60.0, np.nan], [60.0, 180.0]])
-    tokens = Tokens(np.full((3, 2), 100.0), written, {"terse": price, "chatty": price})
-    terse, chatty = token_use(("terse", "chatty"), tokens)
+    usage = Usage(np.full((3, 2), 100.0), written, np.full((3, 2), np.nan))
+    terse, chatty = token_use(("terse", "chatty"), usage, {"terse": price, "chatty": price})
     assert terse.chattiness is not None
     assert chatty.chattiness is not None
     assert terse.chattiness.value == pytest.approx(220 / 340)
     assert chatty.chattiness.value == pytest.approx(460 / 340)
     assert terse.input_share == pytest.approx(100 / 220)
     assert chatty.output_tokens.n == 2
+
+
+def test_an_arm_by_the_hour_has_no_tokens_to_pay() -> None:
+    """It is left out, and its output out of the average that chattiness is measured against."""
+    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
+    usage = Usage(np.full((3, 2), 100.0), np.array([[60.0, 900.0]] * 3), np.full((3, 2), 2.0))
+    (use,) = token_use(("a", "b"), usage, {"a": price, "b": Price(usd_per_hour=1)})
+    assert use.chattiness is not None
+    assert (use.arm, use.chattiness.value) == ("a", 1)
 
 
 def test_runs_are_spread() -> None:

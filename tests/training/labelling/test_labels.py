@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.training.labelling.cases import judged
+from training.datasets.rows import write_rows
 from training.labelling.answers import Code, Key, Refusal, Remedy, Reply, parse_message
-from training.labelling.export import export, read_answers
+from training.labelling.export import export
+from training.labelling.recording import Labelled
 from training.labelling.store import Identity, Store
-from training.preferences.labels import label_matrix
+from training.preferences.labels import Labels, label_matrix
+from training.preferences.outcomes import Checked
 from training.records import Json
 
 
@@ -36,6 +38,13 @@ def reply(message: dict[str, Json], output_tokens: int | None = 10) -> Reply:
     )
 
 
+def labels_of(folder: Path, *numbers: int) -> Labels:
+    """Judge the rows of these numbers as a source of training does."""
+    write_rows(map(judged, numbers), folder / "rows.jsonl")
+    source = Checked.of(Labelled(folder / "rows.jsonl", folder))
+    return label_matrix(source.examples(), source.arms(), source.outcomes)
+
+
 def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
     """Three of four right is 0.75; a failed request is no attempt; nothing answered is unknown."""
     answers = [("q000", "a", n, called(2 if n else 3)) for n in range(4)]
@@ -46,12 +55,12 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
             store.answer(store.begin(key, 1.0), key, reply(message, 10 * (attempt + 1)))
         store.fail(Key("q000", "b", 1), Refusal(Code.SERVER_ERROR, "down", Remedy.RETRY, 500))
         assert export(store, tmp_path) == (6, 1)
-    rows = [judged(0), judged(1)]
-    labels = label_matrix(rows, ["a", "b"], partial(read_answers, tmp_path))
+    labels = labels_of(tmp_path, 0, 1)
     np.testing.assert_array_equal(labels.correct, [[0.75, 1.0], [0.0, np.nan]])
     np.testing.assert_array_equal(labels.attempts, [[4, 1], [1, 0]])
-    np.testing.assert_array_equal(labels.input_tokens, [[100, 100], [100, np.nan]])
-    np.testing.assert_array_equal(labels.output_tokens, [[25, 10], [10, np.nan]])
+    np.testing.assert_array_equal(labels.usage.input_tokens, [[100, 100], [100, np.nan]])
+    np.testing.assert_array_equal(labels.usage.output_tokens, [[25, 10], [10, np.nan]])
+    np.testing.assert_allclose(labels.usage.seconds, [[0.1, 0.1], [0.1, np.nan]])
 
 
 def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
@@ -61,8 +70,8 @@ def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
             key = Key("q000", "a", attempt)
             store.answer(store.begin(key, 1.0), key, reply(called(2), tokens))
         export(store, tmp_path)
-    labels = label_matrix([judged(0)], ["a"], partial(read_answers, tmp_path))
-    assert (labels.output_tokens[0, 0], labels.attempts[0, 0]) == (30, 2)
+    labels = labels_of(tmp_path, 0)
+    assert (labels.usage.output_tokens[0, 0], labels.attempts[0, 0]) == (30, 2)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def write(folder: Path, endpoint: dict[str, Any], *arms: dict[str, Any]) -> Path
         ({"max_concurrency": 0}, [{}], "endpoints.it.max_concurrency"),
         ({}, [{"endpoint": "other"}], "the arm 'small' is at 'other', no endpoint here"),
         ({}, [{}, {}], "two arms are called 'small'"),
+        ({}, [{"price": {"usd_per_hour": 1}}], "an hour cannot be reserved or capped here"),
         ({}, [{"extra_body": {"stream": True}}], "stream cannot be set here"),
         ({}, [], "pool"),
     ],

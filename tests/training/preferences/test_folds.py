@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from training.preferences.folds import grouped_folds, near_duplicates
+from training.preferences.folds import grouped_folds, near_duplicates, teaching
+from training.preferences.splits import Split
 from training.records import Example
 
 
@@ -40,6 +41,33 @@ def test_near_duplicates_and_turns_stay_together() -> None:
     assert groups[0] == groups[1]
     assert groups[2] == groups[3]
     assert len(set(groups)) == 3
+
+
+def test_nothing_teaches_that_repeats_what_is_held_out() -> None:
+    """A row beside the pool may repeat training queries, never those that are measured."""
+    examples = [
+        example(0, "What is the area of a circle with a radius of 5 metres?"),
+        example(1, "Book a table for two in Rome."),
+        example(2, "Play some jazz."),
+        example(3, "What is the area of a circle with a radius of 10 metres?"),
+        example(4, "Book a table for six in Rome."),
+        example(5, "Play some  Jazz."),
+        example(6, "Translate this into Welsh."),
+    ]
+    split = Split(train=(0,), validation=(1,), test=(2,))
+    assert teaching(examples, split, (3, 4, 5, 6)) == (3, 6)
+    assert teaching(examples[:3], split, ()) == ()
+
+
+def test_folds_are_the_same_with_rows_beside() -> None:
+    """Rows that only teach are in no part, and kept from folds that they would give away."""
+    beside = [example(60 + i, EXAMPLES[i].query.upper()) for i in range(3)]
+    everything = [*EXAMPLES, *beside, example(63, "an altogether different request")]
+    folds = grouped_folds(everything, 5, seed=1, extra=range(60, 64))
+    for alone, fold in zip(grouped_folds(EXAMPLES, 5, seed=1), folds, strict=True):
+        assert alone.parts() == fold.parts()
+        known = [60 + i for i in range(3) if i in fold.train]
+        assert list(fold.teaching) == [*known, 63]
 
 
 def test_the_seed_decides() -> None:

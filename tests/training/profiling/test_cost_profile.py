@@ -7,18 +7,30 @@ import pytest
 
 from router_service.core.cost import Price
 from training.profiling.cost_profile import costs_usd, profile_arms
+from training.profiling.usage import Usage, joined
 
+NAN = np.nan
 PRICES = {
     "a": Price(input_usd_per_mtok=2.5, output_usd_per_mtok=10),
     "b": Price(input_usd_per_mtok=0.3, output_usd_per_mtok=0.3),
 }
-INPUT = np.array([[100.0, 200.0], [300.0, np.nan]])
-OUTPUT = np.array([[10.0, 50.0], [30.0, np.nan]])
+USAGE = Usage(
+    input_tokens=np.array([[100.0, 200.0], [300.0, NAN]]),
+    output_tokens=np.array([[10.0, 50.0], [30.0, NAN]]),
+    seconds=np.full((2, 2), NAN),
+)
+BY_HOUR = {"a": Price(usd_per_hour=1.2), "b": PRICES["b"]}
+TIMED = Usage(
+    input_tokens=np.array([[NAN, 200.0], [NAN, 400.0], [NAN, NAN]]),
+    output_tokens=np.array([[NAN, 50.0], [NAN, 50.0], [NAN, NAN]]),
+    seconds=np.array([[3.0, NAN], [9.0, NAN], [NAN, NAN]]),
+)
+"""One arm's time was taken, the other's tokens counted; the last query failed on both."""
 
 
 def test_the_profile_is_the_mean_cost_of_what_was_answered() -> None:
     """Mean tokens x prices is the paper's profiled cost a query; failures are left out."""
-    profile = profile_arms("ab", INPUT, OUTPUT, PRICES)
+    profile = profile_arms(USAGE, PRICES)
     assert profile["a"].cost_usd() == pytest.approx((200 * 2.5 + 20 * 10) / 1e6)
     assert (profile["b"].input_tokens, profile["b"].n) == (200, 1)
     assert profile["b"].cost_usd() == pytest.approx(250 * 0.3 / 1e6)
@@ -26,7 +38,7 @@ def test_the_profile_is_the_mean_cost_of_what_was_answered() -> None:
 
 def test_another_price_replaces_the_profile_s() -> None:
     """An operator's own price applies to the profiled tokens."""
-    profile = profile_arms("ab", INPUT, OUTPUT, PRICES)
+    profile = profile_arms(USAGE, PRICES)
     own = Price(input_usd_per_mtok=1, output_usd_per_mtok=0)
     assert profile["a"].cost_usd(own) == pytest.approx(200 / 1e6)
 
@@ -34,10 +46,39 @@ def test_another_price_replaces_the_profile_s() -> None:
 def test_an_arm_without_counts_is_refused() -> None:
     """A cost that nothing was counted for is an error, never 0."""
     with pytest.raises(ValueError, match="'b'"):
-        profile_arms("ab", INPUT[1:], OUTPUT[1:], PRICES)
+        profile_arms(USAGE.take([1]), PRICES)
+    with pytest.raises(ValueError, match="'a'"):
+        profile_arms(USAGE, BY_HOUR)
 
 
 def test_recorded_costs() -> None:
     """Every answer costs its own tokens; an uncounted failure cost nothing."""
     expected = [[350e-6, 75e-6], [1050e-6, 0]]
-    assert costs_usd("ab", INPUT, OUTPUT, PRICES) == pytest.approx(np.array(expected))
+    assert costs_usd(USAGE, PRICES) == pytest.approx(np.array(expected))
+
+
+def test_time_costs_what_the_machine_does() -> None:
+    """An arm by the hour needs no tokens, and one by the token no time; a failure costs nothing."""
+    expected = [[3 * 1.2 / 3600, 75e-6], [9 * 1.2 / 3600, 135e-6], [0, 0]]
+    assert costs_usd(TIMED, BY_HOUR) == pytest.approx(np.array(expected))
+    profile = profile_arms(TIMED, BY_HOUR)
+    assert (profile["a"].seconds, profile["a"].n) == (6, 2)
+    assert (profile["b"].input_tokens, profile["b"].seconds, profile["b"].n) == (300, 0, 2)
+    assert profile["a"].cost_usd() == pytest.approx(6 * 1.2 / 3600)
+
+
+def test_tokens_and_time_add_up() -> None:
+    """Where a price names both, both are paid, and a query needs both to be profiled."""
+    usage = Usage(np.array([[100.0], [NAN]]), np.array([[10.0], [NAN]]), np.array([[36.0], [72.0]]))
+    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=1, usd_per_hour=1)
+    assert costs_usd(usage, {"a": price}) == pytest.approx(np.array([[0.01011], [0.02]]))
+    assert profile_arms(usage, {"a": price})["a"].n == 1
+
+
+def test_usage_is_taken_apart_and_joined() -> None:
+    """Rows, columns and the whole again; an arm that was not asked is NaN."""
+    halves = joined([USAGE.take([0]), USAGE.take([1])])
+    for whole, half in zip(USAGE.matrices(), halves.matrices(), strict=True):
+        np.testing.assert_array_equal(whole, half)
+    turned = USAGE.columns([1, None, 0])
+    np.testing.assert_array_equal(turned.input_tokens, [[200, NAN, 100], [NAN, NAN, 300]])

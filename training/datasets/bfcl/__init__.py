@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from training.datasets.bfcl.files import PACKAGE
 from training.datasets.bfcl.questions import read_source
 from training.datasets.bfcl.recorded import RecordedVerdict, Recording, Runs, Snapshot, recorded
 from training.records import Answer, Judged
 
 __all__ = [
+    "PACKAGE",
     "RecordedVerdict",
     "Recording",
     "Runs",

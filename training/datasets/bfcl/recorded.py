@@ -191,12 +191,19 @@ def _read_answer(row: Mapping[str, Json], arm: str, parse: Parse, attempt: int =
         input_tokens=_count(row.get("input_token_count")),
         output_tokens=_count(counted),
         attempt=attempt,
+        seconds=_seconds(row.get("latency")),
     )
 
 
 def _count(value: Json) -> int | None:
     """Read a token count; 0 stands for a request that failed before anything was counted."""
     return int(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def _seconds(value: Json) -> float | None:
+    """Read how long an answer took, of several steps together; `N/A` and 0 are unknown."""
+    total = sum(value) if isinstance(value, list) else value
+    return float(total) if isinstance(total, int | float) and total > 0 else None
 
 
 def _read_verdict(row: Mapping[str, Json]) -> RecordedVerdict:

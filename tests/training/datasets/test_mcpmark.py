@@ -1,0 +1,110 @@
+"""MCPMark: tasks as requests, runs as attempts, and prices that give what was recorded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from router_service.core.errors import DataError
+from router_service.core.messages import parse_conversation
+from training.config import load_config
+from training.dataset import load_dataset
+from training.datasets.lines import read_lines
+from training.datasets.mcpmark import McpMark
+from training.preferences.labels import label_matrix
+
+TASKS = [
+    {"task": "shop__count", "service": "postgres", "instruction": "Count the orders."},
+    {"task": "repo__fix", "service": "github", "instruction": "Fix the conflict."},
+]
+
+
+def run(task: str, arm: str, number: int, **changes: object) -> dict[str, object]:
+    """Return a run that succeeded, but for the changes."""
+    counts = {"seconds": 10.0 * number, "input_tokens": 100 * number, "output_tokens": 10}
+    return {"task": task, "arm": arm, "run": f"run-{number}", "success": True, **counts, **changes}
+
+
+def write(path: Path, rows: list[Mapping[str, object]]) -> None:
+    """Write compressed JSON lines."""
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+
+
+def folder(tmp_path: Path, *runs: Mapping[str, object]) -> McpMark:
+    """Write the two tasks and some runs."""
+    write(tmp_path / "tasks.jsonl.gz", list(TASKS))
+    write(tmp_path / "runs.jsonl.gz", list(runs))
+    return McpMark(tmp_path)
+
+
+def test_a_task_is_a_request_to_its_service(tmp_path: Path) -> None:
+    """The instruction is the user's message, and one tool stands for the service's server."""
+    first, second = folder(tmp_path).examples()
+    assert (first.id, first.dataset, first.category) == ("shop__count", "mcpmark", "postgres")
+    assert (first.query, first.tool_names) == ("Count the orders.", ("postgres",))
+    conversation = parse_conversation(second.request)
+    assert [tool.name for tool in conversation.tools] == ["github"]
+    assert not conversation.unread
+
+
+def test_runs_are_attempts(tmp_path: Path) -> None:
+    """A label is the share of runs that succeeded; a run that never began cost nothing."""
+    nothing = {"success": False, "input_tokens": 0, "output_tokens": 0}
+    source = folder(
+        tmp_path,
+        run("shop__count", "m-low", 1),
+        run("shop__count", "m-low", 2, **nothing),
+        run("repo__fix", "m-low", 1, input_tokens=None, output_tokens=None),
+        run("shop__count", "m-high", 1, success=False),
+    )
+    assert source.arms() == ["m-high", "m-low"]
+    assert [outcome.attempt for outcome in source.outcomes("m-low")] == [0, 1, 0]
+    labels = label_matrix(list(source.examples()), source.arms(), source.outcomes)
+    np.testing.assert_array_equal(labels.correct, [[0, 0.5], [np.nan, 1]])
+    np.testing.assert_array_equal(labels.attempts, [[1, 2], [0, 1]])
+    np.testing.assert_array_equal(labels.usage.input_tokens, [[100, 50], [np.nan, np.nan]])
+    np.testing.assert_array_equal(labels.usage.seconds, [[10, 15], [np.nan, 10]])
+
+
+def test_an_arm_whose_harness_was_down_is_left_out(tmp_path: Path) -> None:
+    """Broken runs say nothing of a model."""
+    broken = run("shop__count", "deepseek-v3-1-terminus", 1)
+    assert folder(tmp_path, broken, run("shop__count", "m", 1)).arms() == ["m"]
+
+
+@pytest.mark.parametrize("changes", [{"success": "yes"}, {"run": "first"}, {"success": None}])
+def test_a_run_that_makes_no_sense_is_an_error(
+    tmp_path: Path, changes: Mapping[str, object]
+) -> None:
+    """A success that is neither true nor false is not taken for either."""
+    source = folder(tmp_path, run("repo__fix", "m", 1), run("repo__fix", "m", 2, **changes))
+    with pytest.raises(DataError, match=r"runs\.jsonl\.gz:2"):
+        list(source.outcomes("m"))
+
+
+@pytest.mark.recorded
+def test_the_pool_s_prices_give_the_recorded_costs(recorded_data: Path) -> None:
+    """Each arm's tokens of a whole run at its price are what that run is recorded to have cost."""
+    config = load_config(Path("configs/mcpmark.yaml"))
+    rows = read_lines(recorded_data / config.source.path / "arms.jsonl.gz", lambda row: row)
+    recorded = {row["arm"]: row for row in rows}
+    for arm, price in config.prices.items():
+        run = recorded[arm]
+        tokens = run["per_run_input_tokens"], run["per_run_output_tokens"]
+        assert price.cost_usd(*tokens, seconds=0) == pytest.approx(run["per_run_cost_usd"], 1e-4)
+
+
+@pytest.mark.recorded
+def test_every_arm_ran_every_task_four_times(recorded_data: Path) -> None:
+    """The pool of 37 is complete; its best arm succeeds in 58.8% of runs."""
+    config = load_config(Path("configs/mcpmark.yaml"))
+    dataset = load_dataset(config, recorded_data)
+    assert (len(dataset.own), dataset.extra) == (102, ())
+    assert dataset.labels.attempts.shape == (102, 37)
+    assert np.unique(dataset.labels.attempts).tolist() == [4]
+    assert dataset.table(config).correct.mean(0).max() == pytest.approx(0.588, abs=0.001)

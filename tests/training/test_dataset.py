@@ -1,0 +1,210 @@
+"""Several sources as one dataset: heads, own rows, rows that only teach, and the cache."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from router_service.core.errors import ConfigError
+from training.config import RunConfig, load_config
+from training.dataset import Dataset, load_dataset
+from training.datasets.rows import write_rows
+from training.records import Example, Expected, ExpectedCall, Judged
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
+PRICES: Mapping[str, Mapping[str, float]] = {
+    "large": {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20},
+    "local": {"usd_per_hour": 3.6},
+}
+Answers = Mapping[str, Mapping[str, Sequence[bool]]]
+"""Which attempts were right, by arm and query."""
+
+
+def write_source(folder: Path, texts: Mapping[str, str], answers: Answers) -> None:
+    """Write a labelling run: queries by id, and their answers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    expected = Expected((ExpectedCall("f", {}),))
+    rows = [
+        Judged(Example(name, "c", request(text), folder.name), expected)
+        for name, text in texts.items()
+    ]
+    write_rows(rows, folder / "rows.jsonl")
+    lines = [
+        json.dumps(line(name, arm, attempt, right=right))
+        for arm, queries in answers.items()
+        for name, attempts in queries.items()
+        for attempt, right in enumerate(attempts)
+    ]
+    (folder / "answers.jsonl").write_text("\n".join(lines))
+
+
+def request(text: str) -> dict[str, object]:
+    """Return a request with one tool."""
+    return {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
+
+
+def line(name: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:
+    """Return an answer that took 90 + 20 tokens and two seconds."""
+    calls: object = [{"name": "f" if right else "g", "arguments": {}}]
+    counts = {"input_tokens": 90, "output_tokens": 20, "latency_s": 2.0, "attempt": attempt}
+    return {"example_id": name, "arm": arm, "calls": calls, "problem": None, **counts}
+
+
+def source(name: str) -> dict[str, str]:
+    """Return a labelling run as a configuration names it."""
+    return {"format": "labelled", "path": f"{name}/rows.jsonl", "answers": name}
+
+
+def config_of(*also: str, **changes: object) -> RunConfig:
+    """Return a run of the source `ours` with the pool of `PRICES`."""
+    values = {
+        "name": "made-up",
+        "source": source("ours"),
+        "also": [source(name) for name in also],
+        "pool": [{"arm": arm, "price": price} for arm, price in PRICES.items()],
+        "auxiliary_arms": "all",
+    }
+    return RunConfig.model_validate(values | changes)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Write two sources: `ours` has both arms and a third, `theirs` two others and one of ours."""
+    write_source(
+        tmp_path / "ours",
+        {"half": "only one arm", "a": "alpha", "b": "beta", "again": "Alpha"},
+        {
+            "large": {name: [True] for name in ("half", "a", "b", "again")},
+            "local": {"a": [True, False], "b": [False], "again": [True]},
+            "third": {"a": [True]},
+        },
+    )
+    write_source(
+        tmp_path / "theirs",
+        {"a": "alpha", "c": "gamma", "unasked": "delta"},
+        {"fourth": {"a": [False], "c": [True]}, "large": {"c": [False]}},
+    )
+    return tmp_path
+
+
+def labels_by_query(dataset: Dataset) -> list[tuple[str, str, list[float | None]]]:
+    """Return each row's data set, id and labels, None where an arm was not asked."""
+    rows = dataset.labels.correct.tolist()
+    return [
+        (e.dataset, e.id, [None if np.isnan(value) else value for value in row])
+        for e, row in zip(dataset.examples, rows, strict=True)
+    ]
+
+
+def test_several_sources_are_one_matrix(data: Path) -> None:
+    """The pool's own rows come first; what arms were not asked is unknown; no query is twice."""
+    dataset = load_dataset(config_of("theirs"), data)
+    assert dataset.labels.arms == ("large", "local", "third", "fourth")
+    assert labels_by_query(dataset) == [
+        ("ours", "a", [1.0, 0.5, 1.0, None]),
+        ("ours", "b", [1.0, 0.0, None, None]),
+        ("ours", "half", [1.0, None, None, None]),
+        ("theirs", "a", [None, None, None, 0.0]),
+        ("theirs", "c", [0.0, None, None, 1.0]),
+    ]
+    assert (dataset.own, dataset.extra) == ((0, 1), (2, 3, 4))
+
+
+def test_without_auxiliary_arms_only_the_pool_s_answers_teach(data: Path) -> None:
+    """Another source's row is there where an arm of the pool was asked it too."""
+    dataset = load_dataset(config_of("theirs", auxiliary_arms="none"), data)
+    assert dataset.labels.arms == ("large", "local")
+    assert [example.id for example in dataset.examples] == ["a", "b", "half", "c"]
+
+
+def test_the_table_is_of_the_own_rows_and_the_pool(data: Path) -> None:
+    """Tokens at their price, time by the hour, on the rows that are measured."""
+    config = config_of("theirs")
+    dataset = load_dataset(config, data)
+    table = dataset.table(config)
+    assert (table.arms, [e.id for e in table.examples]) == (("large", "local"), ["a", "b"])
+    assert table.correct.tolist() == [[1.0, 0.5], [1.0, 0.0]]
+    np.testing.assert_allclose(table.cost_usd, [[1.3e-3, 2e-3]] * 2)
+    assert dataset.table(config, [1]).correct.tolist() == [[1.0, 0.0]]
+    assert dataset.usage(config).seconds.tolist() == [[2.0, 2.0]] * 2
+
+
+def test_an_arm_that_only_another_source_has_is_refused(data: Path) -> None:
+    """The pool is measured on its own source, so that source must have all of it."""
+    pool = [{"arm": "fourth", "price": PRICES["large"]}]
+    with pytest.raises(ConfigError, match="no recorded answers of fourth"):
+        load_dataset(config_of("theirs", pool=pool), data)
+
+
+def test_own_rows_are_split_as_they_were_alone(tmp_path: Path) -> None:
+    """Another source changes neither split nor folds, and teaches no near-duplicate of theirs."""
+    ours = {f"q{i}": f"Show {city} on the map" for i, city in enumerate(CITIES)}
+    everybody = {arm: dict.fromkeys(ours, (True,)) for arm in PRICES}
+    write_source(tmp_path / "ours", ours, everybody)
+    far = {f"far{i}": f"multiply {i} by seventeen" for i in range(3)}
+    theirs = {name: f"{text}!" for name, text in ours.items()} | far
+    write_source(tmp_path / "theirs", theirs, {"fourth": dict.fromkeys(theirs, (True,))})
+    alone, both = (load_dataset(config_of(*also), tmp_path) for also in ([], ["theirs"]))
+    pairs = zip(
+        (alone.split(1), *alone.folds(3, 1)), (both.split(1), *both.folds(3, 1)), strict=True
+    )
+    for before, after in pairs:
+        assert before.parts() == after.parts()
+        assert before.teaching == ()
+        held_out = {ours[both.examples[row].id] for row in after.validation + after.test}
+        taught = {both.examples[row].query.removesuffix("!") for row in after.teaching}
+        assert not held_out & taught
+        assert set(far.values()) <= taught
+        assert taught - set(far.values()), "what repeats a training query may teach"
+
+
+def test_labels_are_reused_until_something_changes(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same matrix comes from the file; a changed answer is judged anew, and it is said."""
+    cache, config = data / "cache", config_of("theirs")
+
+    def load() -> tuple[Dataset, list[str]]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            dataset = load_dataset(config, data, cache)
+        lines = [record.getMessage() for record in caplog.records]
+        return dataset, [text.split(" from")[0] for text in lines if text.startswith("labels of")]
+
+    first, judged = load()
+    second, reused = load()
+    assert [text.split(":")[1].split(",")[0] for text in judged] == [" judged", " judged"]
+    assert reused == [f"labels of {name}/rows.jsonl: reused" for name in ("ours", "theirs")]
+    assert labels_by_query(first) == labels_by_query(second)
+    for was, now in zip(first.labels.usage.matrices(), second.labels.usage.matrices(), strict=True):
+        np.testing.assert_array_equal(was, now)
+    path = data / "theirs" / "answers.jsonl"
+    path.write_text(path.read_text().replace('"g"', '"f"'))
+    third, partly = load()
+    assert partly == [
+        "labels of ours/rows.jsonl: reused",
+        "labels of theirs/rows.jsonl: judged, 3 queries x 2 arms",
+    ]
+    assert labels_by_query(third)[-2] == ("theirs", "a", [None, None, None, 1.0])
+
+
+@pytest.mark.recorded
+def test_the_pool_of_8b_models_is_paid_by_the_hour(recorded_data: Path) -> None:
+    """All but the two repeated of 3,094 queries are its own; the best arm is ToolACE at 84.8%.
+
+    A query takes it 48 seconds, which at 1.20 USD an hour is 0.0159 USD.
+    """
+    alone = {"also": (), "auxiliary_arms": "none"}
+    config = load_config(Path("configs/ten-7-8b.yaml")).model_copy(update=alone)
+    table = load_dataset(config, recorded_data).table(config)
+    assert table.correct.shape == (3092, 10)
+    best = int(table.correct.mean(0).argmax())
+    assert table.arms[best] == "Team-ACE_ToolACE-2-8B"
+    assert table.correct[:, best].mean() == pytest.approx(0.848, abs=0.002)
+    assert table.cost_usd[:, best].mean() == pytest.approx(0.01591, abs=1e-5)
