@@ -16,6 +16,7 @@ from training.datasets import command as datasets
 from training.evaluation import command as evaluation
 from training.labelling import command as labelling
 from training.review import command as review
+from training.sweep import command as sweep
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     review.register(stages)
     labelling.register(stages)
     evaluation.register(stages)
+    sweep.register(stages)
     return parser
 
 
