@@ -16,6 +16,7 @@ from training.datasets import command as datasets
 from training.evaluation import command as evaluation
 from training.labelling import command as labelling
 from training.review import command as review
+from training.sweep import command as sweep
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         help="the folder of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
     )
     run.add_argument(
-        "--cache", type=Path, help="a folder for what later runs on the same recordings reuse"
+        "--workspace",
+        type=Path,
+        help="checkpoints, labels and frozen states, which later runs reuse (default: OUT/work)",
     )
     run.set_defaults(stage=_run)
 
@@ -60,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     review.register(stages)
     labelling.register(stages)
     evaluation.register(stages)
+    sweep.register(stages)
     return parser
 
 
@@ -68,7 +72,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from training.config import load_config  # noqa: PLC0415
     from training.pipeline import run  # noqa: PLC0415
 
-    directory = run(load_config(arguments.config), arguments.data, arguments.out, arguments.cache)
+    config = load_config(arguments.config)
+    directory = run(config, arguments.data, arguments.out, workspace=arguments.workspace)
     print(directory)
     return 0
 

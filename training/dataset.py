@@ -42,12 +42,14 @@ class Dataset:
 
     `own` are the pool's own rows, and come first: queries of the run's source that every arm of
     the pool was asked, one of each (query, tools). All that is measured is measured on them. The
-    other rows only teach; in them arms were not asked (NaN).
+    other rows only teach; in them arms were not asked (NaN). `calls`, (n,), is how many calls a
+    query asks for, NaN where that is not known.
     """
 
     examples: tuple[Example, ...]
     labels: Labels
     own: tuple[int, ...]
+    calls: NDArray[np.float32]
 
     @property
     def extra(self) -> tuple[int, ...]:
@@ -59,9 +61,9 @@ class Dataset:
         own = split_examples(self.examples[: len(self.own)], seed)
         return replace(own, teaching=teaching(self.examples, own, self.extra))
 
-    def folds(self, folds: int, seed: int) -> tuple[Split, ...]:
+    def folds(self, folds: int, seed: int, *, validated: bool = True) -> tuple[Split, ...]:
         """Return folds of the own rows, each with the rows besides that may teach it."""
-        return grouped_folds(self.examples, folds, seed, self.extra)
+        return grouped_folds(self.examples, folds, seed, self.extra, validated=validated)
 
     def usage(self, config: RunConfig, rows: Sequence[int] | None = None) -> Usage:
         """Return what the pool's arms used, on the own rows or on some of them."""
@@ -81,14 +83,18 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The queries of one source, with the labels of all heads."""
+    """The queries of one source, with the labels of all heads and the calls asked for."""
 
     examples: Sequence[Example]
     labels: Labels
+    calls: NDArray[np.float32]
 
     def take(self, rows: Sequence[int]) -> _Part:
         """Return some of the queries, in the order given."""
-        return _Part([self.examples[row] for row in rows], self.labels.take(rows))
+        chosen = list(rows)
+        return _Part(
+            [self.examples[row] for row in chosen], self.labels.take(chosen), self.calls[chosen]
+        )
 
     def asked(self, heads: int) -> NDArray[np.int64]:
         """Return how many of the first heads were asked each query, (queries,)."""
@@ -115,7 +121,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Da
         arms = [arm for arm in source.arms() if arm in heads]
         path = cache and cache / f"{_key(config, each, arms, data)}.npz"
         part = _read(source, arms, path, name=str(each.path))
-        parts.append(_Part(part.examples, part.labels.columns(heads)))
+        parts.append(replace(part, labels=part.labels.columns(heads)))
     return _together(parts, arms=len(config.pool))
 
 
@@ -160,15 +166,16 @@ def _heads(
 
 def _read(source: OutcomeSource, arms: Sequence[str], path: Path | None, name: str) -> _Part:
     """Read a source's queries, and their labels from the file where there is one already."""
-    examples = list(source.examples())
+    examples, known = list(source.examples()), source.calls()
+    calls = np.array([known.get(example.id, np.nan) for example in examples], dtype=np.float32)
     if path is not None and path.exists():
         log.info("labels of %s: reused from %s", name, path)
-        return _Part(examples, load_labels(path, arms))
+        return _Part(examples, load_labels(path, arms), calls)
     labels = label_matrix(examples, arms, source.outcomes)
     log.info("labels of %s: judged, %d queries x %d arms", name, *labels.correct.shape)
     if path is not None:
         save_labels(labels, path)
-    return _Part(examples, labels)
+    return _Part(examples, labels, calls)
 
 
 def _key(config: RunConfig, source: SourceConfig, arms: Sequence[str], data: Path) -> str:
@@ -198,4 +205,9 @@ def _together(parts: Sequence[_Part], arms: int) -> Dataset:
     own = int((distinct[0].asked(arms) == arms).sum())
     examples = tuple(chain.from_iterable(part.examples for part in distinct))
     log.info("%d queries of the pool, %d that only teach", own, len(examples) - own)
-    return Dataset(examples, joined([part.labels for part in distinct]), tuple(range(own)))
+    return Dataset(
+        examples=examples,
+        labels=joined([part.labels for part in distinct]),
+        own=tuple(range(own)),
+        calls=np.concatenate([part.calls for part in distinct]),
+    )

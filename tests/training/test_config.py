@@ -12,9 +12,12 @@ from router_service.core.features import FEATURES
 from training.config import PACKAGE, RunConfig, dump_config, find_config, load_config
 
 REFERENCE = Path("configs/reference-pool.yaml")
+SHIPPED = sorted(
+    path for path in (PACKAGE / "configs").rglob("*.yaml") if "pools" not in path.parts
+)
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_every_shipped_configuration_loads(path: Path) -> None:
     """A configuration of the package is valid, and survives being written out in full."""
     config = load_config(path)
@@ -24,6 +27,34 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
 def test_the_reference_pool_uses_every_structural_count() -> None:
     """No count exists that the shipped router does not look at."""
     assert set(load_config(REFERENCE).packing.features) == set(FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "rate", "batches", "budgets"),
+    [
+        ("distilbert", "distilbert-base-uncased", 5e-5, (16, 16), (512, 100)),
+        ("deberta-v3", "microsoft/deberta-v3-base", 2e-5, (32, 64), (512, 100)),
+        ("modernbert", "answerdotai/ModernBERT-base", 2e-5, (8, 8), (8192, 1600)),
+    ],
+)
+def test_the_paper_s_runs_have_the_paper_s_numbers(
+    name: str, source: str, rate: float, batches: tuple[int, int], budgets: tuple[int, int]
+) -> None:
+    """The tables of the appendix on training configuration, row by row."""
+    config = load_config(Path(f"configs/paper/{name}.yaml"))
+    training, packing = config.training, config.packing
+    assert (config.encoder.source, config.encoder.pooling) == (source, "cls")
+    assert config.encoder.frozen_layers is None
+    assert (packing.budget_tokens, packing.tool_budget_tokens) == budgets
+    assert packing.features == ()
+    assert training.learning_rate == rate
+    assert training.head_learning_rate is None
+    assert (training.batch_size, training.evaluation_batch_size) == batches
+    assert (training.warmup_ratio, training.weight_decay) == (0.1, 0.01)
+    assert (training.max_epochs, training.patience_epochs) == (30, 3)
+    assert (training.select_on, training.dropout, training.precision) == ("macro_f1", 0.0, None)
+    assert (config.auxiliary_arms, config.policies) == ("none", {"default": "theta=0.5"})
+    assert config.pool == load_config(REFERENCE).pool
 
 
 def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> None:

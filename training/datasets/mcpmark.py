@@ -42,6 +42,10 @@ class McpMark:
         """Read the tasks, by service."""
         return read_lines(self.root / TASKS, _read_task)
 
+    def calls(self) -> dict[str, int]:
+        """Return nothing: tasks are long, and how many calls they take is up to the model."""
+        return {}
+
     def outcomes(self, arm: str) -> Iterator[Outcome]:
         """Read an arm's runs: `run-1` is attempt 0."""
         for outcome in read_lines(self.root / RUNS, _read_run):

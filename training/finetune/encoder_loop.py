@@ -213,11 +213,16 @@ def _descend(
 def _measured(
     module: nn.Module, task: Task, course: Course, train_loss: float, accelerator: Accelerator
 ) -> Epoch:
-    """Measure an epoch on the validation rows, and keep its weights where it is the best."""
+    """Measure an epoch on the validation rows, and keep its weights where it is the best.
+
+    Without validation rows nothing is measured.
+    """
     plain = accelerator.unwrap_model(module)
-    probabilities = _probabilities(plain, task, accelerator)[:, : task.arms]
-    labels = task.validation.labels[:, : task.arms]
-    loss, f1 = mean_loss(labels, probabilities), macro_f1(labels, probabilities)
+    loss = f1 = float("nan")
+    if task.validation.rows:
+        probabilities = _probabilities(plain, task, accelerator)[:, : task.arms]
+        labels = task.validation.labels[:, : task.arms]
+        loss, f1 = mean_loss(labels, probabilities), macro_f1(labels, probabilities)
     epoch = Epoch(len(course.epochs) + 1, train_loss, loss, f1)
     if best_epoch([*course.epochs, epoch], task.settings) is epoch:
         course.keep(plain)

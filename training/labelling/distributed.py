@@ -7,22 +7,17 @@ hold for all workers together. Keys are not handed around: each machine has them
 
 from __future__ import annotations
 
-import logging
 import os
-import socket
 from itertools import cycle
-from typing import Any, Final
+from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError
 
-from router_service.core.errors import ConfigError
+from training.cluster import connecting
 from training.labelling.answers import Code, Outcome, Refusal, Remedy
 from training.labelling.pool import Pool
 from training.labelling.sender import Clients, Order
-
-LOCAL: Final = "local"
-"""Ray on this machine alone, started for the run."""
 
 
 class Worker:
@@ -47,18 +42,8 @@ class Workers:
 
         Raises ConfigError where the cluster or a worker does not come up.
         """
-        try:
-            _reach(address)
-            ray.init(
-                address=address,
-                log_to_driver=False,
-                include_dashboard=False,
-                logging_level=logging.WARNING,
-            )
+        with connecting(address):
             self._workers = _start(pool, workers or _machines())
-        except (RayError, ConnectionError, OSError, ValueError) as exc:
-            ray.shutdown()
-            raise _translated(address, exc) from exc
         self._next = cycle(self._workers)
 
     async def send(self, order: Order) -> Outcome:
@@ -72,13 +57,6 @@ class Workers:
     async def aclose(self) -> None:
         """Leave the cluster; its workers end."""
         ray.shutdown()
-
-
-def _reach(address: str) -> None:
-    """Raise OSError where nobody listens: Ray itself goes on trying for minutes."""
-    host, _, port = address.rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host.rpartition("/")[2], int(port)), timeout=10).close()
 
 
 def _machines() -> int:
@@ -96,9 +74,3 @@ def _start(pool: Pool, count: int) -> list[Any]:
     workers: list[Any] = [actor.remote(pool) for _ in range(count)]
     ray.get([worker.ready.remote() for worker in workers])
     return workers
-
-
-def _translated(address: str, exc: Exception) -> ConfigError:
-    """Return what is wrong without Ray's traceback: a worker's own error, or that of connecting."""
-    reason = str(exc.__cause__ or exc).strip().splitlines()
-    return ConfigError(f"--ray {address}", "", reason[-1] if reason else type(exc).__name__)

@@ -10,12 +10,12 @@ import signal
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from hashlib import file_digest
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from router_service.core.errors import ConfigError, DataError
+from router_service.core.errors import DataError
+from training.cluster import require_ray
 from training.datasets.rows import read_rows
 from training.labelling.budget import Budget
 from training.labelling.export import ANSWERS, FAILURES, export
@@ -78,8 +78,7 @@ async def _ask(plan: Plan, store: Store, arguments: argparse.Namespace) -> tuple
 def _sender(pool: Pool, arguments: argparse.Namespace) -> Sender:
     if arguments.ray is None:
         return Clients(pool, os.environ)
-    if find_spec("ray") is None:
-        raise ConfigError("--ray", "", "Ray is not installed; install switchcraft[ray]")
+    require_ray()
     from training.labelling.distributed import Workers  # noqa: PLC0415 - optional
 
     return Workers(pool, arguments.ray, arguments.ray_workers)

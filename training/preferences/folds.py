@@ -19,11 +19,16 @@ NEAR_FROM = 0.8
 
 
 def grouped_folds(
-    examples: Sequence[Example], folds: int, seed: int, extra: Sequence[int] = ()
+    examples: Sequence[Example],
+    folds: int,
+    seed: int,
+    extra: Sequence[int] = (),
+    *,
+    validated: bool = True,
 ) -> tuple[Split, ...]:
     """Return `folds` splits whose tests together are all unique examples, once each.
 
-    Each fold's validation is the next fold's test. Near-duplicates and the turns of one
+    Each fold's validation is the next fold's test; not `validated`, that trains too. Near-duplicates and the turns of one
     conversation stay together; categories keep their shares as far as that allows. The rows
     `extra` are in no part, and do not change the folds; of each fold they are `teaching` where
     they may be.
@@ -38,7 +43,7 @@ def grouped_folds(
         tuple(kept[place] for place in test)
         for _, test in kfold.split(strata, strata, near_duplicates(chosen))
     ]
-    splits = [_split(parts, test) for test in range(folds)]
+    splits = [_split(parts, test, validated=validated) for test in range(folds)]
     groups = near_duplicates(examples) if extra else []
     return tuple(replace(split, teaching=_teaching(groups, split, extra)) for split in splits)
 
@@ -71,9 +76,10 @@ def near_duplicates(examples: Sequence[Example]) -> list[int]:
     return [int(group) for group in groups]
 
 
-def _split(parts: Sequence[tuple[int, ...]], test: int) -> Split:
-    validation = (test + 1) % len(parts)
+def _split(parts: Sequence[tuple[int, ...]], test: int, *, validated: bool) -> Split:
+    validation = (test + 1) % len(parts) if validated else None
     train = [
         row for number, part in enumerate(parts) if number not in {test, validation} for row in part
     ]
-    return Split(tuple(sorted(train)), tuple(sorted(parts[validation])), tuple(sorted(parts[test])))
+    held = () if validation is None else tuple(sorted(parts[validation]))
+    return Split(tuple(sorted(train)), held, tuple(sorted(parts[test])))

@@ -22,6 +22,10 @@ class OutcomeSource(Protocol):
         """Read the queries."""
         ...
 
+    def calls(self) -> Mapping[str, int]:
+        """Return how many calls queries ask for, by id, where that is known."""
+        ...
+
     def outcomes(self, arm: str) -> Iterable[Outcome]:
         """Read what came of asking a model, every attempt."""
         ...
@@ -66,6 +70,13 @@ class Checked:
     def examples(self) -> list[Example]:
         """Return the queries."""
         return [entry.example for entry in self.judged.values()]
+
+    def calls(self) -> dict[str, int]:
+        """Return how many calls each query asks for; one where any call is right."""
+        return {
+            name: len(entry.expected.calls) + entry.expected.any_call
+            for name, entry in self.judged.items()
+        }
 
     def outcomes(self, arm: str) -> Iterator[Outcome]:
         """Judge what a model answered; SchemaError where a tool's schema makes no sense."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -21,7 +22,7 @@ from transformers import (
 )
 
 CORPUS = "What is the weather in Paris? weather(city: string, days?: integer) ; 0 1 2 3 4, 5"
-SIZE = {
+SIZE: dict[str, Any] = {
     "vocab_size": 120,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -71,7 +72,7 @@ def modernbert() -> PreTrainedModel:
     config = ModernBertConfig(
         **SIZE,
         local_attention=16,
-        global_attn_every_n_layers=2,
+        layer_types=["full_attention", "sliding_attention"],
         pad_token_id=3,
         bos_token_id=0,
         cls_token_id=0,
@@ -102,7 +103,7 @@ def save(name: str, folder: Path) -> Path:
 def tokenizer(marks: tuple[str, ...]) -> PreTrainedTokenizerFast:
     """Return a byte-level tokenizer with these special tokens, told by what is in their names."""
     own = Tokenizer(models.BPE())
-    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     own.train_from_iterator(
         [CORPUS], trainers.BpeTrainer(vocab_size=110, special_tokens=list(marks))
     )
@@ -111,6 +112,6 @@ def tokenizer(marks: tuple[str, ...]) -> PreTrainedTokenizerFast:
         roles = {"cls_token": "<s>", "sep_token": "</s>", "bos_token": "<s>", "eos_token": "</s>"}
     else:
         roles = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call] # transformers ships no types
         tokenizer_object=own, pad_token=by_letter["pad"], unk_token=by_letter["unk"], **roles
     )

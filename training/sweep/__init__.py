@@ -1,0 +1,1 @@
+"""One run for every seed and encoder, and how far their figures lie apart."""
