@@ -111,6 +111,19 @@ class TrainingConfig(_Frozen):
         return {name: share / total for name, share in self.shares.items()}
 
 
+class EvaluationConfig(_Frozen):
+    """What a run measures beside its own router; every figure is of queries held out."""
+
+    folds: int = Field(5, ge=2, description="Of queries; no near-duplicate crosses them.")
+    seeds: tuple[int, ...] = Field((), description="Further seeds of folds and branches.")
+    baselines: bool = Field(default=True, description="Every baseline, on the same folds.")
+    truncated: bool = Field(
+        default=True,
+        description="The router, and baselines, on the conversation cut at the window instead of"
+        " packed; on long inputs the encoder takes minutes.",
+    )
+
+
 class RunConfig(_Frozen):
     """Everything that `switchcraft-train run` needs to know."""
 
@@ -126,6 +139,7 @@ class RunConfig(_Frozen):
     encoder: EncoderConfig = EncoderConfig()
     packing: PackingSpec = PackingSpec()
     training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     policies: Mapping[str, str] = Field(default_factory=lambda: {"default": "theta=0.5"})
     seed: int = 42
 

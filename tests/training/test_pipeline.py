@@ -22,6 +22,7 @@ from training.datasets.rows import write_rows
 from training.provenance import also_of, sources_sha256
 from training.records import Example, Expected, ExpectedCall, Judged
 
+
 def write_more(folder: Path) -> None:
     """Write a labelling run that asked other queries, and one of the benchmark's, of two models."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -49,13 +49,28 @@ def export_onnx(model: RouterModel, features: int, path: Path) -> None:
     )
 
 
+def export_int8(model: RouterModel, features: int, path: Path) -> Path:
+    """Write the graph that ships, and beside it the one in FP32; return its path."""
+    full = full_precision(path)
+    export_onnx(model, features, full)
+    quantize_int8(full, path)
+    return path
+
+
+def full_precision(path: Path) -> Path:
+    """Return where the FP32 graph lies beside an int8 graph."""
+    return path.with_name(f"{path.name.split('.')[0]}.fp32.onnx")
+
+
 def quantize_int8(source: Path, target: Path) -> None:
-    """Quantize weights to int8, activations at run time; a quarter of the size.
+    """Quantize the encoder's weights to int8, activations at run time; a quarter of the size.
 
     Weights keep 7 bits: on CPUs without VNNI instructions, 8 bits can overflow the 16-bit sums.
+    The other branches stay as they are: trees' thresholds are no weights, and the rest is small.
     """
     _quiet()
     model = onnx.load(str(source))
+    kept = [node.name for node in model.graph.node if _is_small(node)]
     # The exporter's shapes of transposed weights contradict the weights; they are inferred anew.
     model.graph.ClearField("value_info")
     quantize_dynamic(
@@ -65,7 +80,13 @@ def quantize_int8(source: Path, target: Path) -> None:
         per_channel=True,
         reduce_range=True,
         op_types_to_quantize=["MatMul", "Gemm", "Gather"],
+        nodes_to_exclude=kept,
     )
+
+
+def _is_small(node: onnx.NodeProto) -> bool:
+    """Tell a node that reads the weights of a branch beside the encoder."""
+    return any(name.startswith(("model.counts.", "model.lexical.")) for name in node.input)
 
 
 def _quiet() -> None:

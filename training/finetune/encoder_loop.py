@@ -117,15 +117,40 @@ def build_branch(
 def _inputs(
     branch: EncoderBranch, config: RunConfig, parts: tuple[Rows, Rows], workspace: Path | None
 ) -> tuple[Inputs, Inputs]:
-    cache = None if workspace is None else workspace / "frozen"
     ids = [row.token_ids for part in parts for row in part.packed]
-    rows = row_inputs(branch, config.encoder.frozen_layers, ids, cache)
+    rows = row_inputs(branch, config.encoder.frozen_layers, ids, _frozen_cache(workspace))
     train, validation = parts
     first = len(train.packed)
     return (
         Inputs(rows[:first], train.labels, branch.pad_id),
         Inputs(rows[first:], validation.labels, branch.pad_id),
     )
+
+
+def encoder_logits(
+    branch: EncoderBranch, config: RunConfig, rows: Rows, workspace: Path | None = None
+) -> Tensor:
+    """Return a fine-tuned branch's logits (n, heads); call it without gradients.
+
+    What its frozen layers say is looked for below `workspace`.
+    """
+    frozen = config.encoder.frozen_layers
+    ids = [row.token_ids for row in rows.packed]
+    inputs = Inputs(
+        row_inputs(branch, frozen, ids, _frozen_cache(workspace)), rows.labels, branch.pad_id
+    )
+    module = freeze(branch, frozen).eval()
+    order = np.argsort(inputs.lengths, kind="stable")
+    device = branch.head.weight.device
+    parts = [
+        module(*inputs.batch(some, device))
+        for some in _slices(order, config.training.evaluation_batch_size)
+    ]
+    return torch.cat(parts)[np.argsort(order)]
+
+
+def _frozen_cache(workspace: Path | None) -> Path | None:
+    return None if workspace is None else workspace / "frozen"
 
 
 def _fit(task: Task, course: Course, accelerator: Accelerator, checkpoints: Checkpoints) -> None:

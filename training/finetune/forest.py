@@ -32,6 +32,7 @@ def fit_forest(features: Floats, targets: Floats, seed: int) -> Forest:
 class Forest(nn.Module):
     """The mean of trees, walked all at once; a leaf leads to itself."""
 
+    roots: Tensor
     feature: Tensor
     threshold: Tensor
     left: Tensor
@@ -40,7 +41,7 @@ class Forest(nn.Module):
 
     def __init__(self, trees: Sequence[Tree]) -> None:
         super().__init__()
-        # One table of nodes, (nodes,), tree after tree.
+        # One table of nodes, (nodes,), tree after tree; 32 bits, for it is most of the graph's size.
         starts = np.cumsum([0, *(tree.node_count for tree in trees[:-1])])
         self.depth = max(tree.max_depth for tree in trees)
         left, right = (
@@ -51,19 +52,19 @@ class Forest(nn.Module):
         )
         feature = _stacked([np.maximum(tree.feature, 0) for tree in trees])
         self.register_buffer("roots", torch.from_numpy(starts))
-        self.register_buffer("feature", torch.from_numpy(feature))
+        self.register_buffer("feature", torch.from_numpy(feature.astype(np.int32)))
         self.register_buffer("threshold", _rounded_down(_stacked([t.threshold for t in trees])))
-        self.register_buffer("left", torch.from_numpy(left))
-        self.register_buffer("right", torch.from_numpy(right))
+        self.register_buffer("left", torch.from_numpy(left.astype(np.int32)))
+        self.register_buffer("right", torch.from_numpy(right.astype(np.int32)))
         values = _stacked([tree.value[:, :, 0] for tree in trees])
         self.register_buffer("value", torch.from_numpy(values.astype(np.float32)))
 
     def forward(self, features: Tensor) -> Tensor:
         """Map (batch, features) to the trees' mean, (batch, outputs)."""
-        nodes = self.roots.expand(len(features), -1)  # (batch, trees)
+        nodes = self.roots.expand(features.shape[0], -1)  # (batch, trees)
         for _ in range(self.depth):
-            low = features.gather(1, self.feature[nodes]) <= self.threshold[nodes]
-            nodes = torch.where(low, self.left[nodes], self.right[nodes])
+            low = features.gather(1, self.feature[nodes].long()) <= self.threshold[nodes]
+            nodes = torch.where(low, self.left[nodes], self.right[nodes]).long()
         return self.value[nodes].mean(1)
 
 

@@ -42,7 +42,7 @@ class LexicalBranch(nn.Module):
         """Return logits (batch, arms) for ids and mask (batch, tokens)."""
         single, pairs = buckets(input_ids)
         known = attention_mask.to(self.idf.dtype)
-        counts = torch.zeros(len(input_ids), BUCKETS, dtype=self.idf.dtype)
+        counts = torch.zeros(input_ids.shape[0], BUCKETS, dtype=self.idf.dtype)
         counts = counts.scatter_add(1, single, known).scatter_add(1, pairs, known[:, 1:])
         # 1 + log(count) where a bucket is met; the clamp keeps the logarithm finite elsewhere.
         weighted = (1 + counts.clamp(min=1).log()) * counts.clamp(max=1) * self.idf

@@ -13,7 +13,7 @@ from torch import Tensor
 from training.config import RunConfig
 from training.finetune.batches import Rows, batches_in_order, feature_tensor
 from training.finetune.demand import demand_unseen, fit_demand
-from training.finetune.encoder_loop import finetune_encoder
+from training.finetune.encoder_loop import encoder_logits, finetune_encoder
 from training.finetune.encoders import PretrainedEncoder
 from training.finetune.epochs import Epoch
 from training.finetune.forest import Forest, fit_forest
@@ -109,14 +109,18 @@ def predict(model: RouterModel, rows: Rows) -> NDArray[np.float64]:
     return result
 
 
-def predict_branches(model: RouterModel, rows: Rows) -> dict[str, NDArray[np.float64]]:
-    """Return each branch's logits (n, arms), in the rows' order."""
+def branch_logits(
+    model: RouterModel, config: RunConfig, rows: Rows, workspace: Path | None = None
+) -> dict[str, NDArray[np.float64]]:
+    """Return each branch's logits (n, arms); frozen states are looked for below `workspace`."""
     model.eval()
     with torch.no_grad():
-        parts = [
-            model.branches(batch.input_ids, batch.attention_mask, batch.features)
-            for batch in batches_in_order(rows, EVALUATION_BATCH, model.encoder.pad_id)
-        ]
-    return {
-        name: torch.cat([part[name] for part in parts]).double().numpy() for name in model.shares
-    }
+        logits = model.counts(feature_tensor(rows))
+        if "encoder" in model.shares:
+            logits["encoder"] = encoder_logits(model.encoder, config, rows, workspace)
+        if model.lexical is not None:
+            batches = batches_in_order(rows, EVALUATION_BATCH, model.encoder.pad_id)
+            logits["lexical"] = torch.cat(
+                [model.lexical(batch.input_ids, batch.attention_mask) for batch in batches]
+            )
+    return {name: logits[name][:, : model.arms].double().numpy() for name in model.shares}
