@@ -55,6 +55,22 @@ def baselines(
     )
 
 
+def contenders(
+    views: Views, embed: Embedder, seed: int = 0, *, truncated: bool = True
+) -> tuple[Baseline, ...]:
+    """Return the baselines that an evaluation does not know by itself.
+
+    Single models, random choice and the oracle are the same whatever they are fitted on; on
+    truncated input only where asked for.
+    """
+    known = {"random", "oracle"}
+    return tuple(
+        each
+        for each in baselines((), views, embed, seed)
+        if each.name not in known and (truncated or "truncated" not in each.name)
+    )
+
+
 def networks(views: Views, embed: Embedder, seed: int) -> tuple[Network, ...]:
     """Return the small networks on frozen embeddings."""
     network = partial(Network, embed=embed, weigh=equal_weights, seed=seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,22 +73,40 @@ def choose_calibration(
     if folds < 2:
         trials = _trials(labels, {"identity": probabilities}, numbers)
         return CalibrationStudy(trials, IDENTITY, folds)
-    held_out = _held_out(
-        labels, probabilities, GroupKFold(folds, shuffle=True, random_state=seed), numbers
-    )
+    kfold = GroupKFold(folds, shuffle=True, random_state=seed)
+    held_out = _held_out(labels, probabilities, kfold, numbers, FITS)
     trials = _trials(labels, held_out, numbers)
     chosen = next(trial for trial in trials if trial.behind.value <= trial.behind.stderr)
     return CalibrationStudy(trials, FITS[chosen.method](labels, probabilities), folds)
 
 
+def calibrated_unseen(
+    labels: Floats, probabilities: Floats, groups: Sequence[int], seed: int, method: Method
+) -> Floats:
+    """Return probabilities (queries, arms), each calibrated by queries of other groups.
+
+    The folds are those that `choose_calibration` chose on; with a single group nothing changes.
+    """
+    _, numbers = np.unique(np.asarray(groups), return_inverse=True)
+    folds = min(FOLDS, int(numbers.max()) + 1)
+    if folds < 2:
+        return probabilities
+    kfold = GroupKFold(folds, shuffle=True, random_state=seed)
+    return _held_out(labels, probabilities, kfold, numbers, (method,))[method]
+
+
 def _held_out(
-    labels: Floats, probabilities: Floats, kfold: GroupKFold, groups: NDArray[np.int64]
+    labels: Floats,
+    probabilities: Floats,
+    kfold: GroupKFold,
+    groups: NDArray[np.int64],
+    methods: Iterable[Method],
 ) -> dict[Method, Floats]:
     """Return what each method says of queries that it was not fitted on, (queries, arms)."""
-    said = {method: np.empty_like(probabilities) for method in FITS}
+    said = {method: np.empty_like(probabilities) for method in methods}
     for fitted, tested in kfold.split(labels, groups=groups):
-        for method, fit in FITS.items():
-            calibration = fit(labels[fitted], probabilities[fitted])
+        for method in said:
+            calibration = FITS[method](labels[fitted], probabilities[fitted])
             said[method][tested] = calibration.apply(probabilities[tested])
     return said
 

@@ -31,7 +31,7 @@ class Experiment:
     `expected_costs_usd` is what it decides by. `entrants` are compared in the main table; one that
     is named like a built-in row (an arm, `random`, `dataset oracle`, `oracle`) stands in for it.
     `usage` is what the answers used, at `prices` by arm. `folds`, (queries,), says which fold
-    tested each query. `packings` are the router with other input. `runs` are the same pipeline
+    tested each query. `variants` are the router with other input. `runs` are the same pipeline
     with other seeds. `calibrating` says how the probabilities' calibration was chosen. What is
     empty leaves its section out. Raises ValueError where an arm was not asked every query.
     """
@@ -44,7 +44,7 @@ class Experiment:
     usage: Usage | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
     folds: Choices | None = None
-    packings: tuple[Entrant, ...] = ()
+    variants: tuple[Entrant, ...] = ()
     runs: tuple[Run, ...] = ()
     calibrating: CalibrationStudy | None = None
 

@@ -284,7 +284,7 @@ def stability_svg(stability: Stability) -> str:
         return to_svg(figure)
 
 
-def packing_svg(rows: Sequence[Ablation]) -> str:
+def parts_svg(rows: Sequence[Ablation]) -> str:
     """Draw accuracy over cost for each way of writing the input."""
     with style():
         figure = new_figure(3.0)

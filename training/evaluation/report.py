@@ -24,18 +24,19 @@ from training.records import Json
 class Report:
     """All that there is to say of a router; what is None or empty has no section.
 
-    `test` and `sections` are of the same queries. The course of training (`split_sizes`,
-    `label_rates`, `epochs`, `validation`, `parity`) is known to the run that trained it.
+    `test` and `sections` are of the same queries, held out in `folds` where they are the run's own.
+    The course of training (`teaching` rows of other recordings, `label_rates`, `epochs`, `parity`)
+    is known to the run that trained it.
     """
 
     name: str
     test: Evaluation
     provenance: Provenance
     sections: Sections | None = None
-    split_sizes: Mapping[str, int] | None = None
+    folds: int | None = None
+    teaching: int = 0
     label_rates: Mapping[str, Mapping[str, float]] | None = None
     epochs: tuple[Epoch, ...] = ()
-    validation: Evaluation | None = None
     parity: Mapping[str, float] | None = None
 
 
@@ -75,8 +76,8 @@ def _draw_sections(sections: Sections) -> dict[str, str]:
     }
     if sections.tokens:
         drawn["tokens"] = plots.tokens_svg(sections.tokens)
-    if sections.packing:
-        drawn["packing"] = plots.packing_svg(sections.packing)
+    if sections.parts:
+        drawn["parts"] = plots.parts_svg(sections.parts)
     for name, runs in (("folds", sections.folds), ("seeds", sections.seeds)):
         if runs is not None:
             drawn[name] = plots.stability_svg(runs)

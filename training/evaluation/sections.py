@@ -39,7 +39,7 @@ class Sections:
     field: tuple[FieldRow, ...]
     budgets: tuple[Budget, ...]
     tokens: tuple[TokenUse, ...]
-    packing: tuple[Ablation, ...]
+    parts: tuple[Ablation, ...]
     folds: Stability | None
     seeds: Stability | None
 
@@ -71,7 +71,7 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
         field=field_rows(experiment),
         budgets=budgets(figures.sweep),
         tokens=() if usage is None else token_use(outcomes.arms, usage, experiment.prices),
-        packing=ablation(experiment),
+        parts=ablation(experiment),
         folds=stability(folds(experiment), experiment.rule),
         seeds=stability(experiment.runs, experiment.rule),
     )

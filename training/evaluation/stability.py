@@ -107,12 +107,12 @@ def folds(experiment: Experiment) -> tuple[Run, ...]:
 
 def ablation(experiment: Experiment) -> tuple[Ablation, ...]:
     """Compare other inputs with the router's own, none where there are no others."""
-    if not experiment.packings:
+    if not experiment.variants:
         return ()
-    own = Entrant("router", "token packing", experiment.chosen(), experiment.probabilities)
+    own = Entrant("router", "as it ships", experiment.chosen(), experiment.probabilities)
     theirs = experiment.outcomes.of(own.choices)
     return tuple(
-        _ablated(experiment.outcomes, each, theirs) for each in (own, *experiment.packings)
+        _ablated(experiment.outcomes, each, theirs) for each in (own, *experiment.variants)
     )
 
 

@@ -6,6 +6,8 @@ its share of every batch, and the main one alone writes.
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import parse_flag_from_env
@@ -26,6 +28,7 @@ def start(config: RunConfig) -> Accelerator:
     if precision == "fp16" and device == "cpu":
         problem = "fp16 needs a GPU; use bf16, or leave it out"
         raise ConfigError(config.name, "training.precision", problem)
+    logging.getLogger("accelerate").setLevel(logging.WARNING)  # it tells of every file it writes
     return Accelerator(mixed_precision=precision)
 
 

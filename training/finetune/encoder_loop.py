@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.optimizer import AcceleratedOptimizer
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -155,31 +154,74 @@ def _frozen_cache(workspace: Path | None) -> Path | None:
 
 def _fit(task: Task, course: Course, accelerator: Accelerator, checkpoints: Checkpoints) -> None:
     """Train epoch after epoch, until all are done or the patience is at its end."""
-    settings = task.settings
-    per_step = settings.batch_size * accelerator.num_processes
-    epoch_steps = math.ceil(len(task.train.rows) / per_step)
-    plain = _optimizer(task.module, settings)
-    schedule = scheduled(plain, epoch_steps * settings.max_epochs, settings.warmup_ratio)
-    module, optimizer = accelerator.prepare(task.module, plain)
-    accelerator.register_for_checkpointing(schedule, course)
-    # Each process drops out other states; the weights are the first process's.
-    torch.manual_seed(torch.initial_seed() + accelerator.process_index)
+    stepper = Stepper(task, accelerator)
+    accelerator.register_for_checkpointing(stepper.schedule, course)
     checkpoints.resume()
-    with _progress(accelerator, epoch_steps * settings.max_epochs) as progress:
-        progress.update(epoch_steps * len(course.epochs))
-        while not is_over(course.epochs, settings):
+    with _progress(accelerator, stepper.steps) as progress:
+        progress.update(stepper.epoch_steps * len(course.epochs))
+        while not is_over(course.epochs, task.settings):
             losses = []
-            for joint in shuffled_batches(task.train.lengths, per_step, course.rng):
-                loss = _loss(module, task, joint, accelerator)
-                _descend(loss, module, optimizer, accelerator)
-                if not accelerator.optimizer_step_was_skipped:
-                    schedule.step()
-                losses.append(loss.detach())
+            for joint in shuffled_batches(task.train.lengths, stepper.joint_rows, course.rng):
+                losses.append(stepper.step(joint))
                 progress.update()
             train_loss = accelerator.reduce(torch.stack(losses).mean(), reduction="mean")
-            course.epochs.append(_measured(module, task, course, float(train_loss), accelerator))
-            progress.set_postfix(loss=course.epochs[-1].loss, f1=course.epochs[-1].macro_f1)
-            checkpoints.save(len(course.epochs))
+            epoch = _measured(task, len(course.epochs) + 1, float(train_loss), accelerator)
+            course.epochs.append(epoch)
+            if best_epoch(course.epochs, task.settings) is epoch:
+                course.keep(task.module)
+            progress.set_postfix(loss=epoch.loss, macro_f1=epoch.macro_f1)
+            checkpoints.save(epoch.number)
+    stepper.release()
+
+
+class Stepper:
+    """Steps of AdamW with linear decay, each process with its share of a joint batch."""
+
+    def __init__(self, task: Task, accelerator: Accelerator) -> None:
+        """Make ready on the device; each process will drop out other states than the others."""
+        settings = task.settings
+        self.joint_rows = settings.batch_size * accelerator.num_processes
+        self.epoch_steps = math.ceil(len(task.train.rows) / self.joint_rows)
+        self.steps = self.epoch_steps * settings.max_epochs
+        plain = _optimizer(task.module, settings)
+        self.schedule = scheduled(plain, self.steps, settings.warmup_ratio)
+        self._module, self._optimizer = accelerator.prepare(task.module, plain)
+        self._task, self._accelerator = task, accelerator
+        torch.manual_seed(torch.initial_seed() + accelerator.process_index)
+
+    def step(self, joint: NDArray[np.int64]) -> Tensor:
+        """Learn from some rows, of which all processes are told the same; return the loss."""
+        loss = self._loss(joint)
+        self._optimizer.zero_grad()
+        self._accelerator.backward(loss)
+        self._accelerator.clip_grad_norm_(self._module.parameters(), MAX_GRADIENT_NORM)
+        self._optimizer.step()
+        if not self._accelerator.optimizer_step_was_skipped:  # fp16 overflowed
+            self.schedule.step()
+        return loss.detach()
+
+    def release(self) -> None:
+        """Leave the module as it was given, without mixed precision."""
+        self._accelerator.unwrap_model(self._module, keep_fp32_wrapper=False)
+
+    def _loss(self, joint: NDArray[np.int64]) -> Tensor:
+        """Return this process's part of the loss of a joint batch.
+
+        Gradients are averaged over processes, so each part is scaled by their number: the average
+        is then the gradient of the joint batch's mean, however its known labels are spread.
+        """
+        task, accelerator = self._task, self._accelerator
+        self._module.train()
+        own = joint[accelerator.process_index :: accelerator.num_processes]
+        rows = own if len(own) else joint[:1]  # a last batch of fewer rows than processes
+        labels, known = known_labels(task.train.labels[rows])
+        heads = head_weights(labels.shape[1], task.arms, task.settings.auxiliary_weight)
+        weights = (known * heads * float(len(own) > 0)).to(accelerator.device)
+        total = accelerator.reduce(weights.sum(), reduction="sum").clamp(min=1e-9)
+        logits = self._module(*task.train.batch(rows, accelerator.device))
+        summed = summed_cross_entropy(logits, labels.to(accelerator.device), weights)
+        loss: Tensor = summed * accelerator.num_processes / total
+        return loss
 
 
 def _optimizer(module: nn.Module, settings: TrainingConfig) -> torch.optim.Optimizer:
@@ -204,59 +246,19 @@ def _progress(accelerator: Accelerator, steps: int) -> tqdm[None]:
     )
 
 
-def _loss(
-    module: nn.Module, task: Task, joint: NDArray[np.int64], accelerator: Accelerator
-) -> Tensor:
-    """Return this process's part of the loss of a batch that all processes share.
-
-    Gradients are averaged over processes, so each part is scaled by their number: the average is
-    then the gradient of the joint batch's mean, however its known labels are spread.
-    """
-    module.train()
-    own = joint[accelerator.process_index :: accelerator.num_processes]
-    rows = own if len(own) else joint[:1]  # a last batch smaller than the number of processes
-    labels, known = known_labels(task.train.labels[rows])
-    heads = head_weights(labels.shape[1], task.arms, task.settings.auxiliary_weight)
-    weights = known * heads * float(len(own) > 0)
-    labels, weights = labels.to(accelerator.device), weights.to(accelerator.device)
-    total = accelerator.reduce(weights.sum(), reduction="sum").clamp(min=1e-9)
-    logits = module(*task.train.batch(rows, accelerator.device))
-    scale = accelerator.num_processes / total
-    loss: Tensor = summed_cross_entropy(logits, labels, weights) * scale
-    return loss
+def _measured(task: Task, number: int, train_loss: float, accelerator: Accelerator) -> Epoch:
+    """Measure an epoch on the validation rows; without any, nothing is known of it."""
+    if not task.validation.rows:
+        return Epoch(number, train_loss, float("nan"), float("nan"))
+    probabilities = _probabilities(task, accelerator)[:, : task.arms]
+    labels = task.validation.labels[:, : task.arms]
+    loss, f1 = mean_loss(labels, probabilities), macro_f1(labels, probabilities)
+    return Epoch(number, train_loss, loss, f1)
 
 
-def _descend(
-    loss: Tensor, module: nn.Module, optimizer: AcceleratedOptimizer, accelerator: Accelerator
-) -> None:
-    optimizer.zero_grad()
-    accelerator.backward(loss)
-    accelerator.clip_grad_norm_(module.parameters(), MAX_GRADIENT_NORM)
-    optimizer.step()
-
-
-def _measured(
-    module: nn.Module, task: Task, course: Course, train_loss: float, accelerator: Accelerator
-) -> Epoch:
-    """Measure an epoch on the validation rows, and keep its weights where it is the best.
-
-    Without validation rows nothing is measured.
-    """
-    plain = accelerator.unwrap_model(module)
-    loss = f1 = float("nan")
-    if task.validation.rows:
-        probabilities = _probabilities(plain, task, accelerator)[:, : task.arms]
-        labels = task.validation.labels[:, : task.arms]
-        loss, f1 = mean_loss(labels, probabilities), macro_f1(labels, probabilities)
-    epoch = Epoch(len(course.epochs) + 1, train_loss, loss, f1)
-    if best_epoch([*course.epochs, epoch], task.settings) is epoch:
-        course.keep(plain)
-    return epoch
-
-
-def _probabilities(module: nn.Module, task: Task, accelerator: Accelerator) -> NDArray[np.float64]:
+def _probabilities(task: Task, accelerator: Accelerator) -> NDArray[np.float64]:
     """Return probabilities (n, heads) on the validation rows, each process computing its share."""
-    module.eval()
+    task.module.eval()
     inputs = task.validation
     order = np.argsort(inputs.lengths, kind="stable")
     processes = accelerator.num_processes
@@ -265,7 +267,7 @@ def _probabilities(module: nn.Module, task: Task, accelerator: Accelerator) -> N
     own = full[accelerator.process_index :: processes]
     with torch.no_grad():
         parts = [
-            module(*inputs.batch(rows, accelerator.device))
+            task.module(*inputs.batch(rows, accelerator.device))
             for rows in _slices(own, task.settings.evaluation_batch_size)
         ]
     logits = acceleration.gather_strided(accelerator, torch.cat(parts))[: len(order)]

@@ -21,6 +21,7 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from router_service.core.errors import ConfigError
 from router_service.core.packing import Ids
+from training.finetune.acceleration import is_main_process
 from training.finetune.batches import padded
 from training.finetune.model import EncoderBranch
 
@@ -148,7 +149,8 @@ def _computed(
     branch.train(mode=False)
     left = sorted(rows.items(), key=lambda item: len(item[1]))
     device = branch.head.weight.device
-    starts = tqdm(range(0, len(left), BATCH_ROWS), desc="frozen layers", disable=not left)
+    is_hidden = not left or not is_main_process()
+    starts = tqdm(range(0, len(left), BATCH_ROWS), desc="frozen layers", disable=is_hidden)
     for batch in (left[start : start + BATCH_ROWS] for start in starts):
         ids, mask = padded([torch.tensor(row) for _, row in batch], branch.pad_id)
         with torch.inference_mode():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Table
 
@@ -16,8 +18,10 @@ def print_table(summary: Summary, console: Console | None = None) -> None:
         for run in summary["runs"]:
             if run["encoder"] == encoder:
                 values = (_number(run["metrics"][name]["value"]) for name in names)
-                table.add_row(encoder, str(run["seed"]), *values)
-        table.add_row(encoder, "mean", *(_with_deviation(spreads[name]) for name in names))
+                table.add_row(Path(encoder).name, str(run["seed"]), *values)
+        table.add_row(
+            Path(encoder).name, "mean", *(_with_deviation(spreads[name]) for name in names)
+        )
         table.add_section()
     (console or Console()).print(table)
 

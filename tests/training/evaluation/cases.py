@@ -66,7 +66,7 @@ def full() -> Experiment:
         usage=Usage(counts, counts * [1, 3], counts / 10),
         prices=dict.fromkeys(ARMS, price),
         folds=np.arange(QUERIES) % 3,
-        packings=(Entrant("router", "truncated", noise.argmin(1)),),
+        variants=(Entrant("router", "truncated", noise.argmin(1)),),
         runs=tuple(
             Run(f"seed {s}", Outcomes(ARMS, answers(s)[0], base.table.cost_usd), noise, COSTS_USD)
             for s in (1, 2)

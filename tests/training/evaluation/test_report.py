@@ -15,7 +15,7 @@ from training.evaluation.sections import all_sections, main_figures
 from training.finetune.epochs import Epoch
 from training.records import Json
 
-OPTIONAL = ("tokens", "packing", "stability")
+OPTIONAL = ("tokens", "parts", "stability")
 
 
 def report_on(experiment: Experiment) -> Report:

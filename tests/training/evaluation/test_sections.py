@@ -184,7 +184,7 @@ def test_folds_are_the_queries_they_tested() -> None:
     assert [run.router.accuracy.n for run in sections.folds.runs] == [20, 20, 20]
     router = figures.entry(figures.default_policy)
     assert sections.folds.spread["accuracy"].mean == pytest.approx(router.accuracy.value)
-    own, truncated = sections.packing
+    own, truncated = sections.parts
     assert own.difference == 0
     assert truncated.difference == pytest.approx(truncated.accuracy.value - own.accuracy.value)
     assert [row.name for row in sections.field] == ["router", "noise"]

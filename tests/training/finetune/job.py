@@ -9,12 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 
 from tests.training.finetune.cases import config, encoder, rows
-from training.finetune.batches import Rows
-from training.finetune.encoder_loop import finetune_encoder
+from training.finetune.batches import Rows, collate
+from training.finetune.encoder_loop import build_branch, finetune_encoder
 
 
 def with_unknown(data: Rows) -> Rows:
@@ -36,17 +37,25 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.0)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
+    settings, train, validation = config(**arguments.training), rows(arguments.rows, 1), rows(33, 2)
     tuned = finetune_encoder(
         encoder(dropout=arguments.dropout),
-        config(**arguments.training),
-        with_unknown(rows(arguments.rows, 1)),
-        rows(33, 2),
+        settings,
+        with_unknown(train),
+        validation,
         workspace=arguments.workspace,
     )
+    state = tuned.branch.state_dict()
+    plain = build_branch(encoder(), settings, train.labels).eval()
+    plain.load_state_dict(state)
+    batch = collate(validation)
+    with torch.no_grad():
+        logits = [b(batch.input_ids, batch.attention_mask) for b in (tuned.branch, plain)]
+    assert torch.equal(*logits), "the branch that is returned computes in full precision"
     arguments.out.mkdir(parents=True, exist_ok=True)
     rank = PartialState().process_index
     epochs = json.dumps([asdict(epoch) for epoch in tuned.epochs])
-    save_file(tuned.branch.state_dict(), arguments.out / f"{rank}.safetensors")
+    save_file(state, arguments.out / f"{rank}.safetensors")
     (arguments.out / f"{rank}.json").write_text(epochs)
 
 

@@ -53,17 +53,15 @@ def roberta() -> PreTrainedModel:
 
 def deberta() -> PreTrainedModel:
     """Return an encoder of relative positions, as DeBERTa-v3 has them."""
-    config = DebertaV2Config(
-        **SIZE,
-        relative_attention=True,
-        position_buckets=32,
-        norm_rel_ebd="layer_norm",
-        share_att_key=True,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        type_vocab_size=0,
-        pad_token_id=0,
-    )
+    relative: dict[str, Any] = {
+        "relative_attention": True,
+        "position_buckets": 32,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+    }
+    config = DebertaV2Config(**SIZE, **relative, type_vocab_size=0, pad_token_id=0)
     return DebertaV2Model(config)
 
 

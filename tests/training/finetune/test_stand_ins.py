@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sentencepiece import SentencePieceTrainer
 
 from router_service.core.classifier import Classifier
 from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packed, Packer, PackingSpec
 from tests.training.finetune.cases import config
-from tests.training.finetune.stand_ins import STAND_INS, save
+from tests.training.finetune.stand_ins import CORPUS, STAND_INS, save
 from training.export.onnx_graph import export_onnx, quantize_int8
 from training.finetune.batches import Rows
 from training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
@@ -75,6 +76,32 @@ def test_the_template_has_the_tokenizer_s_own_marks(name: str, tmp_path: Path) -
     assert row.token_ids.count(separator) == 4
     assert row.token_ids.count(first) == 1
     assert encoder.model.config.pad_token_id not in row.token_ids
+
+
+def test_a_tokenizer_that_is_a_sentencepiece_model_loads(tmp_path: Path) -> None:
+    """DeBERTa-v3 is published with `spm.model` alone; its marks are one token each all the same."""
+    folder = save("deberta", tmp_path / "deberta")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
+    text = tmp_path / "text"
+    text.write_text("\n".join(f"{CORPUS} {i}" for i in range(50)))
+    SentencePieceTrainer.train(
+        input=str(text),
+        model_prefix=str(folder / "spm"),
+        vocab_size=45,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        minloglevel=2,
+        pad_piece="[PAD]",
+        bos_piece="[CLS]",
+        eos_piece="[SEP]",
+        unk_piece="[UNK]",
+    )
+    (row,) = pack(load_encoder(str(folder)), ["weather"])
+    assert (row.token_ids[0], row.token_ids[-1]) == (1, 2)
+    assert row.token_ids.count(2) == 4
 
 
 def test_a_budget_beyond_the_window_is_refused(tmp_path: Path) -> None:
