@@ -96,7 +96,7 @@ class TrainingConfig(_Frozen):
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="Before the classification heads.")
     shares: Mapping[Branch, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=lambda: {"encoder": 1.0},
+        default={"encoder": 1.0},
         description="What each branch of the network counts; one that is not named is not built.",
     )
     structure_width: int = Field(64, ge=1, description="Of the two layers over the counts.")

@@ -48,7 +48,14 @@ class PackingSpec(BaseModel):
         "types", description="What a tool's signature shows of its parameters."
     )
     template: str = "[CLS]{preamble}[SEP]{latest_user}[SEP]{tools}[SEP]{other_turns}[SEP]"
-    features: tuple[str, ...] = Field((), description="Structural counts, in the model's order.")
+    features: tuple[str, ...] = Field(
+        (), description="Structural counts, in the model's order; `all` of this version."
+    )
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _all_features(cls, names: object) -> object:
+        return tuple(FEATURES) if names == "all" else names
 
     @field_validator("features")
     @classmethod

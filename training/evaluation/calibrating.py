@@ -105,9 +105,9 @@ def _held_out(
     """Return what each method says of queries that it was not fitted on, (queries, arms)."""
     said = {method: np.empty_like(probabilities) for method in methods}
     for fitted, tested in kfold.split(labels, groups=groups):
-        for method in said:
+        for method, theirs in said.items():
             calibration = FITS[method](labels[fitted], probabilities[fitted])
-            said[method][tested] = calibration.apply(probabilities[tested])
+            theirs[tested] = calibration.apply(probabilities[tested])
     return said
 
 

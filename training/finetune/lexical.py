@@ -47,7 +47,8 @@ class LexicalBranch(nn.Module):
         # 1 + log(count) where a bucket is met; the clamp keeps the logarithm finite elsewhere.
         weighted = (1 + counts.clamp(min=1).log()) * counts.clamp(max=1) * self.idf
         length = weighted.norm(dim=1, keepdim=True).clamp(min=1e-9)
-        return (weighted / length) @ self.weight + self.bias
+        logits: Tensor = (weighted / length) @ self.weight + self.bias
+        return logits
 
 
 def fit_lexical(rows: Sequence[Ids], labels: NDArray[np.float32]) -> LexicalBranch:

@@ -28,10 +28,10 @@ def grouped_folds(
 ) -> tuple[Split, ...]:
     """Return `folds` splits whose tests together are all unique examples, once each.
 
-    Each fold's validation is the next fold's test; not `validated`, that trains too. Near-duplicates and the turns of one
-    conversation stay together; categories keep their shares as far as that allows. The rows
-    `extra` are in no part, and do not change the folds; of each fold they are `teaching` where
-    they may be.
+    Each fold's validation is the next fold's test; not `validated`, that trains too.
+    Near-duplicates and the turns of one conversation stay together; categories keep their shares as
+    far as that allows. The rows `extra` are in no part, and do not change the folds; of each fold
+    they are `teaching` where they may be.
     """
     beside = set(extra)
     own = [row for row in range(len(examples)) if row not in beside]
