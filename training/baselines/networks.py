@@ -17,6 +17,7 @@ from training.baselines.base import Predictor, profiled_costs_usd
 from training.baselines.embedder import Embedder
 from training.baselines.views import View, Views
 from training.evaluation.table import Floats, Table
+from training.finetune.threads import one_thread
 from training.records import Example
 
 Weigh = Callable[[Floats, tuple[float, ...]], Floats]
@@ -76,15 +77,10 @@ class Network:
 
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
-    """Draw from a seed, in one thread: networks this small lose minutes to threads' waiting."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    """Draw from a seed of its own, in one thread."""
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def mlp(width: int, arms: tuple[str, ...]) -> nn.Module:

@@ -16,12 +16,6 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     evaluate.add_argument(
         "--config", type=Path, required=True, help="the run that names source and pool"
     )
-    evaluate.add_argument(
-        "--part",
-        choices=("test", "validation", "all"),
-        default="test",
-        help="which of the queries, by the artifact's own split (default: %(default)s)",
-    )
     evaluate.add_argument("--out", type=Path, required=True, help="where the report goes")
     evaluate.set_defaults(stage=_evaluate)
 
@@ -34,7 +28,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from training.evaluation.stage import report_on  # noqa: PLC0415
 
     router = Router.load(arguments.artifact)
-    report = report_on(router, load_config(arguments.config), arguments.data, arguments.part)
+    report = report_on(router, load_config(arguments.config), arguments.data)
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     write_report(report, out)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -20,14 +19,11 @@ from training.evaluation.experiment import Experiment
 from training.evaluation.report import Report
 from training.evaluation.sections import all_sections, main_figures
 from training.evaluation.table import Table
-from training.preferences.splits import Split
 from training.profiling.usage import Usage
 from training.profiling.usage import joined as joined_usage
 from training.provenance import also_of, sources_sha256
 
 log = logging.getLogger(__name__)
-
-Part = Literal["test", "validation", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +34,18 @@ class Recorded:
     usage: Usage
 
 
-def report_on(router: Router, config: RunConfig, data: Sequence[Path], part: Part) -> Report:
-    """Measure an artifact on a part of the queries below folders of data.
+def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report:
+    """Measure an artifact on all queries below folders of data.
 
-    `config` names source and pool; the split is by the artifact's own seed. Raises ConfigError
-    where the pool is not the artifact's arms, DataError where a row does not parse or a part is
-    empty.
+    `config` names source and pool. Raises ConfigError where the pool is not the artifact's arms,
+    DataError where a row does not parse or there is none.
     """
     manifest = router.artifact.manifest
     if set(config.arms) != set(manifest.arms):
         odd = ", ".join(sorted(set(config.arms) ^ set(manifest.arms)))
         raise ConfigError(config.name, "pool", f"is not the artifact's arms: {odd}")
-    asked = as_trained(config, manifest)
-    recorded = joined([read_part(asked, manifest, folder, part) for folder in data])
+    asked = as_measured(config, manifest)
+    recorded = joined([read(asked, manifest, folder) for folder in data])
     conversations = [parse_conversation(e.request) for e in recorded.table.examples]
     experiment = Experiment(
         table=recorded.table,
@@ -62,45 +57,33 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path], part: Par
     )
     figures = main_figures(experiment)
     return Report(
-        name=f"{manifest.name}, {part} queries",
+        name=manifest.name,
         test=figures,
         provenance=manifest.provenance,
         sections=all_sections(experiment, figures),
     )
 
 
-def as_trained(config: RunConfig, manifest: Manifest) -> RunConfig:
-    """Return a run of the same source, with the artifact's seed and order of arms, nothing else."""
+def as_measured(config: RunConfig, manifest: Manifest) -> RunConfig:
+    """Return a run of the same source, with the artifact's order of arms, nothing else."""
     entries = {entry.arm: entry for entry in config.pool}
-    changes = {
-        "seed": manifest.provenance.seed,
-        "pool": tuple(entries[arm] for arm in manifest.arms),
-        "also": (),
-        "auxiliary_arms": "none",
-    }
-    return config.model_copy(update=changes)
+    pool = tuple(entries[arm] for arm in manifest.arms)
+    return config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
 
 
-def read_part(config: RunConfig, manifest: Manifest, data: Path, part: Part) -> Recorded:
-    """Read one folder's queries; warns where its split is not the one that the artifact knew."""
+def read(config: RunConfig, manifest: Manifest, data: Path) -> Recorded:
+    """Read one folder's queries; warns where the artifact has learned from them."""
     source, known = config.source, manifest.provenance
-    if part != "all" and sources_sha256((source, *also_of(known)), data) != known.data_sha256:
+    if sources_sha256((source, *also_of(known)), data) == known.data_sha256:
         log.warning(
-            "%s is not what the artifact was trained on: a split by its seed may hold out queries"
-            " that it has seen; --part all where it has seen none",
+            "%s is what the artifact was trained on: it looks better here than on other queries;"
+            " its manifest has its figures on queries held out",
             data / source.path,
         )
     dataset = load_dataset(config, data)
-    rows = rows_of(dataset.split(config.seed), part)
-    if not rows:
-        raise DataError(data / source.path, None, f"has no {part} queries")
-    return Recorded(dataset.table(config, rows), dataset.usage(config, rows))
-
-
-def rows_of(split: Split, part: Part) -> list[int]:
-    """Return the places of a part's queries."""
-    chosen = {"test": split.test, "validation": split.validation, "all": sum(split.parts(), ())}
-    return sorted(chosen[part])
+    if not dataset.own:
+        raise DataError(data / source.path, None, "has no query that every arm was asked")
+    return Recorded(dataset.table(config), dataset.usage(config))
 
 
 def joined(parts: Sequence[Recorded]) -> Recorded:

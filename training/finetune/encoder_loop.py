@@ -169,9 +169,16 @@ def _fit(task: Task, course: Course, accelerator: Accelerator, checkpoints: Chec
             course.epochs.append(epoch)
             if best_epoch(course.epochs, task.settings) is epoch:
                 course.keep(task.module)
-            progress.set_postfix(loss=epoch.loss, macro_f1=epoch.macro_f1)
+            progress.set_postfix(_shown(epoch))
             checkpoints.save(epoch.number)
     stepper.release()
+
+
+def _shown(epoch: Epoch) -> dict[str, float]:
+    """Return what the progress bar tells: the measured loss, or the training's where none is."""
+    if math.isnan(epoch.loss):
+        return {"train_loss": epoch.train_loss}
+    return {"loss": epoch.loss, "macro_f1": epoch.macro_f1}
 
 
 class Stepper:

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from training.config import TrainingConfig
 from training.finetune.objective import cross_entropy, scheduled
+from training.finetune.threads import one_thread
 
 MEMBERS = 4
 """1,100 rows make one network waver by a point of AUC with its seed."""
@@ -72,11 +73,12 @@ def fit_networks(
     )
     schedule = scheduled(optimizer, len(loader) * epochs, settings.warmup_ratio)
     branch.train()
-    for _ in range(epochs):
-        for counts, wanted, weight in loader:
-            losses = [cross_entropy(vote, wanted, weight) for vote in branch.votes(counts)]
-            _descend(torch.stack(losses).sum(), branch, optimizer)
-            schedule.step()
+    with one_thread():
+        for _ in range(epochs):
+            for counts, wanted, weight in loader:
+                losses = [cross_entropy(vote, wanted, weight) for vote in branch.votes(counts)]
+                _descend(torch.stack(losses).sum(), branch, optimizer)
+                schedule.step()
     return branch.eval()
 
 
