@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -35,18 +37,18 @@ def export_onnx(model: RouterModel, features: int, path: Path) -> None:
     inputs = (ids, torch.ones_like(ids), torch.zeros(2, features))
     batch, tokens = torch.export.Dim("batch"), torch.export.Dim("tokens")
     shapes = ({0: batch, 1: tokens}, {0: batch, 1: tokens}, {0: batch})
-    _quiet()
-    torch.onnx.export(
-        graph,
-        inputs,
-        str(path),
-        input_names=["input_ids", "attention_mask", "features"],
-        output_names=["probabilities"],
-        dynamic_shapes=shapes,
-        opset_version=OPSET,
-        external_data=False,
-        verbose=False,
-    )
+    with _quiet():
+        torch.onnx.export(
+            graph,
+            inputs,
+            str(path),
+            input_names=["input_ids", "attention_mask", "features"],
+            output_names=["probabilities"],
+            dynamic_shapes=shapes,
+            opset_version=OPSET,
+            external_data=False,
+            verbose=False,
+        )
 
 
 def export_int8(model: RouterModel, features: int, path: Path) -> Path:
@@ -68,20 +70,20 @@ def quantize_int8(source: Path, target: Path) -> None:
     Weights keep 7 bits: on CPUs without VNNI instructions, 8 bits can overflow the 16-bit sums.
     The other branches stay as they are: trees' thresholds are no weights, and the rest is small.
     """
-    _quiet()
     model = onnx.load(str(source))
     kept = [node.name for node in model.graph.node if _is_small(node)]
     # The exporter's shapes of transposed weights contradict the weights; they are inferred anew.
     model.graph.ClearField("value_info")
-    quantize_dynamic(
-        model,
-        str(target),
-        weight_type=QuantType.QInt8,
-        per_channel=True,
-        reduce_range=True,
-        op_types_to_quantize=["MatMul", "Gemm", "Gather"],
-        nodes_to_exclude=kept,
-    )
+    with _quiet():
+        quantize_dynamic(
+            model,
+            str(target),
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            op_types_to_quantize=["MatMul", "Gemm", "Gather"],
+            nodes_to_exclude=kept,
+        )
 
 
 def _is_small(node: onnx.NodeProto) -> bool:
@@ -89,7 +91,15 @@ def _is_small(node: onnx.NodeProto) -> bool:
     return any(name.startswith(("model.counts.", "model.lexical.")) for name in node.input)
 
 
-def _quiet() -> None:
+@contextmanager
+def _quiet() -> Iterator[None]:
     """Keep the exporter's notes on its own progress out of a run's output."""
-    logging.getLogger().setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="torch.onnx")
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)

@@ -1,0 +1,152 @@
+"""How well it can be told which arm answers correctly: by counts, by hindsight, by more queries.
+
+    python benchmarks/predictability.py DATA --out predictability.json
+
+Trees alone, on the folds of the runs' reports. `hindsight` is what no router can know: it bounds
+what better features of a query could reach. `noise` is what no feature can: the same model's other
+answer to the same query as the predictor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor
+
+from benchmarks.stamp import stamp
+from router_service.core.features import FEATURES, extract
+from router_service.core.features.meeting import MEETING
+from router_service.core.features.text import TEXT
+from router_service.core.features.tools import TOOLS
+from router_service.core.messages import parse_conversation
+from training.config import load_config
+from training.dataset import Dataset, load_dataset, paraphrases
+from training.datasets import bfcl
+from training.evaluation.metrics import auc_measure
+from training.finetune.demand import SEVERAL
+from training.preferences.outcomes import Checked
+from training.preferences.splits import Split
+
+Floats = NDArray[np.float64]
+POOLS = ("reference-pool", "ten-7-8b")
+SHARES = (0.125, 0.25, 0.5, 1.0)
+TREES = 100
+MCPMARK = "mcpmark"
+REPEATED = "bfcl-v4-gptoss"
+
+
+def predicted(features: Floats, labels: Floats, folds: Sequence[Split], share: float) -> Floats:
+    """Return what trees say of queries held out, trained on a share of each fold's rows."""
+    said = np.empty_like(labels)
+    for split in folds:
+        rows = np.random.default_rng(0).permutation(split.train)[: int(share * len(split.train))]
+        trees = ExtraTreesRegressor(
+            TREES, min_samples_leaf=5, max_features=0.3, random_state=0, n_jobs=-1
+        ).fit(features[rows], labels[rows])
+        said[list(split.test)] = trees.predict(features[list(split.test)])
+    return said
+
+
+def feature_sets(dataset: Dataset, counts: Floats, arms: int) -> Iterator[tuple[str, Floats]]:
+    """Yield what trees may read, by name."""
+    names = list(FEATURES)
+    for name, group in (("text", TEXT), ("tools", TOOLS), ("query and tools", MEETING)):
+        yield f"counts of {name}", counts[:, [names.index(each) for each in group]]
+    yield "all counts", counts
+    categories = [example.category for example in dataset.examples[: len(counts)]]
+    kinds = np.unique(categories, return_inverse=True)[1]
+    demand = np.minimum(np.nan_to_num(dataset.calls[: len(counts)]), SEVERAL).astype(int)
+    yield "hindsight: counts, calls asked for", np.hstack([counts, np.eye(SEVERAL + 1)[demand]])
+    yield "hindsight: counts, category", np.hstack([counts, np.eye(kinds.max() + 1)[kinds]])
+    others = np.nan_to_num(dataset.labels.correct[: len(counts), arms:], nan=0.5)
+    yield "hindsight: counts, other models' success", np.hstack([counts, others])
+
+
+def of_pool(name: str, data: Path, cache: Path | None) -> Iterator[dict[str, object]]:
+    """Yield the AUC of trees on one pool, for each set of features and each share of queries."""
+    config = load_config(Path(f"configs/{name}.yaml"))
+    dataset = load_dataset(config, data, cache)
+    own = len(dataset.own)
+    requests = (parse_conversation(e.request) for e in dataset.examples[:own])
+    counts = np.array([extract(request, list(FEATURES)) for request in requests])
+    labels = dataset.table(config).correct
+    folds = dataset.folds(5, config.seed, validated=False)
+    for features, values in feature_sets(dataset, counts, len(config.arms)):
+        auc = auc_measure(labels, predicted(values, labels, folds, 1.0))
+        yield {"pool": name, "features": features, "queries": own, **auc.model_dump()}
+    for share in SHARES:
+        auc = auc_measure(labels, predicted(counts, labels, folds, share))
+        queries = round(share * np.mean([len(split.train) for split in folds]))
+        yield {"pool": name, "features": "all counts", "queries": queries, **auc.model_dump()}
+
+
+def by_category(name: str, data: Path, cache: Path | None) -> dict[str, object]:
+    """Return the least share of the best arm's cost at which an arm a category matches it.
+
+    In hindsight: arms are chosen on the queries that they are measured on, by falling prices of a
+    point of accuracy. No router that reads nothing but the category does better.
+    """
+    config = load_config(Path(f"configs/{name}.yaml"))
+    table = load_dataset(config, data, cache).table(config)
+    kinds = np.array([example.category for example in table.examples])
+    best = int(table.correct.mean(0).argmax())
+    found = 1.0
+    for usd_per_answer in np.geomspace(1e-6, 1e3, 400):
+        worth = table.correct * usd_per_answer - table.cost_usd
+        arms = {kind: int(worth[kinds == kind].mean(0).argmax()) for kind in np.unique(kinds)}
+        rows, chosen = np.arange(len(kinds)), np.array([arms[kind] for kind in kinds])
+        if table.correct[rows, chosen].mean() >= table.correct[:, best].mean():
+            share = table.cost_usd[rows, chosen].mean() / table.cost_usd[:, best].mean()
+            found = min(found, float(share))
+    return {"pool": name, "n": len(kinds), "cost_share_by_category": found}
+
+
+def noise(data: Path) -> Iterator[dict[str, object]]:
+    """Yield, for each model that was asked twice, the AUC of one answer as predictor of the other.
+
+    The AUC of a predictor that is 0 or 1 is the mean of its two rates of being right.
+    """
+    source = Checked.of(bfcl.recorded(data / REPEATED), paraphrases(None))
+    for arm in source.arms():
+        runs: Mapping[str, dict[int, bool]] = defaultdict(dict)
+        for outcome in source.outcomes(arm):
+            runs[outcome.example_id][outcome.attempt] = outcome.correct
+        pairs = np.array([[run[0], run[1]] for run in runs.values() if len(run) > 1], dtype=float)
+        auc = auc_measure(pairs[:, :1], pairs[:, 1:])
+        differ = float((pairs[:, 0] != pairs[:, 1]).mean())
+        yield {"pool": REPEATED, "features": arm, "differ": differ, **auc.model_dump()}
+
+
+def main() -> None:
+    """Measure everything; print a table, and write it with what it was measured on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="the folder of recorded answers")
+    parser.add_argument("--cache", type=Path, help="labels of earlier runs: OUT/work/labels")
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    arguments = parser.parse_args()
+    rows = [row for name in POOLS for row in of_pool(name, arguments.data, arguments.cache)]
+    rows += noise(arguments.data)
+    bounds = [by_category(name, arguments.data, arguments.cache) for name in (*POOLS, MCPMARK)]
+    for row in rows:
+        extra = f"  two answers differ: {row['differ']:.1%}" if "differ" in row else ""
+        queries = row.get("queries", row["n"])
+        print(
+            f"{row['pool']!s:<16}{row['features']!s:<44}{queries!s:>6} queries"
+            f"  AUC {row['value']:.3f} ± {row['stderr']:.3f}{extra}"
+        )
+    for bound in bounds:
+        share = bound["cost_share_by_category"]
+        print(f"{bound['pool']!s:<16}an arm a category, in hindsight: the best at {share:.1%}")
+    if arguments.out:
+        found = {"rows": rows, "bounds": bounds, **stamp("scikit-learn", "numpy")}
+        arguments.out.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
