@@ -70,7 +70,9 @@ def quantize_int8(source: Path, target: Path) -> None:
     """
     _quiet()
     model = onnx.load(str(source))
-    kept = [node.name for node in model.graph.node if _is_small(node)]
+    small = [node.name for node in model.graph.node if _is_small(node)]
+    # Before it looks what to leave, it makes each Gemm a MatMul of this name.
+    kept = [*small, *(f"{name}_MatMul" for name in small)]
     # The exporter's shapes of transposed weights contradict the weights; they are inferred anew.
     model.graph.ClearField("value_info")
     quantize_dynamic(

@@ -18,6 +18,7 @@ BUCKETS = 1 << 15
 
 PAIR_FACTOR = 31
 INVERSE_PENALTY = 5.0
+NEGLIGIBLE = 1e-9
 
 
 def buckets(ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,4 +89,7 @@ def _regression(rows: csr_matrix, labels: NDArray[np.float32]) -> LogisticRegres
     classes = np.repeat([1, 0], len(known))
     model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear", random_state=0)
     weights = np.concatenate([known, 1 - known])
+    if not known.any():
+        # liblinear drops what weighs nothing, and would take wrong answers alone for right ones.
+        weights[0] = NEGLIGIBLE
     return model.fit(vstack([rows[asked], rows[asked]]), classes, sample_weight=weights)
