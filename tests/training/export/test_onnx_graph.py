@@ -15,7 +15,7 @@ from training.export.onnx_graph import export_int8, full_precision
 from training.finetune.loop import predict, train_router
 from training.finetune.model import RouterModel
 
-SMALL = {"forest": 2, "networks": 2, "lexical": 1}
+SMALL: dict[str, float] = {"forest": 2, "networks": 2, "lexical": 1}
 DATA = rows(80, 1)
 SUMS = 1e-6
 """Single-precision sums in another order; 8-bit weights of the networks alone moved 2e-4."""
