@@ -42,9 +42,8 @@ from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.features import FEATURES, extract
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer
-from training.config import RunConfig, load_config
-from training.datasets import bfcl
-from training.datasets.lines import read_lines
+from training.config import RunConfig, SourceConfig, load_config
+from training.dataset import load_dataset, open_source, paraphrases
 from training.evaluation.evaluate import FRONTIER, Outcomes, best_single, cheapest_single, route
 from training.evaluation.field import aiq
 from training.evaluation.metrics import (
@@ -55,7 +54,6 @@ from training.evaluation.metrics import (
     ratio_interval,
 )
 from training.evaluation.table import Table
-from training.pipeline import alike, load_dataset, table_of
 from training.preferences.folds import grouped_folds
 from training.preferences.labels import label_matrix
 from training.preferences.splits import Split
@@ -69,6 +67,7 @@ RULES = (
     *("drift=0.02", "drift=0.05", "drift=0.1", "drift=0.2"),
 )
 CONSTANT = "constant"
+LOCAL = SourceConfig(format="bfcl", path=Path("bfcl-v3-8b"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +144,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the figures go as JSON")
     arguments = parser.parse_args()
     config = load_config(Path("configs/reference-pool.yaml")).model_copy(
-        update={"auxiliary_arms": "none"}
+        update={"auxiliary_arms": "none", "also": ()}
     )
     pools = {
         "reference pool": reference_pool(config, arguments.data),
-        "7-8B models": local_pool(config, arguments.data / "bfcl-v3-8b"),
+        "7-8B models": local_pool(config, arguments.data),
     }
     figures = {name: measure(name, table, config) for name, table in pools.items()}
     if arguments.out:
@@ -160,38 +159,23 @@ def main() -> None:
 def reference_pool(config: RunConfig, data: Path) -> Table:
     """Read the pool whose costs are tokens at list prices."""
     dataset = load_dataset(config, data)
-    return table_of(config, dataset, range(len(dataset.examples)))
+    return dataset.table(config)
 
 
-def local_pool(config: RunConfig, folder: Path) -> Table:
+def local_pool(config: RunConfig, data: Path) -> Table:
     """Read the pool whose costs are seconds of a GPU, the queries that every arm was timed on."""
-    source = bfcl.recorded(folder)
-    judged, arms = list(source.judged()), source.arms()
-    labels = label_matrix(judged, arms, source.answers, alike(config))
-    seconds = np.column_stack(
-        [latencies_s(folder, arm, [j.example for j in judged]) for arm in arms]
-    )
+    source = open_source(LOCAL, data, paraphrases(config.checking.paraphrases))
+    examples, arms = list(source.examples()), source.arms()
+    labels = label_matrix(examples, arms, source.outcomes)
+    seconds = labels.usage.seconds
     kept = np.flatnonzero(~np.isnan(labels.correct + seconds).any(axis=1))
     table = Table(
-        tuple(question.example for question in judged),
+        tuple(examples),
         tuple(arms),
         labels.correct.astype(np.float64),
         seconds / 3600 * USD_PER_HOUR,
     )
     return table.take(kept.tolist())
-
-
-def latencies_s(folder: Path, arm: str, examples: Sequence[Example]) -> Floats:
-    """Return how long an arm took for each query, (queries,); NaN where it is not recorded."""
-    timed: dict[str, float] = {}
-    for path in sorted((folder / "result" / arm).rglob("*.json.gz")):
-        for row in read_lines(path, _timed):
-            timed |= row
-    return np.array([timed.get(example.id, np.nan) for example in examples])
-
-
-def _timed(row: Json) -> dict[str, float]:
-    return {row["id"]: float(row["latency"])} if "latency" in row else {}
 
 
 def measure(name: str, table: Table, config: RunConfig) -> dict[str, Json]:

@@ -114,7 +114,12 @@ class TrainingConfig(_Frozen):
 class EvaluationConfig(_Frozen):
     """What a run measures beside its own router; every figure is of queries held out."""
 
-    folds: int = Field(5, ge=2, description="Of queries; no near-duplicate crosses them.")
+    folds: int = Field(
+        5,
+        ge=3,
+        description="Of queries; no near-duplicate crosses them. One is asked about, one says when"
+        " to stop, and the others train.",
+    )
     seeds: tuple[int, ...] = Field((), description="Further seeds of folds and branches.")
     baselines: bool = Field(default=True, description="Every baseline, on the same folds.")
     truncated: bool = Field(

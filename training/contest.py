@@ -67,10 +67,15 @@ def _seed(material: Material, seed: int) -> Trial | None:
 
 
 def _truncated(material: Material) -> Trial | None:
-    """Return the trial of the router that reads the conversation cut at the window, unpacked."""
+    """Return the trial of the router that reads the conversation cut at the window, unpacked.
+
+    Rows that only teach stay packed: they have no label of the pool's arms.
+    """
     views = Views(material.config.packing, load_encoder(material.config.encoder.source).tokenizer)
-    ids = [views.truncated(example) for example in material.dataset.examples]
-    return cross_validate(material.with_ids(ids), exported=False)
+    dataset, packed = material.dataset, material.rows.packed
+    own = [views.truncated(dataset.examples[row]) for row in dataset.own]
+    extra = [packed[row].token_ids for row in dataset.extra]
+    return cross_validate(material.with_ids([*own, *extra]), exported=False)
 
 
 def _study(material: Material, trial: Trial) -> CalibrationStudy:

@@ -72,6 +72,9 @@ def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> N
         ({"policies": {"economy": "theta=0.5"}}, "policies"),
         ({"policies": {"default": "theta=2"}}, "policies"),
         ({"training": {"batch_size": 0}}, "training.batch_size"),
+        ({"training": {"shares": {"guess": 1}}}, "training.shares.guess.[key]"),
+        ({"training": {"shares": {"forest": 0}}}, "training.shares.forest"),
+        ({"evaluation": {"folds": 2}}, "evaluation.folds"),  # none would be left to train on
         ({"packing": {"tool_budget_tokens": 400}}, "packing"),
         ({"colour": "red"}, "colour"),
     ],

@@ -14,13 +14,15 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.artifact import SHIPPED, Artifact, Manifest
 from router_service.router import Router
 from training.config import RunConfig, SourceConfig, load_config
 from training.dataset import load_dataset
 from training.datasets.rows import write_rows
 from training.provenance import also_of, sources_sha256
-from training.records import Example, Expected, ExpectedCall, Judged
+from training.records import Example, Expected, ExpectedCall, Json, Judged
+
+BRANCHES = ("forest", "networks", "lexical", "encoder")
 
 
 def write_more(folder: Path) -> None:
@@ -63,10 +65,16 @@ def train(config: Path, data: Path, out: Path) -> subprocess.CompletedProcess[st
 def test_one_command_makes_an_artifact_that_the_service_loads(
     config: Path, benchmark: Path, tmp_path: Path
 ) -> None:
-    """From recorded answers of two sources to a verified artifact and a report that agree."""
+    """From recorded answers of two sources to a verified artifact and a report that agree.
+
+    All that a run can measure is measured: branches, seeds, baselines, truncated input.
+    """
     write_more(benchmark / "more")
-    more = {"format": "labelled", "path": "more/rows.jsonl", "answers": "more"}
-    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "also": [more]}))
+    values = yaml.safe_load(config.read_text())
+    values["also"] = [{"format": "labelled", "path": "more/rows.jsonl", "answers": "more"}]
+    values["training"]["shares"] = dict.fromkeys(BRANCHES, 1)
+    values["evaluation"] = {"folds": 3, "seeds": [2], "baselines": True, "truncated": True}
+    config.write_text(yaml.safe_dump(values))
     result = train(config, benchmark, tmp_path / "out")
     assert result.returncode == 0, result.stderr
     router = Router.load(tmp_path / "out" / "artifact")
@@ -74,8 +82,16 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert router.arms == ("large-FC", "small-FC")
     assert manifest.profile["large-FC"].cost_usd() == pytest.approx((90 * 10 + 20 * 20) / 1e6)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["split_sizes"] == {"train": 64, "validation": 8, "test": 8}
-    assert manifest.metrics["mean_auc"].value == report["test"]["auc"]["value"]
+    figures_agree(manifest, report)
+    every_section_is_there(report["sections"])
+    kinds = {entry["name"]: entry["kind"] for entry in report["test"]["entries"]}
+    assert kinds["number of tools"] == "heuristic"
+    assert {"kNN", "MIRT", "MLP, truncated input"} <= {
+        n for n, k in kinds.items() if k == "baseline"
+    }
+    assert (report["folds"], report["teaching"]) == (3, 7)
+    assert report["epochs"]
+    assert len(report["parity"]) == 3
     # The labels are the checker's: right when the city is, and silence where no tool fits.
     assert report["label_rates"]["simple"] == {"large-FC": 1.0, "small-FC": pytest.approx(26 / 40)}
     assert report["label_rates"]["relevance"]["large-FC"] == 1.0
@@ -85,6 +101,37 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert "80 queries of the pool, 7 that only teach" in result.stderr
     decision = router.decide(next(router.artifact.canaries()).conversation)
     assert decision.arm in router.arms
+
+
+def figures_agree(manifest: Manifest, report: Json) -> None:
+    """Check that the manifest's figures are the report's, of all 80 own queries held out."""
+    test = report["test"]
+    by_name = {entry["name"]: entry for entry in test["entries"]}
+    default, best = by_name[test["default_policy"]], by_name[test["best_single"]]
+    assert {name: measure.model_dump() for name, measure in manifest.metrics.items()} == {
+        "mean_auc": test["auc"],
+        "default_accuracy": default["accuracy"],
+        "default_cost_usd": default["cost_usd"],
+        "best_single_accuracy": best["accuracy"],
+        "best_single_cost_usd": best["cost_usd"],
+        "oracle_accuracy": by_name["oracle"]["accuracy"],
+        "oracle_cost_usd": by_name["oracle"]["cost_usd"],
+    }
+    assert {measure.n for measure in manifest.metrics.values()} == {80}
+    assert len(manifest.frontier) == len(test["sweep"])
+
+
+def every_section_is_there(sections: Json) -> None:
+    """Check the sections that a run on several seeds, with all branches and baselines, has."""
+    parts = {part["name"] for part in sections["parts"]}
+    assert {f"without {name}" for name in BRANCHES} <= parts
+    assert {f"{name} alone" for name in BRANCHES} <= parts
+    assert "naive truncation" in parts
+    assert [run["name"] for run in sections["seeds"]["runs"]] == ["seed 42", "seed 2"]
+    assert len(sections["folds"]["runs"]) == 3
+    assert len(sections["calibrating"]["trials"]) == 4
+    assert sections["promises"]
+    assert not [name for name, section in sections.items() if not section]
 
 
 def test_a_broken_row_stops_the_run_with_file_and_line(

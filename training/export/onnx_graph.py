@@ -71,7 +71,9 @@ def quantize_int8(source: Path, target: Path) -> None:
     The other branches stay as they are: trees' thresholds are no weights, and the rest is small.
     """
     model = onnx.load(str(source))
-    kept = [node.name for node in model.graph.node if _is_small(node)]
+    small = [node.name for node in model.graph.node if _is_small(node)]
+    # Before it looks what to leave, it makes each Gemm a MatMul of this name.
+    kept = [*small, *(f"{name}_MatMul" for name in small)]
     # The exporter's shapes of transposed weights contradict the weights; they are inferred anew.
     model.graph.ClearField("value_info")
     with _quiet():

@@ -19,6 +19,7 @@ BUCKETS = 1 << 15
 
 PAIR_FACTOR = 31
 INVERSE_PENALTY = 5.0
+NEGLIGIBLE = 1e-9
 
 
 def buckets(ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,6 +89,9 @@ def soft_regression(rows: csr_matrix, labels: NDArray[np.floating[Any]]) -> Logi
     known = labels[asked]
     classes = np.repeat([1, 0], len(known))
     weights = np.concatenate([known, 1 - known])
+    if not known.any():
+        # liblinear drops what weighs nothing, and would take wrong answers alone for right ones.
+        weights[0] = NEGLIGIBLE
     # liblinear: on sparse rows 30 times as fast as the default solver, with equal AUC.
     model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear", random_state=0)
     return model.fit(vstack([rows[asked], rows[asked]]), classes, sample_weight=weights)

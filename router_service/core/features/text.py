@@ -13,13 +13,17 @@ _SEQUENCE = re.compile(
     r"\b(?:then|also|next|after|finally|additionally|second|third|another|both|each"
     r"|respectively|two|three|multiple|same)\b"
 )
+_ITEM = r"[\w'°$.%-]+(?: [\w'°$.%-]+){0,3}"
 _LIST = re.compile(
-    r"(?<![\w'°$.%-])(?:[\w'°$.%-]+(?: [\w'°$.%-]+){0,3}, )+"
-    r"(?:[\w'°$.%-]+(?: [\w'°$.%-]+){0,3})?,? ?(?:and|or|&) "
+    rf"(?<![\w'°$.%-])(?:((?:{_ITEM}, )+(?:{_ITEM})?,? ?(?:and|or|&) )|(?:{_ITEM}, )+)"
 )
-"""`Paris, New York and `: what stands between commas has up to four words."""
+"""`Paris, New York and `: what stands between commas has up to four words.
+
+Commas that no `and` follows are passed over at once: no list starts among them.
+"""
 _NAME = re.compile(r"[A-Z][\w'-]+(?:,? (?:of|de|the|[A-Z][\w'-]+))*")
 _QUOTED = re.compile(r'"[^"]+"|\'[^\'\n]{2,}?\'|`[^`]+`')
+_BRACKETED = re.compile(r"\[[^\]]+\]")
 _DEMANDS = (
     "calculate|find|get|determine|compute|show|give|tell|provide|search|book|play|generate"
     "|predict|convert|identify|create|list|order|fetch|retrieve|check|help|compare|analyze"
@@ -29,6 +33,8 @@ _MONTHS_DAYS = (
     "january|february|march|april|may|june|july|august|september|october|november|december"
     "|monday|tuesday|wednesday|thursday|friday|saturday|sunday|today|tomorrow|yesterday|next week"
 )
+# Digits before a slash are bounded, lest every digit of a long number reads on to its end.
+_DATE = rf"\d{{4}}-\d\d|\d{{1,20}}/\d+|\b(?:{_MONTHS_DAYS})\b|\b(?:19|20)\d\d\b"
 _UNITS = (
     "km|m|cm|kg|g|meters?|miles?|hours?|minutes?|seconds?|years?|days?|degrees?|m/s|joules?"
     "|celsius|fahrenheit|liters?"
@@ -84,7 +90,12 @@ class Query:
     @cached_property
     def lists(self) -> list[int]:
         """Commas of each list."""
-        return [match.group(0).count(",") for match in _LIST.finditer(self.text)]
+        return [found.count(",") for found in _LIST.findall(self.text) if found]
+
+    @cached_property
+    def bracketed(self) -> int:
+        """Texts between square brackets; behind the last that closes there are none."""
+        return len(_BRACKETED.findall(self.text[: self.text.rfind("]") + 1]))
 
     @cached_property
     def clauses(self) -> list[Stems]:
@@ -123,13 +134,13 @@ TEXT: dict[str, Callable[[Query], float]] = {
     "quoted_texts": lambda q: q.quoted,
     "capitalized": lambda q: q.marks(r"\b[A-Z][a-z]+"),
     "uppercase_share": lambda q: q.marks(r"[A-Z]") / max(1, len(q.text)),
-    "dates": lambda q: q.count(rf"\d{{4}}-\d\d|\d+/\d+|\b(?:{_MONTHS_DAYS})\b|\b(?:19|20)\d\d\b"),
+    "dates": lambda q: q.count(_DATE),
     "amounts": lambda q: q.count(r"[$€£%]|percent|dollars"),
     "units": lambda q: q.count(rf"\d ?(?:{_UNITS})\b"),
     "coordinates": lambda q: q.marks(r"[\[(]\s*-?\d"),
-    "bracketed_lists": lambda q: q.marks(r"\[[^\]]+\]"),
+    "bracketed_lists": lambda q: q.bracketed,
     "links": lambda q: q.count(r"https?:|www\.|\.com|/\w+/"),
-    "code_marks": lambda q: q.marks(r"[{}\[\]=<>]|\w+\(|[a-z][A-Z]|\w_\w"),
+    "code_marks": lambda q: q.marks(r"[{}\[\]=<>]|\b\w+\(|[a-z][A-Z]|\w_\w"),
     "non_ascii": lambda q: sum(not char.isascii() for char in q.text),
     # What it joins and repeats: one call or several.
     "commas": lambda q: q.text.count(","),
@@ -142,7 +153,7 @@ TEXT: dict[str, Callable[[Query], float]] = {
     "lists": lambda q: len(q.lists),
     "longest_list": lambda q: max(q.lists, default=-1) + 1,
     "numbers_joined": lambda q: q.marks(r"\d[^.?!]{0,25} and [^.?!]{0,25}\d"),
-    "names_joined": lambda q: q.marks(r"[A-Z]\w+,? and (?:the )?[A-Z]\w+"),
+    "names_joined": lambda q: q.marks(r"\b[^\WA-Z]*[A-Z]\w+,? and (?:the )?[A-Z]\w+"),
     "sequence_words": lambda q: len(_SEQUENCE.findall(q.lower)),
     "steps": lambda q: q.count(r"\bthen\b|after that|afterwards|\bonce "),
     "additions": lambda q: q.count(

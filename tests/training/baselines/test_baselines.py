@@ -16,7 +16,7 @@ from tests.training.baselines.cases import (
     without_labels,
 )
 from training.baselines.base import Baseline, HeldOut, held_out, profiled_costs_usd
-from training.baselines.registry import baselines
+from training.baselines.registry import baselines, contenders
 from training.evaluation.evaluate import Choices
 from training.evaluation.metrics import mean_auc
 from training.evaluation.table import Floats, Table
@@ -45,6 +45,18 @@ def test_the_registry_has_every_baseline() -> None:
     """Singles, three heuristics, random, the predictors, and both oracles are there by name."""
     others = {"number of turns", "length", "number of tools", "random", "dataset oracle", "oracle"}
     assert ALL.keys() == {*ARMS, *others, *PREDICTING}
+
+
+def test_contenders_are_what_an_evaluation_does_not_know_by_itself() -> None:
+    """Single models, random choice and the oracle are left out; truncated input unless asked."""
+    known = {*ARMS, "random", "oracle"}
+    every, packed = (
+        [each.name for each in contenders(views(), CountingEmbedder(), truncated=truncated)]
+        for truncated in (True, False)
+    )
+    assert every == [name for name in ALL if name not in known]
+    assert set(every) - set(packed) == {"TF-IDF + LR, truncated input", "MLP, truncated input"}
+    assert packed == [name for name in every if name in packed]
 
 
 @pytest.mark.parametrize("name", PREDICTING)

@@ -53,20 +53,20 @@ class CountingModel(DistilBertModel):  # type: ignore[no-untyped-call]  # of its
 
     rows = 0
 
-    def forward(self, *args: object, **kwargs: torch.Tensor) -> object:
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> object:
         """Embed, and count."""
-        self.rows += len(kwargs["input_ids"])
+        self.rows += len(args[0])
         return super().forward(*args, **kwargs)
 
 
-def embedder() -> tuple[EncoderEmbedder, CountingModel]:
+def embedder(cache: Path | None = None) -> tuple[EncoderEmbedder, CountingModel]:
     """Return an embedder and its encoder."""
     torch.manual_seed(0)
     model = CountingModel(
         DistilBertConfig(vocab_size=50, dim=8, n_layers=1, n_heads=2, hidden_dim=8)
     )
     tokenizer = Tokenizer.from_str('{"model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}}')
-    return EncoderEmbedder(PretrainedEncoder("small", model, tokenizer)), model
+    return EncoderEmbedder(PretrainedEncoder("small", model, tokenizer), cache), model
 
 
 SHORT: Ids = (1, 5)
@@ -88,6 +88,13 @@ def test_a_text_is_embedded_once() -> None:
     first = embed([SHORT, LONG, SHORT])
     np.testing.assert_array_equal(embed([LONG, SHORT]), first[[1, 0]])
     assert model.rows == 2
+
+
+def test_states_are_kept_for_the_next_run(tmp_path: Path) -> None:
+    """What one embedder has computed another reads from the folder, to the same bits."""
+    (first, _), (second, model) = embedder(tmp_path), embedder(tmp_path)
+    np.testing.assert_array_equal(first([SHORT, LONG]), second([SHORT, LONG]))
+    assert model.rows == 0
 
 
 def test_every_arm_of_the_shipped_pool_has_a_profile() -> None:

@@ -81,21 +81,21 @@ def test_a_section_without_input_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_run_s_own_story_is_told(tmp_path: Path) -> None:
-    """Folds, label rates and the course of training come with the run that has them."""
+    """Course of training, label rates and folds come with the run that has them."""
     figures = main_figures(bare())
     report = Report(
         name="made-up",
         test=figures,
         provenance=PROVENANCE,
         folds=5,
-        teaching=777,
+        teaching=400,
         label_rates={"simple": {"small<1>": 0.6, "large": 0.9}},
         epochs=(Epoch(1, 0.6, 0.5, 0.7), Epoch(2, 0.5, 0.45, 0.75)),
         parity={"int8 graph: mean difference": 0.0123},
     )
     write_report(report, tmp_path)
     page = (tmp_path / "report.html").read_text()
-    for told in ("the other of 5 folds", "777", "Course of training", "0.0123"):
+    for told in ("other of 5 folds", "up to 400 queries", "Course of training", "0.0123"):
         assert told in page
 
 

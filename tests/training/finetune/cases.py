@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.packing import Packed
@@ -61,4 +65,15 @@ def rows(n: int, seed: int, heads: int = 2) -> Rows:
         body = rng.integers(10, 50, rng.integers(3, 12)).tolist()
         packed.append(Packed((1, 5 + int(word), *body, 2), (1.0, 9.0 * float(count)), ()))
         labels.append([word, count, *rng.integers(0, 2, heads - 2)])
-    return Rows(tuple(packed), np.array(labels, dtype=np.float32))
+    return rows_of(packed, np.array(labels, dtype=np.float32))
+
+
+def rows_of(packed: Sequence[Packed], labels: NDArray[np.float32]) -> Rows:
+    """Return rows of which none repeats another, and of which nobody knows what calls they ask."""
+    unknown = np.full(len(packed), np.nan, dtype=np.float32)
+    return Rows(tuple(packed), labels, calls=unknown, groups=np.arange(len(packed)))
+
+
+def with_labels(data: Rows, labels: NDArray[np.float32]) -> Rows:
+    """Return the rows with other labels."""
+    return replace(data, labels=labels)

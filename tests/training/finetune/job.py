@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 
-from tests.training.finetune.cases import config, encoder, rows
+from tests.training.finetune.cases import config, encoder, rows, with_labels
 from training.finetune.batches import Rows, collate
 from training.finetune.encoder_loop import build_branch, finetune_encoder
 
@@ -24,7 +24,7 @@ def with_unknown(data: Rows) -> Rows:
     labels = data.labels.copy()
     chance = np.linspace(0.4, 0.0, len(labels))[:, None]
     labels[rng.random(labels.shape) < chance] = np.nan
-    return Rows(data.packed, labels)
+    return with_labels(data, labels)
 
 
 def main() -> None:

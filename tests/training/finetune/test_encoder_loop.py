@@ -18,8 +18,7 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from router_service.core.errors import ConfigError
-from tests.training.finetune.cases import config, encoder, rows
-from training.finetune.batches import Rows
+from tests.training.finetune.cases import config, encoder, rows, with_labels
 from training.finetune.encoder_loop import finetune_encoder
 from training.finetune.epochs import macro_f1, mean_loss
 
@@ -107,7 +106,7 @@ def test_a_finished_run_is_read_and_another_one_is_not_mistaken_for_it(
     assert first.epochs == again.epochs
     weights = first.branch.state_dict()
     assert all(torch.equal(weights[n], t) for n, t in again.branch.state_dict().items())
-    flipped = Rows(train.packed, 1 - train.labels)
+    flipped = with_labels(train, 1 - train.labels)
     finetune_encoder(encoder(), settings, flipped, validation, workspace=tmp_path)
     finetune_encoder(encoder(1), settings, train, validation, workspace=tmp_path)
     other_rate = config(max_epochs=2, learning_rate=2e-3)
@@ -119,8 +118,8 @@ def test_a_finished_run_is_read_and_another_one_is_not_mistaken_for_it(
 def test_shares_of_runs_are_learned_as_shares() -> None:
     """An arm that is right in 30% of the runs everywhere is predicted to be right in 30%."""
     train, validation = rows(200, 1), rows(40, 2)
-    shares = Rows(train.packed, np.full_like(train.labels, 0.3))
-    held_out = Rows(validation.packed, np.full_like(validation.labels, 0.3))
+    shares = with_labels(train, np.full_like(train.labels, 0.3))
+    held_out = with_labels(validation, np.full_like(validation.labels, 0.3))
     tuned = finetune_encoder(encoder(), config(max_epochs=4), shares, held_out)
     entropy = -(0.3 * np.log(0.3) + 0.7 * np.log(0.7))
     assert tuned.best.loss == pytest.approx(entropy, abs=0.01)

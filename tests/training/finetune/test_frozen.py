@@ -85,7 +85,13 @@ def test_states_from_the_disk_train_the_same_head(tmp_path: Path) -> None:
 
 def test_the_router_predicts_with_its_frozen_encoder() -> None:
     """The whole network, from ids, learns from the words through what it was pretrained to say."""
-    settings = config("all", "mean", learning_rate=3e-2, max_epochs=30, patience_epochs=30)
+    settings = config(
+        *("all", "mean"),
+        shares={"encoder": 1, "forest": 1},
+        learning_rate=3e-2,
+        max_epochs=30,
+        patience_epochs=30,
+    )
     trained = train_router(encoder(), settings, rows(400, 1), rows(60, 2))
     test = rows(100, 3)
     hits = (predict(trained.model, test) >= 0.5) == (test.labels == 1)

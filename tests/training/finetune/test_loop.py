@@ -2,59 +2,182 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from tests.training.finetune.cases import config, encoder, rows
+from router_service.core.calibration import sigmoid
+from tests.training.finetune.cases import config, encoder, rows, with_labels
 from training.finetune.batches import Rows, collate, shuffled_batches
 from training.finetune.epochs import Epoch, best_epoch, macro_f1
-from training.finetune.loop import predict, train_router
+from training.finetune.loop import branch_logits, predict, train_router
+from training.finetune.model import RouterModel
 from training.finetune.objective import head_weights, linear_decay
 
+COUNTS = {"forest": 1, "networks": 1}
+ALL = {"forest": 2, "networks": 2, "lexical": 1, "encoder": 1}
 
-def test_it_learns_from_words_and_from_counts() -> None:
-    """One arm's label is in the words, the other's in the counts; both are learned."""
+
+def hits(model: RouterModel, test: Rows) -> NDArray[np.float64]:
+    """Return the share of right predictions for each arm, (arms,)."""
+    said = (predict(model, test) >= 0.5) == (test.labels == 1)
+    return np.asarray(said.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("shares", "words", "counts"),
+    [
+        ({"encoder": 1}, True, False),
+        ({"lexical": 1}, True, False),
+        (COUNTS, False, True),
+        (ALL, True, True),
+    ],
+)
+def test_branches_learn_what_they_read(
+    shares: dict[str, float], *, words: bool, counts: bool
+) -> None:
+    """The first arm's label is in the words, the other's in the counts; each is where it is."""
     train, validation, test = rows(400, 1), rows(60, 2), rows(100, 3)
-    trained = train_router(encoder(), config(), train, validation)
-    hits = (predict(trained.model, test) >= 0.5) == (test.labels == 1)
-    assert hits.mean(0).min() >= 0.95
+    epochs = 12 if "encoder" in shares else 1
+    trained = train_router(encoder(), config(shares=shares, max_epochs=epochs), train, validation)
+    by_words, by_counts = hits(trained.model, test)
+    assert by_words >= 0.95 if words else by_words < 0.75
+    assert by_counts >= 0.95 if counts else by_counts < 0.75
+
+
+def test_shares_sum_to_one_and_weigh_the_branches() -> None:
+    """Logits are the branches' mean by their shares; twice the shares are the same router."""
+    train, test = rows(64, 1), rows(20, 3)
+    settings = config(shares=ALL, max_epochs=1)
+    model = train_router(encoder(), settings, train, train).model
+    assert model.shares == pytest.approx(
+        {"forest": 1 / 3, "networks": 1 / 3, "lexical": 1 / 6, "encoder": 1 / 6}
+    )
+    branches = branch_logits(model, settings, test)
+    assert branches.keys() == ALL.keys()
+    mean = sum(model.shares[name] * logits for name, logits in branches.items())
+    assert predict(model, test) == pytest.approx(sigmoid(np.asarray(mean)), abs=1e-6)
+    twice = config(shares={name: 2 * share for name, share in ALL.items()}, max_epochs=1)
+    assert twice.training.branch_shares == settings.training.branch_shares
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_branch_without_a_share_is_not_built(name: str) -> None:
+    """Only what has a share predicts; the encoder alone is the default."""
+    shares = {name: 1.0}
+    settings, data = config(shares=shares, max_epochs=1), rows(48, 1)
+    model = train_router(encoder(), settings, data, data).model
+    built = {
+        "forest": model.counts.forest is not None,
+        "networks": model.counts.networks is not None,
+        "lexical": model.lexical is not None,
+    }
+    assert built == {other: other == name for other in built}
+    assert branch_logits(model, settings, data).keys() == {name}
+    assert config().training.branch_shares == {"encoder": 1.0}
 
 
 def test_a_seed_fixes_the_run() -> None:
-    """The same seed gives the same probabilities; another seed gives others."""
+    """The same seed gives the same logits in every branch; with another each that draws differs."""
     train, validation = rows(64, 1), rows(32, 2)
-    runs = [
-        predict(
-            train_router(
-                encoder(), config(max_epochs=2).model_copy(update={"seed": seed}), train, validation
-            ).model,
-            validation,
-        )
-        for seed in (7, 7, 8)
-    ]
-    assert np.array_equal(runs[0], runs[1])
-    assert not np.allclose(runs[0], runs[2])
+    # Trees over one count that is one of two are all alike.
+    noise = iter(np.random.default_rng(0).random((64, 2)).tolist())
+    train = replace(
+        train, packed=tuple(replace(r, features=tuple(next(noise))) for r in train.packed)
+    )
+    settings = config(shares=ALL, max_epochs=2)
+    runs = []
+    for seed in (7, 7, 8):
+        own = settings.model_copy(update={"seed": seed})
+        model = train_router(encoder(), own, train, validation).model
+        runs.append(branch_logits(model, own, validation))
+    first, again, other = runs
+    assert all(np.array_equal(first[name], again[name]) for name in ALL)
+    differs = {name for name in ALL if not np.allclose(first[name], other[name])}
+    assert differs == {"forest", "networks", "encoder"}  # regression has one optimum
 
 
 def test_unknown_labels_do_not_teach() -> None:
-    """With half of an arm's labels unknown, the other half still teach it, and nothing is NaN."""
+    """With half of an arm's labels unknown, the other half still teach it, in every branch."""
     train, validation, test = rows(400, 1), rows(60, 2), rows(100, 3)
-    hidden = Rows(train.packed, train.labels.copy())
+    hidden = with_labels(train, train.labels.copy())
     hidden.labels[:200, 1] = np.nan
     batch = collate(hidden.take(range(8)))
     assert batch.known[:, 1].sum() == 0
     assert not torch.isnan(batch.labels).any()
-    trained = train_router(encoder(), config(), hidden, validation)
-    hits = (predict(trained.model, test) >= 0.5) == (test.labels == 1)
-    assert hits.mean(0).min() >= 0.9
+    trained = train_router(encoder(), config(shares=ALL), hidden, validation)
+    assert hits(trained.model, test).min() >= 0.9
+
+
+@pytest.mark.parametrize("name", ["forest", "networks", "lexical"])
+def test_what_an_unknown_label_would_have_been_changes_nothing(name: str) -> None:
+    """Rows that no arm was asked teach as much as rows that are not there."""
+    train, test = rows(120, 1), rows(30, 3)
+    hidden = with_labels(train, train.labels.copy())
+    hidden.labels[60:] = np.nan
+    settings = config(shares={name: 1}, max_epochs=1, weight_decay=0.0)
+    with_them, without, as_wrong = (
+        branch_logits(train_router(encoder(), settings, data, data).model, settings, test)[name]
+        for data in (hidden, train.take(range(60)), with_labels(train, hidden.labels * 0))
+    )
+    column = {"lexical": 0}.get(name, 1)
+    right = test.labels[:, column] == 1
+    for said in (with_them, without):
+        assert ((said[:, column] > 0) == right).mean() >= 0.85
+    assert not np.allclose(with_them, as_wrong)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_shares_of_runs_are_learned_as_shares(name: str) -> None:
+    """An arm that is right in 30% of the runs everywhere is predicted to be right in 30%."""
+    train = rows(200, 1)
+    soft = with_labels(train, np.full_like(train.labels, 0.3))
+    trained = train_router(encoder(), config(shares={name: 1}, max_epochs=4), soft, soft)
+    said = predict(trained.model, soft)
+    assert said.mean() == pytest.approx(0.3, abs=0.03)
+    assert said.std() < 0.06
+
+
+def test_without_validation_the_last_epoch_is_kept() -> None:
+    """Where the last epoch is kept whatever it is, no row need be held back."""
+    train, none = rows(64, 1), rows(8, 2).take([])
+    trained = train_router(encoder(), config(select_on="last", max_epochs=3), train, none)
+    assert [epoch.number for epoch in trained.epochs] == [1, 2, 3]
+    assert trained.best is trained.epochs[-1]
+    assert all(np.isnan([epoch.loss, epoch.macro_f1]).all() for epoch in trained.epochs)
+    assert all(np.isfinite(epoch.train_loss) for epoch in trained.epochs)
+    assert np.isfinite(predict(trained.model, train)).all()
+
+
+def test_auxiliary_arms_teach_and_are_not_predicted() -> None:
+    """Behind the pool's arms there may be more heads; no branch answers for them."""
+    data = rows(64, 1, heads=5)
+    settings = config(shares=ALL, max_epochs=1, auxiliary_weight=0.5)
+    model = train_router(encoder(), settings, data, data).model
+    assert predict(model, data).shape == (64, 2)
+    assert {each.shape for each in branch_logits(model, settings, data).values()} == {(64, 2)}
+
+
+def test_demand_is_read_beside_the_counts() -> None:
+    """Where calls are known a forest tells them from the counts, and both branches read it."""
+    data = rows(64, 1)
+    asked = replace(data, calls=np.arange(64, dtype=np.float32) % 3)
+    settings = config(shares=COUNTS, max_epochs=1)
+    plain, told = (train_router(encoder(), settings, each, each).model for each in (data, asked))
+    assert plain.counts.demand is None
+    assert told.counts.demand is not None
+    assert [each.counts.networks.mean.shape[0] for each in (plain, told)] == [2, 5]  # type: ignore[union-attr]
+    assert np.isfinite(predict(told, asked)).all()
 
 
 def test_patience_ends_a_run_that_does_not_improve() -> None:
     """With labels that are noise, training stops after its patience and keeps the best epoch."""
     rng = np.random.default_rng(0)
     train, validation = rows(48, 1), rows(48, 2)
-    noise = Rows(train.packed, rng.integers(0, 2, train.labels.shape).astype(np.float32))
+    noise = with_labels(train, rng.integers(0, 2, train.labels.shape).astype(np.float32))
     trained = train_router(
         encoder(), config(max_epochs=60, patience_epochs=2, learning_rate=1e-2), noise, validation
     )
@@ -98,12 +221,3 @@ def test_macro_f1() -> None:
     labels = np.array([[1, 1], [1, 0], [0, np.nan]], dtype=np.float32)
     probabilities = np.array([[0.9, 0.9], [0.1, 0.9], [0.1, 0.9]])
     assert macro_f1(labels, probabilities) == pytest.approx((2 / 3 + 2 / 3) / 2)
-
-
-def test_the_share_of_the_encoder_is_what_fits_validation() -> None:
-    """Where the counts tell all and the words nothing, the encoder's share goes to 0."""
-    train, validation = rows(200, 1), rows(100, 2)
-    told = Rows(train.packed, train.labels[:, [1, 1]])
-    held_out = Rows(validation.packed, validation.labels[:, [1, 1]])
-    trained = train_router(encoder(), config(max_epochs=1, learning_rate=1e-6), told, held_out)
-    assert trained.model.encoder_share == 0

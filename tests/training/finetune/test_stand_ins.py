@@ -13,10 +13,9 @@ from router_service.core.classifier import Classifier
 from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packed, Packer, PackingSpec
-from tests.training.finetune.cases import config
+from tests.training.finetune.cases import config, rows_of
 from tests.training.finetune.stand_ins import CORPUS, STAND_INS, save
 from training.export.onnx_graph import export_onnx, quantize_int8
-from training.finetune.batches import Rows
 from training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
 from training.finetune.loop import predict, train_router
 
@@ -45,7 +44,7 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     before = {key: tensor.clone() for key, tensor in encoder.model.state_dict().items()}
     texts = ["weather in Paris? " * n for n in range(1, 13)]
     rng = np.random.default_rng(0)
-    rows = Rows(tuple(pack(encoder, texts)), rng.integers(0, 2, (12, 2)).astype(np.float32))
+    rows = rows_of(pack(encoder, texts), rng.integers(0, 2, (12, 2)).astype(np.float32))
     settings = config(max_epochs=1, batch_size=4)
     settings = settings.model_copy(update={"packing": packing_for(encoder, PackingSpec())})
     model = train_router(encoder, settings, rows, rows).model
@@ -53,7 +52,7 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
     assert any(not torch.equal(before[key], after[key]) for key in before)
     # Padding is hidden: rows of many lengths in a batch answer as each does alone, in the graph.
     wanted = predict(model, rows)
-    export_onnx(model, 2, 0, tmp_path / "full.onnx")
+    export_onnx(model, 0, tmp_path / "full.onnx")
     quantize_int8(tmp_path / "full.onnx", tmp_path / "int8.onnx")
     graphs = [Classifier(tmp_path / f"{which}.onnx", arms=2) for which in ("full", "int8")]
     full, int8 = (graph.predict(rows.packed) for graph in graphs)

@@ -1,0 +1,122 @@
+"""Trees in the graph: they say what scikit-learn's say, to the threshold and to the last arm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor
+
+from tests.training.finetune.cases import config, encoder, rows
+from training.export.onnx_graph import export_onnx
+from training.finetune.batches import Rows, collate
+from training.finetune.forest import FEATURE_SHARE, MIN_LEAF, TREES, Forest, fit_forest
+from training.finetune.loop import predict, train_router
+
+Floats = NDArray[np.float32]
+
+
+def counts(n: int, seed: int) -> Floats:
+    """Return counts as queries have them: whole numbers, shares, and one that is constant."""
+    rng = np.random.default_rng(seed)
+    return np.column_stack(
+        [rng.integers(0, 20, n), rng.random(n), rng.exponential(100.0, n), np.full(n, 3.0)]
+    ).astype(np.float32)
+
+
+def trees(features: Floats, targets: Floats, seed: int) -> ExtraTreesRegressor:
+    """Fit scikit-learn's own."""
+    # One output is a column of its own to the library, and said as one.
+    wanted = targets[:, 0] if targets.shape[1] == 1 else targets
+    return ExtraTreesRegressor(
+        TREES, min_samples_leaf=MIN_LEAF, max_features=FEATURE_SHARE, random_state=seed
+    ).fit(features, wanted)
+
+
+def targets_of(features: Floats, outputs: int) -> Floats:
+    """Return targets that follow from the counts."""
+    rng = np.random.default_rng(5)
+    told = np.log1p(features) @ rng.normal(size=(features.shape[1], outputs))
+    noisy = told + rng.normal(0, 0.3, told.shape)
+    return (noisy > np.median(noisy, axis=0)).astype(np.float32)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_it_says_what_scikit_learn_says(outputs: int) -> None:
+    """A fitted forest is the library's of the same seed, on seen and on unseen counts."""
+    features = counts(300, 1)
+    targets = targets_of(features, outputs)
+    forest = fit_forest(features, targets, seed=4)
+    library = trees(features, targets, seed=4)
+    for asked in (features, counts(200, 2), counts(50, 3) * 1e4):
+        wanted = library.predict(asked).reshape(-1, outputs)
+        np.testing.assert_allclose(forest(torch.from_numpy(asked)).numpy(), wanted, atol=1e-6)
+    assert np.ptp(forest(torch.from_numpy(features)).numpy()) > 0.3
+
+
+def test_counts_at_a_threshold_go_where_scikit_learn_sends_them() -> None:
+    """On each threshold, and on the nearest single-precision numbers about it, both agree.
+
+    Every tree is asked alone, so that no other hides a wrong turn.
+    """
+    features = counts(200, 1)
+    library = trees(features, targets_of(features, 2), seed=1)
+    parting = [each for each in library.estimators_ if each.tree_.max_depth > 0]
+    for estimator in parting[:20]:
+        tree = estimator.tree_
+        inner = tree.children_left >= 0
+        near = tree.threshold[inner].astype(np.float32)
+        up, down = np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf))
+        asked = np.repeat(features[: inner.sum()], 3, axis=0)
+        places = np.repeat(tree.feature[inner], 3)
+        asked[np.arange(len(asked)), places] = np.column_stack([near, up, down]).ravel()
+        wanted = estimator.predict(asked)
+        np.testing.assert_allclose(
+            Forest([tree])(torch.from_numpy(asked)).numpy(), wanted, atol=1e-6
+        )
+
+
+def test_a_threshold_that_single_precision_cannot_hold_parts_as_it_did() -> None:
+    """Between 1 and the next number, a threshold must not round up to that number."""
+    low = np.float32(1.0)
+    high = np.nextafter(low, np.float32(2.0))
+    features = np.repeat([[low], [high]], 10, axis=0)
+    targets = np.repeat([[0.0], [1.0]], 10, axis=0).astype(np.float32)
+    for seed in range(5):
+        said = fit_forest(features, targets, seed)(torch.from_numpy(features)).numpy()
+        wanted = trees(features, targets, seed).predict(features)[:, None]
+        np.testing.assert_allclose(said, wanted, atol=1e-6)
+
+
+def test_a_tree_of_one_leaf_is_a_constant() -> None:
+    """Too few rows to part: the mean, whatever is asked."""
+    forest = fit_forest(counts(6, 1), np.full((6, 2), 0.25, dtype=np.float32), seed=0)
+    assert forest.depth == 0
+    assert forest(torch.from_numpy(counts(3, 2))).tolist() == [[0.25, 0.25]] * 3
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_graph_walks_the_trees_too(tmp_path: Path, *, known: bool) -> None:
+    """Exported, a router of trees answers as torch, for one row and for several, demand or not."""
+    data = rows(80, 1)
+    calls = np.arange(80, dtype=np.float32) % 3
+    data = Rows(data.packed, data.labels, calls if known else data.calls, data.groups)
+    settings = config(shares={"forest": 1}, max_epochs=1)
+    model = train_router(encoder(), settings, data, data).model
+    export_onnx(model, 2, tmp_path / "trees.onnx")
+    session = ort.InferenceSession(tmp_path / "trees.onnx")
+    wanted = predict(model, data)
+    for few in (1, 3):
+        batch = collate(data.take(range(few)))
+        feed = {
+            "input_ids": batch.input_ids.numpy(),
+            "attention_mask": batch.attention_mask.numpy(),
+            "features": batch.features.numpy(),
+        }
+        (said,) = session.run(None, feed)
+        np.testing.assert_allclose(said, wanted[:few], atol=1e-6)
+    assert wanted.std(0).max() > 0.1
