@@ -18,29 +18,34 @@ SEVERAL = 2
 FOLDS = 4
 
 
-def fit_demand(rows: Rows, seed: int) -> Forest | None:
-    """Fit counts -> probabilities of no call, one, several; None where no demand is known."""
-    known = np.flatnonzero(~np.isnan(rows.calls))
-    if not len(known):
-        return None
-    return fit_forest(feature_tensor(rows).numpy()[known], _classes(rows.calls[known]), seed)
-
-
 def demand_unseen(rows: Rows, seed: int) -> NDArray[np.float32] | None:
-    """Return what forests that have not seen a row say of it, (n, 3); None where none is known.
+    """Return what forests that have not seen a row say of it, (n, 3).
 
     The branches that read them must learn how far they are to be trusted. Near-duplicates, which
-    share a group, are left out together.
+    share a group, are left out together. None where fewer than two groups have a known demand.
     """
-    if np.isnan(rows.calls).all():
+    known = np.flatnonzero(~np.isnan(rows.calls))
+    groups = rows.groups[known]
+    folds = min(FOLDS, len(np.unique(groups)))
+    if folds < 2:
         return None
     features = feature_tensor(rows)
     said = np.empty((len(rows.packed), SEVERAL + 1), dtype=np.float32)
-    for seen, left in GroupKFold(FOLDS).split(rows.groups, groups=rows.groups):
-        forest = fit_demand(rows.take(seen), seed)
-        assert forest is not None  # noqa: S101 - some of the others' demand is known
-        said[left] = forest(features[left]).numpy()
+    parts = [(known[a], known[b]) for a, b in GroupKFold(folds).split(known, groups=groups)]
+    parts.append((known, np.flatnonzero(np.isnan(rows.calls))))
+    for seen, left in parts:
+        if len(left):
+            said[left] = _forest(rows.take(seen), seed)(features[left]).numpy()
     return said
+
+
+def fit_demand(rows: Rows, seed: int) -> Forest:
+    """Fit counts -> probabilities of no call, one, several, on the rows whose demand is known."""
+    return _forest(rows.take(np.flatnonzero(~np.isnan(rows.calls))), seed)
+
+
+def _forest(known: Rows, seed: int) -> Forest:
+    return fit_forest(feature_tensor(known).numpy(), _classes(known.calls), seed)
 
 
 def _classes(calls: NDArray[np.float32]) -> NDArray[np.float32]:

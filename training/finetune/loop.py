@@ -13,7 +13,7 @@ from torch import Tensor
 from training.config import RunConfig
 from training.finetune.batches import Rows, batches_in_order, feature_tensor
 from training.finetune.demand import demand_unseen, fit_demand
-from training.finetune.encoder_loop import encoder_logits, finetune_encoder
+from training.finetune.encoder_loop import build_branch, encoder_logits, finetune_encoder
 from training.finetune.encoders import PretrainedEncoder
 from training.finetune.epochs import Epoch
 from training.finetune.forest import Forest, fit_forest
@@ -27,11 +27,10 @@ EVALUATION_BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The model of the best epoch, and the course of the encoder's fine-tuning."""
+    """The model, and the course of the encoder's fine-tuning; no epochs where it has no share."""
 
     model: RouterModel
     epochs: tuple[Epoch, ...]
-    best: Epoch
 
 
 def train_router(
@@ -47,17 +46,21 @@ def train_router(
     The branches share no weight and have a loss each, so that none leans on another. `workspace`
     is where the encoder's checkpoints and frozen states are kept and looked for.
     """
-    tuned = finetune_encoder(encoder, config, train, validation, workspace=workspace)
+    if "encoder" in config.training.branch_shares:
+        tuned = finetune_encoder(encoder, config, train, validation, workspace=workspace)
+        branch, epochs = tuned.branch, tuned.epochs
+    else:
+        branch, epochs = build_branch(encoder, config, train.labels), ()
     # Anew: a run that went on from a checkpoint has drawn other numbers up to here.
     torch.manual_seed(config.seed)
     model = RouterModel(
-        encoder=tuned.branch,
+        encoder=branch,
         lexical=build_lexical(config, train),
         counts=build_counts(config, train),
         shares=config.training.branch_shares,
         arms=len(config.arms),
     )
-    return Trained(model.eval(), tuned.epochs, tuned.best)
+    return Trained(model.eval(), epochs)
 
 
 def build_lexical(config: RunConfig, train: Rows) -> LexicalBranch | None:
@@ -78,7 +81,7 @@ def build_counts(config: RunConfig, train: Rows) -> CountsBranches:
     if unseen is not None:
         features = torch.cat([features, torch.from_numpy(unseen)], dim=1)
     return CountsBranches(
-        demand=fit_demand(train, config.seed),
+        demand=None if unseen is None else fit_demand(train, config.seed),
         forest=_forest(config, features, train.labels) if "forest" in shares else None,
         networks=_networks(config, features, train.labels) if "networks" in shares else None,
     )
