@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -13,9 +12,10 @@ from training.baselines.base import Baseline, held_out
 from training.baselines.embedder import EncoderEmbedder
 from training.baselines.heuristics import Heuristic
 from training.baselines.registry import contenders
+from training.baselines.simple import DatasetOracle
 from training.baselines.views import Views
 from training.evaluation.calibrating import CalibrationStudy, calibrated_unseen, choose_calibration
-from training.evaluation.evaluate import Entrant, Floats, Outcomes, route
+from training.evaluation.evaluate import Entrant, Floats, Kind, Outcomes, route
 from training.evaluation.experiment import Experiment, Run
 from training.evaluation.metrics import mean_auc
 from training.finetune.encoders import load_encoder
@@ -157,5 +157,7 @@ def _baselines(material: Material) -> Iterator[Entrant]:
         yield Entrant(_kind(baseline), baseline.name, said.choices[rule][order], probabilities)
 
 
-def _kind(baseline: Baseline) -> Literal["heuristic", "baseline"]:
+def _kind(baseline: Baseline) -> Kind:
+    if isinstance(baseline, DatasetOracle):
+        return "oracle"
     return "heuristic" if isinstance(baseline, Heuristic) else "baseline"
