@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import ceil
 
@@ -78,7 +79,7 @@ def sweep_svg(evaluation: Evaluation) -> str:
         axes.axhline(best.accuracy.value, color=INK, linestyle=":", linewidth=1, label=best.name)
         _money_axis(axes)
         axes.set_ylabel("accuracy")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axes.margins(y=0.1)
         axes.legend(loc="lower right")
         figure.draw_without_rendering()
@@ -285,7 +286,7 @@ def stability_svg(stability: Stability) -> str:
 
 
 def parts_svg(rows: Sequence[Ablation]) -> str:
-    """Draw accuracy over cost for each way of writing the input."""
+    """Draw accuracy over cost with other input, and without branches or with one alone."""
     with style():
         figure = new_figure(3.0)
         axes = figure.subplots()
@@ -299,7 +300,7 @@ def parts_svg(rows: Sequence[Ablation]) -> str:
                 color=colour,
             )
         axes.set(xlabel=USD_PER_1K, ylabel="accuracy")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axes.grid(visible=True)
         axes.margins(0.2)
         figure.draw_without_rendering()
@@ -315,7 +316,9 @@ def curves_svg(epochs: Sequence[Epoch]) -> str:
         axes = figure.subplots()
         numbers = [epoch.number for epoch in epochs]
         axes.plot(numbers, [e.train_loss for e in epochs], label="training", color="#7c8798")
-        axes.plot(numbers, [e.loss for e in epochs], label="validation", color=COLOURS["router"])
+        if not all(math.isnan(e.loss) for e in epochs):
+            losses = [e.loss for e in epochs]
+            axes.plot(numbers, losses, label="validation", color=COLOURS["router"])
         axes.set(xlabel="epoch", ylabel="cross-entropy")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(visible=True)

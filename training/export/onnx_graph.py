@@ -96,12 +96,10 @@ def _is_small(node: onnx.NodeProto) -> bool:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporter's notes on its own progress out of a run's output."""
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        root.setLevel(level)
+        logging.disable(logging.NOTSET)
