@@ -64,8 +64,10 @@ def feature_sets(dataset: Dataset, counts: Floats, arms: int) -> Iterator[tuple[
     demand = np.minimum(np.nan_to_num(dataset.calls[: len(counts)]), SEVERAL).astype(int)
     yield "hindsight: counts, calls asked for", np.hstack([counts, np.eye(SEVERAL + 1)[demand]])
     yield "hindsight: counts, category", np.hstack([counts, np.eye(kinds.max() + 1)[kinds]])
-    others = np.nan_to_num(dataset.labels.correct[: len(counts), arms:], nan=0.5)
-    yield "hindsight: counts, other models' success", np.hstack([counts, others])
+    others = dataset.labels.correct[: len(counts), arms:]
+    asked = ~np.isnan(others).any(axis=0)
+    if asked.any():
+        yield "hindsight: counts, other models' success", np.hstack([counts, others[:, asked]])
 
 
 def of_pool(name: str, data: Path, cache: Path | None) -> Iterator[dict[str, object]]:
