@@ -88,6 +88,18 @@ def of_pool(name: str, data: Path, cache: Path | None) -> Iterator[dict[str, obj
         yield {"pool": name, "features": "all counts", "queries": queries, **auc.model_dump()}
 
 
+def demand_told(name: str, data: Path, cache: Path | None) -> float:
+    """Return the share of held-out queries of which trees tell whether no call, one or several."""
+    config = load_config(Path(f"configs/{name}.yaml"))
+    dataset = load_dataset(config, data, cache)
+    requests = (parse_conversation(e.request) for e in dataset.table(config).examples)
+    counts = np.array([extract(request, list(FEATURES)) for request in requests])
+    demand = np.minimum(dataset.calls[: len(counts)], SEVERAL).astype(int)
+    folds = dataset.folds(5, config.seed, validated=False)
+    said = predicted(counts, np.eye(SEVERAL + 1)[demand], folds, 1.0)
+    return float((said.argmax(1) == demand).mean())
+
+
 def by_category(name: str, data: Path, cache: Path | None) -> dict[str, object]:
     """Return the least share of the best arm's cost at which an arm a category matches it.
 
@@ -142,11 +154,19 @@ def main() -> None:
             f"{row['pool']!s:<16}{row['features']!s:<44}{queries!s:>6} queries"
             f"  AUC {row['value']:.3f} ± {row['stderr']:.3f}{extra}"
         )
+    told = {name: demand_told(name, arguments.data, arguments.cache) for name in POOLS}
+    for name, told_share in told.items():
+        print(f"{name:<16}no call, one or several: told by all counts for {told_share:.1%}")
     for bound in bounds:
         share = bound["cost_share_by_category"]
         print(f"{bound['pool']!s:<16}an arm a category, in hindsight: the best at {share:.1%}")
     if arguments.out:
-        found = {"rows": rows, "bounds": bounds, **stamp("scikit-learn", "numpy")}
+        found = {
+            "rows": rows,
+            "bounds": bounds,
+            "demand_told": told,
+            **stamp("scikit-learn", "numpy"),
+        }
         arguments.out.write_text(json.dumps(found, indent=2) + "\n")
 
 
