@@ -25,7 +25,7 @@ def fit_forest(features: Floats, targets: Floats, seed: int) -> Forest:
     trees = ExtraTreesRegressor(
         TREES, min_samples_leaf=MIN_LEAF, max_features=FEATURE_SHARE, random_state=seed, n_jobs=-1
     )
-    trees.fit(features, targets)
+    trees.fit(features, targets if targets.shape[1] > 1 else targets[:, 0])
     return Forest([estimator.tree_ for estimator in trees.estimators_])
 
 
