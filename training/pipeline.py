@@ -10,6 +10,7 @@ import logging
 import shutil
 from collections import defaultdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -96,11 +97,12 @@ def export(
     config = material.config
     encoder.tokenizer.save(str(directory / TOKENIZER))
     features = len(config.packing.features)
-    graph = export_int8(trained.model, features, material.workspace / GRAPH)
-    shutil.copyfile(graph, directory / GRAPH)
-    write_canaries(directory, config, contest.study.calibration)
     rows = material.rows.take(material.dataset.own[:PARITY_ROWS])
-    full = Classifier(full_precision(graph), arms=len(config.arms)).predict(rows.packed)
+    with TemporaryDirectory() as folder:  # the FP32 graph is no part of the artifact
+        graph = export_int8(trained.model, features, Path(folder) / GRAPH)
+        full = Classifier(full_precision(graph), arms=len(config.arms)).predict(rows.packed)
+        shutil.copyfile(graph, directory / GRAPH)
+    write_canaries(directory, config, contest.study.calibration)
     difference = float(np.abs(predict(trained.model, rows) - full).max())
     return {f"FP32 graph: largest difference, {len(rows.packed)} queries": difference}
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,8 +146,10 @@ def _ask(material: Material, split: Split, *, exported: bool) -> _Said | None:
     branches = branch_logits(model, config, test, workspace)
     if not exported:
         return _Said(branches, None)
-    graph = export_int8(model, len(config.packing.features), workspace / "fold.int8.onnx")
-    return _Said(branches, Classifier(graph, arms=len(config.arms)).predict(test.packed))
+    with TemporaryDirectory() as folder:
+        graph = export_int8(model, len(config.packing.features), Path(folder) / "fold.int8.onnx")
+        said = Classifier(graph, arms=len(config.arms)).predict(test.packed)
+    return _Said(branches, said)
 
 
 def expected_costs_usd(material: Material, rows: Sequence[int]) -> list[float]:

@@ -41,7 +41,7 @@ class Forest(nn.Module):
 
     def __init__(self, trees: Sequence[Tree]) -> None:
         super().__init__()
-        # One table of nodes, (nodes,), tree after tree; 32 bits, for it is a third of the graph.
+        # One table of nodes, (nodes,), tree after tree; 32 bits keep the graph small.
         starts = np.cumsum([0, *(tree.node_count for tree in trees[:-1])])
         self.depth = max(tree.max_depth for tree in trees)
         left, right = (

@@ -23,7 +23,7 @@ MAX_STEPS = 3_000
 BATCH_ROWS = 32
 LEARNING_RATE = 2e-3
 """They start from nothing and are small: 60 epochs take seconds, and in cross-validation on the
-reference pool they are no better after 100; with rows that only teach, 3,000 steps suffice."""
+reference pool they are no better after 100. Rows that only teach must not multiply the time."""
 
 
 class NetworksBranch(nn.Module):

@@ -17,7 +17,7 @@ from training import pipeline
 from training.cluster import connecting, reason
 from training.config import RunConfig, dump_config
 from training.finetune.acceleration import processes
-from training.provenance import source_sha256
+from training.provenance import sources_sha256
 from training.sweep.summary import Measured, Summary, summarize
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def run_sweep(
         problem = "start it as one process; several serve a single `run`"
         raise ConfigError("sweep", "", problem)
     jobs = list(_jobs(config, data.resolve(), out.resolve(), seeds, encoders))
-    digest = source_sha256(config.source, data)
+    digest = sources_sha256((config.source, *config.also), data)
     left = [job for job in jobs if job.manifest(digest) is None]
     log.info("%d runs, of which %d have ended", len(jobs), len(jobs) - len(left))
     problems = _each(left) if ray_address is None else _on_ray(left, ray_address)

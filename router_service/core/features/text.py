@@ -42,7 +42,7 @@ _UNITS = (
 _CLAUSE = re.compile(r"[.?!;\n,]|\band\b|\bthen\b")
 MIN_CLAUSE_CHARS = 12
 MAX_CLAUSES = 24
-"""More say no more: of the recorded queries one in a hundred has as many."""
+"""A bound on the time that long texts take: 3 of 1,000 recorded queries have as many."""
 
 
 class Query:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,14 @@ def sweep(config: Path, data: Path, out: Path, *options: str) -> subprocess.Comp
 
 
 def test_a_sweep_goes_on_where_it_was_left(config: Path, benchmark: Path, tmp_path: Path) -> None:
-    """Runs that ended are not run again, here or through Ray; all of them are in the summary."""
+    """Runs that ended are not run again, here or through Ray; all of them are in the summary.
+
+    A run is of all its sources, so of a further recording too.
+    """
+    shutil.copytree(benchmark / "bench", benchmark / "again")
+    values = yaml.safe_load(config.read_text())
+    values["also"] = [{"format": "bfcl", "path": "again"}]
+    config.write_text(yaml.safe_dump(values))
     first = sweep(config, benchmark, tmp_path / "out", "--seeds", "1")
     assert first.returncode == 0, first.stderr
     assert "1 runs, of which 0 have ended" in first.stderr
