@@ -2,37 +2,90 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 
 import anyio
 import orjson
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from router_service.api.errors import CLIENT_LEFT, error_body, foreign_error_body, status_of
-from router_service.api.planning import Plan
+from router_service.api.body import read_body
+from router_service.api.endpoints import Endpoint
+from router_service.api.engine import Engine
+from router_service.api.errors import (
+    CLIENT_LEFT,
+    error_body,
+    error_response,
+    foreign_error_body,
+    status_of,
+)
+from router_service.api.gateway import Gateway
+from router_service.api.planning import POLICY_HEADER, Plan
 from router_service.api.recorder import Call, Ending, Outcome, Recorder
-from router_service.core.errors import UpstreamError
-from router_service.upstream.client import Answer, UpstreamClient
+from router_service.core.errors import SwitchcraftError, UpstreamError
+from router_service.upstream.client import Answer, Message, UpstreamClient
 from router_service.upstream.relay import StreamReader, is_openai_error, read_usage
+
+MAX_REQUEST_ID = 200
+"""Longest id of a client's that is logged and given back, in characters."""
 
 RawHeaders = list[tuple[bytes, bytes]]
 
 
-class RelayedAnswer(Response):
-    """Sends a planned request to its upstream, and the answer to the client.
+class RoutedAnswer(Response):
+    """Reads a request, plans it, asks its upstream, and passes on the answer.
 
     A client that leaves cancels the call to the upstream at once. Nothing is sent before the
     answer's first bytes are there, so that until then a failure has its own status.
     """
 
+    def __init__(self, gateway: Gateway, endpoint: Endpoint, request: Request) -> None:
+        """Prepare an answer; all happens when it is awaited."""
+        super().__init__()
+        self._gateway = gateway
+        self._endpoint = endpoint
+        self._request = request
+        self._call = _call(request)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, with one engine from the start to the end."""
+        async with self._gateway.engine.lease() as engine:
+            answer = await self._planned(engine)
+            await answer(scope, receive, send)
+
+    async def _planned(self, engine: Engine) -> Response:
+        gateway, call = self._gateway, self._call
+        try:
+            plan = await self._plan(engine)
+        except ClientDisconnect:
+            gateway.recorder.left(call, CLIENT_LEFT)
+            return Response(status_code=CLIENT_LEFT)
+        except SwitchcraftError as exc:
+            gateway.recorder.refused(call, status_of(exc))
+            return error_response(exc, {"x-request-id": call.request_id})
+        except Exception:
+            gateway.recorder.refused(call, 500)
+            raise
+        return _Exchange(
+            engine.upstream, gateway.recorder, request=self._request, plan=plan, call=call
+        )
+
+    async def _plan(self, engine: Engine) -> Plan:
+        body = await read_body(self._request, self._gateway.server.max_body_bytes)
+        policy = self._request.headers.get(POLICY_HEADER)
+        return await self._gateway.plan(engine, self._endpoint, body, policy)
+
+
+class _Exchange(Response):
+    """Sends a planned request to its upstream, and the answer to the client."""
+
     def __init__(
         self, upstream: UpstreamClient, recorder: Recorder, *, request: Request, plan: Plan,
         call: Call,
     ) -> None:  # fmt: skip
-        """Prepare an answer; it asks the upstream when it is awaited."""
         super().__init__()
         self._upstream = upstream
         self._recorder = recorder
@@ -64,8 +117,15 @@ class RelayedAnswer(Response):
 
     async def _exchange(self, send: Send) -> None:
         plan = self._plan
+        deployment = plan.model.deployments[0]
+        message = Message(
+            plan.model.name,
+            plan.endpoint.path,
+            plan.body.with_model(deployment.upstream_model),
+            self._client_headers,
+        )
         try:
-            async with self._upstream.chat(plan.model, plan.body, self._client_headers) as answer:
+            async with self._upstream.send(deployment, message) as answer:
                 if answer.is_stream:
                     await self._stream(answer, send)
                 else:
@@ -145,6 +205,12 @@ class RelayedAnswer(Response):
         named = [(name.encode(), _header_value(value)) for name, value in headers.items()]
         # The client's own bytes: servers read headers as latin-1.
         return [(b"x-request-id", self._call.request_id.encode("latin-1")), *named]
+
+
+def _call(request: Request) -> Call:
+    decision_id = f"dec_{secrets.token_hex(12)}"
+    theirs = request.headers.get("x-request-id", "")[:MAX_REQUEST_ID]
+    return Call(decision_id, theirs or decision_id, time.perf_counter())
 
 
 async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -38,4 +38,4 @@ async def readyz(request: Request) -> Readiness:
     """Say that requests are served: an app has its artifact before it listens."""
     gateway = gateway_of(request)
     store: Literal["ok", "away"] = "ok" if gateway.store.is_reachable else "away"
-    return Readiness(artifact=gateway.artifact_name, store=store)
+    return Readiness(artifact=gateway.engine.manifest.name, store=store)

@@ -1,24 +1,21 @@
-"""A request body -> which model gets it, why, and the very bytes that it gets."""
+"""A request body -> which models may answer it, in which order, and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
+from router_service.api.endpoints import Endpoint
 from router_service.api.pool import Pool
 from router_service.core.artifact import Artifact
 from router_service.core.errors import ModelNotFoundError
-from router_service.core.messages import (
-    ChatRequest,
-    Conversation,
-    decode_object,
-    parse_chat_request,
-)
+from router_service.core.messages import Conversation, decode_object
 from router_service.core.selection import Policy, Reason
 from router_service.router import Decision
 from router_service.settings import Model
-from router_service.upstream.splice import splice_model
+from router_service.upstream.splice import BodyTemplate
 
 POLICY_HEADER = "x-switchcraft-policy"
 
@@ -48,12 +45,19 @@ class DecidingRouter(Protocol):
 class Plan:
     """What will be asked of whom; `decision` and `policy` are None without the router."""
 
-    model: Model
+    endpoint: Endpoint
+    candidates: tuple[Model, ...]
+    """Who is asked: the chosen model, and after it those that answer where it fails."""
     reason: Reason | GatewayReason
     stream: bool
-    body: bytes
+    body: BodyTemplate
     policy: Policy | None = None
     decision: Decision | None = None
+
+    @property
+    def model(self) -> Model:
+        """The chosen model."""
+        return self.candidates[0]
 
 
 class Planner:
@@ -77,38 +81,28 @@ class Planner:
         routed = (f"{self._model_name}:{name}" for name in self.policy_names)
         return (self._model_name, *routed, *self._pool.models)
 
-    def plan(self, body: bytes, policy: str | None = None) -> Plan:
+    def plan(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Plan:
         """Decide for a request body; `policy` is that of the header, and goes before the name's.
 
         Raises InvalidRequestError, and of its kinds ModelNotFoundError and PolicyError.
         """
-        request = parse_chat_request(decode_object(body))
+        request = endpoint.parse(decode_object(body))
+        plan = partial(Plan, endpoint, stream=request.stream, body=BodyTemplate.of(body))
         pinned = self._pool.models.get(request.model)
         if pinned is not None:
-            return self._plan(pinned, GatewayReason.PINNED, request, body)
+            return plan(self._pool.with_fallbacks(pinned), GatewayReason.PINNED)
         name, _, suffix = request.model.partition(":")
         if name != self._model_name:
             raise ModelNotFoundError(request.model[:200], self.names)
         chosen = self._policy(suffix or None, policy)
         if not request.has_tools:
-            return self._plan(self._pool.chat_model, GatewayReason.CHAT, request, body)
+            return plan(self._pool.with_fallbacks(self._pool.chat_model), GatewayReason.CHAT)
         decision = self._router.decide(request.conversation, chosen)
-        model = self._pool.by_arm[decision.arm]
-        return Plan(
-            model=model,
-            reason=decision.reason,
-            stream=request.stream,
-            body=splice_model(body, model.upstream_model),
-            policy=chosen,
-            decision=decision,
-        )
+        candidates = (self._pool.by_arm[decision.arm],)
+        return plan(candidates, decision.reason, policy=chosen, decision=decision)
 
     def _policy(self, suffix: str | None, header: str | None) -> Policy:
         text, param = (header, POLICY_HEADER) if header is not None else (suffix, "model")
         if text in {None, "default"}:
             return self._default_policy
         return self._router.policy(text, param=param)
-
-    def _plan(self, model: Model, reason: GatewayReason, request: ChatRequest, body: bytes) -> Plan:
-        spliced = splice_model(body, model.upstream_model)
-        return Plan(model=model, reason=reason, stream=request.stream, body=spliced)

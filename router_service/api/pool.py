@@ -13,11 +13,10 @@ from router_service.settings import Model, Settings
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Models by name and by arm; `prices` are by model, without those that are unknown."""
+    """Models by name and by arm; the price of each is in it, and None where it is unknown."""
 
     models: Mapping[str, Model]
     by_arm: Mapping[str, Model]
-    prices: Mapping[str, Price]
     chat_model: Model
 
     @classmethod
@@ -26,14 +25,15 @@ class Pool:
 
         An arm without a model is not chosen: a pool may have fewer models than the artifact knows.
         """
-        models = {model.name: model for model in settings.models}
+        unpriced = {model.name: model for model in settings.models}
+        models = _priced(unpriced, _assign_arms(settings, manifest, unpriced), manifest)
         by_arm = _assign_arms(settings, manifest, models)
-        return cls(
-            models=models,
-            by_arm=by_arm,
-            prices=_prices(models, by_arm, manifest),
-            chat_model=_chat_model(settings, manifest, models, by_arm),
-        )
+        chat_model = _chat_model(settings, manifest, models, by_arm)
+        return cls(models=models, by_arm=by_arm, chat_model=chat_model)
+
+    def with_fallbacks(self, model: Model) -> tuple[Model, ...]:
+        """Return a model that a request named, and those that answer where it fails."""
+        return (model, *(self.models[name] for name in model.fallbacks))
 
 
 def arm_prices(settings: Settings) -> dict[str, Price]:
@@ -64,13 +64,17 @@ def _assign_arms(
     return by_arm
 
 
-def _prices(
+def _priced(
     models: Mapping[str, Model], by_arm: Mapping[str, Model], manifest: Manifest
-) -> dict[str, Price]:
+) -> dict[str, Model]:
+    """Return the models with a price each: the file's, or that of the arm that it plays."""
     profiled: dict[str, Price] = {}
     for arm, model in by_arm.items():
         profiled.setdefault(model.name, manifest.profile[arm].price)
-    return profiled | {name: m.price for name, m in models.items() if m.price is not None}
+    prices = profiled | {name: m.price for name, m in models.items() if m.price is not None}
+    return {
+        name: model.model_copy(update={"price": prices.get(name)}) for name, model in models.items()
+    }
 
 
 def _chat_model(

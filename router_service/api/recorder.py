@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from router_service.api.planning import Plan
-from router_service.core.cost import Price
 from router_service.core.selection import Policy
 from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
@@ -57,11 +55,10 @@ class Call:
 class Recorder:
     """Accounts for every chat request, once, when it has ended."""
 
-    def __init__(self, metrics: Metrics, store: GuardedStore, prices: Mapping[str, Price]) -> None:
-        """Record to these; `prices` are by model, and unknown where missing."""
+    def __init__(self, metrics: Metrics, store: GuardedStore) -> None:
+        """Record to these."""
         self._metrics = metrics
         self._store = store
-        self._prices = prices
 
     def refused(self, call: Call, status: int) -> None:
         """Account for a request that was refused before a model was chosen."""
@@ -84,7 +81,7 @@ class Recorder:
 
     def cost_usd(self, plan: Plan, usage: Usage | None, upstream_s: float) -> float | None:
         """Return what an answer cost at its price, or None where that is unknown."""
-        price = self._prices.get(plan.model.name)
+        price = plan.model.price
         if price is None or (usage is None and price.counts_tokens):
             return None
         tokens = (0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens)

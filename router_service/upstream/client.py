@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
 from router_service import __version__
 from router_service.core.errors import UpstreamError
-from router_service.settings import Model, ServerSettings
+from router_service.settings import Deployment, Timeouts
 
 FORWARDED = frozenset(
     "x-request-id traceparent tracestate openai-beta idempotency-key x-sandbox".split()
@@ -28,6 +29,18 @@ _PASSED_BACK = frozenset("content-type retry-after retry-after-ms x-request-id x
 _PASSED_BACK_PREFIX = "x-ratelimit-"
 
 Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What an upstream is sent: the path below its base URL, and the client's part of it."""
+
+    model: str
+    """The pool's name of the model, for errors."""
+    path: str
+    body: bytes
+    client_headers: Mapping[str, str]
+    method: str = "POST"
 
 
 class Answer:
@@ -83,7 +96,11 @@ class UpstreamClient:
     """Sends chat requests to the pool's upstreams; holds their connections until `aclose`."""
 
     def __init__(
-        self, models: Iterable[Model], server: ServerSettings, forwarded: Sequence[str] = ()
+        self,
+        deployments: Iterable[Deployment],
+        *,
+        max_connections: int,
+        forwarded: Sequence[str] = (),
     ) -> None:
         """Make a client for each upstream; `forwarded` names further request headers to pass."""
         self._forwarded = FORWARDED | frozenset(forwarded)
@@ -93,12 +110,11 @@ class UpstreamClient:
         self._clients = {
             origin: httpx.AsyncClient(
                 verify=tls,
-                timeout=_timeout(server),
-                limits=_limits(server),
+                limits=_limits(max_connections),
                 # An upstream's cookie of one client's answer must not go with another's request.
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             )
-            for origin in {_origin(model) for model in models}
+            for origin in {deployment.origin for deployment in deployments}
         }
 
     async def aclose(self) -> None:
@@ -107,33 +123,36 @@ class UpstreamClient:
             await client.aclose()
 
     @asynccontextmanager
-    async def chat(
-        self, model: Model, body: bytes, client_headers: Mapping[str, str]
-    ) -> AsyncIterator[Answer]:
-        """Send a body as it is and yield the answer once its headers are there.
+    async def send(self, deployment: Deployment, message: Message) -> AsyncIterator[Answer]:
+        """Send a message as it is and yield the answer once its headers are there.
 
         Leaving the block closes the connection where the body was not read to its end. Raises
         UpstreamError where there is no answer, or one that is neither good nor an error.
         """
-        client = self._clients[_origin(model)]
-        headers = self._headers(model, client_headers)
-        request = client.build_request("POST", model.url, content=body, headers=headers)
+        client = self._clients[deployment.origin]
+        request = client.build_request(
+            message.method,
+            deployment.url(message.path),
+            content=message.body,
+            headers=self._headers(deployment, message),
+            timeout=_timeout(deployment.timeouts),
+        )
         try:
             response = await client.send(request, stream=True)
         except httpx.HTTPError as exc:
-            raise translate(exc, model.name) from exc
+            raise translate(exc, message.model) from exc
         try:
             if response.status_code // 100 not in {2, 4, 5}:
-                raise UpstreamError(model.name, f"answered with status {response.status_code}")
-            yield Answer(model.name, response)
+                raise UpstreamError(message.model, f"answered with status {response.status_code}")
+            yield Answer(message.model, response)
         finally:
             await response.aclose()
 
-    def _headers(self, model: Model, client_headers: Mapping[str, str]) -> Headers:
+    def _headers(self, deployment: Deployment, message: Message) -> Headers:
         # As bytes: httpx would refuse a client's letter that is not ASCII.
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in client_headers.items()
+            for name, value in message.client_headers.items()
             if name in self._forwarded
         ]
         headers += [
@@ -142,10 +161,10 @@ class UpstreamClient:
             (b"accept-encoding", b"identity"),
             (b"user-agent", b"switchcraft/" + __version__.encode()),
         ]
-        if model.api_key is not None:
-            key = model.api_key.get_secret_value().strip()
-            value = f"Bearer {key}" if model.key_header == "authorization" else key
-            headers.append((model.key_header.encode(), value.encode()))
+        if deployment.api_key is not None:
+            key = deployment.api_key.get_secret_value().strip()
+            value = f"Bearer {key}" if deployment.key_header == "authorization" else key
+            headers.append((deployment.key_header.encode(), value.encode()))
         return headers
 
 
@@ -180,24 +199,19 @@ def _is_passed_back(name: str) -> bool:
     return name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX)
 
 
-def _origin(model: Model) -> str:
-    url = httpx.URL(model.url)
-    return f"{url.scheme}://{url.netloc.decode()}"
-
-
-def _timeout(server: ServerSettings) -> httpx.Timeout:
+def _timeout(timeouts: Timeouts) -> httpx.Timeout:
     return httpx.Timeout(
-        connect=server.connect_timeout_s,
-        read=server.read_timeout_s,
-        write=server.write_timeout_s,
-        pool=server.pool_timeout_s,
+        connect=timeouts.connect_s,
+        read=timeouts.first_byte_s,
+        write=timeouts.write_s,
+        pool=timeouts.pool_s,
     )
 
 
-def _limits(server: ServerSettings) -> httpx.Limits:
+def _limits(max_connections: int) -> httpx.Limits:
     return httpx.Limits(
-        max_connections=server.max_connections_per_upstream,
-        max_keepalive_connections=server.max_connections_per_upstream,
+        max_connections=max_connections,
+        max_keepalive_connections=max_connections,
         # Providers' load balancers close idle connections after 60 s or more.
         keepalive_expiry=30.0,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import orjson
 
@@ -19,19 +20,29 @@ _SCALAR = re.compile(_STRING + rb"|[^\s,}\]{\[]++", re.DOTALL)
 _BRACKETS_OUTSIDE_STRINGS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
 
 
-def splice_model(body: bytes, model: str) -> bytes:
-    """Return a body, which must be one valid JSON object, with `model` as its top-level model.
+@dataclass(frozen=True, slots=True)
+class BodyTemplate:
+    """A request body that waits for its model's name: `parts` are what stands between the names."""
 
-    Every top-level `model` is exchanged where there are several, for parsers differ in which of
-    them counts.
-    """
-    name = orjson.dumps(model)
-    parts: list[bytes] = []
-    end = 0
-    for start, stop in _model_values(body):
-        parts += (body[end:start], name)
-        end = stop
-    return b"".join((*parts, body[end:]))
+    parts: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, body: bytes) -> BodyTemplate:
+        """Read a body, which must be one valid JSON object.
+
+        Every top-level `model` is exchanged where there are several, for parsers differ in which
+        of them counts.
+        """
+        parts: list[bytes] = []
+        end = 0
+        for start, stop in _model_values(body):
+            parts.append(body[end:start])
+            end = stop
+        return cls((*parts, body[end:]))
+
+    def with_model(self, model: str) -> bytes:
+        """Return the body with `model` as its top-level model."""
+        return orjson.dumps(model).join(self.parts)
 
 
 def _model_values(body: bytes) -> Iterator[tuple[int, int]]:

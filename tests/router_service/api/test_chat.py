@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from router_service.api.app import create_app
-from router_service.settings import RouterSettings, Settings
+from router_service.settings import RouterSettings, Settings, Timeouts, UpstreamSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, scripted, served
@@ -218,9 +218,9 @@ def test_unreachable_upstream_is_502() -> None:
 
 def test_silent_upstream_is_504(sandbox: Sandbox) -> None:
     """An upstream that says nothing in time is 504, streamed or not."""
-    base = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
-    server = base.server.model_copy(update={"read_timeout_s": 0.2})
-    settings = base.model_copy(update={"server": server})
+    upstreams = UpstreamSettings(timeouts=Timeouts(first_byte_s=0.2))
+    arms = list(FakeRouter().probabilities)
+    settings = Settings.sandbox(sandbox.base_url, arms, upstreams=upstreams)
     with served(create_app(settings, FakeRouter())) as url:
         for stream in (False, True):
             response = httpx.post(

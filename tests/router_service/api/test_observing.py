@@ -17,7 +17,7 @@ from router_service.api.pool import Pool, arm_prices
 from router_service.api.server import with_upstream
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
-from router_service.settings import Model, RouterSettings, ServerSettings, Settings
+from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from router_service.telemetry.logs import FIELDS
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, manifest
@@ -217,7 +217,11 @@ def test_redis_away_is_degraded_not_down(sandbox: Sandbox, answers: str) -> None
 def settings_with(models: dict[str, Price | None], **router: object) -> Settings:
     """Return settings with these models, and a router section."""
     made = tuple(
-        Model(name=name, upstream_model=name, url="http://h/v1", price=price)
+        Model(
+            name=name,
+            deployments=(Deployment(upstream_model=name, base_url="http://h/v1"),),
+            price=price,
+        )
         for name, price in models.items()
     )
     return Settings(models=made, router=RouterSettings.model_validate(router), source="config.yaml")
@@ -236,7 +240,8 @@ def test_arms_are_mapped_to_models() -> None:
         "large": "b",
     }
     profiled = Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
-    assert pool.prices == {"small": profiled, "b": price}
+    prices = {name: model.price for name, model in pool.models.items()}
+    assert prices == {"small": profiled, "b": price, "extra": None}
     assert arm_prices(settings) == {"b": price, "medium": price, "large": price}
     assert pool.chat_model.name == "b"  # cheapest at the file's price
 
@@ -289,7 +294,7 @@ def test_without_models_a_sandbox_plays_them(caplog: pytest.LogCaptureFixture) -
     """Settings without models get a sandbox for every arm, and the log says so."""
     with with_upstream(Settings(), ("a", "b")) as settings:
         assert [model.name for model in settings.models] == ["a", "b"]
-        health = settings.models[0].url.replace("/v1/chat/completions", "/healthz")
+        health = settings.models[0].deployments[0].origin + "/healthz"
         assert httpx.get(health).headers["x-sandbox"] == "true"
     assert "no upstream is configured" in caplog.text
     with with_upstream(settings, ("a", "b")) as same:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.api.endpoints import CHAT
 from router_service.api.planning import GatewayReason, Plan
 from router_service.api.recorder import Recorder
 from router_service.core.cost import Price
-from router_service.settings import Model
+from router_service.settings import Deployment, Model
 from router_service.store.guarded import GuardedStore
 from router_service.store.memory import MemoryStore
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.relay import Usage
+from router_service.upstream.splice import BodyTemplate
 
 PRICES = {
     "tokens": Price(input_usd_per_mtok=1, output_usd_per_mtok=2),
@@ -36,9 +38,10 @@ USAGE = Usage(prompt_tokens=100, completion_tokens=10)
 def test_a_cost_is_known_or_none(name: str, usage: Usage | None, cost_usd: float | None) -> None:
     """Two seconds at 3.60 USD an hour need no tokens; what a price asks for must be there."""
     store = MemoryStore(ttl_s=1, max_records=1, clock=lambda: 0.0)
-    recorder = Recorder(Metrics(), GuardedStore(store, lambda _: None), PRICES)
-    model = Model(name=name, upstream_model=name, url="http://h/v1")
-    plan = Plan(model, GatewayReason.PINNED, stream=False, body=b"")
+    recorder = Recorder(Metrics(), GuardedStore(store, lambda _: None))
+    deployment = Deployment(upstream_model=name, base_url="http://h/v1")
+    model = Model(name=name, deployments=(deployment,), price=PRICES.get(name))
+    plan = Plan(CHAT, (model,), GatewayReason.PINNED, stream=False, body=BodyTemplate(()))
     assert recorder.cost_usd(plan, usage, upstream_s=2) == (
         None if cost_usd is None else pytest.approx(cost_usd)
     )

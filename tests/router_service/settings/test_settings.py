@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
-from router_service.settings import Model, Settings, read_settings
+from router_service.settings import Deployment, Model, Settings, load_settings, read_settings
 
 LITELLM = """
 model_list:
@@ -46,7 +46,7 @@ def load(tmp_path: Path) -> Load:
     def load_text(text: str, environ: Mapping[str, str] = ENVIRON) -> Settings:
         path = tmp_path / "config.yaml"
         path.write_text(text)
-        return Settings.load(path, environ)
+        return load_settings(path, environ)
 
     return load_text
 
@@ -56,35 +56,47 @@ def one(params: str, extra: str = "") -> str:
     return f"model_list: [{{model_name: m, litellm_params: {params}}}]\n{extra}"
 
 
-def key_of(model: Model) -> str | None:
-    """Return a model's key."""
-    return model.api_key.get_secret_value() if model.api_key else None
+def only(model: Model) -> Deployment:
+    """Return a model's one deployment."""
+    (deployment,) = model.deployments
+    return deployment
+
+
+def key_of(deployment: Deployment) -> str | None:
+    """Return a deployment's key."""
+    return deployment.api_key.get_secret_value() if deployment.api_key else None
 
 
 def test_litellm_file_works_as_it_is(load: Load) -> None:
     """Names, addresses, keys and prices are read in LiteLLM's form; what has no effect is named."""
     settings = load(LITELLM)
     gpt, claude, local = settings.models
-    assert (gpt.upstream_model, gpt.url) == (
+    first, second = gpt.deployments
+    assert (first.upstream_model, first.base_url, key_of(first)) == (
         "gpt-4o-2024-08-06",
-        "https://api.openai.com/v1/chat/completions",
+        "https://api.openai.com/v1",
+        "key-1",
+    )
+    assert (second.upstream_model, second.base_url) == (
+        "second-deployment",
+        "https://x.example/openai/v1",
     )
     assert gpt.price == Price(input_usd_per_mtok=2.5, output_usd_per_mtok=10)
-    assert key_of(gpt) == "key-1"
-    assert claude.url == "https://api.anthropic.com/v1/chat/completions"
-    assert claude.price == Price(input_usd_per_mtok=0.25, output_usd_per_mtok=1.25)
-    assert key_of(claude) == "key-2"
-    assert (local.upstream_model, local.url) == (
-        "org/model",
-        "http://127.0.0.1:8000/v1/chat/completions",
+    assert (only(claude).base_url, key_of(only(claude))) == (
+        "https://api.anthropic.com/v1",
+        "key-2",
     )
-    assert (local.price, local.api_key) == (None, None)
+    assert claude.price == Price(input_usd_per_mtok=0.25, output_usd_per_mtok=1.25)
+    assert (only(local).upstream_model, only(local).base_url) == (
+        "org/model",
+        "http://127.0.0.1:8000/v1",
+    )
+    assert (local.price, only(local).api_key) == (None, None)
     assert settings.without_effect == (
         "litellm_settings",
         "router_settings",
         "general_settings",
         "model_list.0.litellm_params.rpm",
-        "model_list.1",
         "model_list.4",
     )
 
@@ -119,13 +131,22 @@ def test_keys_are_never_shown(load: Load) -> None:
 def test_addresses(load: Load, params: str, url: str, header: str) -> None:
     """Azure's addresses are its own; any other `api_base` is OpenAI-compatible."""
     (model,) = load(one(params), {"BASE": "http://local/v1"}).models
-    assert (model.url, model.key_header) == (url, header)
+    assert (only(model).url("/chat/completions"), only(model).key_header) == (url, header)
 
 
 def test_a_providers_key_goes_to_that_provider_alone(load: Load) -> None:
     """A key that only the environment names is not sent to an address that the file names."""
     (model,) = load(one("{model: openai/x, api_base: http://h/v1}"), {"OPENAI_API_KEY": "k"}).models
-    assert model.api_key is None
+    assert only(model).api_key is None
+
+
+def test_accounts_are_deployments(load: Load) -> None:
+    """Two keys at one address are told apart, and neither is in what tells them apart."""
+    entry = "{{model_name: m, litellm_params: {{model: x, api_base: 'http://h', api_key: {}}}}}"
+    (model,) = load(f"model_list: [{entry.format('one')}, {entry.format('two')}]").models
+    first, second = (deployment.id for deployment in model.deployments)
+    assert first != second
+    assert not {"one", "two"} & {first.partition("@")[2], second.partition("@")[2]}
 
 
 def test_half_a_price_is_unknown(load: Load) -> None:
@@ -213,9 +234,9 @@ def test_bad_environment_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sandbox_plays_every_arm() -> None:
     """Without a file each arm is a model of its own name on the sandbox, at an unknown price."""
     settings = Settings.sandbox("http://h/v1", ["a", "b"])
-    assert [(m.name, m.upstream_model, m.url) for m in settings.models] == [
-        ("a", "a", "http://h/v1/chat/completions"),
-        ("b", "b", "http://h/v1/chat/completions"),
+    assert [(m.name, only(m).upstream_model, only(m).base_url) for m in settings.models] == [
+        ("a", "a", "http://h/v1"),
+        ("b", "b", "http://h/v1"),
     ]
 
 

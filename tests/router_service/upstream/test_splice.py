@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.upstream.splice import splice_model
+from router_service.upstream.splice import BodyTemplate
 
 SPACE = st.text(alphabet=" \t\r\n", max_size=2)
 KEYS = st.sampled_from(
@@ -59,7 +59,7 @@ def test_only_the_top_level_model_changes(
     """Whatever an object holds, its top-level models change, and no other byte does."""
     body = write(members, None)
     json.loads(body)  # the test's own grammar
-    assert splice_model(body, "new") == write(members, "new")
+    assert BodyTemplate.of(body).with_model("new") == write(members, "new")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_only_the_top_level_model_changes(
 )
 def test_examples(body: bytes, spliced: bytes) -> None:
     """Escapes, nesting, odd spacing and values of other types."""
-    assert splice_model(body, 'b"c') == spliced
+    assert BodyTemplate.of(body).with_model('b"c') == spliced
 
 
 @pytest.mark.parametrize("filling", [b"{},", b'"",', b"[],", b'"a\\"b",', b"1,"])
@@ -81,5 +81,5 @@ def test_large_bodies_are_quick(filling: bytes) -> None:
     """A megabyte of the least favourable tokens takes a fraction of a second."""
     body = b'{"a":[' + filling * (1_000_000 // len(filling)) + b'0],"model":"x"}'
     started_s = time.perf_counter()
-    assert splice_model(body, "y").endswith(b'"model":"y"}')
+    assert BodyTemplate.of(body).with_model("y").endswith(b'"model":"y"}')
     assert time.perf_counter() - started_s < 1.0

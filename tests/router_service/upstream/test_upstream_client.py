@@ -10,8 +10,8 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.core.errors import UpstreamError
-from router_service.settings import Model, ServerSettings
-from router_service.upstream.client import PROBLEMS, Answer, UpstreamClient, translate
+from router_service.settings import Deployment, Timeouts
+from router_service.upstream.client import PROBLEMS, Answer, Message, UpstreamClient, translate
 from router_service.upstream.relay import StreamReader, Usage, is_openai_error, read_usage
 from tests.serving import Sandbox, scripted
 
@@ -20,27 +20,27 @@ EVENTS = b'data: {"choices":[]}\n\ndata: {"usage":{"prompt_tokens":3,"completion
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 
 
-def model_at(base_url: str, key: str | None = None) -> Model:
-    """Return a model that is served there."""
+def served_at(base_url: str, key: str | None = None) -> Deployment:
+    """Return a deployment that is served there."""
     secret = SecretStr(key) if key else None
-    url = f"{base_url}/chat/completions"
-    return Model(name="m", upstream_model="m", url=url, api_key=secret)
+    return Deployment(upstream_model="m", base_url=base_url, api_key=secret)
+
+
+def message(headers: Mapping[str, str] | None = None) -> Message:
+    """Return a chat request of a client that sent these headers."""
+    return Message("m", "/chat/completions", BODY, headers or {})
 
 
 def ask(
-    model: Model,
-    headers: Mapping[str, str] | None = None,
-    server: ServerSettings | None = None,
-    *,
-    times: int = 1,
+    deployment: Deployment, headers: Mapping[str, str] | None = None, *, times: int = 1
 ) -> tuple[int, bytes]:
     """Return the status and the whole body of the last answer of one client."""
 
     async def exchange() -> tuple[int, bytes]:
-        client = UpstreamClient([model], server or ServerSettings())
+        client = UpstreamClient([deployment], max_connections=5)
         answer = (0, b"")
         for _ in range(times):
-            async with client.chat(model, BODY, headers or {}) as response:
+            async with client.send(deployment, message(headers)) as response:
                 answer = (response.status, await response.read())
         await client.aclose()
         return answer
@@ -52,9 +52,9 @@ def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError
     """Return the chunks of a stream, its usage, and the error that it ended with."""
 
     async def exchange() -> tuple[list[bytes], Usage | None, UpstreamError | None]:
-        model = model_at(base_url)
-        client = UpstreamClient([model], ServerSettings())
-        async with client.chat(model, BODY, {}) as answer:
+        deployment = served_at(base_url)
+        client = UpstreamClient([deployment], max_connections=5)
+        async with client.send(deployment, message()) as answer:
             assert answer.is_stream
             reader, parts, error = StreamReader(answer), [], None
             try:
@@ -97,7 +97,7 @@ def test_body_and_headers(sandbox: Sandbox) -> None:
         "traceparent": "00-trace",
         "x-request-id": "r\xe9q",
     }
-    status, _ = ask(model_at(sandbox.base_url, "upstream-key\n"), headers)
+    status, _ = ask(served_at(sandbox.base_url, "upstream-key\n"), headers)
     assert status == 200
     assert sandbox.last_body() == BODY
     sent = sandbox.last_headers()
@@ -109,14 +109,14 @@ def test_body_and_headers(sandbox: Sandbox) -> None:
 
 def test_without_a_key_there_is_no_authorization(sandbox: Sandbox) -> None:
     """A model without a key sends none, and least of all the client's."""
-    ask(model_at(sandbox.base_url), {"authorization": "Bearer client"})
+    ask(served_at(sandbox.base_url), {"authorization": "Bearer client"})
     assert "authorization" not in sandbox.last_headers()
 
 
 def test_azure_has_a_header_of_its_own(sandbox: Sandbox) -> None:
     """Where the key goes in `api-key`, it goes nowhere else."""
-    model = model_at(sandbox.base_url, "k").model_copy(update={"key_header": "api-key"})
-    ask(model, {"api-key": "client"})
+    deployment = served_at(sandbox.base_url, "k").model_copy(update={"key_header": "api-key"})
+    ask(deployment, {"api-key": "client"})
     sent = sandbox.last_headers()
     assert (sent["api-key"], sent.get("authorization")) == ("k", None)
 
@@ -134,10 +134,10 @@ def test_no_cookies_are_kept() -> None:
 
     async def exchange() -> None:
         server = await asyncio.start_server(play, "127.0.0.1", 0)
-        model = model_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        client = UpstreamClient([model], ServerSettings())
+        deployment = served_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        client = UpstreamClient([deployment], max_connections=5)
         for _ in range(2):
-            async with client.chat(model, BODY, {}) as answer:
+            async with client.send(deployment, message()) as answer:
                 assert await answer.read() == b"{}"
         await client.aclose()
         server.close()
@@ -150,14 +150,13 @@ def test_no_cookies_are_kept() -> None:
 def test_unreachable_and_silent_upstreams(sandbox: Sandbox) -> None:
     """Nobody there, and nobody who answers in time, are errors that name the model alone."""
     with pytest.raises(UpstreamError, match="'m' could not be reached") as unreachable:
-        ask(model_at("http://127.0.0.1:9/v1", "secret-key"))
+        ask(served_at("http://127.0.0.1:9/v1", "secret-key"))
     assert not unreachable.value.timed_out
     assert "127.0.0.1" not in str(unreachable.value)
     with pytest.raises(UpstreamError, match="did not answer in time") as silent:
         ask(
-            model_at(sandbox.base_url),
+            served_at(sandbox.base_url).model_copy(update={"timeouts": Timeouts(first_byte_s=0.1)}),
             {"x-sandbox": "hang"},
-            ServerSettings(read_timeout_s=0.1),
         )
     assert silent.value.timed_out
 
@@ -165,19 +164,19 @@ def test_unreachable_and_silent_upstreams(sandbox: Sandbox) -> None:
 def test_a_broken_body_is_an_error(sandbox: Sandbox) -> None:
     """A whole answer that breaks off is no answer."""
     with pytest.raises(UpstreamError, match="broke the connection"):
-        ask(model_at(sandbox.base_url), {"x-sandbox": "cut_after=0"})
+        ask(served_at(sandbox.base_url), {"x-sandbox": "cut_after=0"})
 
 
 def test_redirects_are_not_followed() -> None:
     """An upstream cannot send a request, and the key in it, to another address."""
     head = b"HTTP/1.1 307 Go\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
     with scripted(head) as url, pytest.raises(UpstreamError, match="status 307"):
-        ask(model_at(url, "k"))
+        ask(served_at(url, "k"))
 
 
 def test_connections_are_reused(sandbox: Sandbox) -> None:
     """One after another, requests to an upstream succeed over one client."""
-    assert ask(model_at(sandbox.base_url), times=3)[0] == 200
+    assert ask(served_at(sandbox.base_url), times=3)[0] == 200
 
 
 def test_events_are_passed_on_whole() -> None:

@@ -1,0 +1,66 @@
+"""One configuration and one artifact, ready to serve; replaced whole where either changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from router_service.api.planning import DecidingRouter, Planner
+from router_service.api.pool import Pool
+from router_service.core.errors import ConfigError, PolicyError
+from router_service.core.selection import Policy
+from router_service.settings import Settings
+from router_service.upstream.client import UpstreamClient
+
+
+class Engine:
+    """What a request is answered with, from its arrival to its end.
+
+    A retired engine serves the requests that it began, and lets go of its connections with the
+    last of them: a client that is closed under a request would break its answer.
+    """
+
+    def __init__(self, settings: Settings, router: DecidingRouter) -> None:
+        """Put the parts together; raises ConfigError where settings and artifact differ."""
+        self.settings = settings
+        self.manifest = router.artifact.manifest
+        self.pool = Pool.build(settings, self.manifest)
+        self.planner = Planner(
+            router,
+            self.pool,
+            model_name=settings.router.model_name,
+            default_policy=_default_policy(settings, router),
+        )
+        self.upstream = UpstreamClient(
+            (d for model in self.pool.models.values() for d in model.deployments),
+            max_connections=settings.upstreams.max_connections,
+            forwarded=settings.router.forward_headers,
+        )
+        self._leases = 0
+        self._is_retired = False
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[Engine]:
+        """Keep the connections open for as long as the block runs."""
+        self._leases += 1
+        try:
+            yield self
+        finally:
+            self._leases -= 1
+            await self._close_if_unused()
+
+    async def retire(self) -> None:
+        """Close with the last lease, or now where there is none."""
+        self._is_retired = True
+        await self._close_if_unused()
+
+    async def _close_if_unused(self) -> None:
+        if self._is_retired and self._leases == 0:
+            await self.upstream.aclose()
+
+
+def _default_policy(settings: Settings, router: DecidingRouter) -> Policy:
+    try:
+        return router.policy(settings.router.default_policy)
+    except PolicyError as exc:
+        raise ConfigError(settings.source, "router.default_policy", exc.problem) from exc

@@ -1,0 +1,30 @@
+"""What an operator configures: one YAML file, read once into one frozen value."""
+
+from router_service.settings.reading import load_settings, read_settings
+from router_service.settings.values import (
+    NEVER_FORWARDED,
+    BreakerSettings,
+    Deployment,
+    Model,
+    RetrySettings,
+    RouterSettings,
+    ServerSettings,
+    Settings,
+    Timeouts,
+    UpstreamSettings,
+)
+
+__all__ = [
+    "NEVER_FORWARDED",
+    "BreakerSettings",
+    "Deployment",
+    "Model",
+    "RetrySettings",
+    "RouterSettings",
+    "ServerSettings",
+    "Settings",
+    "Timeouts",
+    "UpstreamSettings",
+    "load_settings",
+    "read_settings",
+]

@@ -1,0 +1,221 @@
+"""What an operator configures, as frozen values that are read once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+
+from router_service.core.artifact import SHIPPED
+from router_service.core.cost import Price
+
+NEVER_FORWARDED = frozenset(
+    "authorization api-key x-api-key cookie proxy-authorization openai-organization openai-project "
+    "host connection keep-alive te trailer transfer-encoding upgrade content-length content-type "
+    "content-encoding accept-encoding expect user-agent".split()
+)
+"""Request headers that are the client's credentials, or that belong to one connection."""
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Name = Annotated[str, Field(min_length=1)]
+HeaderName = Annotated[str, BeforeValidator(lambda value: str(value).lower())]
+
+
+class Frozen(BaseModel):
+    """A section of the configuration; inputs stay out of its error messages: they hold keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Timeouts(Frozen):
+    """How long a deployment may take."""
+
+    connect_s: Seconds = 5.0
+    """To reach it, TLS included."""
+    first_byte_s: Seconds = 300.0
+    """From the request to the first byte of the answer: what is not streamed comes after all of
+    the thinking."""
+    idle_s: Seconds = 120.0
+    """Longest silence between two parts of an answer."""
+    total_s: Seconds = 900.0
+    """From the request to the end of the answer."""
+    write_s: Seconds = 30.0
+    """Longest stall while a request is sent."""
+    pool_s: Seconds = 5.0
+    """Longest wait for a connection where all of the deployment's are in use."""
+
+
+class Deployment(Frozen):
+    """One place that serves a model: an account with a provider, or a server of one's own."""
+
+    upstream_model: Name
+    """What the upstream calls the model."""
+    base_url: str = Field(repr=False)
+    """What comes before `/chat/completions`, without a slash at its end."""
+    query: str = ""
+    """What comes behind `?` in every address; Azure has its API version there."""
+    api_key: SecretStr | None = None
+    key_header: Literal["authorization", "api-key"] = "authorization"
+    """Which header carries the key: Azure has one of its own."""
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Its share of the model's requests, beside the weights of the others."""
+    timeouts: Timeouts = Timeouts()
+
+    def url(self, path: str) -> str:
+        """Return the full address of an endpoint, such as `/chat/completions`."""
+        return f"{self.base_url}{path}" + (f"?{self.query}" if self.query else "")
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port: what connections are pooled by."""
+        parts = urlsplit(self.base_url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @cached_property
+    def id(self) -> str:
+        """What metrics, logs and shared state know it by: the same in every replica.
+
+        The key takes part, for two accounts are two deployments; 32 bits of a hash tell nothing
+        of it.
+        """
+        key = self.api_key.get_secret_value() if self.api_key else ""
+        facts = "\0".join((self.base_url, self.query, self.upstream_model, key))
+        return f"{self.upstream_model}@{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+
+
+class Model(Frozen):
+    """A model of the pool: the name that clients and arms use, and where it is served."""
+
+    name: Name
+    """`model_name` of the file."""
+    deployments: Annotated[tuple[Deployment, ...], Field(min_length=1)]
+    price: Price | None = None
+    """List price where the file has one; None is unknown, and never free."""
+    fallbacks: tuple[str, ...] = ()
+    """Models that answer in its place, in this order, where a request named it and it failed."""
+
+
+class RetrySettings(Frozen):
+    """How often a request may be tried again."""
+
+    max_retries: Annotated[int, Field(ge=0)] = 2
+    """Further tries of one model, on its other deployments first; the next model has its own."""
+    budget_share: Share = 0.2
+    """Tries beyond the first, over all requests: more would multiply an outage's load."""
+    budget_floor_per_s: Annotated[float, Field(ge=0)] = 2.0
+    """Tries beyond the first that a gateway with few requests has nevertheless."""
+    backoff_s: Seconds = 0.2
+    """Longest wait before the first retry on the same deployment; it doubles with each, and is
+    drawn at random between 0 and this (AWS Architecture Blog, "Exponential Backoff And Jitter")."""
+    max_backoff_s: Seconds = 5.0
+    """Longest wait; an upstream that asks for more by `Retry-After` is left for another."""
+
+
+class BreakerSettings(Frozen):
+    """When a deployment is left alone for a while."""
+
+    allowed_fails: Annotated[int, Field(ge=0)] = 3
+    """Failures within the window that open its breaker with the next one."""
+    window_s: Seconds = 60.0
+    cooldown_s: Seconds = 5.0
+    """How long it stays open; one request then tries, and doubles it where it fails."""
+    max_cooldown_s: Seconds = 60.0
+
+
+class UpstreamSettings(Frozen):
+    """The file's `upstreams` section: what holds for every deployment that says nothing else."""
+
+    timeouts: Timeouts = Timeouts()
+    retries: RetrySettings = RetrySettings()
+    breaker: BreakerSettings = BreakerSettings()
+    max_connections: Count = 500
+    """To one provider or server; one that hangs takes none of the others'."""
+
+
+class RouterSettings(Frozen):
+    """The file's `router` section: what decides, and for which models."""
+
+    artifact: Path = SHIPPED
+    """Directory of the artifact; relative paths are the working directory's."""
+    arms: Mapping[str, str] = Field(default_factory=dict)
+    """Model by arm of the artifact; one that is not here goes to the model of its own name, and
+    is never chosen where there is none."""
+    default_policy: str | None = None
+    """Policy of plain requests, by name or rule; the artifact's where it is not given."""
+    chat_model: str | None = None
+    """Model for requests without tools, of which the router knows nothing. By default the model
+    of the arm with the lowest profiled cost: agents send their tools along with every turn, and
+    what comes without any is side work such as a title or a summary."""
+    model_name: Name = "switchcraft"
+    """The name that asks for routing; a policy is appended as in `switchcraft:economy`."""
+    forward_headers: tuple[HeaderName, ...] = ()
+    """Request headers that upstreams get in addition to the standard ones."""
+
+    @field_validator("forward_headers")
+    @classmethod
+    def _harmless(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name in NEVER_FORWARDED:
+                raise ValueError(f"the header {name!r} is never forwarded; leave it out")
+        return names
+
+
+class ServerSettings(Frozen):
+    """The file's `server` section: the gateway's own process."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    max_body_bytes: Count = 10 * 1024 * 1024
+    """Larger request bodies are refused with status 413."""
+    decision_threads: Count = min(4, os.cpu_count() or 1)
+    """Decisions made at the same time; the model's runtime releases the interpreter's lock."""
+    shutdown_timeout_s: Count = 30
+    """How long answers in flight may go on after the process was asked to stop."""
+    redis_url: SecretStr | None = None
+    """Where replicas share state; without it each keeps its own in memory."""
+    decision_ttl_s: Count = 24 * 3600
+    """How long `GET /v1/decisions/{id}` knows a decision."""
+    max_decisions: Count = 10_000
+    """Decisions kept in memory, about 2 KB each; the oldest go first. Redis has no such limit."""
+
+
+class Settings(Frozen):
+    """All of the configuration; one that names no models is completed by `Settings.sandbox`."""
+
+    models: tuple[Model, ...] = ()
+    router: RouterSettings = RouterSettings()
+    server: ServerSettings = ServerSettings()
+    upstreams: UpstreamSettings = UpstreamSettings()
+    source: str = "the default configuration"
+    """Where it was read from, for error messages."""
+    without_effect: tuple[str, ...] = ()
+    """Dotted paths in the file that are accepted, but do nothing here."""
+
+    @classmethod
+    def sandbox(
+        cls,
+        base_url: str,
+        arms: Sequence[str],
+        *,
+        server: ServerSettings | None = None,
+        upstreams: UpstreamSettings | None = None,
+    ) -> Settings:
+        """Return settings under which each arm is a model of that name on one sandbox."""
+        upstreams = upstreams or UpstreamSettings()
+        url, timeouts = base_url.rstrip("/"), upstreams.timeouts
+        served = (Deployment(upstream_model=a, base_url=url, timeouts=timeouts) for a in arms)
+        return cls(
+            models=tuple(Model(name=d.upstream_model, deployments=(d,)) for d in served),
+            server=server or ServerSettings(),
+            upstreams=upstreams,
+            source="the sandbox",
+        )
