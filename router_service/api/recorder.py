@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from router_service.api.planning import Plan
 from router_service.core.selection import Policy
+from router_service.core.usage import NOTHING_USED, Usage
 from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics
-from router_service.upstream.relay import Usage
 
 
 class Ending(StrEnum):
@@ -84,8 +84,7 @@ class Recorder:
         price = plan.model.price
         if price is None or (usage is None and price.counts_tokens):
             return None
-        tokens = (0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
-        return price.cost_usd(*tokens, upstream_s)
+        return price.cost_of(usage or NOTHING_USED, upstream_s)
 
     def _count(self, plan: Plan, outcome: Outcome) -> None:
         metrics, model = self._metrics, plan.model.name

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import orjson
 
 from router_service.core.errors import UpstreamError
-from router_service.core.messages import Json
+from router_service.core.usage import Usage, usage_of
 from router_service.upstream.client import Answer
 
 MAX_HELD_BYTES = 1024 * 1024
@@ -16,14 +15,6 @@ MAX_HELD_BYTES = 1024 * 1024
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _DONE = b"[DONE]"
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of a request and of its answer, as the upstream counted them."""
-
-    prompt_tokens: int
-    completion_tokens: int
 
 
 class StreamReader:
@@ -74,18 +65,11 @@ class StreamReader:
 
 
 def read_usage(body: bytes) -> Usage | None:
-    """Return the `usage` of a chat completion, whole or a chunk; None where there is none."""
+    """Return what an answer, whole or an event, says that it used; None where it does not."""
     try:
-        value = orjson.loads(body)
+        return usage_of(orjson.loads(body))
     except orjson.JSONDecodeError:
         return None
-    usage = value.get("usage") if isinstance(value, dict) else None
-    if not isinstance(usage, dict):
-        return None
-    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    if prompt is None or completion is None:
-        return None
-    return Usage(prompt_tokens=prompt, completion_tokens=completion)
 
 
 def is_openai_error(body: bytes) -> bool:
@@ -100,8 +84,3 @@ def is_openai_error(body: bytes) -> bool:
 def _end_after(data: bytes, mark: bytes) -> int:
     found = data.rfind(mark)
     return found + len(mark) if found >= 0 else 0
-
-
-def _count(value: Json) -> int | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if is_count else None

@@ -8,11 +8,11 @@ from router_service.api.endpoints import CHAT
 from router_service.api.planning import GatewayReason, Plan
 from router_service.api.recorder import Recorder
 from router_service.core.cost import Price
+from router_service.core.usage import Usage
 from router_service.settings import Deployment, Model
 from router_service.store.guarded import GuardedStore
 from router_service.store.memory import MemoryStore
 from router_service.telemetry.metrics import Metrics
-from router_service.upstream.relay import Usage
 from router_service.upstream.splice import BodyTemplate
 
 PRICES = {

@@ -10,9 +10,10 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.core.errors import UpstreamError
+from router_service.core.usage import Usage
 from router_service.settings import Deployment, Timeouts
 from router_service.upstream.client import PROBLEMS, Answer, Message, UpstreamClient, translate
-from router_service.upstream.relay import StreamReader, Usage, is_openai_error, read_usage
+from router_service.upstream.relay import StreamReader, is_openai_error, read_usage
 from tests.serving import Sandbox, scripted
 
 BODY = b'{"model":"m", "messages":[{"role":"user","content":"hi"}],"temperature":1e0}'
