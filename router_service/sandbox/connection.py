@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.types import Receive, Send
 
@@ -13,6 +13,8 @@ MARK = (HEADER.encode(), b"true")
 """The response header of every answer: no model was asked."""
 
 JSON_TYPE = b"application/json"
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
 
 
 class ClientLeftError(Exception):
@@ -50,22 +52,19 @@ class Connection:
             return
         raise ClientLeftError
 
-    async def start(self, status: int, content_type: bytes, length: int | None = None) -> None:
+    async def start(self, status: int, content_type: bytes, further: RawHeaders = ()) -> None:
         """Send the status and the headers; a body without a length goes out in chunks."""
-        headers = [(b"content-type", content_type), MARK]
-        if length is not None:
-            headers.append((b"content-length", b"%d" % length))
-        if status == 429:
-            headers.append((b"retry-after", b"1"))
+        headers = [(b"content-type", content_type), MARK, *further]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def send(self, part: bytes, *, more: bool) -> None:
         """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
 
-    async def send_whole(self, status: int, body: bytes) -> None:
+    async def send_whole(self, status: int, body: bytes, further: RawHeaders = ()) -> None:
         """Send an answer of JSON at once."""
-        await self.start(status, JSON_TYPE, length=len(body))
+        length = (b"content-length", b"%d" % len(body))
+        await self.start(status, JSON_TYPE, [length, *further])
         await self.send(body, more=False)
 
     async def send_events(self, events: Iterable[bytes], delay_s: float) -> None:

@@ -10,6 +10,7 @@ import orjson
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json
 from router_service.sandbox.answers import Answer, Call, Kind
+from router_service.sandbox.events import DONE, event
 from router_service.sandbox.schemas import mapping
 
 MAX_COPIES = 128
@@ -18,7 +19,6 @@ MAX_COPIES = 128
 FRAGMENT_CHARACTERS = 16
 """How much of a text or of arguments one event carries; OpenAI sends about a token, 4 of them."""
 
-DONE = b"data: [DONE]\n\n"
 _CHARACTERS_PER_TOKEN = 4
 
 
@@ -76,9 +76,9 @@ class Completion:
         for index in range(self.copies):
             for delta, reason in _deltas(self.answer):
                 choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-                yield _event({**head, "choices": [choice], **tail})
+                yield event({**head, "choices": [choice], **tail})
         if announces_usage and self.usage is not None:
-            yield _event({**head, "choices": [], "usage": self.usage.to_json()})
+            yield event({**head, "choices": [], "usage": self.usage.to_json()})
         yield DONE
 
     def _head(self, kind: str) -> dict[str, Json]:
@@ -115,16 +115,6 @@ def read_copies(body: Mapping[str, Json]) -> int:
 def read_include_usage(body: Mapping[str, Json]) -> bool:
     """Return whether a stream is to end with its usage."""
     return mapping(body.get("stream_options")).get("include_usage") is True
-
-
-def error_body(message: str, kind: str, param: str | None, code: str | None) -> bytes:
-    """Return an error as OpenAI writes it."""
-    error = {"message": message, "type": kind, "param": param, "code": code}
-    return orjson.dumps({"error": error})
-
-
-def _event(value: Mapping[str, Json]) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 def _tokens(count_bytes: int) -> int:

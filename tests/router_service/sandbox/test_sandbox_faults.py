@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -49,6 +50,14 @@ def test_reads_every_field() -> None:
     assert Faults.parse("status=503").status == 503
     assert Faults.parse("hang").hang
     assert Faults.parse("malformed").malformed
+    assert Faults.parse("status=429,retry_after_s=0.5,times=2") == Faults(
+        status=429, retry_after_s=0.5, times=2
+    )
+    assert Faults.parse("error_in_body").error_in_body
+    assert Faults.parse("error_after=2,keep_alives,multi_line,reject_stream_options") == Faults(
+        error_after=2, keep_alives=True, multi_line=True, reject_stream_options=True
+    )
+    assert Faults.parse("hang_after=1").hang_after == 1
 
 
 @pytest.mark.parametrize(
@@ -69,6 +78,8 @@ def test_reads_every_field() -> None:
         ("usage=all", "usage"),
         ("hang,hang", "hang"),
         ("status=500,hang", "hang"),
+        ("error_after=1,hang_after=1", "hang_after"),
+        ("retry_after_s=1", "retry_after_s"),
     ],
 )
 def test_refuses_what_it_cannot_read(header: str, named: str) -> None:
@@ -195,8 +206,9 @@ def test_counts_each_ending() -> None:
             http.post(CHAT, json=STREAM, headers=faulty("cut_after=1"))
         with http.stream("POST", CHAT, json=STREAM, headers=faulty("chunk_delay_s=60")):
             counted = stats(http)
-    expected = {"requests": 6, "completed": 2, "failed": 2, "cut": 1, "cancelled": 0}
-    assert counted == expected | {"in_flight": 1, "by_model": {"m": 5}}
+    expected = {"completed": 2, "cut": 1, "cancelled": 0, "in_flight": 1}
+    assert counted.pop("by_model") == {"m": expected | {"requests": 5, "failed": 1}}
+    assert counted == expected | {"requests": 6, "failed": 2}
 
 
 def test_hanging_requests_do_not_hold_up_the_end() -> None:
@@ -228,4 +240,162 @@ def test_cancelled_task_is_counted() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(leave())
-    assert app.state.seen.cancelled == 1
+    assert app.state.backstage.seen.total.endings["cancelled"] == 1
+
+
+def data_of(events: str) -> list[str]:
+    """Return the data of each event, by the rules of the standard for any line end."""
+    blocks = events.replace("\r\n", "\n").split("\n\n")
+    found = [
+        [line[6:] for line in block.split("\n") if line.startswith("data: ")] for block in blocks
+    ]
+    return ["\n".join(lines) for lines in found if lines]
+
+
+def decoded(events: str) -> list[Any]:
+    """Return the JSON of each event, and the last one's `[DONE]` as it is."""
+    return [each if each == "[DONE]" else json.loads(each) for each in data_of(events)]
+
+
+def test_retry_after(http: httpx.Client) -> None:
+    """`retry_after_s` is told in whole seconds, rounded up, and in exact milliseconds."""
+    for status in (429, 503):
+        asked = faulty(f"status={status},retry_after_s=1.25")
+        response = http.post(CHAT, json=BODY, headers=asked)
+        assert response.status_code == status
+        assert response.headers["retry-after"] == "2"
+        assert response.headers["retry-after-ms"] == "1250"
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM])
+def test_error_in_body(http: httpx.Client, body: dict[str, Any]) -> None:
+    """`error_in_body` is a 200 whose JSON is an error, for a stream too."""
+    response = http.post(CHAT, json=body, headers=faulty("error_in_body"))
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    assert response.json()["error"]["type"] == "server_error"
+
+
+def test_error_after(http: httpx.Client) -> None:
+    """`error_after` ends a stream properly: so many events, an error event, and no `[DONE]`."""
+    first, second, last = decoded(
+        http.post(CHAT, json=STREAM, headers=faulty("error_after=2")).text
+    )
+    assert "error" not in first
+    assert "error" not in second
+    assert last["error"]["code"] == "server_error"
+
+
+def test_client_raises_an_error_event(sandbox_url: str) -> None:
+    """The OpenAI client raises the error of `error_after` while it reads the stream."""
+    with openai.OpenAI(base_url=sandbox_url, api_key="unused", max_retries=0) as client:
+        stream = client.chat.completions.create(
+            model="m", messages=BODY["messages"], stream=True, extra_headers=faulty("error_after=1")
+        )
+        with pytest.raises(openai.APIError, match="mid-stream"):
+            list(stream)
+
+
+@pytest.mark.parametrize(("body", "least"), [(STREAM, 2), (BODY, 1)])
+def test_hang_after(http: httpx.Client, body: dict[str, Any], least: int) -> None:
+    """`hang_after` sends so many events, or half a body, and then neither more nor an end."""
+    parts: list[bytes] = []
+    asked = faulty("hang_after=2")
+    with (
+        pytest.raises(httpx.ReadTimeout),
+        http.stream("POST", CHAT, json=body, headers=asked, timeout=0.3) as response,
+    ):
+        parts.extend(response.iter_raw())
+    sent = b"".join(parts)
+    assert sent
+    assert b"[DONE]" not in sent
+    assert sent.count(b"\n\n") in {0, least}
+
+
+def test_keep_alives(http: httpx.Client) -> None:
+    """`keep_alives` puts a comment before each event, and leaves the events as they were."""
+    text = http.post(CHAT, json=STREAM, headers=faulty("keep_alives")).text
+    blocks = text.split("\n\n")[:-1]
+    assert blocks[::2] == [": keep-alive"] * (len(blocks) // 2)
+    assert len(decoded(text)) == len(blocks) // 2
+
+
+def test_multi_line(http: httpx.Client) -> None:
+    """`multi_line` spreads data over lines and uses CRLF, and the events say the same."""
+    plain = http.post(CHAT, json=STREAM).text
+    odd = http.post(CHAT, json=STREAM, headers=faulty("multi_line")).text
+    assert "\r\n\r\n" in odd
+    assert max(block.count("data: ") for block in odd.split("\n\n")) > 1
+    told = [
+        [each if each == "[DONE]" else each["choices"] for each in decoded(text)]
+        for text in (plain, odd)
+    ]
+    assert told[0] == told[1]
+
+
+def test_client_reads_odd_streams(sandbox_url: str) -> None:
+    """The OpenAI client reads the same of a stream with comments, several lines and CRLF."""
+    with openai.OpenAI(base_url=sandbox_url, api_key="unused", max_retries=0) as client:
+        texts = {
+            "".join(
+                chunk.choices[0].delta.content or ""
+                for chunk in client.chat.completions.create(
+                    model="m", messages=BODY["messages"], stream=True, extra_headers=faulty(header)
+                )
+            )
+            for header in ("", "keep_alives", "multi_line", "keep_alives,multi_line")
+        }
+    assert len(texts) == 1
+    assert "sandbox" in texts.pop()
+
+
+def test_reject_stream_options(http: httpx.Client) -> None:
+    """`reject_stream_options` refuses such bodies by 400, and answers all others."""
+    asked = faulty("reject_stream_options")
+    refused = http.post(CHAT, json=STREAM, headers=asked)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "stream_options"
+    assert http.post(CHAT, json=BODY, headers=asked).status_code == 200
+
+
+@pytest.fixture
+def model(http: httpx.Client) -> Iterator[str]:
+    """Yield a model with a slash in its name, whose faults are cleared afterwards."""
+    yield "team/m-1"
+    http.put("/sandbox/faults/team/m-1")
+
+
+def ask(http: httpx.Client, model: str, header: str | None = None) -> int:
+    """Return the status of a request for a model."""
+    headers = {} if header is None else faulty(header)
+    return http.post(CHAT, json=BODY | {"model": model}, headers=headers).status_code
+
+
+def test_faults_of_a_model(http: httpx.Client, model: str) -> None:
+    """Faults that are set for a model meet its requests alone, until they are cleared."""
+    told = http.put(f"/sandbox/faults/{model}", content="status=503").json()
+    assert told == http.get("/sandbox/faults").json() == {model: {"status": 503}}
+    assert [ask(http, model), ask(http, model), ask(http, "another")] == [503, 503, 200]
+    assert http.put(f"/sandbox/faults/{model}", content="").json() == {}
+    assert ask(http, model) == 200
+
+
+def test_a_requests_own_faults_win(http: httpx.Client, model: str) -> None:
+    """A request's header replaces the faults of its model, an empty one by none."""
+    http.put(f"/sandbox/faults/{model}", content="status=503")
+    assert [ask(http, model, "status=429"), ask(http, model, "")] == [429, 200]
+
+
+def test_faults_of_the_next_requests(http: httpx.Client, model: str) -> None:
+    """With `times=N` the next N requests for the model meet the faults, and no later one."""
+    http.put(f"/sandbox/faults/{model}", content="status=500,times=2")
+    assert [ask(http, model) for _ in range(3)] == [500, 500, 200]
+    assert http.get("/sandbox/faults").json() == {}
+
+
+def test_unreadable_faults_of_a_model(http: httpx.Client, model: str) -> None:
+    """What cannot be read is refused, and what was set stays; `times` is not for one request."""
+    http.put(f"/sandbox/faults/{model}", content="status=503")
+    refused = http.put(f"/sandbox/faults/{model}", content="statis=500")
+    assert refused.status_code == 400
+    assert "'statis'" in refused.json()["error"]["message"]
+    assert [ask(http, model), ask(http, model, "times=1")] == [503, 400]
