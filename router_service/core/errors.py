@@ -5,6 +5,8 @@ Each class carries its facts as attributes; `api.errors` alone turns them into H
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 
 
@@ -111,14 +113,71 @@ class ConfigError(SwitchcraftError):
         self.problem = problem
 
 
-class UpstreamError(SwitchcraftError):
-    """An upstream that gave no usable answer: it could not be reached, or it timed out."""
+class Failure(StrEnum):
+    """How an upstream failed."""
 
-    def __init__(self, model: str, problem: str, *, timed_out: bool = False) -> None:
+    UNREACHABLE = "unreachable"
+    """It never got the request."""
+    TIMEOUT = "timeout"
+    BROKEN = "broken"
+    """The connection broke under the request or its answer."""
+    STATUS = "status"
+    """It answered with an error status that is not the client's fault."""
+    ERROR_BODY = "error_body"
+    """It answered well by its status, and with an error inside."""
+    MALFORMED = "malformed"
+    """It answered what cannot be read."""
+    UNFIT = "unfit"
+    """The model cannot take this request, and another may."""
+    COOLING_DOWN = "cooling_down"
+    """It was not asked: it has failed too often just now, or said when to come back."""
+
+
+class UpstreamError(SwitchcraftError):
+    """An upstream that gave no usable answer."""
+
+    def __init__(
+        self, model: str, problem: str, failure: Failure, *, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(f"The upstream of model {model!r} {problem}.")
         self.model = model
         self.problem = problem
-        self.timed_out = timed_out
+        self.failure = failure
+        self.retry_after_s = retry_after_s
+        """When it wants to be asked again; None where it does not say."""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it said nothing in time."""
+        return self.failure is Failure.TIMEOUT
+
+
+class UpstreamRefusedError(UpstreamError):
+    """An upstream's own answer with an error status, whole, so that a client can be given it."""
+
+    def __init__(
+        self,
+        model: str,
+        status: int,
+        *,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+        failure: Failure = Failure.STATUS,
+        retry_after_s: float | None = None,
+    ) -> None:
+        problem = f"answered with status {status}"
+        super().__init__(model, problem, failure, retry_after_s=retry_after_s)
+        self.status = status
+        self.headers = tuple(headers)
+        self.body = body
+
+
+class DeadlineError(UpstreamError):
+    """The time that the client gave its request is over."""
+
+    def __init__(self, model: str) -> None:
+        problem = "did not answer within the request's own time; ask for more by x-request-timeout"
+        super().__init__(model, problem, Failure.TIMEOUT)
 
 
 class StoreError(SwitchcraftError):

@@ -99,7 +99,7 @@ def _written(usage: Mapping[str, Json]) -> int:
 
 
 def _is_anthropic(usage: Mapping[str, Json]) -> bool:
-    """Whether cached tokens stand beside the others (Messages API: "Tracking cache performance")."""
+    """Whether cached tokens stand beside the others, as in the Messages API (prompt caching)."""
     return (
         "prompt_tokens" not in usage
         and "input_tokens_details" not in usage
