@@ -14,7 +14,15 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
+from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
+
 WAIT_S = 5.0
+
+ONE_TRY = UpstreamSettings(
+    retries=RetrySettings(max_retries=0, budget_share=0, budget_floor_per_s=0),
+    breaker=BreakerSettings(allowed_fails=1_000_000, cooldown_s=1e-6, max_cooldown_s=1e-6),
+)
+"""Neither retries nor fallbacks, and breakers that never open: one test's faults are its own."""
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:

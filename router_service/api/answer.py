@@ -1,13 +1,14 @@
-"""The answer to a chat request: asks the upstream, and passes on what it says."""
+"""The answer to a routed request: asks upstreams until one answers, and passes on what it says."""
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
+from collections.abc import Sequence
 
 import anyio
 import orjson
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -20,23 +21,35 @@ from router_service.api.errors import (
     error_body,
     error_response,
     foreign_error_body,
+    refused_body,
+    retry_after,
     status_of,
 )
 from router_service.api.gateway import Gateway
 from router_service.api.planning import POLICY_HEADER, Plan
 from router_service.api.recorder import Call, Ending, Outcome, Recorder
-from router_service.core.errors import SwitchcraftError, UpstreamError
-from router_service.upstream.client import Answer, Message, UpstreamClient
-from router_service.upstream.relay import StreamReader, is_openai_error, read_usage
+from router_service.core.errors import (
+    InvalidRequestError,
+    SwitchcraftError,
+    UpstreamError,
+    UpstreamRefusedError,
+)
+from router_service.core.usage import Usage, usage_of
+from router_service.upstream.attempts import Attempts, Opened, Order
+from router_service.upstream.client import DEADLINE_HEADER
+from router_service.upstream.relay import CHARACTERS_PER_TOKEN, EventReader, is_openai_error
 
 MAX_REQUEST_ID = 200
 """Longest id of a client's that is logged and given back, in characters."""
+
+MAX_DEADLINE_S = 24 * 3600.0
+"""Longest time that a request may ask for."""
 
 RawHeaders = list[tuple[bytes, bytes]]
 
 
 class RoutedAnswer(Response):
-    """Reads a request, plans it, asks its upstream, and passes on the answer.
+    """Reads a request, plans it, asks upstreams, and passes on the answer.
 
     A client that leaves cancels the call to the upstream at once. Nothing is sent before the
     answer's first bytes are there, so that until then a failure has its own status.
@@ -59,6 +72,7 @@ class RoutedAnswer(Response):
     async def _planned(self, engine: Engine) -> Response:
         gateway, call = self._gateway, self._call
         try:
+            deadline_s = _read_deadline(self._request)
             plan = await self._plan(engine)
         except ClientDisconnect:
             gateway.recorder.left(call, CLIENT_LEFT)
@@ -69,9 +83,10 @@ class RoutedAnswer(Response):
         except Exception:
             gateway.recorder.refused(call, 500)
             raise
-        return _Exchange(
-            engine.upstream, gateway.recorder, request=self._request, plan=plan, call=call
+        order = Order(
+            plan.candidates, plan.endpoint.path, plan.body, self._request.headers, deadline_s
         )
+        return _Exchange(engine.attempts, gateway.recorder, order, plan=plan, call=call)
 
     async def _plan(self, engine: Engine) -> Plan:
         body = await read_body(self._request, self._gateway.server.max_body_bytes)
@@ -80,19 +95,19 @@ class RoutedAnswer(Response):
 
 
 class _Exchange(Response):
-    """Sends a planned request to its upstream, and the answer to the client."""
+    """Sends a planned request to upstreams, and the first good answer to the client."""
 
     def __init__(
-        self, upstream: UpstreamClient, recorder: Recorder, *, request: Request, plan: Plan,
-        call: Call,
-    ) -> None:  # fmt: skip
+        self, attempts: Attempts, recorder: Recorder, order: Order, *, plan: Plan, call: Call
+    ) -> None:
         super().__init__()
-        self._upstream = upstream
+        self._attempts = attempts
         self._recorder = recorder
+        self._order = order
         self._plan = plan
         self._call = call
-        self._client_headers: Headers = request.headers
-        self._outcome = Outcome(status=CLIENT_LEFT)
+        self._outcome = Outcome(status=CLIENT_LEFT, model=plan.model)
+        self._reader: EventReader | None = None
         self._started_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -106,77 +121,75 @@ class _Exchange(Response):
                     await self._exchange(send)
                 except Exception as exc:  # noqa: BLE001 - raised below, outside of the group's wrapping
                     failure = exc
-                    self._outcome.status = status_of(exc)
-                    self._outcome.ending = Ending.FAILED
+                    self._ended(status_of(exc), Ending.FAILED)
                 group.cancel_scope.cancel()
         finally:
             self._outcome.upstream_s = time.perf_counter() - self._started_s
+            self._note_usage()
             self._recorder.answered(self._call, self._plan, self._outcome)
         if failure is not None:
             raise failure
 
     async def _exchange(self, send: Send) -> None:
-        plan = self._plan
-        deployment = plan.model.deployments[0]
-        message = Message(
-            plan.model.name,
-            plan.endpoint.path,
-            plan.body.with_model(deployment.upstream_model),
-            self._client_headers,
-        )
         try:
-            async with self._upstream.send(deployment, message) as answer:
-                if answer.is_stream:
-                    await self._stream(answer, send)
+            async with self._attempts.open(self._order, self._outcome.attempts) as opened:
+                self._outcome.model = opened.model
+                self._reader = opened.reader
+                self._note_first_byte()
+                if opened.reader is None:
+                    await self._whole(opened, send)
                 else:
-                    await self._whole(answer, send)
+                    await self._stream(opened, opened.reader, send)
+        except UpstreamRefusedError as exc:
+            await self._refuse(exc, send)
         except UpstreamError as exc:
             await self._fail(exc, send)
 
-    async def _whole(self, answer: Answer, send: Send) -> None:
+    async def _whole(self, opened: Opened, send: Send) -> None:
         """Pass on a body that was read to its end: one that breaks off is an error instead."""
-        body = await answer.read()
-        self._note_first_byte()
-        headers = self._all_headers(answer)
-        if answer.status >= 400 and not is_openai_error(body):
-            body = foreign_error_body(answer.model, answer.status)
+        body, headers = opened.body, self._all_headers(opened.headers)
+        if opened.status >= 400 and not is_openai_error(body):
+            body = foreign_error_body(opened.model.name, opened.status)
             headers = _replaced(headers, b"content-type", b"application/json")
-        usage = read_usage(body)
+        usage = self._outcome.usage = usage_of(opened.value)
         elapsed_s = time.perf_counter() - self._started_s
-        cost_usd = self._recorder.cost_usd(self._plan, usage, elapsed_s)
+        cost_usd = self._recorder.cost_usd(opened.model, usage, elapsed_s)
         if cost_usd is not None:
             headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
-        await _send_whole(send, answer.status, headers, body)
-        self._outcome.usage = usage
-        self._ended(answer.status, Ending.COMPLETE)
+        await _send_whole(send, opened.status, headers, body)
+        self._ended(opened.status, Ending.COMPLETE)
 
-    async def _stream(self, answer: Answer, send: Send) -> None:
-        """Pass on events as they come, one chunk at a time; a break is a last event of its own."""
-        reader = StreamReader(answer)
-        started = False
+    async def _stream(self, opened: Opened, reader: EventReader, send: Send) -> None:
+        """Pass on events as they come, one chunk at a time; a break is a last event of its own.
+
+        The upstream is read no faster than the client reads: each `send` waits for it.
+        """
+        await _start(send, opened.status, self._all_headers(opened.headers))
+        await _send_body(send, opened.body, more=True)
+        broke: UpstreamError | None = None
         try:
-            async for events in reader.events():
-                if not started:
-                    self._note_first_byte()
-                    await _start(send, answer.status, self._all_headers(answer))
-                    started = True
+            async for events in reader.events:
                 await _send_body(send, events, more=True)
         except UpstreamError as exc:
-            if not started:
-                raise
-            await _send_body(send, _error_event(exc), more=False)
-            self._outcome.usage = reader.usage
-            self._ended(answer.status, Ending.BROKEN)
-            return
-        if not started:
-            await _start(send, answer.status, self._all_headers(answer))
+            broke = exc
+            await _send_body(send, _error_event(exc), more=True)
         await _send_body(send, b"", more=False)
-        self._outcome.usage = reader.usage
-        self._ended(answer.status, Ending.COMPLETE)
+        broke = broke or reader.error
+        if broke is not None:
+            self._attempts.broke(opened, broke)
+        self._ended(opened.status, Ending.BROKEN if broke else Ending.COMPLETE)
+
+    async def _refuse(self, exc: UpstreamRefusedError, send: Send) -> None:
+        """Pass on the error that an upstream answered with, since no other answered better."""
+        body = refused_body(exc)
+        headers = self._all_headers(exc.headers)
+        headers = _replaced(headers, b"content-type", b"application/json")
+        await _send_whole(send, exc.status, headers, body)
+        self._ended(exc.status, Ending.COMPLETE)
 
     async def _fail(self, exc: UpstreamError, send: Send) -> None:
-        headers = [*self._own_headers(), (b"content-type", b"application/json")]
-        self._outcome.timed_out = exc.timed_out
+        hints = [(name.encode(), value.encode()) for name, value in retry_after(exc).items()]
+        headers = [*self._own_headers(), (b"content-type", b"application/json"), *hints]
         await _send_whole(send, status_of(exc), headers, error_body(exc))
         self._ended(status_of(exc), Ending.FAILED)
 
@@ -187,18 +200,34 @@ class _Exchange(Response):
     def _note_first_byte(self) -> None:
         self._outcome.first_byte_s = time.perf_counter() - self._started_s
 
-    def _all_headers(self, answer: Answer) -> RawHeaders:
+    def _note_usage(self) -> None:
+        """Take a stream's usage, or an estimate: what was cancelled or broke off is billed too."""
+        outcome, reader = self._outcome, self._reader
+        if reader is not None:
+            outcome.usage = reader.usage or self._estimate(reader.written_tokens)
+        elif outcome.ending is Ending.CLIENT_LEFT and outcome.usage is None:
+            outcome.usage = self._estimate(0)
+
+    def _estimate(self, completion_tokens: int) -> Usage:
+        prompt_bytes = sum(map(len, self._order.body.parts))
+        return Usage(
+            prompt_tokens=-(-prompt_bytes // CHARACTERS_PER_TOKEN),
+            completion_tokens=completion_tokens,
+            is_estimated=True,
+        )
+
+    def _all_headers(self, theirs: Sequence[tuple[bytes, bytes]]) -> RawHeaders:
         """Return the upstream's headers and ours; where it has a request id, that one counts."""
-        theirs = answer.headers
         names = {name for name, _ in theirs}
         return [*theirs, *((name, v) for name, v in self._own_headers() if name not in names)]
 
     def _own_headers(self) -> RawHeaders:
-        plan = self._plan
+        plan, outcome = self._plan, self._outcome
         headers = {
             "x-switchcraft-decision-id": self._call.decision_id,
-            "x-switchcraft-model": plan.model.name,
-            "x-switchcraft-reason": str(plan.reason),
+            "x-switchcraft-model": outcome.model.name,
+            "x-switchcraft-reason": str(outcome.reason(plan)),
+            "x-switchcraft-attempts": str(len(outcome.attempts)),
         }
         if plan.policy is not None:
             headers["x-switchcraft-policy"] = str(plan.policy)
@@ -211,6 +240,25 @@ def _call(request: Request) -> Call:
     decision_id = f"dec_{secrets.token_hex(12)}"
     theirs = request.headers.get("x-request-id", "")[:MAX_REQUEST_ID]
     return Call(decision_id, theirs or decision_id, time.perf_counter())
+
+
+def _read_deadline(request: Request) -> float:
+    """Return when the request's own time is over, by the event loop's clock."""
+    text = request.headers.get(DEADLINE_HEADER)
+    if text is None:
+        return math.inf
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= MAX_DEADLINE_S:
+        raise InvalidRequestError(
+            f"The header {DEADLINE_HEADER} must be seconds, more than 0 and at most"
+            f" {MAX_DEADLINE_S:.0f}; it says how long this request may take.",
+            param=DEADLINE_HEADER,
+            code="invalid_value",
+        )
+    return anyio.current_time() + seconds
 
 
 async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:

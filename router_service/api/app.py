@@ -9,7 +9,6 @@ from fastapi import FastAPI
 
 from router_service import __version__
 from router_service.api import chat, decisions, errors, health, metrics, models
-from router_service.api.engine import Engine
 from router_service.api.gateway import Gateway
 from router_service.api.planning import DecidingRouter
 from router_service.settings import Settings
@@ -21,7 +20,7 @@ def create_app(settings: Settings, router: DecidingRouter) -> FastAPI:
     Raises ConfigError where an arm of the router's artifact has no model, or a name in the
     settings is of nothing.
     """
-    gateway = Gateway(settings, Engine(settings, router))
+    gateway = Gateway(settings, router)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

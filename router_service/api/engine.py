@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,9 @@ from router_service.api.pool import Pool
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.selection import Policy
 from router_service.settings import Settings
+from router_service.upstream.attempts import Attempts
+from router_service.upstream.breaker import Breakers
+from router_service.upstream.budget import RetryBudget
 from router_service.upstream.client import UpstreamClient
 
 
@@ -20,7 +24,7 @@ class Engine:
     last of them: a client that is closed under a request would break its answer.
     """
 
-    def __init__(self, settings: Settings, router: DecidingRouter) -> None:
+    def __init__(self, settings: Settings, router: DecidingRouter, breakers: Breakers) -> None:
         """Put the parts together; raises ConfigError where settings and artifact differ."""
         self.settings = settings
         self.manifest = router.artifact.manifest
@@ -31,11 +35,14 @@ class Engine:
             model_name=settings.router.model_name,
             default_policy=_default_policy(settings, router),
         )
-        self.upstream = UpstreamClient(
+        self._client = UpstreamClient(
             (d for model in self.pool.models.values() for d in model.deployments),
             max_connections=settings.upstreams.max_connections,
             forwarded=settings.router.forward_headers,
         )
+        retries = settings.upstreams.retries
+        budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, time.monotonic)
+        self.attempts = Attempts(self._client, breakers, budget, retries)
         self._leases = 0
         self._is_retired = False
 
@@ -56,7 +63,7 @@ class Engine:
 
     async def _close_if_unused(self) -> None:
         if self._is_retired and self._leases == 0:
-            await self.upstream.aclose()
+            await self._client.aclose()
 
 
 def _default_policy(settings: Settings, router: DecidingRouter) -> Policy:

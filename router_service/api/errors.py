@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import orjson
@@ -13,6 +14,8 @@ from starlette.responses import Response
 
 from router_service.core.errors import (
     BodyTooLargeError,
+    DeadlineError,
+    Failure,
     InvalidRequestError,
     ModelNotFoundError,
     NotFoundError,
@@ -20,7 +23,9 @@ from router_service.core.errors import (
     SwitchcraftError,
     UnsupportedEncodingError,
     UpstreamError,
+    UpstreamRefusedError,
 )
+from router_service.upstream.relay import is_openai_error
 
 CLIENT_LEFT = 499
 """Status in logs and metrics of a client that left: nobody is there to get one."""
@@ -35,15 +40,17 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (InvalidRequestError, 400),
     (NotFoundError, 404),
     (StoreError, 503),
-    (UpstreamError, 502),
 )
 """The first that fits counts; what is not here is our own fault, 500."""
 
 
+_UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503}
+
+
 def status_of(exc: Exception) -> int:
     """Return the HTTP status of an error."""
-    if isinstance(exc, UpstreamError) and exc.timed_out:
-        return 504
+    if isinstance(exc, UpstreamError):
+        return _UPSTREAM_STATUSES.get(exc.failure, 502)
     fitting = (status for kind, status in _STATUSES if isinstance(exc, kind))
     return next(fitting, 500)
 
@@ -57,6 +64,23 @@ def foreign_error_body(model: str, status: int) -> bytes:
     """Return the body for an upstream's error that is not in OpenAI's form."""
     message = f"The upstream of model {model!r} answered with status {status}."
     return _body(_typed(message, "upstream_error", "upstream_error"))
+
+
+def refused_body(exc: UpstreamRefusedError) -> bytes:
+    """Return an upstream's own error as a client gets it: as it is, where it is in OpenAI's form.
+
+    Not that of a refused key: it is the gateway's, and providers repeat parts of it.
+    """
+    if exc.status in {401, 403}:
+        message = f"The upstream of model {exc.model!r} refused the gateway's own credentials."
+        return _body(_typed(message, "upstream_error", "upstream_credentials"))
+    return exc.body if is_openai_error(exc.body) else foreign_error_body(exc.model, exc.status)
+
+
+def retry_after(exc: Exception) -> dict[str, str]:
+    """Return the header that says when to come back, where an error knows it (RFC 9110, 10.2.3)."""
+    wait_s = exc.retry_after_s if isinstance(exc, UpstreamError) else None
+    return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 
 def error_response(exc: Exception, headers: Mapping[str, str] | None = None) -> Response:
@@ -77,6 +101,8 @@ def _fault(exc: Exception) -> Fault:
     match exc:
         case InvalidRequestError():
             return exc.body()
+        case DeadlineError():
+            return _typed(str(exc), "upstream_error", "deadline_exceeded")
         case UpstreamError():
             code = "upstream_timeout" if exc.timed_out else "upstream_unavailable"
             return _typed(str(exc), "upstream_error", code)

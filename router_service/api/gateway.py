@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import cast
 
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from router_service import __version__
 from router_service.api.endpoints import Endpoint
 from router_service.api.engine import Engine
-from router_service.api.planning import Plan
+from router_service.api.planning import DecidingRouter, Plan
 from router_service.api.recorder import Recorder
 from router_service.settings import ServerSettings, Settings
 from router_service.store.base import DecisionStore
@@ -20,17 +21,24 @@ from router_service.store.guarded import GuardedStore
 from router_service.store.memory import MemoryStore
 from router_service.store.redis import RedisStore
 from router_service.telemetry.metrics import Metrics
+from router_service.upstream.breaker import Breakers
+
+_log = logging.getLogger("switchcraft.gateway")
 
 
 class Gateway:
     """Everything that outlives a request, and the engine that answers the next one."""
 
-    def __init__(self, settings: Settings, engine: Engine) -> None:
-        """Start with an engine; `settings.server` is read here, once for the process."""
+    def __init__(self, settings: Settings, router: DecidingRouter) -> None:
+        """Start with an engine of these; `settings.server` is read once for the process.
+
+        Raises ConfigError where settings and artifact differ.
+        """
         self.server = settings.server
-        self.engine = engine
         self.metrics = Metrics()
         self.metrics.build_info.labels(__version__).set(1)
+        self.breakers = Breakers(settings.upstreams.breaker, time.monotonic, self._left_alone)
+        self.engine = self.make_engine(settings, router)
         self._show_artifact()
         self.store = GuardedStore(
             _store(settings.server),
@@ -39,9 +47,14 @@ class Gateway:
         self.recorder = Recorder(self.metrics, self.store)
         self._threads = anyio.CapacityLimiter(settings.server.decision_threads)
 
+    def make_engine(self, settings: Settings, router: DecidingRouter) -> Engine:
+        """Return an engine that shares what outlives it; raises ConfigError."""
+        return Engine(settings, router, self.breakers)
+
     async def swap(self, engine: Engine) -> None:
         """Answer from the next request on with another engine, and retire the present one."""
         retired, self.engine = self.engine, engine
+        self.breakers.reconfigure(engine.settings.upstreams.breaker)
         self._show_artifact()
         await retired.retire()
 
@@ -60,6 +73,10 @@ class Gateway:
         """Finish what is under way, and let go of all connections."""
         await self.engine.retire()
         await self.store.aclose()
+
+    def _left_alone(self, deployment_id: str, seconds: float) -> None:
+        self.metrics.breaker_openings.labels(deployment_id).inc()
+        _log.warning("deployment %s is left alone for %.1f s", deployment_id, seconds)
 
     def _show_artifact(self) -> None:
         manifest, info = self.engine.manifest, self.metrics.artifact_info

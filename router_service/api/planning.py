@@ -21,12 +21,14 @@ POLICY_HEADER = "x-switchcraft-policy"
 
 
 class GatewayReason(StrEnum):
-    """Why a model was chosen without asking the router."""
+    """Why a model answered that the router did not choose."""
 
     PINNED = "pinned"
     """The request names a model of the pool."""
     CHAT = "chat"
     """The request has no tools, of which alone the router knows."""
+    FALLBACK = "fallback"
+    """The chosen model failed, and the next one answered."""
 
 
 class DecidingRouter(Protocol):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from router_service.api.planning import Plan
+from router_service.api.planning import GatewayReason, Plan
 from router_service.core.selection import Policy
 from router_service.core.usage import NOTHING_USED, Usage
+from router_service.settings import Model
 from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics
+from router_service.upstream.attempts import Attempt
 
 
 class Ending(StrEnum):
@@ -33,11 +35,18 @@ class Outcome:
     """What is known so far of an answer, while it is passed on."""
 
     status: int
+    model: Model
+    """Who answered; until then the chosen one."""
     ending: Ending = Ending.CLIENT_LEFT
     usage: Usage | None = None
     first_byte_s: float | None = None
     upstream_s: float = 0.0
-    timed_out: bool = False
+    attempts: list[Attempt] = field(default_factory=list)
+    """Each try of a deployment that has ended, in order."""
+
+    def reason(self, plan: Plan) -> str:
+        """Return why this model answers."""
+        return plan.reason if self.model is plan.model else GatewayReason.FALLBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +81,27 @@ class Recorder:
 
     def answered(self, call: Call, plan: Plan, outcome: Outcome) -> None:
         """Account for a request that was sent to a model."""
-        cost_usd = self.cost_usd(plan, outcome.usage, outcome.upstream_s)
+        cost_usd = self.cost_usd(outcome.model, outcome.usage, outcome.upstream_s)
         self._count(plan, outcome)
-        self._count_usage(plan, outcome, cost_usd)
+        self._count_usage(outcome, cost_usd)
         record = _record(call, plan, outcome, cost_usd)
         self._store.save(record)
         log_request(_call_fields(call) | record.model_dump(include=_LOGGED, exclude_none=True))
 
-    def cost_usd(self, plan: Plan, usage: Usage | None, upstream_s: float) -> float | None:
+    def cost_usd(self, model: Model, usage: Usage | None, upstream_s: float) -> float | None:
         """Return what an answer cost at its price, or None where that is unknown."""
-        price = plan.model.price
+        price = model.price
         if price is None or (usage is None and price.counts_tokens):
             return None
         return price.cost_of(usage or NOTHING_USED, upstream_s)
 
     def _count(self, plan: Plan, outcome: Outcome) -> None:
-        metrics, model = self._metrics, plan.model.name
+        metrics, model = self._metrics, outcome.model.name
         metrics.requests.labels(model, _kind(plan.policy), str(outcome.status)).inc()
         if plan.decision is not None:
             metrics.decisions.labels(plan.decision.arm, plan.decision.reason).inc()
+        if outcome.model is not plan.model:
+            metrics.fallbacks.labels(plan.model.name, model).inc()
         metrics.upstream_seconds.labels(model).observe(outcome.upstream_s)
         if outcome.first_byte_s is not None:
             metrics.time_to_first_byte.labels(model).observe(outcome.first_byte_s)
@@ -98,24 +109,28 @@ class Recorder:
             metrics.client_disconnects.inc()
         elif outcome.ending is Ending.BROKEN:
             metrics.broken_streams.labels(model).inc()
-        elif outcome.ending is Ending.FAILED:
-            kind = "timeout" if outcome.timed_out else "unreachable"
-            metrics.upstream_failures.labels(model, kind).inc()
+        for attempt in outcome.attempts:
+            kind = attempt.failure or "answered"
+            metrics.attempts.labels(attempt.model, attempt.deployment_id, kind).inc()
 
-    def _count_usage(self, plan: Plan, outcome: Outcome, cost_usd: float | None) -> None:
-        metrics, model, usage = self._metrics, plan.model.name, outcome.usage
+    def _count_usage(self, outcome: Outcome, cost_usd: float | None) -> None:
+        metrics, model, usage = self._metrics, outcome.model.name, outcome.usage
+        source = "gateway" if usage and usage.is_estimated else "upstream"
         if usage is not None:
-            metrics.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
-            metrics.tokens.labels(model, "completion").inc(usage.completion_tokens)
+            metrics.tokens.labels(model, "prompt", source).inc(usage.prompt_tokens)
+            metrics.tokens.labels(model, "completion", source).inc(usage.completion_tokens)
+            metrics.tokens.labels(model, "cached", source).inc(usage.cached_tokens)
+            metrics.tokens.labels(model, "reasoning", source).inc(usage.reasoning_tokens)
         if cost_usd is not None:
-            metrics.cost_usd.labels(model).inc(cost_usd)
+            metrics.cost_usd.labels(model, source).inc(cost_usd)
         elif outcome.ending is Ending.COMPLETE and outcome.status < 400:
             metrics.unpriced.labels(model, "usage" if usage is None else "price").inc()
 
 
 _LOGGED = {
     "model", "arm", "reason", "policy", "stream", "status", "ending",
-    "prompt_tokens", "completion_tokens", "actual_cost_usd", "first_byte_s",
+    "prompt_tokens", "completion_tokens", "usage_is_estimated", "actual_cost_usd", "first_byte_s",
+    "attempts", "deployment",
 }  # fmt: skip
 
 
@@ -134,9 +149,11 @@ def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) ->
     return DecisionRecord(
         id=call.decision_id,
         created=time.time(),
-        model=plan.model.name,
+        model=outcome.model.name,
+        deployment=outcome.attempts[-1].deployment_id if outcome.attempts else None,
+        attempts=len(outcome.attempts),
         arm=decision.arm if decision else None,
-        reason=plan.reason,
+        reason=outcome.reason(plan),
         policy=str(plan.policy) if plan.policy else None,
         probabilities=decision.probabilities if decision else None,
         cost_usd=decision.cost_usd if decision else None,
@@ -146,6 +163,7 @@ def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) ->
         ending=outcome.ending,
         prompt_tokens=usage.prompt_tokens if usage else None,
         completion_tokens=usage.completion_tokens if usage else None,
+        usage_is_estimated=usage.is_estimated if usage else None,
         actual_cost_usd=cost_usd,
         latency_s=time.perf_counter() - call.started_s,
         first_byte_s=outcome.first_byte_s,

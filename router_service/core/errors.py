@@ -137,7 +137,12 @@ class UpstreamError(SwitchcraftError):
     """An upstream that gave no usable answer."""
 
     def __init__(
-        self, model: str, problem: str, failure: Failure, *, retry_after_s: float | None = None
+        self,
+        model: str,
+        problem: str,
+        failure: Failure = Failure.BROKEN,
+        *,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(f"The upstream of model {model!r} {problem}.")
         self.model = model

@@ -18,7 +18,11 @@ class DecisionRecord(BaseModel):
     created: float
     """When the answer ended, in Unix seconds."""
     model: str
-    """The pool's model that was asked."""
+    """The pool's model that answered, or that was asked last."""
+    deployment: str | None = None
+    """Id of the deployment that did."""
+    attempts: int = 0
+    """Deployments that were tried, the last one included."""
     arm: str | None = None
     """The artifact's arm; None where the router was not asked."""
     reason: str
@@ -35,8 +39,10 @@ class DecisionRecord(BaseModel):
     """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    usage_is_estimated: bool | None = None
+    """Whether the gateway counted the tokens, because the upstream did not say."""
     actual_cost_usd: float | None = None
-    """Reported tokens at list price; None where either is unknown."""
+    """Tokens at list price; None where either is unknown."""
     latency_s: float
     """From the request's arrival to the end of its answer."""
     first_byte_s: float | None = None

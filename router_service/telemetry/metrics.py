@@ -76,12 +76,17 @@ class Metrics:
     def _define_usage(self) -> None:
         self.tokens = self._counter(
             "tokens",
-            "Tokens that upstreams reported, by kind: prompt, completion.",
+            "Tokens by kind: prompt, of which cached, and completion, of which reasoning; and by "
+            "who counted them: upstream, or gateway where an answer broke off or has no usage.",
             "model",
             "kind",
+            "source",
         )
         self.cost_usd = self._counter(
-            "cost_usd", "Reported tokens at list price, where both are known.", "model"
+            "cost_usd",
+            "Tokens at list price, where both are known, by who counted the tokens.",
+            "model",
+            "source",
         )
         self.unpriced = self._counter(
             "unpriced_answers",
@@ -97,11 +102,22 @@ class Metrics:
         self.broken_streams = self._counter(
             "broken_streams", "Streams that broke after their first byte was passed on.", "model"
         )
-        self.upstream_failures = self._counter(
-            "upstream_failures",
-            "Requests that got no answer from an upstream, by kind: timeout, unreachable.",
+        self.attempts = self._counter(
+            "upstream_attempts",
+            "Tries of a deployment by outcome: answered, unreachable, timeout, broken, status, "
+            "error_body, malformed, unfit. A request may have several.",
             "model",
-            "kind",
+            "deployment",
+            "outcome",
+        )
+        self.fallbacks = self._counter(
+            "fallbacks",
+            "Requests that another model answered, by the model chosen and the one that did.",
+            "chosen",
+            "model",
+        )
+        self.breaker_openings = self._counter(
+            "breaker_openings", "Times that a deployment was left alone.", "deployment"
         )
         self.store_errors = self._counter(
             "store_errors", "Operations that the store lost, by operation.", "operation"

@@ -6,15 +6,19 @@ httpx stays behind this module: its errors leave it as UpstreamError, and what i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import math
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
+import anyio
 import httpx
 
 from router_service import __version__
-from router_service.core.errors import UpstreamError
+from router_service.core.errors import DeadlineError, Failure, UpstreamError
 from router_service.settings import Deployment, Timeouts
 
 FORWARDED = frozenset(
@@ -24,6 +28,19 @@ FORWARDED = frozenset(
 
 MAX_WHOLE_BYTES = 64 * 1024 * 1024
 """Longest answer that is read before it is passed on; 128k tokens are about 1 MB."""
+
+DEADLINE_HEADER = "x-request-timeout"
+"""Seconds that a request may take: the client's word to us, and ours to the upstream."""
+
+NEVER_SENT = (
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ConnectError,
+    httpx.UnsupportedProtocol,
+    httpx.LocalProtocolError,
+    httpx.ProxyError,
+)
+"""Errors after which the upstream has nothing of the request."""
 
 _PASSED_BACK = frozenset("content-type retry-after retry-after-ms x-request-id x-sandbox".split())
 _PASSED_BACK_PREFIX = "x-ratelimit-"
@@ -40,16 +57,20 @@ class Message:
     path: str
     body: bytes
     client_headers: Mapping[str, str]
+    deadline_s: float = math.inf
+    """When the request's own time is over, by the event loop's clock."""
     method: str = "POST"
+    content_type: bytes = b"application/json"
 
 
 class Answer:
     """An upstream's answer whose body is still to be read, once, by `read` or by `chunks`."""
 
-    def __init__(self, model: str, response: httpx.Response) -> None:
+    def __init__(self, model: str, response: httpx.Response, patience: Patience) -> None:
         self.model = model
         self.status = response.status_code
         self._response = response
+        self._patience = patience
 
     @property
     def is_stream(self) -> bool:
@@ -72,13 +93,20 @@ class Answer:
             if _is_passed_back(name.decode("latin-1").lower())
         ]
 
+    @property
+    def retry_after_s(self) -> float | None:
+        """When the upstream wants to be asked again, in seconds from now."""
+        return read_retry_after(self._response.headers)
+
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives; raises UpstreamError where it breaks off."""
-        try:
-            async for chunk in self._response.aiter_bytes():
-                yield chunk
-        except httpx.HTTPError as exc:
-            raise translate(exc, self.model) from exc
+        """Yield the body as it arrives; raises UpstreamError where it ends too early, or hangs."""
+        parts = self._response.aiter_bytes()
+        while True:
+            with self._patience.next_wait(), _translated(self.model):
+                part = await anext(parts, None)
+            if part is None:
+                return
+            yield part
 
     async def read(self) -> bytes:
         """Return the whole body; raises UpstreamError where it breaks off, or has no end."""
@@ -87,7 +115,8 @@ class Answer:
         async for chunk in self.chunks():
             size += len(chunk)
             if size > MAX_WHOLE_BYTES:
-                raise UpstreamError(self.model, f"answered with more than {MAX_WHOLE_BYTES} bytes")
+                problem = f"answered with more than {MAX_WHOLE_BYTES} bytes"
+                raise UpstreamError(self.model, problem, Failure.MALFORMED)
             parts.append(chunk)
         return b"".join(parts)
 
@@ -127,7 +156,8 @@ class UpstreamClient:
         """Send a message as it is and yield the answer once its headers are there.
 
         Leaving the block closes the connection where the body was not read to its end. Raises
-        UpstreamError where there is no answer, or one that is neither good nor an error.
+        UpstreamError where there is no answer, or one that is neither good nor an error, and its
+        kind DeadlineError where the request's own time is over.
         """
         client = self._clients[deployment.origin]
         request = client.build_request(
@@ -137,14 +167,14 @@ class UpstreamClient:
             headers=self._headers(deployment, message),
             timeout=_timeout(deployment.timeouts),
         )
-        try:
+        patience = Patience(message.model, deployment.timeouts, message.deadline_s)
+        with patience.next_wait(), _translated(message.model):
             response = await client.send(request, stream=True)
-        except httpx.HTTPError as exc:
-            raise translate(exc, message.model) from exc
         try:
             if response.status_code // 100 not in {2, 4, 5}:
-                raise UpstreamError(message.model, f"answered with status {response.status_code}")
-            yield Answer(message.model, response)
+                problem = f"answered with status {response.status_code}"
+                raise UpstreamError(message.model, problem, Failure.MALFORMED)
+            yield Answer(message.model, response, patience)
         finally:
             await response.aclose()
 
@@ -156,11 +186,14 @@ class UpstreamClient:
             if name in self._forwarded
         ]
         headers += [
-            (b"content-type", b"application/json"),
+            (b"content-type", message.content_type),
             # Compressed answers would have to be unpacked to be observed.
             (b"accept-encoding", b"identity"),
             (b"user-agent", b"switchcraft/" + __version__.encode()),
         ]
+        if message.deadline_s < math.inf:
+            left_s = max(0.0, message.deadline_s - anyio.current_time())
+            headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
         if deployment.api_key is not None:
             key = deployment.api_key.get_secret_value().strip()
             value = f"Bearer {key}" if deployment.key_header == "authorization" else key
@@ -192,7 +225,82 @@ PROBLEMS: Mapping[type[httpx.HTTPError], str] = {
 def translate(exc: httpx.HTTPError, model: str) -> UpstreamError:
     """Return an error of httpx as ours; it names the model, and neither address nor key."""
     problem = PROBLEMS.get(type(exc), "gave no answer")
-    return UpstreamError(model, problem, timed_out=isinstance(exc, httpx.TimeoutException))
+    if isinstance(exc, NEVER_SENT):
+        failure = Failure.UNREACHABLE
+    elif isinstance(exc, httpx.TimeoutException):
+        failure = Failure.TIMEOUT
+    else:
+        failure = Failure.BROKEN
+    return UpstreamError(model, problem, failure)
+
+
+class Patience:
+    """How long the next part of an answer is waited for.
+
+    The first byte has its own time, each later part another, and all of it together a third; the
+    client's deadline is before them all.
+    """
+
+    def __init__(self, model: str, timeouts: Timeouts, deadline_s: float) -> None:
+        now_s = anyio.current_time()
+        self._model = model
+        self._idle_s = timeouts.idle_s
+        self._end_s = now_s + timeouts.total_s
+        self._deadline_s = deadline_s
+        self._next_s = now_s + timeouts.first_byte_s
+        self._waits = 0
+
+    @contextmanager
+    def next_wait(self) -> Iterator[None]:
+        """Bound what is awaited in the block; raises UpstreamError, or DeadlineError."""
+        self._waits += 1
+        # The headers and the first part of the body come together or one after the other.
+        if self._waits > FIRST_WAITS:
+            self._next_s = anyio.current_time() + self._idle_s
+        try:
+            with anyio.fail_at(min(self._next_s, self._end_s, self._deadline_s)):
+                yield
+        except TimeoutError as exc:
+            if anyio.current_time() >= self._deadline_s:
+                raise DeadlineError(self._model) from exc
+            raise UpstreamError(self._model, "did not answer in time", Failure.TIMEOUT) from exc
+
+
+FIRST_WAITS = 2
+
+
+@contextmanager
+def _translated(model: str) -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPError as exc:
+        raise translate(exc, model) from exc
+
+
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return what `retry-after-ms` or `retry-after` says, in seconds; a date is one from now.
+
+    RFC 9110, section 10.2.3; the first is OpenAI's.
+    """
+    milliseconds, text = headers.get("retry-after-ms"), headers.get("retry-after")
+    try:
+        if milliseconds is not None:
+            return max(0.0, float(milliseconds) / 1000)
+        if text is None:
+            return None
+        return max(0.0, float(text))
+    except ValueError:
+        return _seconds_until(text or "")
+
+
+def _seconds_until(date: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 def _is_passed_back(name: str) -> bool:
@@ -202,7 +310,8 @@ def _is_passed_back(name: str) -> bool:
 def _timeout(timeouts: Timeouts) -> httpx.Timeout:
     return httpx.Timeout(
         connect=timeouts.connect_s,
-        read=timeouts.first_byte_s,
+        # `Patience` waits for what is read; this is for what the client reads beyond it.
+        read=max(timeouts.first_byte_s, timeouts.idle_s),
         write=timeouts.write_s,
         pool=timeouts.pool_s,
     )

@@ -1,86 +1,164 @@
-"""Reads what an upstream answers: passes its bytes on, and notes what it used."""
+"""Reads what an upstream answers: passes its bytes on, and notes what is in them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 
 import orjson
 
-from router_service.core.errors import UpstreamError
+from router_service.core.errors import Failure, UpstreamError
+from router_service.core.messages import Json
 from router_service.core.usage import Usage, usage_of
 from router_service.upstream.client import Answer
 
 MAX_HELD_BYTES = 1024 * 1024
-"""An event longer than this is passed on before it is complete."""
+"""An event longer than this is passed on before it is complete, and not read."""
 
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+CHARACTERS_PER_TOKEN = 4
+"""OpenAI's rule of thumb for English, for answers whose provider does not count."""
+
+_BLANK_LINE = re.compile(rb"\n\n|\n\r\n|\r\r")
 _DONE = b"[DONE]"
+_LAST_TYPES = {"response.completed", "response.incomplete", "response.failed"}
 
 
-class StreamReader:
-    """Reads server-sent events; `usage` is there once an event has told it."""
+class EventReader:
+    """Reads server-sent events; what it has noted of them is in its attributes."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._held = b""
         self._is_done = False
+        self._characters = 0
         self.usage: Usage | None = None
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """Yield the bytes as they are, cut between events alone.
+        """What the upstream has said that it used."""
+        self.has_output = False
+        """Whether an event was part of an answer: not a comment, and no error."""
+        self.error: UpstreamError | None = None
+        """The error that an event told."""
+        self.response_id: str | None = None
+        """Of a response that the upstream may keep (Responses API)."""
+        self.events = self._events()
+        """The bytes as they are, cut between events alone; to be read once.
 
         So a client never gets half an event before the error that says that the stream broke.
-        Raises UpstreamError where it does.
+        Raises UpstreamError where it does, or where an event cannot be read.
         """
+        self._unreadable: UpstreamError | None = None
+
+    @property
+    def written_tokens(self) -> int:
+        """About how many tokens the events had so far."""
+        return -(-self._characters // CHARACTERS_PER_TOKEN)
+
+    async def _events(self) -> AsyncIterator[bytes]:
         async for chunk in self._answer.chunks():
             ready = self._take(chunk)
             if ready:
                 yield ready
+            if self._unreadable:
+                raise self._unreadable
         if self._held:
             self._observe(self._held)
             yield self._held
-        if not (self._is_done or self._answer.is_delimited):
-            raise UpstreamError(self._answer.model, "broke the connection while it answered")
+        if not (self._is_done or self.error or self._answer.is_delimited):
+            problem = "broke the connection while it answered"
+            raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
 
     def _take(self, chunk: bytes) -> bytes:
         """Return what is complete of what was held and this chunk, and hold the rest."""
-        data = self._held + chunk
-        end = max(_end_after(data, mark) for mark in _EVENT_ENDS)
+        data, end = self._held + chunk, 0
+        for blank_line in _BLANK_LINE.finditer(data):
+            try:
+                self._observe(data[end : blank_line.end()])
+            except UpstreamError as exc:
+                self._unreadable = exc
+                return data[:end]
+            end = blank_line.end()
         if len(data) - end > MAX_HELD_BYTES:
             end = len(data)
         self._held = data[end:]
-        self._observe(data[:end])
         return data[:end]
 
-    def _observe(self, events: bytes) -> None:
-        # Most chunks hold neither: they are not even split into lines.
-        if b'"usage"' not in events and _DONE not in events:
+    def _observe(self, event: bytes) -> None:
+        """Read one event (WHATWG HTML, "Interpreting an event stream")."""
+        fields = (line for line in event.splitlines() if line.startswith(b"data:"))
+        data = b"\n".join(field[5:].removeprefix(b" ") for field in fields).strip()
+        if data == _DONE:
+            self._is_done = True
+        elif data:
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        try:
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError as exc:
+            problem = "sent an event that cannot be read"
+            raise UpstreamError(self._answer.model, problem, Failure.MALFORMED) from exc
+        if is_error(event):
+            problem = "sent an error within its answer"
+            self.error = UpstreamError(self._answer.model, problem, Failure.ERROR_BODY)
             return
-        for line in events.splitlines():
-            data = line.removeprefix(b"data:").strip()
-            if data == _DONE:
-                self._is_done = True
-            elif b'"usage"' in data:
-                self.usage = read_usage(data) or self.usage
+        self.has_output = True
+        self._is_done = self._is_done or event.get("type") in _LAST_TYPES
+        self.usage = usage_of(event) or self.usage
+        self.response_id = self.response_id or _response_id(event)
+        self._characters += _written_characters(event)
 
 
-def read_usage(body: bytes) -> Usage | None:
-    """Return what an answer, whole or an event, says that it used; None where it does not."""
-    try:
-        return usage_of(orjson.loads(body))
-    except orjson.JSONDecodeError:
-        return None
+def is_error(value: Json) -> bool:
+    """Whether a decoded body or event tells an error, whatever its status was.
+
+    Chat Completions have an `error` at the top, Responses an event of that type or a response that
+    failed. What is no object is none of these APIs' answers.
+    """
+    if not isinstance(value, dict):
+        return True
+    is_failed = value.get("status") == "failed" or value.get("type") == "response.failed"
+    return bool(value.get("error")) or value.get("type") == "error" or is_failed
 
 
 def is_openai_error(body: bytes) -> bool:
     """Whether a body is an error in OpenAI's form, so that clients can read it as it is."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return False
+    value = decoded(body)
     return isinstance(value, dict) and isinstance(value.get("error"), dict)
 
 
-def _end_after(data: bytes, mark: bytes) -> int:
-    found = data.rfind(mark)
-    return found + len(mark) if found >= 0 else 0
+def decoded(body: bytes) -> Json:
+    """Return a body as JSON, or None where it is none."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _response_id(event: Json) -> str | None:
+    response = event.get("response")
+    found = response.get("id") if isinstance(response, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _written_characters(event: Json) -> int:
+    """Count what an event adds to an answer: text, reasoning, a refusal, or a call's arguments."""
+    if isinstance(delta := event.get("delta"), str):  # the Responses API
+        return len(delta)
+    return sum(map(_choice_characters, _objects(event.get("choices"))))
+
+
+def _choice_characters(choice: Json) -> int:
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return _length(choice.get("text"))
+    texts = (delta.get(name) for name in ("content", "reasoning_content", "reasoning", "refusal"))
+    calls = (call.get("function") for call in _objects(delta.get("tool_calls")))
+    written = (call.get(name) for call in _objects([*calls]) for name in ("name", "arguments"))
+    return sum(map(_length, (*texts, *written)))
+
+
+def _objects(value: Json) -> Sequence[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
+
+
+def _length(value: Json) -> int:
+    return len(value) if isinstance(value, str) else 0

@@ -11,7 +11,7 @@ import pytest
 from router_service.api.app import create_app
 from router_service.settings import Settings
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served
+from tests.serving import ONE_TRY, Sandbox, served
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,8 @@ def router() -> FakeRouter:
 @pytest.fixture(scope="session")
 def gateway_url(sandbox: Sandbox, router: FakeRouter) -> Iterator[str]:
     """Serve a gateway whose arms are models of the sandbox; yield http://HOST:PORT."""
-    settings = Settings.sandbox(sandbox.base_url, list(router.probabilities))
+    arms = list(router.probabilities)
+    settings = Settings.sandbox(sandbox.base_url, arms, upstreams=ONE_TRY)
     with served(create_app(settings, router)) as url:
         yield url
 

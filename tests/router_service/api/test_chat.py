@@ -164,7 +164,7 @@ def test_requests_without_tools_go_to_the_chat_model(
         assert httpx.post(url + CHAT, json=plain).json()["model"] == "large"
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
 def test_upstream_errors_are_passed_on(http: httpx.Client, status: int) -> None:
     """An upstream's error keeps its status, its body and what it says about a retry."""
     response = http.post(CHAT, json=BODY, headers={"x-sandbox": f"status={status}"})
@@ -261,9 +261,18 @@ def test_a_broken_stream_ends_with_an_error_event(
         )
 
 
-def test_a_malformed_answer_is_the_clients_to_judge(http: httpx.Client) -> None:
-    """A complete answer that is not JSON is passed on as it is."""
-    response = http.post(CHAT, json=BODY, headers={"x-sandbox": "malformed"})
-    assert response.status_code == 200
-    assert response.text.startswith('{"id":"chatcmpl-sandbox-')
-    assert "x-switchcraft-cost-usd" not in response.headers
+@pytest.mark.parametrize("fault", ["malformed", "error_in_body"])
+def test_a_good_status_does_not_make_a_good_answer(http: httpx.Client, fault: str) -> None:
+    """What is not JSON, or an error inside a 200, is a failure with a status of its own."""
+    for stream in (False, True):
+        response = http.post(CHAT, json=BODY | {"stream": stream}, headers={"x-sandbox": fault})
+        is_cut = fault == "malformed" and stream  # its first event is a good one
+        assert response.status_code == (200 if is_cut else 502)
+        assert '"error"' in response.text
+
+
+def test_a_refused_key_is_the_gateways(http: httpx.Client) -> None:
+    """An upstream that refuses the key says so to the operator; the client gets no part of it."""
+    response = http.post(CHAT, json=BODY, headers={"x-sandbox": "status=401"})
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] == "upstream_credentials"

@@ -21,7 +21,7 @@ from router_service.settings import Deployment, Model, RouterSettings, ServerSet
 from router_service.telemetry.logs import FIELDS
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter, manifest
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import ONE_TRY, Sandbox, served, wait_for
 
 PATH = "/v1/decisions/"
 REQUESTS = "switchcraft_requests_total{"
@@ -121,7 +121,8 @@ def _requests_counted(http: httpx.Client) -> float:
 
 def test_metrics_count(sandbox: Sandbox) -> None:
     """Requests, decisions, tokens, cost and troubles are counted, and no client names a label."""
-    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    arms = list(FakeRouter().probabilities)
+    settings = Settings.sandbox(sandbox.base_url, arms, upstreams=ONE_TRY)
     with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
         usage = http.post(CHAT, json=BODY).json()["usage"]
         http.post(CHAT, json=BODY | {"stream": True})
@@ -143,14 +144,21 @@ def test_metrics_count(sandbox: Sandbox) -> None:
     assert float(series['switchcraft_requests_total{model="none",policy="none",status="404"}']) == 1
     assert float(series['switchcraft_decisions_total{arm="medium",reason="threshold"}']) == 5
     assert float(series['switchcraft_broken_streams_total{model="medium"}']) == 1
-    assert (
-        float(series['switchcraft_upstream_failures_total{kind="unreachable",model="medium"}']) == 1
-    )
-    prompt = series['switchcraft_tokens_total{kind="prompt",model="medium"}']
+    attempts = {
+        outcome: sum(
+            float(value)
+            for name, value in series.items()
+            if name.startswith("switchcraft_upstream_attempts_total{")
+            and f'outcome="{outcome}"' in name
+        )
+        for outcome in ("answered", "status", "broken")
+    }
+    assert attempts == {"answered": 4, "status": 1, "broken": 1}
+    prompt = series['switchcraft_tokens_total{kind="prompt",model="medium",source="upstream"}']
     assert float(prompt) == usage["prompt_tokens"]
-    cost_usd = float(series['switchcraft_cost_usd_total{model="medium"}'])
+    cost_usd = float(series['switchcraft_cost_usd_total{model="medium",source="upstream"}'])
     assert cost_usd == pytest.approx(usage["total_tokens"] * 2 / 1e6)
-    assert float(series['switchcraft_unpriced_answers_total{missing="usage",model="medium"}']) == 1
+    assert float(series['switchcraft_cost_usd_total{model="medium",source="gateway"}']) > 0
     assert float(series["switchcraft_decision_seconds_count"]) == 6
     assert float(series['switchcraft_upstream_seconds_count{model="medium"}']) == 5
     assert 'switchcraft_artifact_info{commit="0000000",encoder="none",name="fake"}' in series

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.api.endpoints import CHAT
-from router_service.api.planning import GatewayReason, Plan
 from router_service.api.recorder import Recorder
 from router_service.core.cost import Price
 from router_service.core.usage import Usage
@@ -13,7 +11,6 @@ from router_service.settings import Deployment, Model
 from router_service.store.guarded import GuardedStore
 from router_service.store.memory import MemoryStore
 from router_service.telemetry.metrics import Metrics
-from router_service.upstream.splice import BodyTemplate
 
 PRICES = {
     "tokens": Price(input_usd_per_mtok=1, output_usd_per_mtok=2),
@@ -41,7 +38,6 @@ def test_a_cost_is_known_or_none(name: str, usage: Usage | None, cost_usd: float
     recorder = Recorder(Metrics(), GuardedStore(store, lambda _: None))
     deployment = Deployment(upstream_model=name, base_url="http://h/v1")
     model = Model(name=name, deployments=(deployment,), price=PRICES.get(name))
-    plan = Plan(CHAT, (model,), GatewayReason.PINNED, stream=False, body=BodyTemplate(()))
-    assert recorder.cost_usd(plan, usage, upstream_s=2) == (
+    assert recorder.cost_usd(model, usage, upstream_s=2) == (
         None if cost_usd is None else pytest.approx(cost_usd)
     )

@@ -9,11 +9,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.core.errors import UpstreamError
+from router_service.core.errors import Failure, UpstreamError
 from router_service.core.usage import Usage
 from router_service.settings import Deployment, Timeouts
-from router_service.upstream.client import PROBLEMS, Answer, Message, UpstreamClient, translate
-from router_service.upstream.relay import StreamReader, is_openai_error, read_usage
+from router_service.upstream.client import NEVER_SENT, PROBLEMS, Message, UpstreamClient, translate
+from router_service.upstream.relay import EventReader, is_openai_error
 from tests.serving import Sandbox, scripted
 
 BODY = b'{"model":"m", "messages":[{"role":"user","content":"hi"}],"temperature":1e0}'
@@ -57,9 +57,9 @@ def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError
         client = UpstreamClient([deployment], max_connections=5)
         async with client.send(deployment, message()) as answer:
             assert answer.is_stream
-            reader, parts, error = StreamReader(answer), [], None
+            reader, parts, error = EventReader(answer), [], None
             try:
-                async for events in reader.events():
+                async for events in reader.events:
                     parts.append(events)  # noqa: PERF401 - what came before an error is kept
             except UpstreamError as exc:
                 error = exc
@@ -84,7 +84,9 @@ def test_every_error_of_httpx_is_mapped(kind: type[httpx.HTTPError]) -> None:
     assert kind in PROBLEMS
     error = translate(kind.__new__(kind), "m")
     assert PROBLEMS[kind] in str(error)
-    assert error.timed_out == issubclass(kind, httpx.TimeoutException)
+    is_sent = not issubclass(kind, NEVER_SENT)
+    assert error.timed_out == (is_sent and issubclass(kind, httpx.TimeoutException))
+    assert (error.failure is Failure.UNREACHABLE) != is_sent
 
 
 def test_body_and_headers(sandbox: Sandbox) -> None:
@@ -210,29 +212,14 @@ def test_every_byte_of_a_stream_arrives(mark: bytes) -> None:
     assert (usage, error) == (Usage(3, 2), None)
 
 
-@pytest.mark.parametrize(
-    ("body", "usage"),
-    [
-        (b'{"usage":{"prompt_tokens":1,"completion_tokens":0}}', Usage(1, 0)),
-        (b'{"usage":{"prompt_tokens":1}}', None),
-        (b'{"usage":{"prompt_tokens":true,"completion_tokens":-1}}', None),
-        (b'{"usage":null}', None),
-        (b"[1]", None),
-        (b"{", None),
-    ],
-)
-def test_usage_that_cannot_be_read_is_unknown(body: bytes, usage: Usage | None) -> None:
-    """Only two whole counts are a usage; anything else is unknown, not zero."""
-    assert read_usage(body) == usage
-
-
 def test_openai_errors_are_recognised() -> None:
     """An object with an `error` object is OpenAI's form, and nothing else is."""
     assert is_openai_error(b'{"error": {"message": "x"}}')
     assert not any(map(is_openai_error, (b'{"error": "x"}', b"[]", b"oops", b'{"detail": 1}')))
 
 
-def test_answers_say_what_ends_them() -> None:
+def test_an_error_is_no_stream() -> None:
     """An error's body is read whole even where it calls itself a stream."""
-    response = httpx.Response(500, headers={"content-type": "text/event-stream"})
-    assert not Answer("m", response).is_stream
+    head = STREAM_HEAD.replace(b"200 OK", b"500 Oops") + b"content-length: 2\r\n\r\n{}"
+    with scripted(head) as url:
+        assert ask(served_at(url)) == (500, b"{}")

@@ -1,0 +1,318 @@
+"""Asks one deployment after another until one answers; after its first output there is no other.
+
+Within a model its deployments are tried, the failed one again where that is safe; then comes the
+next candidate. A circuit breaker keeps requests from deployments that fail, and a budget keeps
+retries from multiplying an outage.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from tenacity import AsyncRetrying, RetryCallState
+from tenacity.wait import wait_random_exponential
+
+from router_service.core.errors import (
+    DeadlineError,
+    Failure,
+    UpstreamError,
+    UpstreamRefusedError,
+)
+from router_service.core.messages import Json
+from router_service.settings import Deployment, Model, RetrySettings
+from router_service.upstream.breaker import Breakers
+from router_service.upstream.budget import RetryBudget
+from router_service.upstream.client import Answer, Headers, Message, UpstreamClient
+from router_service.upstream.relay import EventReader, decoded, is_error
+from router_service.upstream.splice import BodyTemplate
+
+KEEP_ALIVE_HOLD_S = 5.0
+"""How long comments before an answer's first event are held back, so that another deployment may
+still answer; a client behind it waits for a sign of life longer than that."""
+
+CLOCK_SLACK_S = 0.005
+"""A sleep may end a little before the moment that it was to reach."""
+
+_UPSTREAMS_FAULT = {401, 402, 403, 404, 407, 408, 409, 429}
+"""Statuses below 500 that another deployment or model may not answer with: the operator's key or
+account, a model that is not there, a limit."""
+
+_TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+"""Statuses after which the same deployment may well answer; 529 is Anthropic's "overloaded"."""
+
+_UNFIT_CODES = {"context_length_exceeded", "request_too_large", "string_above_max_length"}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be asked, and of whom."""
+
+    candidates: Sequence[Model]
+    path: str
+    body: BodyTemplate
+    client_headers: Mapping[str, str]
+    deadline_s: float
+    """When the request's own time is over, by the event loop's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of one deployment; `failure` is None where it answered."""
+
+    model: str
+    deployment_id: str
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class Opened:
+    """An answer whose start is good: the whole of it, or the events that go on."""
+
+    model: Model
+    deployment: Deployment
+    status: int
+    headers: Headers
+    body: bytes
+    """All of it, or what has come of a stream so far."""
+    reader: EventReader | None = None
+    """Reads the rest of a stream; None of a whole answer."""
+    value: Json = None
+    """The whole body, decoded; None where it is not JSON."""
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The tries of one request at one model."""
+
+    model: Model
+    failed_ids: set[str] = field(default_factory=set)
+
+
+class Attempts:
+    """Answers requests from deployments; shared by all requests of an engine."""
+
+    def __init__(
+        self,
+        client: UpstreamClient,
+        breakers: Breakers,
+        budget: RetryBudget,
+        settings: RetrySettings,
+    ) -> None:
+        """Ask through a client; breakers and budget are shared with other engines."""
+        self._client = client
+        self._breakers = breakers
+        self._budget = budget
+        self._settings = settings
+        self._backoff = wait_random_exponential(settings.backoff_s, settings.max_backoff_s)
+
+    @asynccontextmanager
+    async def open(self, order: Order, log: list[Attempt]) -> AsyncIterator[Opened]:
+        """Yield the first good start of an answer; each try is put into `log` as it ends.
+
+        Leaving the block closes the connection. Raises UpstreamError, that of the last try, where
+        none answered.
+        """
+        self._budget.earn()
+        async with AsyncExitStack() as stack:
+            yield await self._first(order, log, stack)
+
+    async def _first(self, order: Order, log: list[Attempt], stack: AsyncExitStack) -> Opened:
+        failure: UpstreamError | None = None
+        for model in order.candidates:
+            if failure is not None and not self._may_fall_back(failure):
+                break
+            try:
+                return await self._ask_model(model, order, log, stack)
+            except UpstreamError as exc:
+                # One that was not asked tells less than one that failed.
+                if failure is None or exc.failure is not Failure.COOLING_DOWN:
+                    failure = exc
+        if failure is None:
+            raise ValueError("an order without candidates")
+        raise failure
+
+    def _may_fall_back(self, failure: UpstreamError) -> bool:
+        if isinstance(failure, DeadlineError):
+            return False
+        # What was not sent, or is merely too long for a model, adds nothing to an outage's load.
+        is_free = failure.failure in {Failure.COOLING_DOWN, Failure.UNFIT}
+        return is_free or self._budget.spend()
+
+    async def _ask_model(
+        self, model: Model, order: Order, log: list[Attempt], stack: AsyncExitStack
+    ) -> Opened:
+        tries = _Tries(model)
+        retrying = AsyncRetrying(
+            sleep=anyio.sleep,
+            stop=lambda state: self._is_over(state, tries, order),
+            wait=lambda state: self._wait_s(state, tries),
+            retry=lambda state: isinstance(_failure(state), UpstreamError),
+            reraise=True,
+        )
+        opened: Opened = await retrying(self._ask_one, tries, order, log, stack)
+        return opened
+
+    async def _ask_one(
+        self, tries: _Tries, order: Order, log: list[Attempt], stack: AsyncExitStack
+    ) -> Opened:
+        deployment = self._choose(tries)
+        try:
+            opened = await self._start(tries.model, deployment, order, stack)
+        except UpstreamError as exc:
+            self._count_failure(deployment, exc)
+            tries.failed_ids.add(deployment.id)
+            log.append(Attempt(tries.model.name, deployment.id, exc.failure))
+            raise
+        except BaseException:  # the client left, or a fault of ours: nothing said of the upstream
+            self._breakers.left(deployment.id)
+            raise
+        self._breakers.succeeded(deployment.id)
+        log.append(Attempt(tries.model.name, deployment.id))
+        return opened
+
+    def _choose(self, tries: _Tries) -> Deployment:
+        """Draw a deployment by weight: one that has not failed this request, where there is one."""
+        model = tries.model
+        open_for = [d for d in model.deployments if self._breakers.wait_s(d.id) == 0]
+        fresh = [d for d in open_for if d.id not in tries.failed_ids]
+        left = fresh or open_for
+        while left:
+            weights = [deployment.weight for deployment in left]
+            chosen = random.choices(left, weights if any(weights) else None)[0]  # noqa: S311
+            if self._breakers.admit(chosen.id):
+                return chosen
+            left.remove(chosen)
+        wait_s = min(self._breakers.wait_s(d.id) for d in model.deployments)
+        problem = "is left alone for a while, after it failed"
+        raise UpstreamError(model.name, problem, Failure.COOLING_DOWN, retry_after_s=wait_s)
+
+    async def _start(
+        self, model: Model, deployment: Deployment, order: Order, stack: AsyncExitStack
+    ) -> Opened:
+        message = Message(
+            model.name,
+            order.path,
+            order.body.with_model(deployment.upstream_model),
+            order.client_headers,
+            order.deadline_s,
+        )
+        async with AsyncExitStack() as connection:
+            answer = await connection.enter_async_context(self._client.send(deployment, message))
+            opened = Opened(model, deployment, answer.status, answer.headers, b"")
+            await (_start_stream if answer.is_stream else _read_whole)(answer, opened)
+            stack.push_async_callback(connection.pop_all().aclose)
+        return opened
+
+    def broke(self, opened: Opened, exc: UpstreamError) -> None:
+        """Count an answer that failed after its start was good."""
+        self._count_failure(opened.deployment, exc)
+
+    def _count_failure(self, deployment: Deployment, exc: UpstreamError) -> None:
+        if exc.failure is Failure.UNFIT or isinstance(exc, DeadlineError):
+            self._breakers.left(deployment.id)
+        else:
+            self._breakers.failed(deployment.id, exc.retry_after_s)
+
+    def _is_over(self, state: RetryCallState, tries: _Tries, order: Order) -> bool:
+        """Whether this model is not asked again; a further try is taken from the budget here."""
+        failure = _failure(state)
+        if failure is None or state.attempt_number > self._settings.max_retries:
+            return True
+        if isinstance(failure, DeadlineError) or failure.failure in _NO_RETRY:
+            return True
+        wait_s = self._wait_s(state, tries)
+        if (
+            wait_s > self._settings.max_backoff_s
+            or anyio.current_time() + wait_s > order.deadline_s
+        ):
+            return True
+        return not (self._has_fresh(tries) or _is_repeatable(failure)) or not self._budget.spend()
+
+    def _wait_s(self, state: RetryCallState, tries: _Tries) -> float:
+        """Wait before the same deployment is asked again: as long as it says, else at random."""
+        if self._has_fresh(tries):
+            return 0.0
+        cooling_s = min(self._breakers.wait_s(d.id) for d in tries.model.deployments)
+        failure = _failure(state)
+        asked_s = failure.retry_after_s if failure else None
+        return max(self._backoff(state) if asked_s is None else asked_s, cooling_s) + CLOCK_SLACK_S
+
+    def _has_fresh(self, tries: _Tries) -> bool:
+        return any(
+            d.id not in tries.failed_ids and self._breakers.wait_s(d.id) == 0
+            for d in tries.model.deployments
+        )
+
+
+_NO_RETRY = {Failure.COOLING_DOWN, Failure.UNFIT}
+
+
+def _is_repeatable(failure: UpstreamError) -> bool:
+    """Whether the same deployment may be asked again at once, or after a moment.
+
+    A completion has no effect but its price, so that one that broke may be asked for again. One
+    that hangs would hang again.
+    """
+    if isinstance(failure, UpstreamRefusedError):
+        return failure.status in _TRANSIENT
+    return failure.failure is not Failure.TIMEOUT
+
+
+def _failure(state: RetryCallState) -> UpstreamError | None:
+    exc = state.outcome.exception() if state.outcome else None
+    return exc if isinstance(exc, UpstreamError) else None
+
+
+async def _read_whole(answer: Answer, opened: Opened) -> None:
+    """Read an answer that is no stream; raises UpstreamError where another may do better."""
+    opened.body = await answer.read()
+    if answer.status >= 400:
+        _check_refusal(answer, opened.body)
+        return
+    opened.value = decoded(opened.body)
+    if opened.value is None:
+        raise UpstreamError(answer.model, "answered what cannot be read", Failure.MALFORMED)
+    if is_error(opened.value):
+        problem = "answered with an error, by a good status"
+        raise UpstreamError(answer.model, problem, Failure.ERROR_BODY)
+
+
+def _check_refusal(answer: Answer, body: bytes) -> None:
+    """Raise UpstreamRefusedError where the refusal is not the client's fault everywhere."""
+    if answer.status >= 500 or answer.status in _UPSTREAMS_FAULT:
+        failure = Failure.STATUS
+    elif answer.status == 413 or _error_code(body) in _UNFIT_CODES:
+        failure = Failure.UNFIT
+    else:
+        return
+    raise UpstreamRefusedError(
+        answer.model,
+        answer.status,
+        headers=answer.headers,
+        body=body,
+        failure=failure,
+        retry_after_s=answer.retry_after_s,
+    )
+
+
+def _error_code(body: bytes) -> Json:
+    value = decoded(body)
+    error = value.get("error") if isinstance(value, dict) else None
+    return error.get("code") if isinstance(error, dict) else None
+
+
+async def _start_stream(answer: Answer, opened: Opened) -> None:
+    """Read events until the first that is part of the answer; raises UpstreamError before it."""
+    reader = opened.reader = EventReader(answer)
+    began_s = anyio.current_time()
+    async for part in reader.events:
+        opened.body += part
+        if reader.has_output or anyio.current_time() > began_s + KEEP_ALIVE_HOLD_S:
+            return
+        if reader.error:
+            raise reader.error
+    raise UpstreamError(answer.model, "ended its answer before it began", Failure.BROKEN)
