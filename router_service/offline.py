@@ -24,4 +24,7 @@ def _decide(router: Router, policy: Policy, line: bytes) -> dict[str, object]:
         conversation = parse_conversation(decode_object(line))
     except InvalidRequestError as exc:
         return {"error": exc.body()}
-    return asdict(router.decide(conversation, policy))
+    decision = asdict(router.decide(conversation, policy))
+    # Offline nothing fails, so nothing is tried next; the line's fields are a contract.
+    del decision["ranking"]
+    return decision

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from router_service.core.artifact import Artifact
@@ -16,16 +17,20 @@ from router_service.core.packing import Packer
 from router_service.core.selection import (
     Policy,
     Reason,
-    Selection,
     most_probable,
     parse_policy,
+    ranking,
     select,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The arm chosen for one conversation, and all that it was chosen by."""
+    """The arm chosen for one conversation, and all that it was chosen by.
+
+    `ranking` holds the arms that it was chosen among: itself, then the one that the same policy
+    chooses among the rest, and so on.
+    """
 
     arm: str
     probabilities: Mapping[str, float]
@@ -33,6 +38,7 @@ class Decision:
     policy: str
     reason: Reason
     packed_tokens: int
+    ranking: tuple[str, ...]
 
 
 class Router:
@@ -109,29 +115,56 @@ class Router:
         rows: list[list[float]] = self._classifier.predict(packed).tolist()
         return rows
 
-    def decide(self, conversation: Conversation, policy: Policy | None = None) -> Decision:
-        """Choose the arm for one conversation; CPU-bound, so call it off the event loop."""
-        policy = policy or self.policy()
+    def decide(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision:
+        """Choose the arm for one conversation; CPU-bound, so call it off the event loop.
+
+        `arms` are those of the router's that can serve it (default: all); there is at least one.
+        """
         packed = self._packer.pack(conversation)
         row = self._classifier.predict([packed])[0].tolist()
-        probabilities = [row[column] for column in self._columns]
-        selection = self._select(conversation, probabilities, policy)
-        return Decision(
-            arm=self.arms[selection.arm],
-            probabilities=dict(zip(self.arms, probabilities, strict=True)),
-            cost_usd=dict(zip(self.arms, self._costs_usd, strict=True)),
-            policy=str(policy),
-            reason=selection.reason,
+        able = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
+        return decide_among(
+            [self.arms[index] for index in able],
+            [row[self._columns[index]] for index in able],
+            [self._costs_usd[index] for index in able],
+            policy or self.policy(),
             packed_tokens=len(packed.token_ids),
+            is_unread=bool(conversation.unread),
         )
 
-    def _select(
-        self, conversation: Conversation, probabilities: Sequence[float], policy: Policy
-    ) -> Selection:
-        if conversation.unread:
-            # A probability for half a request is no ground to save money on.
-            return Selection(most_probable(probabilities, self._costs_usd), Reason.UNREAD)
-        return select(probabilities, self._costs_usd, policy)
+
+def decide_among(
+    arms: Sequence[str],
+    probabilities: Sequence[float],
+    costs_usd: Sequence[float],
+    policy: Policy,
+    *,
+    packed_tokens: int,
+    is_unread: bool,
+) -> Decision:
+    """Choose one of these arms, and rank the others; probabilities and costs are (arms,) each."""
+    # A probability for half a request is no ground to save money on.
+    choose = most_probable if is_unread else partial(_selected, policy=policy)
+    order = ranking(probabilities, costs_usd, choose)
+    reason = Reason.UNREAD if is_unread else select(probabilities, costs_usd, policy).reason
+    return Decision(
+        arm=arms[order[0]],
+        probabilities=dict(zip(arms, probabilities, strict=True)),
+        cost_usd=dict(zip(arms, costs_usd, strict=True)),
+        policy=str(policy),
+        reason=reason,
+        packed_tokens=packed_tokens,
+        ranking=tuple(arms[index] for index in order),
+    )
+
+
+def _selected(probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy) -> int:
+    return select(probabilities, costs_usd, policy).arm
 
 
 def _columns(artifact: Artifact, arms: Collection[str]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -19,8 +19,8 @@ from router_service.core.artifact import (
 from router_service.core.cost import ArmProfile, Price
 from router_service.core.messages import Conversation
 from router_service.core.packing import PackingSpec
-from router_service.core.selection import Policy, parse_policy, select
-from router_service.router import Decision
+from router_service.core.selection import Policy, parse_policy
+from router_service.router import Decision, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
 PRICES = {"small": 1.0, "medium": 2.0, "large": 10.0}
@@ -60,20 +60,24 @@ class FakeRouter:
         """Resolve a policy by name or rule."""
         return parse_policy(POLICIES.get(text or "default", text or ""), param=param)
 
-    def decide(self, conversation: Conversation, policy: Policy | None = None) -> Decision:
-        """Choose by the fixed probabilities."""
+    def decide(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision:
+        """Choose by the fixed probabilities, among these arms."""
         self.asked.append(conversation)
-        policy = policy or self.policy()
-        arms = self.artifact.manifest.arms
-        costs_usd = self.artifact.manifest.costs_usd()
-        selection = select(list(self.probabilities.values()), costs_usd, policy)
-        return Decision(
-            arm=arms[selection.arm],
-            probabilities=self.probabilities,
-            cost_usd=dict(zip(arms, costs_usd, strict=True)),
-            policy=str(policy),
-            reason=selection.reason,
+        manifest = self.artifact.manifest
+        costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
+        able = [arm for arm in manifest.arms if arms is None or arm in arms]
+        return decide_among(
+            able,
+            [self.probabilities[arm] for arm in able],
+            [costs_usd[arm] for arm in able],
+            policy or self.policy(),
             packed_tokens=7,
+            is_unread=False,
         )
 
 

@@ -5,7 +5,7 @@ Each class carries its facts as attributes; `api.errors` alone turns them into H
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -72,6 +72,23 @@ class ModelNotFoundError(InvalidRequestError):
         )
         self.model = model
         self.known = known
+
+
+class NoCapableModelError(InvalidRequestError):
+    """A request that none of the models can serve; `lacks` says by model what is missing.
+
+    `is_too_long`: a shorter input would be served.
+    """
+
+    def __init__(self, lacks: Mapping[str, tuple[str, ...]], *, is_too_long: bool) -> None:
+        told = "; ".join(f"{model!r} lacks {', '.join(words)}" for model, words in lacks.items())
+        cure = "Shorten the input" if is_too_long else "Leave out what is not supported"
+        super().__init__(
+            f"No model here can serve this request: {told}. {cure}, or name another model.",
+            code="context_length_exceeded" if is_too_long else "unsupported_feature",
+        )
+        self.lacks = lacks
+        self.is_too_long = is_too_long
 
 
 class PolicyError(InvalidRequestError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -87,6 +87,23 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
         return Selection(best, Reason.ARGMAX)
     cheapest = min(passing, key=lambda arm: (costs_usd[arm], -probabilities[arm], arm))
     return Selection(cheapest, reason)
+
+
+def ranking(
+    probabilities: Sequence[float],
+    costs_usd: Sequence[float],
+    choose: Callable[[Sequence[float], Sequence[float]], int],
+) -> tuple[int, ...]:
+    """Return the arms in the order in which they are tried: the choice, then that of the rest.
+
+    `choose` picks one of some arms by their probabilities and costs, as it picked the first.
+    """
+    left = list(range(len(probabilities)))
+    tried: list[int] = []
+    while left:
+        chosen = choose([probabilities[arm] for arm in left], [costs_usd[arm] for arm in left])
+        tried.append(left.pop(chosen))
+    return tuple(tried)
 
 
 def most_probable(probabilities: Sequence[float], costs_usd: Sequence[float]) -> int:
