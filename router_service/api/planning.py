@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
 from router_service.api.endpoints import Endpoint
-from router_service.api.pool import Pool
+from router_service.api.pool import Pool, capable
 from router_service.core.artifact import Artifact
+from router_service.core.capabilities import read_requirements
 from router_service.core.errors import ModelNotFoundError
 from router_service.core.messages import Conversation, decode_object
 from router_service.core.selection import Policy, Reason
@@ -39,8 +41,13 @@ class DecidingRouter(Protocol):
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy; raises PolicyError."""
 
-    def decide(self, conversation: Conversation, policy: Policy | None = None) -> Decision:
-        """Choose the arm for one conversation."""
+    def decide(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision:
+        """Choose one of these arms for a conversation, and rank the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +93,25 @@ class Planner:
     def plan(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Plan:
         """Decide for a request body; `policy` is that of the header, and goes before the name's.
 
-        Raises InvalidRequestError, and of its kinds ModelNotFoundError and PolicyError.
+        Raises InvalidRequestError, and of its kinds ModelNotFoundError, PolicyError and
+        NoCapableModelError.
         """
-        request = endpoint.parse(decode_object(body))
+        decoded = decode_object(body)
+        request = endpoint.parse(decoded)
+        wanted = read_requirements(decoded, request.conversation, endpoint.path)
         plan = partial(Plan, endpoint, stream=request.stream, body=BodyTemplate.of(body))
         pinned = self._pool.models.get(request.model)
         if pinned is not None:
-            return plan(self._pool.with_fallbacks(pinned), GatewayReason.PINNED)
+            return plan(self._pool.pinned(pinned, wanted), GatewayReason.PINNED)
         name, _, suffix = request.model.partition(":")
         if name != self._model_name:
             raise ModelNotFoundError(request.model[:200], self.names)
         chosen = self._policy(suffix or None, policy)
         if not request.has_tools:
-            return plan(self._pool.with_fallbacks(self._pool.chat_model), GatewayReason.CHAT)
-        decision = self._router.decide(request.conversation, chosen)
-        candidates = (self._pool.by_arm[decision.arm],)
+            return plan(capable(self._pool.chat_models, wanted), GatewayReason.CHAT)
+        able = self._pool.capable_arms(wanted)
+        decision = self._router.decide(request.conversation, chosen, able)
+        candidates = self._pool.playing(decision.ranking)
         return plan(candidates, decision.reason, policy=chosen, decision=decision)
 
     def _policy(self, suffix: str | None, header: str | None) -> Policy:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from router_service.core.artifact import Manifest
+from router_service.core.capabilities import Requirements
 from router_service.core.cost import Price
-from router_service.core.errors import ConfigError
+from router_service.core.errors import ConfigError, NoCapableModelError
 from router_service.settings import Model, Settings
 
 
@@ -17,7 +18,8 @@ class Pool:
 
     models: Mapping[str, Model]
     by_arm: Mapping[str, Model]
-    chat_model: Model
+    chat_models: tuple[Model, ...]
+    """Who answers requests without tools: the first, and where it cannot, the next."""
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
@@ -28,12 +30,36 @@ class Pool:
         unpriced = {model.name: model for model in settings.models}
         models = _priced(unpriced, _assign_arms(settings, manifest, unpriced), manifest)
         by_arm = _assign_arms(settings, manifest, models)
-        chat_model = _chat_model(settings, manifest, models, by_arm)
-        return cls(models=models, by_arm=by_arm, chat_model=chat_model)
+        chat_models = tuple(_chat_models(settings, manifest, models, by_arm))
+        return cls(models=models, by_arm=by_arm, chat_models=_unique(chat_models))
 
-    def with_fallbacks(self, model: Model) -> tuple[Model, ...]:
-        """Return a model that a request named, and those that answer where it fails."""
-        return (model, *(self.models[name] for name in model.fallbacks))
+    def pinned(self, model: Model, wanted: Requirements) -> tuple[Model, ...]:
+        """Return a model that a request named, and those that answer where it fails.
+
+        Whoever names a model gets it: what it cannot do is for its upstream to say.
+        """
+        fallbacks = (self.models[name] for name in model.fallbacks)
+        return (model, *(other for other in fallbacks if not other.capabilities.lacks(wanted)))
+
+    def capable_arms(self, wanted: Requirements) -> frozenset[str]:
+        """Return the arms that can serve a request; raises NoCapableModelError."""
+        able = {model.name for model in capable(self.by_arm.values(), wanted)}
+        return frozenset(arm for arm, model in self.by_arm.items() if model.name in able)
+
+    def playing(self, arms: Iterable[str]) -> tuple[Model, ...]:
+        """Return the models of these arms, in their order, each once."""
+        return _unique(self.by_arm[arm] for arm in arms)
+
+
+def capable(models: Iterable[Model], wanted: Requirements) -> tuple[Model, ...]:
+    """Return those that lack nothing that is wanted, in their order; raises NoCapableModelError."""
+    models = _unique(models)
+    lacks = {model.name: model.capabilities.lacks(wanted) for model in models}
+    able = tuple(model for model in models if not lacks[model.name])
+    if not able:
+        is_too_long = any(model.capabilities.is_too_short(wanted) for model in models)
+        raise NoCapableModelError(lacks, is_too_long=is_too_long)
+    return able
 
 
 def arm_prices(settings: Settings) -> dict[str, Price]:
@@ -48,7 +74,7 @@ def _assign_arms(
     settings: Settings, manifest: Manifest, models: Mapping[str, Model]
 ) -> dict[str, Model]:
     mapping = settings.router.arms
-    known = ", ".join(sorted(models))
+    known = _named(models)
     for arm, name in mapping.items():
         if arm not in manifest.arms:
             problem = f"the artifact has no such arm; it has {', '.join(manifest.arms)}"
@@ -77,18 +103,27 @@ def _priced(
     }
 
 
-def _chat_model(
+def _chat_models(
     settings: Settings,
     manifest: Manifest,
     models: Mapping[str, Model],
     by_arm: Mapping[str, Model],
-) -> Model:
+) -> Iterator[Model]:
     name = settings.router.chat_model
-    if name is None:
-        costs_usd = manifest.costs_usd(arm_prices(settings))
-        by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
-        return next(by_arm[arm] for _, arm in by_cost if arm in by_arm)
-    if name not in models:
-        problem = f"there is no model {name!r} in model_list; it has {', '.join(sorted(models))}"
-        raise ConfigError(settings.source, "router.chat_model", problem)
-    return models[name]
+    if name is not None:
+        if name not in models:
+            problem = f"there is no model {name!r} in model_list; it has {_named(models)}"
+            raise ConfigError(settings.source, "router.chat_model", problem)
+        yield models[name]
+        yield from (models[other] for other in models[name].fallbacks)
+    costs_usd = manifest.costs_usd(arm_prices(settings))
+    by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
+    yield from (by_arm[arm] for _, arm in by_cost if arm in by_arm)
+
+
+def _unique(models: Iterable[Model]) -> tuple[Model, ...]:
+    return tuple({model.name: model for model in models}.values())
+
+
+def _named(models: Mapping[str, Model]) -> str:
+    return ", ".join(sorted(models))

@@ -101,11 +101,9 @@ def read_requirements(
     body: Mapping[str, Json], conversation: Conversation, path: str
 ) -> Requirements:
     """Read what a decoded request asks for; `path` is its endpoint's, below `/v1`."""
-    # max_output_tokens is the Responses API's name, max_tokens the older one of chat's.
-    limits = (body.get(f"max_{name}") for name in ("completion_tokens", "output_tokens", "tokens"))
     return Requirements(
         input_tokens=_input_bytes(body, conversation) // BYTES_PER_TOKEN,
-        output_tokens=next((limit for limit in limits if _is_count(limit)), 0),
+        output_tokens=_output_tokens(body),
         tools=len(conversation.tools),
         features=frozenset((*_wanted(body), *_parts(body), *_endpoint(path))),
     )
@@ -117,6 +115,15 @@ def _input_bytes(body: Mapping[str, Json], conversation: Conversation) -> int:
     called = sum(len(call.name) + len(call.arguments) for call in calls)
     tools = sum(len(orjson.dumps(body[name])) for name in ("tools", "functions") if name in body)
     return said + called + tools
+
+
+def _output_tokens(body: Mapping[str, Json]) -> int:
+    """Return the longest answer allowed, under the names of both APIs, chat's older one last."""
+    for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"):
+        limit = body.get(name)
+        if isinstance(limit, int):
+            return limit
+    return 0
 
 
 def _endpoint(path: str) -> Iterator[Feature]:
@@ -134,9 +141,10 @@ def _wanted(body: Mapping[str, Json]) -> Iterator[Feature]:
     kind = _answer_format(body).get("type")
     if isinstance(kind, str) and kind in _FORMATS:
         yield _FORMATS[kind]
-    if _is_count(body.get("n")) and body["n"] > 1:
+    choices = body.get("n")
+    if isinstance(choices, int) and choices > 1:
         yield Feature.SEVERAL_CHOICES
-    if body.get("logprobs") is True or _is_count(body.get("top_logprobs")):
+    if body.get("logprobs") is True:
         yield Feature.LOGPROBS
     if isinstance(body.get("audio"), Mapping):
         yield Feature.AUDIO
@@ -172,7 +180,3 @@ def _parts_of(content: Json) -> Iterator[Feature]:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if isinstance(kind, str) and kind in _PARTS:
             yield _PARTS[kind]
-
-
-def _is_count(value: Json) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
 from router_service.core.artifact import SHIPPED
+from router_service.core.capabilities import Capabilities
 from router_service.core.cost import Price
 
 NEVER_FORWARDED = frozenset(
@@ -100,6 +101,8 @@ class Model(Frozen):
     deployments: Annotated[tuple[Deployment, ...], Field(min_length=1)]
     price: Price | None = None
     """List price where the file has one; None is unknown, and never free."""
+    capabilities: Capabilities = Capabilities()
+    """What it is known to lack; routed requests that need it go to other models."""
     fallbacks: tuple[str, ...] = ()
     """Models that answer in its place, in this order, where a request named it and it failed."""
 

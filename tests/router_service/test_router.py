@@ -109,3 +109,27 @@ def test_arms_that_the_artifact_does_not_know_are_refused(arms: list[str]) -> No
     """Choosing among nothing, or among strangers, is an error at start-up."""
     with pytest.raises(ArtifactError, match=r"reference-pool.*gpt-9|no arm"):
         Router(Artifact.load(SHIPPED), arms=arms)
+
+
+def test_a_decision_among_some_arms_ranks_those_alone(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """Without the chosen arm, the next of the ranking is chosen: what is tried where it fails."""
+    for conversation in conversations:
+        full = router.decide(conversation, Threshold(0.5))
+        assert full.ranking[0] == full.arm
+        assert set(full.ranking) == set(router.arms)
+        rest = router.decide(conversation, Threshold(0.5), full.ranking[1:])
+        assert rest.ranking == full.ranking[1:]
+        assert rest.probabilities == {arm: full.probabilities[arm] for arm in rest.probabilities}
+        assert full.arm not in rest.probabilities
+
+
+def test_what_was_not_read_is_ranked_by_probability(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """With part of the request unread, the next arm is the next likeliest."""
+    partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
+    decision = router.decide(partial, Threshold(0.0))
+    ranked = [decision.probabilities[arm] for arm in decision.ranking]
+    assert ranked == sorted(ranked, reverse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import httpx
 import openai
@@ -140,9 +140,14 @@ def test_paths_and_methods_that_do_not_exist(http: httpx.Client) -> None:
 class BrokenRouter(FakeRouter):
     """A router with a defect."""
 
-    def decide(self, conversation: Conversation, policy: Policy | None = None) -> Decision:
+    def decide(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision:
         """Fail as no router should."""
-        del conversation, policy
+        del conversation, policy, arms
         raise RuntimeError("a secret of the inside")
 
 

@@ -251,7 +251,7 @@ def test_arms_are_mapped_to_models() -> None:
     prices = {name: model.price for name, model in pool.models.items()}
     assert prices == {"small": profiled, "b": price, "extra": None}
     assert arm_prices(settings) == {"b": price, "medium": price, "large": price}
-    assert pool.chat_model.name == "b"  # cheapest at the file's price
+    assert pool.chat_models[0].name == "b"  # cheapest at the file's price
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_pool_may_have_fewer_models_than_the_artifact_has_arms() -> None:
     """Arms without a model are left out, and the cheapest of the rest answers plain chat."""
     pool = Pool.build(settings_with({"medium": None, "large": None}), manifest())
     assert set(pool.by_arm) == {"medium", "large"}
-    assert pool.chat_model.name == "medium"
+    assert [model.name for model in pool.chat_models] == ["medium", "large"]
 
 
 def test_default_policy_and_name_can_be_configured(sandbox: Sandbox) -> None:

@@ -16,6 +16,7 @@ from router_service.core.selection import (
     Selection,
     Threshold,
     parse_policy,
+    ranking,
     select,
 )
 
@@ -46,6 +47,7 @@ def test_equal_costs_go_to_the_likelier_arm() -> None:
     assert select((0.6, 0.8), (0.001, 0.001), Threshold(0.5)).arm == 1
 
 
+POLICIES: list[Policy] = [Threshold(0.5), Threshold(0.9), Drift(0.1)]
 unit = st.floats(0, 1)
 cost = st.floats(0, 10)
 
@@ -100,3 +102,17 @@ def test_a_bad_policy_is_named(text: str) -> None:
         parse_policy(text, param="x-switchcraft-policy")
     assert repr(text) in str(caught.value)
     assert caught.value.param == "x-switchcraft-policy"
+
+
+@given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9), st.sampled_from(POLICIES))
+def test_a_ranking_is_the_policy_s_choice_again_and_again(
+    arms: list[tuple[float, float]], policy: Policy
+) -> None:
+    """Each arm is tried once, and is what the policy selects among those not yet tried."""
+    probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
+    order = ranking(probabilities, costs, lambda p, c: select(p, c, policy).arm)
+    assert sorted(order) == list(range(len(arms)))
+    for tried, arm in enumerate(order):
+        left = sorted(order[tried:])
+        chosen = select([probabilities[i] for i in left], [costs[i] for i in left], policy)
+        assert left[chosen.arm] == arm

@@ -1,0 +1,165 @@
+"""Capabilities: what a request asks for, and whether a model is known to lack it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from router_service.core.capabilities import (
+    BYTES_PER_TOKEN,
+    Capabilities,
+    Feature,
+    Requirements,
+    read_requirements,
+)
+from router_service.core.errors import SwitchcraftError
+from router_service.core.messages import Conversation, parse_conversation
+from tests.bodies import ASK, TOOLS
+
+CHAT = "/chat/completions"
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
+FILE = {"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}
+
+
+def wanted(body: Mapping[str, Any], path: str = CHAT) -> Requirements:
+    """Read what a body asks for."""
+    conversation = parse_conversation(body) if "messages" in body else Conversation(())
+    return read_requirements(body, conversation, path)
+
+
+ASKED: list[tuple[dict[str, Any], set[Feature]]] = [
+    ({}, set()),
+    ({"tools": TOOLS}, {Feature.TOOLS}),
+    ({"tools": TOOLS, "tool_choice": "auto"}, {Feature.TOOLS}),
+    ({"tools": TOOLS, "tool_choice": "required"}, {Feature.TOOLS, Feature.TOOL_CHOICE}),
+    (
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {Feature.TOOLS, Feature.TOOL_CHOICE},
+    ),
+    (
+        {
+            "tools": TOOLS,
+            "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}},
+        },
+        {Feature.TOOLS},
+    ),
+    (
+        {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "required"}},
+        {Feature.TOOLS, Feature.TOOL_CHOICE},
+    ),
+    ({"tools": TOOLS, "parallel_tool_calls": False}, {Feature.TOOLS}),
+    ({"tools": TOOLS, "parallel_tool_calls": True}, {Feature.TOOLS, Feature.PARALLEL_TOOL_CALLS}),
+    (
+        {"functions": [{"name": "f"}], "function_call": {"name": "f"}},
+        {Feature.TOOLS, Feature.TOOL_CHOICE},
+    ),
+    ({"messages": [{"role": "user", "content": [IMAGE]}]}, {Feature.IMAGES}),
+    ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, {Feature.AUDIO}),
+    ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, {Feature.FILES}),
+    ({"response_format": {"type": "json_object"}}, {Feature.JSON_OBJECT}),
+    ({"response_format": SCHEMA}, {Feature.JSON_SCHEMA}),
+    ({"response_format": {"type": "text"}}, set()),
+    ({"n": 1}, set()),
+    ({"n": 2}, {Feature.SEVERAL_CHOICES}),
+    ({"logprobs": True}, {Feature.LOGPROBS}),
+    ({"logprobs": False, "top_logprobs": 0}, set()),
+    ({"n": "2", "tools": None, "response_format": "x", "tool_choice": 3}, set()),
+]
+
+
+@pytest.mark.parametrize(("fields", "features"), ASKED)
+def test_a_chat_request_shows_what_it_asks_for(
+    fields: dict[str, Any], features: set[Feature]
+) -> None:
+    """Only what a request asks in so many words is required, whatever the other fields hold."""
+    body = {"messages": ASK} | fields
+    assert wanted(body).features == {Feature.CHAT, *features}
+
+
+def test_a_responses_request_shows_the_same() -> None:
+    """The Responses API's own names for images, files and formats are read too."""
+    body = {
+        "input": [
+            {"role": "user", "content": [{"type": "input_image", "image_url": "https://h/x"}]},
+            {"type": "function_call_output", "call_id": "c", "output": [FILE]},
+        ],
+        "text": {"format": {"type": "json_schema", "name": "s", "schema": {}}},
+        "tools": [{"type": "function", "name": "f"}],
+        "tool_choice": {"type": "function", "name": "f"},
+        "max_output_tokens": 99,
+    }
+    found = wanted(body, "/responses")
+    assert found.output_tokens == 99
+    assert found.features == {
+        Feature.RESPONSES,
+        Feature.IMAGES,
+        Feature.FILES,
+        Feature.JSON_SCHEMA,
+        Feature.TOOLS,
+        Feature.TOOL_CHOICE,
+    }
+
+
+def test_the_estimate_counts_text_and_tools_alone() -> None:
+    """An image's bytes are no tokens; text, calls and tools' JSON are, by their bytes."""
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "ä" * 50}, IMAGE]}]}
+    assert wanted(body).input_tokens == 100 // BYTES_PER_TOKEN
+    with_tools = wanted(body | {"tools": TOOLS})
+    assert with_tools.input_tokens == (100 + len(orjson.dumps(TOOLS))) // BYTES_PER_TOKEN
+    assert with_tools.tools == 1
+
+
+def test_what_is_unknown_excludes_nothing() -> None:
+    """A model of which nothing is known lacks nothing, whatever is asked."""
+    everything = Requirements(10**9, 10**9, 10**6, frozenset(Feature))
+    assert Capabilities().lacks(everything) == ()
+    assert not Capabilities().is_too_short(everything)
+
+
+@pytest.mark.parametrize(
+    ("known", "missing"),
+    [
+        ({"context_window_tokens": 100}, ()),
+        ({"context_window_tokens": 99}, ("about 100 tokens of input (it takes 99)",)),
+        ({"max_output_tokens": 49}, ("50 tokens of output (it takes 49)",)),
+        ({"max_tools": 2}, ("3 tools (it takes 2)",)),
+        ({"unsupported": {Feature.AUDIO}}, ()),
+        ({"unsupported": {Feature.IMAGES, Feature.TOOLS}}, ("images", "tools")),
+        (
+            {"max_tools": 1, "unsupported": {Feature.TOOLS}},
+            ("3 tools (it takes 1)", "tools"),
+        ),
+    ],
+)
+def test_what_is_lacking_is_said(known: dict[str, Any], missing: tuple[str, ...]) -> None:
+    """At the limit a request is served, beyond it each reason is named with its number."""
+    asked = Requirements(100, 50, 3, frozenset({Feature.IMAGES, Feature.TOOLS}))
+    assert Capabilities.model_validate(known).lacks(asked) == missing
+
+
+def test_only_the_length_is_too_long() -> None:
+    """A model that lacks a feature as well would not be helped by a shorter input."""
+    long = Requirements(input_tokens=100, features=frozenset({Feature.IMAGES}))
+    assert Capabilities(context_window_tokens=10).is_too_short(long)
+    blind = Capabilities(context_window_tokens=10, unsupported=frozenset({Feature.IMAGES}))
+    assert not blind.is_too_short(long)
+    assert not Capabilities(context_window_tokens=1000).is_too_short(long)
+
+
+@pytest.mark.parametrize("junk", [None, 3, "x", [], {}, [1], [{"type": []}], {"type": 3}, True])
+@pytest.mark.parametrize(
+    "field",
+    ["tools", "functions", "tool_choice", "text", "input", "n", "max_tokens", "response_format"],
+)
+def test_junk_in_a_field_is_no_requirement_and_no_crash(field: str, junk: object) -> None:
+    """A field of the wrong type is the upstream's to judge, or an error of the parser's."""
+    body = {"messages": ASK, field: junk}
+    try:
+        conversation = parse_conversation(body)
+    except SwitchcraftError:
+        return
+    assert Feature.CHAT in read_requirements(body, conversation, CHAT).features
