@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from router_service.core.artifact import Manifest
 from router_service.core.capabilities import Requirements
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError, NoCapableModelError
+from router_service.prices import Listing, look_up
 from router_service.settings import Model, Settings
+
+UNPRICED = (
+    "its price is unknown; give its model_info the input_cost_per_token and output_cost_per_token "
+    "(0 where it costs nothing), a base_model that its provider lists, or set "
+    "router.unknown_prices: allow"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +31,14 @@ class Pool:
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
-        """Give the artifact's arms their models; raises ConfigError where no arm has one.
+        """Give the artifact's arms their models, and the models their prices.
 
         An arm without a model is not chosen: a pool may have fewer models than the artifact knows.
+        Raises ConfigError where no arm has one, or a price is unknown that may not be.
         """
-        unpriced = {model.name: model for model in settings.models}
-        models = _priced(unpriced, _assign_arms(settings, manifest, unpriced), manifest)
+        named = {model.name: model for model in settings.models}
+        playing = _assign_arms(settings, manifest, named)
+        models = {model.name: model for model in _completed(settings, playing, manifest)}
         by_arm = _assign_arms(settings, manifest, models)
         chat_models = tuple(_chat_models(settings, manifest, models, by_arm))
         return cls(models=models, by_arm=by_arm, chat_models=_unique(chat_models))
@@ -90,17 +100,36 @@ def _assign_arms(
     return by_arm
 
 
-def _priced(
-    models: Mapping[str, Model], by_arm: Mapping[str, Model], manifest: Manifest
-) -> dict[str, Model]:
-    """Return the models with a price each: the file's, or that of the arm that it plays."""
+def _completed(
+    settings: Settings, by_arm: Mapping[str, Model], manifest: Manifest
+) -> Iterator[Model]:
+    """Yield the models with their prices and context windows: the file's, else those listed.
+
+    The price that an arm was profiled at is a list price too, and the last resort. Raises
+    ConfigError where a model has none, unless the file allows it.
+    """
     profiled: dict[str, Price] = {}
     for arm, model in by_arm.items():
         profiled.setdefault(model.name, manifest.profile[arm].price)
-    prices = profiled | {name: m.price for name, m in models.items() if m.price is not None}
-    return {
-        name: model.model_copy(update={"price": prices.get(name)}) for name, model in models.items()
-    }
+    for model in settings.models:
+        listing = _listing(model)
+        price = model.price or listing.price or profiled.get(model.name)
+        if price is None and settings.router.unknown_prices == "refuse":
+            raise ConfigError(settings.source, f"model_list: {model.name}", UNPRICED)
+        known = model.capabilities
+        window_tokens = known.context_window_tokens or listing.context_window_tokens
+        capabilities = known.model_copy(update={"context_window_tokens": window_tokens})
+        yield model.model_copy(update={"price": price, "capabilities": capabilities})
+
+
+def _listing(model: Model) -> Listing:
+    """Return what is listed for the first of a model's deployments that has a listing."""
+    now = datetime.now(UTC)
+    listings = (
+        look_up(d.base_url, d.listed_as or d.upstream_model, now) for d in model.deployments
+    )
+    found = (listing for listing in listings if listing is not None)
+    return next(found, Listing(price=None, context_window_tokens=None))
 
 
 def _chat_models(

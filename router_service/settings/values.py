@@ -60,6 +60,8 @@ class Deployment(Frozen):
 
     upstream_model: Name
     """What the upstream calls the model."""
+    listed_as: Name | None = None
+    """What price lists call it, where the upstream's name for it is one that the operator gave."""
     base_url: str = Field(repr=False)
     """What comes before `/chat/completions`, without a slash at its end."""
     query: str = ""
@@ -100,7 +102,8 @@ class Model(Frozen):
     """`model_name` of the file."""
     deployments: Annotated[tuple[Deployment, ...], Field(min_length=1)]
     price: Price | None = None
-    """List price where the file has one; None is unknown, and never free."""
+    """List price where the file has one; None is unknown, and never free. The first deployment's
+    that has one counts for all: an arm costs one price."""
     capabilities: Capabilities = Capabilities()
     """What it is known to lack; routed requests that need it go to other models."""
     fallbacks: tuple[str, ...] = ()
@@ -158,6 +161,9 @@ class RouterSettings(Frozen):
     """Model for requests without tools, of which the router knows nothing. By default the model
     of the arm with the lowest profiled cost: agents send their tools along with every turn, and
     what comes without any is side work such as a title or a summary."""
+    unknown_prices: Literal["refuse", "allow"] = "refuse"
+    """Whether a model may have no price in the file, in the price list or in the artifact; what
+    its answers cost is then unknown wherever it shows, and never 0."""
     model_name: Name = "switchcraft"
     """The name that asks for routing; a policy is appended as in `switchcraft:economy`."""
     forward_headers: tuple[HeaderName, ...] = ()

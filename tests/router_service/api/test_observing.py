@@ -239,7 +239,9 @@ def test_arms_are_mapped_to_models() -> None:
     """An arm is the model of its name unless it is mapped; prices are the file's, else profiled."""
     price = Price(input_usd_per_mtok=0.5, output_usd_per_mtok=0.5)
     settings = settings_with(
-        {"small": None, "b": price, "extra": None}, arms={"medium": "b", "large": "b"}
+        {"small": None, "b": price, "extra": None},
+        arms={"medium": "b", "large": "b"},
+        unknown_prices="allow",
     )
     pool = Pool.build(settings, manifest())
     assert {arm: model.name for arm, model in pool.by_arm.items()} == {
