@@ -140,10 +140,12 @@ class _Exchange(Response):
                     await self._whole(opened, send)
                 else:
                     await self._stream(opened, opened.reader, send)
-        except UpstreamRefusedError as exc:
-            await self._refuse(exc, send)
         except UpstreamError as exc:
-            await self._fail(exc, send)
+            self._outcome.model = next(m for m in self._plan.candidates if m.name == exc.model)
+            if isinstance(exc, UpstreamRefusedError):
+                await self._refuse(exc, send)
+            else:
+                await self._fail(exc, send)
 
     async def _whole(self, opened: Opened, send: Send) -> None:
         """Pass on a body that was read to its end: one that breaks off is an error instead."""

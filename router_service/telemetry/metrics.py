@@ -112,7 +112,7 @@ class Metrics:
         )
         self.fallbacks = self._counter(
             "fallbacks",
-            "Requests that another model answered, by the model chosen and the one that did.",
+            "Requests that ended at another model, by the model chosen and that one.",
             "chosen",
             "model",
         )

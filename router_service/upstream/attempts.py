@@ -113,27 +113,29 @@ class Attempts:
     async def open(self, order: Order, log: list[Attempt]) -> AsyncIterator[Opened]:
         """Yield the first good start of an answer; each try is put into `log` as it ends.
 
-        Leaving the block closes the connection. Raises UpstreamError, that of the last try, where
-        none answered.
+        Leaving the block closes the connection. Raises UpstreamError where none answered: that of
+        the first model that was asked.
         """
         self._budget.earn()
         async with AsyncExitStack() as stack:
             yield await self._first(order, log, stack)
 
     async def _first(self, order: Order, log: list[Attempt], stack: AsyncExitStack) -> Opened:
-        failure: UpstreamError | None = None
+        told: UpstreamError | None = None
+        last: UpstreamError | None = None
         for model in order.candidates:
-            if failure is not None and not self._may_fall_back(failure):
+            if last is not None and not self._may_fall_back(last):
                 break
             try:
                 return await self._ask_model(model, order, log, stack)
             except UpstreamError as exc:
-                # One that was not asked tells less than one that failed.
-                if failure is None or exc.failure is not Failure.COOLING_DOWN:
-                    failure = exc
-        if failure is None:
+                last = exc
+                # The chosen model's failure counts; one that was not asked has least to tell.
+                if told is None or told.failure is Failure.COOLING_DOWN:
+                    told = exc
+        if told is None:
             raise ValueError("an order without candidates")
-        raise failure
+        raise told
 
     def _may_fall_back(self, failure: UpstreamError) -> bool:
         if isinstance(failure, DeadlineError):
