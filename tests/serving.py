@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import uvicorn
@@ -94,10 +95,15 @@ class Sandbox:
 
     base_url: str
 
-    def stats(self) -> dict[str, int]:
-        """Return its counts of requests."""
-        stats: dict[str, int] = self._get("stats").json()
+    def stats(self) -> dict[str, Any]:
+        """Return its counts of requests, and the same by model."""
+        stats: dict[str, Any] = self._get("stats").json()
         return stats
+
+    def set_faults(self, model: str, faults: str) -> None:
+        """Let a model's answers have these faults from now on; none where the text is empty."""
+        url = f"{self.base_url.removesuffix('/v1')}/sandbox/faults/{model}"
+        httpx.put(url, content=faults).raise_for_status()
 
     def last_body(self) -> bytes:
         """Return the very bytes of the last chat request's body."""

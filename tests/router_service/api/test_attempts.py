@@ -1,0 +1,304 @@
+"""What becomes of a request whose upstream fails: who is asked next, and what the client gets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from router_service.api.app import create_app
+from router_service.sandbox.server import run_in_thread
+from router_service.settings import (
+    BreakerSettings,
+    Deployment,
+    Model,
+    RetrySettings,
+    Settings,
+    Timeouts,
+    UpstreamSettings,
+)
+from tests.bodies import BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served
+
+LENIENT = UpstreamSettings(
+    retries=RetrySettings(budget_floor_per_s=100, backoff_s=0.01),
+    breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
+)
+"""Retries as by default, and breakers that do not matter."""
+
+
+@dataclass(frozen=True)
+class House:
+    """A gateway and the sandbox behind it."""
+
+    http: httpx.Client
+    sandbox: Sandbox
+
+    def ask(self, stream: bool = False, **body: object) -> httpx.Response:
+        """Send a request that the router gives to `medium`, then `large`, then `small`."""
+        return self.http.post(CHAT, json=BODY | {"stream": stream} | body)
+
+    def asked(self) -> dict[str, int]:
+        """Return how many requests each model got."""
+        by_model = self.sandbox.stats()["by_model"]
+        return {name: counts["requests"] for name, counts in by_model.items()}
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """Yield a gateway that retries, before a sandbox of its own."""
+    with (
+        run_in_thread() as url,
+        served(app(url, LENIENT)) as gateway,
+        httpx.Client(base_url=gateway, timeout=20) as http,
+    ):
+        yield House(http, Sandbox(url))
+
+
+def app(url: str, upstreams: UpstreamSettings) -> FastAPI:
+    """Return a gateway whose arms are models of one sandbox."""
+    settings = Settings.sandbox(url, list(FakeRouter().probabilities), upstreams=upstreams)
+    return create_app(settings, FakeRouter())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "status=500",
+        "status=503,retry_after_s=60",
+        "status=429,retry_after_s=60",
+        "status=401",
+        "status=404",
+        "cut_after=0",
+        "error_in_body",
+        "error_after=0",
+    ],
+)
+def test_the_next_best_arm_answers(house: House, fault: str, stream: bool) -> None:
+    """Whatever way the chosen arm fails, the router's next choice answers, and says so."""
+    house.sandbox.set_faults("medium", fault)
+    response = house.ask(stream)
+    assert response.status_code == 200
+    assert response.headers["x-switchcraft-model"] == "large"
+    assert response.headers["x-switchcraft-reason"] == "fallback"
+    assert house.asked()["large"] == 1
+    assert "small" not in house.asked()
+
+
+def test_a_moment_of_weakness_is_retried(house: House) -> None:
+    """A failure that may pass is tried again at the same deployment; no other model is asked."""
+    house.sandbox.set_faults("medium", "status=500,times=2")
+    response = house.ask()
+    assert response.headers["x-switchcraft-model"] == "medium"
+    assert response.headers["x-switchcraft-attempts"] == "3"
+    assert house.asked() == {"medium": 3}
+
+
+def test_retry_after_is_honoured(house: House) -> None:
+    """A deployment that says when to come back is asked again then, and not before."""
+    house.sandbox.set_faults("medium", "status=429,retry_after_s=0.4,times=1")
+    began_s = time.perf_counter()
+    assert house.ask().headers["x-switchcraft-model"] == "medium"
+    assert time.perf_counter() - began_s >= 0.4
+    assert house.asked() == {"medium": 2}
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_clients_mistake_is_not_repeated(house: House, status: int) -> None:
+    """What is wrong with the request itself is told at once, by the model that found it."""
+    house.sandbox.set_faults("medium", f"status={status}")
+    response = house.ask()
+    assert (response.status_code, response.headers["x-switchcraft-attempts"]) == (status, "1")
+    assert house.asked() == {"medium": 1}
+
+
+def test_where_nobody_answers_the_chosen_models_failure_is_told(house: House) -> None:
+    """With every arm down, each is tried, and the client gets what the chosen one said."""
+    for model, status in (("small", 500), ("medium", 503), ("large", 502)):
+        house.sandbox.set_faults(model, f"status={status}")
+    response = house.ask()
+    assert response.status_code == 503
+    assert response.headers["x-switchcraft-model"] == "medium"
+    assert set(house.asked()) == {"small", "medium", "large"}
+
+
+def test_after_the_first_output_there_is_no_other_answer(house: House) -> None:
+    """An error in mid-stream is passed on as it came, counted, and nobody else is asked."""
+    house.sandbox.set_faults("medium", "error_after=2")
+    response = house.ask(stream=True)
+    assert response.status_code == 200
+    events = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+    assert "error" in json.loads(events[-1])
+    assert house.asked() == {"medium": 1}
+    assert 'broken_streams_total{model="medium"} 1.0' in house.http.get("/metrics").text
+
+
+def test_comments_before_the_answer_do_not_bind(house: House) -> None:
+    """A sign of life is no output: an error after it still has another model answer."""
+    house.sandbox.set_faults("medium", "keep_alives,error_after=0")
+    response = house.ask(stream=True)
+    assert response.headers["x-switchcraft-model"] == "large"
+    assert "keep-alive" not in response.text
+
+
+def test_a_pinned_model_has_no_stand_in(house: House) -> None:
+    """A client that names a model gets that model or its failure."""
+    house.sandbox.set_faults("medium", "status=503,retry_after_s=60")
+    assert house.ask(model="medium").status_code == 503
+    assert house.asked() == {"medium": 1}
+
+
+def test_a_pinned_model_has_the_stand_ins_that_are_configured() -> None:
+    """Where the configuration names fallbacks for a model, they answer in their order."""
+    with run_in_thread() as url:
+        base = Settings.sandbox(url, ["small", "medium", "large"], upstreams=LENIENT)
+        models = tuple(
+            model.model_copy(update={"fallbacks": ("small",)}) if model.name == "large" else model
+            for model in base.models
+        )
+        settings = base.model_copy(update={"models": models})
+        Sandbox(url).set_faults("large", "status=500")
+        with served(create_app(settings, FakeRouter())) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY | {"model": "large"})
+    assert response.headers["x-switchcraft-model"] == "small"
+
+
+def two_places(first: str, second: str, **first_place: object) -> Settings:
+    """Return settings in which `medium` is served in two places."""
+    base = Settings.sandbox(second, ["small", "medium", "large"], upstreams=LENIENT)
+    place = {"upstream_model": "medium", "base_url": first, **first_place}
+    deployments = (Deployment.model_validate(place), base.models[1].deployments[0])
+    both = Model(name="medium", deployments=deployments)
+    return base.model_copy(update={"models": (base.models[0], both, base.models[2])})
+
+
+def test_deployments_share_by_weight() -> None:
+    """Requests are drawn by the weights of a model's deployments."""
+    with run_in_thread() as first, run_in_thread() as second:
+        settings = two_places(first, second, weight=3.0)
+        with served(create_app(settings, FakeRouter())) as gateway, httpx.Client() as http:
+            for _ in range(60):
+                assert http.post(gateway + CHAT, json=BODY).status_code == 200
+        counts = [Sandbox(url).stats()["requests"] for url in (first, second)]
+    assert sum(counts) == 60
+    # Binomial(60, 3/4): fewer than 30 or more than 58 come once in a hundred thousand runs.
+    assert 30 <= counts[0] <= 58
+
+
+def test_the_other_deployment_comes_before_the_other_model() -> None:
+    """A place that is down costs a try, and not the model."""
+    with run_in_thread() as second:
+        settings = two_places("http://127.0.0.1:9/v1", second)
+        with served(create_app(settings, FakeRouter())) as gateway, httpx.Client() as http:
+            answers = [http.post(gateway + CHAT, json=BODY) for _ in range(20)]
+    assert {answer.headers["x-switchcraft-model"] for answer in answers} == {"medium"}
+
+
+def test_a_single_deployment_cools_down() -> None:
+    """During an outage only the first requests pay its time-out: the others go to the next arm."""
+    upstreams = UpstreamSettings(
+        timeouts=Timeouts(first_byte_s=0.3),
+        retries=RetrySettings(budget_floor_per_s=100),
+        breaker=BreakerSettings(allowed_fails=1, cooldown_s=60),
+    )
+    with run_in_thread() as url:
+        Sandbox(url).set_faults("medium", "hang")
+        with served(app(url, upstreams)) as gateway, httpx.Client(timeout=20) as http:
+            for _ in range(8):
+                assert http.post(gateway + CHAT, json=BODY).json()["model"] == "large"
+            assert (
+                'breaker_openings_total{deployment="medium@' in http.get(gateway + "/metrics").text
+            )
+        assert Sandbox(url).stats()["by_model"]["medium"]["requests"] == 2
+
+
+def test_all_cooling_down_is_503_with_the_time() -> None:
+    """Where every arm is left alone, the client is told when to come back, and nobody is asked."""
+    upstreams = LENIENT.model_copy(
+        update={"breaker": BreakerSettings(allowed_fails=0, cooldown_s=60)}
+    )
+    with served(app("http://127.0.0.1:9/v1", upstreams)) as gateway, httpx.Client() as http:
+        http.post(gateway + CHAT, json=BODY)
+        response = http.post(gateway + CHAT, json=BODY)
+    assert response.status_code == 503
+    assert 1 <= int(response.headers["retry-after"]) <= 60
+    assert response.json()["error"]["code"] == "upstream_unavailable"
+
+
+def test_a_retry_budget_bounds_an_outages_load() -> None:
+    """With everything down, tries stay near one a request, however many each could have."""
+    upstreams = UpstreamSettings(
+        retries=RetrySettings(budget_share=0.2, budget_floor_per_s=0, backoff_s=0.001),
+        breaker=BreakerSettings(allowed_fails=10_000),
+    )
+    with run_in_thread() as url:
+        for model in ("small", "medium", "large"):
+            Sandbox(url).set_faults(model, "status=500")
+        with served(app(url, upstreams)) as gateway, httpx.Client() as http:
+            for _ in range(50):
+                assert http.post(gateway + CHAT, json=BODY).status_code == 500
+        assert Sandbox(url).stats()["requests"] == 60
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_travels(house: House, stream: bool) -> None:
+    """The client's time is told to the upstream, and ends the request with 504 at every stage."""
+    house.sandbox.set_faults("medium", "hang")
+    began_s = time.perf_counter()
+    response = house.http.post(
+        CHAT, json=BODY | {"stream": stream}, headers={"x-request-timeout": "0.5"}
+    )
+    assert 0.5 <= time.perf_counter() - began_s < 5
+    assert response.status_code == 504
+    assert response.json()["error"]["code"] == "deadline_exceeded"
+    assert set(house.asked()) == {"medium"}
+
+
+def test_a_deadline_ends_a_stream(house: House) -> None:
+    """A stream that goes on for too long ends with an error event."""
+    house.sandbox.set_faults("medium", "hang_after=2")
+    headers = {"x-request-timeout": "0.5"}
+    response = house.http.post(CHAT, json=BODY | {"stream": True}, headers=headers)
+    assert response.text.count("data: ") == 3
+    assert "deadline_exceeded" in response.text
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "0", "nan", "inf", "1e99"])
+def test_a_deadline_must_be_seconds(house: House, text: str) -> None:
+    """A time that is none is refused, with the header's name."""
+    response = house.http.post(CHAT, json=BODY, headers={"x-request-timeout": text})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "x-request-timeout")
+
+
+def test_silence_in_a_stream_ends_it() -> None:
+    """An upstream that falls silent after its first byte is left after the idle time."""
+    upstreams = LENIENT.model_copy(update={"timeouts": Timeouts(idle_s=0.3)})
+    with run_in_thread() as url:
+        Sandbox(url).set_faults("medium", "hang_after=2")
+        with served(app(url, upstreams)) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY | {"stream": True})
+    assert response.text.count("data: ") == 3
+    assert "upstream_timeout" in response.text
+
+
+def test_what_is_cancelled_is_billed(house: House) -> None:
+    """A client that leaves in mid-stream has the tokens of what it got counted, as an estimate."""
+    house.sandbox.set_faults("medium", "chunk_delay_s=0.05")
+    with house.http.stream("POST", CHAT, json=BODY | {"stream": True}) as response:
+        next(response.iter_bytes())
+        path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+    deadline = time.monotonic() + 5
+    while house.http.get(path).status_code == 404 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    record = house.http.get(path).json()
+    assert (record["ending"], record["status"]) == ("client_left", 499)
+    assert record["usage_is_estimated"]
+    assert record["prompt_tokens"] > 0
+    assert record["actual_cost_usd"] > 0

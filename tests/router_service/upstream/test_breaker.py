@@ -1,0 +1,144 @@
+"""When a deployment is left alone, and when it is asked again."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.settings import BreakerSettings
+from router_service.upstream.breaker import Breakers
+from router_service.upstream.budget import MAX_SAVED, RetryBudget
+
+SETTINGS = BreakerSettings(allowed_fails=2, window_s=60, cooldown_s=5, max_cooldown_s=15)
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return the clock of a test."""
+    return Clock()
+
+
+@pytest.fixture
+def opened() -> list[tuple[str, float]]:
+    """Return what the breakers tell others."""
+    return []
+
+
+@pytest.fixture
+def breakers(clock: Clock, opened: list[tuple[str, float]]) -> Breakers:
+    """Return breakers that open with the third failure of a minute."""
+    return Breakers(SETTINGS, clock, lambda name, seconds: opened.append((name, seconds)))
+
+
+def fail(breakers: Breakers, times: int, name: str = "d") -> None:
+    """Let a deployment fail so many times."""
+    for _ in range(times):
+        assert breakers.admit(name)
+        breakers.failed(name)
+
+
+def test_it_opens_with_one_failure_too_many(
+    breakers: Breakers, opened: list[tuple[str, float]]
+) -> None:
+    """Allowed failures change nothing; the next one leaves the deployment alone, and tells it."""
+    fail(breakers, 2)
+    assert breakers.wait_s("d") == 0
+    fail(breakers, 1)
+    assert (breakers.admit("d"), breakers.wait_s("d")) == (False, 5)
+    assert breakers.open_ids() == {"d"}
+    assert opened == [("d", 5)]
+    assert breakers.admit("other")
+
+
+def test_a_busy_deployment_may_fail_now_and_then(breakers: Breakers) -> None:
+    """As long as most of its answers are good, a deployment is not left alone."""
+    for _ in range(20):
+        breakers.succeeded("d")
+    fail(breakers, 10)
+    assert breakers.admit("d")
+
+
+def test_old_failures_are_forgotten(breakers: Breakers, clock: Clock) -> None:
+    """What failed before the window began does not count."""
+    fail(breakers, 2)
+    clock.now_s += 61
+    fail(breakers, 2)
+    assert breakers.admit("d")
+
+
+def test_one_request_probes(breakers: Breakers, clock: Clock) -> None:
+    """After its time one request goes through and the others wait; a good answer lets all in."""
+    fail(breakers, 3)
+    clock.now_s += 5
+    assert [breakers.admit("d") for _ in range(3)] == [True, False, False]
+    breakers.succeeded("d")
+    assert [breakers.admit("d") for _ in range(3)] == [True, True, True]
+    fail(breakers, 2)
+    assert breakers.admit("d"), "the failures before the probe are forgotten"
+
+
+def test_a_probe_that_fails_doubles_the_time(
+    breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
+) -> None:
+    """Each failed probe doubles the time, up to the greatest."""
+    fail(breakers, 3)
+    for seconds in (5, 10, 15):
+        clock.now_s += seconds
+        fail(breakers, 1)
+    assert opened == [("d", 5), ("d", 10), ("d", 15), ("d", 15)]
+
+
+def test_a_probe_that_says_nothing_is_followed_by_another(breakers: Breakers, clock: Clock) -> None:
+    """A client that leaves during the probe tells nothing of the deployment."""
+    fail(breakers, 3)
+    clock.now_s += 5
+    assert breakers.admit("d")
+    breakers.left("d")
+    assert breakers.admit("d")
+
+
+def test_who_says_when_is_not_asked_before(breakers: Breakers, clock: Clock) -> None:
+    """`Retry-After` opens at once, for no longer than the greatest time."""
+    breakers.failed("d", retry_after_s=2)
+    assert breakers.wait_s("d") == 2
+    breakers.failed("e", retry_after_s=3600)
+    assert breakers.wait_s("e") == 15
+    clock.now_s += 2
+    assert breakers.admit("d")
+
+
+def test_what_others_found_is_adopted(
+    breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
+) -> None:
+    """Another gateway's cool-down holds here too, is not told again, and never shortens ours."""
+    breakers.adopt({"d": 3.0})
+    assert (breakers.wait_s("d"), opened) == (3, [])
+    breakers.adopt({"d": 1.0})
+    assert breakers.wait_s("d") == 3
+    clock.now_s += 3
+    assert breakers.admit("d")
+
+
+def test_a_budget_bounds_retries(clock: Clock) -> None:
+    """Requests earn a share of a try each, and time a little; no more is saved than the bound."""
+    budget = RetryBudget(0.25, 0, clock)
+    assert not budget.spend()
+    for _ in range(8):
+        budget.earn()
+    assert [budget.spend() for _ in range(3)] == [True, True, False]
+    slow = RetryBudget(0, 0.5, clock)
+    assert [slow.spend() for _ in range(6)] == [True] * 5 + [False]
+    clock.now_s += 2
+    assert [slow.spend() for _ in range(2)] == [True, False]
+    clock.now_s += 1e6
+    assert sum(slow.spend() for _ in range(1000)) == MAX_SAVED
