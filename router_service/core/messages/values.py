@@ -1,0 +1,111 @@
+"""What a routing decision is made from, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """Who speaks in a turn, as the Chat Completions API names them."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    FUNCTION = "function"
+
+
+_ROLES = {role.value: role for role in Role}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call as a model wrote it; `arguments` is JSON text, or free text for a custom tool."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message; `attachments` counts images, audio and files, which are not read."""
+
+    role: Role
+    text: str
+    attachments: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A JSON-Schema node, as far as a signature or a feature needs it."""
+
+    type: str = "any"
+    description: str = ""
+    enum: tuple[str, ...] = ()
+    has_default: bool = False
+    properties: tuple[Parameter, ...] = ()
+    items: Schema | None = None
+    alternatives: tuple[Schema, ...] = ()
+
+    def children(self) -> Iterator[Schema]:
+        """Yield the schemas directly below this one."""
+        yield from (parameter.schema for parameter in self.properties)
+        if self.items is not None:
+            yield self.items
+        yield from self.alternatives
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A named property of an object schema."""
+
+    name: str
+    schema: Schema
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool that the model may call: a function with parameters, or a custom tool without."""
+
+    name: str
+    description: str = ""
+    parameters: tuple[Parameter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a routing decision is made from; `unread` holds the paths that could not be read."""
+
+    turns: tuple[Turn, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def latest_user(self) -> int | None:
+        """Index of the last user turn that says anything, else of the last user turn, if any."""
+        users = [i for i, turn in enumerate(self.turns) if turn.role is Role.USER]
+        spoken = [i for i in users if self.turns[i].text.strip()]
+        return max(spoken or users, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request of the Chat Completions API or of the Responses API, as far as it is acted on."""
+
+    model: str
+    stream: bool
+    conversation: Conversation
+    continues: str | None = None
+    """The id of a stored response or conversation that it goes on from, and that is not in it."""
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether this is a tool-calling request (paper, section 3)."""
+        return bool(self.conversation.tools) or any(
+            path.startswith(("tools", "functions")) for path in self.conversation.unread
+        )

@@ -1,0 +1,245 @@
+"""Requests of the Responses API, read as the chat requests that say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.core.errors import InvalidRequestError
+from router_service.core.messages import (
+    Conversation,
+    Json,
+    Role,
+    ToolCall,
+    parse_chat_request,
+    parse_responses_request,
+)
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+PICTURE = "data:image/png;base64,AAAA"
+
+
+def read(**body: object) -> Conversation:
+    """Return the conversation of a Responses body."""
+    return parse_responses_request({"model": "m", **body}).conversation
+
+
+def test_the_same_request_in_both_forms_is_the_same_conversation() -> None:
+    """System words, texts, pictures, parallel calls, their results and tools are read alike."""
+    call = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+    function = {"name": "weather", "description": "Of a city.", "parameters": PARAMETERS}
+    custom = {"name": "note", "description": "Writes."}
+    chat = parse_chat_request(
+        {
+            "model": "m",
+            "stream": True,
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "What is this?"},
+                        {"type": "image_url", "image_url": {"url": PICTURE}},
+                    ],
+                },
+                {
+                    "role": "assistant",
+                    "content": "Let me see.",
+                    "tool_calls": [
+                        {"id": "a", "type": "function", "function": call},
+                        {"id": "b", "type": "custom", "custom": {"name": "note", "input": "x"}},
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "a", "content": "rain"},
+                {"role": "tool", "tool_call_id": "b", "content": "done"},
+                {"role": "user", "content": "And tomorrow?"},
+            ],
+            "tools": [
+                {"type": "function", "function": function},
+                {"type": "custom", "custom": custom},
+            ],
+        }
+    )
+    responses = parse_responses_request(
+        {
+            "model": "m",
+            "stream": True,
+            "instructions": "Be brief.",
+            "input": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "input_text", "text": "What is this?"},
+                        {"type": "input_image", "image_url": PICTURE},
+                    ],
+                },
+                {"type": "reasoning", "id": "rs_1", "summary": []},
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}],
+                },
+                {"type": "function_call", "call_id": "a", **call},
+                {"type": "custom_tool_call", "call_id": "b", "name": "note", "input": "x"},
+                {"type": "function_call_output", "call_id": "a", "output": "rain"},
+                {
+                    "type": "custom_tool_call_output",
+                    "call_id": "b",
+                    "output": [{"type": "input_text", "text": "done"}],
+                },
+                {"role": "user", "content": "And tomorrow?"},
+            ],
+            "tools": [{"type": "function", **function}, {"type": "custom", **custom}],
+        }
+    )
+    assert responses == chat
+    assert responses.conversation.unread == ()
+
+
+TEXTS = st.text(max_size=8)
+CALLS = st.lists(st.tuples(st.sampled_from(["f", "g"]), TEXTS), max_size=3)
+TURNS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["user", "developer", "system", "tool"]), TEXTS, st.just([])),
+        st.tuples(st.just("assistant"), TEXTS, CALLS),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def chat_message(role: str, text: str, calls: list[tuple[str, str]]) -> Json:
+    """Write a turn as a chat message."""
+    entries = [{"function": {"name": name, "arguments": said}} for name, said in calls]
+    return {"role": role, "content": text, "tool_calls": entries}
+
+
+def response_items(role: str, text: str, calls: list[tuple[str, str]]) -> Iterator[Json]:
+    """Write a turn as items."""
+    if role == "tool":
+        yield {"type": "function_call_output", "output": text}
+        return
+    yield {"type": "message", "role": role, "content": [{"type": "text", "text": text}]}
+    for name, said in calls:
+        yield {"type": "function_call", "name": name, "arguments": said}
+
+
+@given(turns=TURNS, tools=st.lists(st.sampled_from(["f", "g"]), max_size=2))
+def test_any_conversation_is_read_alike(turns: list[Any], tools: list[str]) -> None:
+    """Whatever is said, by whom and with which calls, both forms give equal conversations."""
+    functions = [{"name": name, "parameters": PARAMETERS} for name in tools]
+    chat = parse_chat_request(
+        {
+            "model": "m",
+            "messages": [chat_message(*turn) for turn in turns],
+            "tools": [{"type": "function", "function": function} for function in functions],
+        }
+    )
+    responses = parse_responses_request(
+        {
+            "model": "m",
+            "input": [item for turn in turns for item in response_items(*turn)],
+            "tools": [{"type": "function", **function} for function in functions],
+        }
+    )
+    assert responses == chat
+
+
+def test_a_string_is_a_user_turn() -> None:
+    """`input` as a string is one user turn."""
+    assert (
+        read(input="hello").turns
+        == parse_chat_request(
+            {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        ).conversation.turns
+    )
+
+
+def test_built_in_tools_bear_their_type() -> None:
+    """A tool without a name is one whose name is its type; an MCP server brings its description."""
+    tools = [
+        {"type": "web_search"},
+        {"type": "mcp", "server_label": "s", "server_description": "Tickets."},
+        {"type": "function", "parameters": {}},
+    ]
+    conversation = read(input="x", tools=tools)
+    assert [(tool.name, tool.description) for tool in conversation.tools] == [
+        ("web_search", ""),
+        ("mcp", "Tickets."),
+    ]
+    assert conversation.unread == ("tools[2]",)
+
+
+def test_built_in_calls_are_calls() -> None:
+    """A built-in tool's call is one by the name of its kind, an MCP call one by its own name."""
+    items = [{"type": "web_search_call"}, {"type": "mcp_call", "name": "find", "arguments": "{}"}]
+    (turn,) = read(input=items).turns
+    assert turn.role is Role.ASSISTANT
+    assert turn.tool_calls == (ToolCall("web_search_call", ""), ToolCall("find", "{}"))
+
+
+def test_what_cannot_be_read_is_noted() -> None:
+    """Items of unknown kinds and stored prompts are noted by their paths, not refused."""
+    items = [1, {"type": "item_reference", "id": "i"}, {"role": "user", "content": "x"}]
+    conversation = read(input=items, prompt={"id": "p"})
+    assert conversation.unread == ("prompt", "input[0]", "input[1]")
+    assert [turn.text for turn in conversation.turns] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "continued"),
+    [
+        ({"input": "x"}, None),
+        ({"input": "x", "previous_response_id": "resp_1"}, "resp_1"),
+        ({"previous_response_id": "resp_1"}, "resp_1"),
+        ({"input": [], "conversation": "conv_1"}, "conv_1"),
+        ({"input": "x", "conversation": {"id": "conv_1"}}, "conv_1"),
+        ({"input": "x", "previous_response_id": None, "conversation": None}, None),
+    ],
+)
+def test_what_a_request_goes_on_from(fields: dict[str, Any], continued: str | None) -> None:
+    """The id of the response, or of the conversation, that holds what was said before is read."""
+    assert parse_responses_request({"model": "m", **fields}).continues == continued
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({}, "input", "missing_required_parameter"),
+        ({"input": None}, "input", "invalid_type"),
+        ({"input": 1}, "input", "invalid_type"),
+        ({"input": {}}, "input", "invalid_type"),
+        ({"input": []}, "input", "empty_array"),
+        ({"input": ""}, "input", "empty_array"),
+        ({"input": "x", "tools": {}}, "tools", "invalid_type"),
+        ({"input": "x", "stream": 1}, "stream", "invalid_type"),
+        ({"input": "x", "previous_response_id": 1}, "previous_response_id", "invalid_type"),
+        ({"input": "x", "conversation": 1}, "conversation", "invalid_type"),
+        ({"input": "x", "conversation": {"id": 1}}, "conversation", "invalid_type"),
+    ],
+)
+def test_refuses(fields: dict[str, Any], param: str, code: str) -> None:
+    """A field of the wrong type, or nothing to answer, is refused by its name."""
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_responses_request({"model": "m", **fields})
+    assert (caught.value.param, caught.value.code) == (param, code)
+
+
+def test_the_body_stays_as_it_is() -> None:
+    """Reading changes nothing in the body, though calls are joined to the turn before them."""
+    body = {
+        "model": "m",
+        "input": [
+            {"role": "assistant", "content": "x"},
+            {"type": "function_call", "name": "f", "arguments": "{}"},
+        ],
+    }
+    parse_responses_request(body)
+    assert body["input"] == [
+        {"role": "assistant", "content": "x"},
+        {"type": "function_call", "name": "f", "arguments": "{}"},
+    ]
