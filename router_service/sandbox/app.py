@@ -1,4 +1,4 @@
-"""The sandbox as an ASGI app: chat completions, models, health, and what it has seen.
+"""The sandbox as an ASGI app: OpenAI's inference endpoints, models, health, and what it has seen.
 
 Answers are OpenAI's, and each is marked by the response header `x-sandbox: true`. A request may
 ask for faults in a header of the same name, and `PUT /sandbox/faults/{model}` sets those of all
@@ -8,8 +8,6 @@ requests for a model that ask for none themselves; see `faults.Faults`.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
@@ -21,31 +19,27 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json, decode_object
-from router_service.sandbox.answers import encode_prompt, make_answer, read_request
+from router_service.core.errors import InvalidRequestError, NotFoundError
+from router_service.core.messages import Json, decode_object, read_model
+from router_service.sandbox import replies
 from router_service.sandbox.connection import MARK, ClientLeftError, Connection
 from router_service.sandbox.faults import HEADER, Faults, ModelFaults
 from router_service.sandbox.playing import Reply, error_body, play, refuse
 from router_service.sandbox.records import Counts, Ending, KeptRequest, Seen
-from router_service.sandbox.wire import (
-    Completion,
-    count_usage,
-    read_copies,
-    read_include_usage,
-)
+from router_service.sandbox.responses import Responses, Stored
 
 Answerer = Callable[[Mapping[str, Json], Faults], Reply]
 """Makes the good answer to a body; raises InvalidRequestError."""
 
 
 class Backstage:
-    """What the endpoints share: counts, kept requests, and the faults of models."""
+    """What endpoints share: counts, kept requests, stored responses, and the faults of models."""
 
     def __init__(self, keep_requests: int) -> None:
         self.seen = Seen()
         self.kept: deque[KeptRequest] = deque(maxlen=keep_requests)
         self.faults = ModelFaults()
+        self.responses = Responses()
 
 
 def create_sandbox(*, keep_requests: int = 0) -> Starlette:
@@ -56,8 +50,18 @@ def create_sandbox(*, keep_requests: int = 0) -> Starlette:
     it, and anyone who reaches the app can read it.
     """
     backstage = Backstage(keep_requests)
+    answerers: Mapping[str, Answerer] = {
+        "/v1/chat/completions": replies.chat,
+        "/v1/responses": backstage.responses.answer,
+        "/v1/completions": replies.completions,
+        "/v1/embeddings": replies.embeddings,
+    }
     routes = [
-        Route("/v1/chat/completions", _Inference(backstage, _chat), methods=["POST"]),
+        *(Route(p, _Inference(backstage, a), methods=["POST"]) for p, a in answerers.items()),
+        Route("/v1/responses/{id}", _get_response),
+        Route("/v1/responses/{id}", _delete_response, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", _cancel_response, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", _input_items),
         Route("/v1/models", _models),
         Route("/healthz", _health),
         Route("/sandbox/stats", _stats),
@@ -65,7 +69,11 @@ def create_sandbox(*, keep_requests: int = 0) -> Starlette:
         Route("/sandbox/faults", _faults),
         Route("/sandbox/faults/{model:path}", _put_faults, methods=["PUT"]),
     ]
-    handlers = {HTTPException: _http_error, InvalidRequestError: _refused}
+    handlers = {
+        HTTPException: _http_error,
+        InvalidRequestError: _refused,
+        NotFoundError: _not_found,
+    }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.state.backstage = backstage
     return app
@@ -99,7 +107,7 @@ class _Inference:
         self._keep(scope, body)
         try:
             values = decode_object(body)
-            model = _read_model(values)
+            model = read_model(values)
             counts.append(self._backstage.seen.by_model[model])
             counts[-1].requests += 1
             faults = self._faults(scope, model)
@@ -119,36 +127,6 @@ class _Inference:
         if given:
             return Faults.parse_header(b",".join(given).decode("latin-1"))
         return self._backstage.faults.take(model)
-
-
-def _chat(values: Mapping[str, Json], faults: Faults) -> Reply:
-    request = read_request(values)
-    copies = read_copies(values)
-    prompt = encode_prompt(values)
-    answer = make_answer(values, request, prompt)
-    completion = Completion(
-        completion_id=f"chatcmpl-sandbox-{secrets.token_hex(12)}",
-        created=int(time.time()),
-        model=request.model,
-        answer=answer,
-        copies=copies,
-        usage=None if faults.no_usage else count_usage(prompt, answer, copies),
-        include_usage=read_include_usage(values),
-    )
-    if request.stream:
-        return Reply(events=list(completion.events()))
-    return Reply(body=completion.body())
-
-
-def _read_model(values: Mapping[str, Json]) -> str:
-    model = values.get("model")
-    if not isinstance(model, str) or not model:
-        raise InvalidRequestError(
-            "You must provide a model parameter.",
-            param="model",
-            code="missing_required_parameter",
-        )
-    return model
 
 
 def _check_stream_options(values: Mapping[str, Json], faults: Faults) -> None:
@@ -177,6 +155,36 @@ async def _http_error(request: Request, exc: Exception) -> Response:
     message = f"{exc.detail} ({request.method} {request.url.path})"
     body = error_body(message, "invalid_request_error", None, None)
     return _json(body, exc.status_code, exc.headers)
+
+
+async def _not_found(_request: Request, exc: Exception) -> Response:
+    return _json(error_body(str(exc), "invalid_request_error", None, None), 404)
+
+
+async def _get_response(request: Request) -> Response:
+    return _json(orjson.dumps(_stored(request).response))
+
+
+async def _delete_response(request: Request) -> Response:
+    response_id = request.path_params["id"]
+    _backstage(request).responses.delete(response_id)
+    told = {"id": response_id, "object": "response.deleted", "deleted": True}
+    return _json(orjson.dumps(told))
+
+
+async def _cancel_response(request: Request) -> Response:
+    stored = _backstage(request).responses.cancel(request.path_params["id"])
+    return _json(orjson.dumps(stored.response))
+
+
+async def _input_items(request: Request) -> Response:
+    items = _stored(request).input_items
+    ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {}
+    return _json(orjson.dumps({"object": "list", "data": items, "has_more": False, **ends}))
+
+
+def _stored(request: Request) -> Stored:
+    return _backstage(request).responses.get(request.path_params["id"])
 
 
 async def _models(_request: Request) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -11,37 +11,15 @@ from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json
 from router_service.sandbox.answers import Answer, Call, Kind
 from router_service.sandbox.events import DONE, event
+from router_service.sandbox.logprobs import logprobs_of
 from router_service.sandbox.schemas import mapping
+from router_service.sandbox.usage import Usage
 
 MAX_COPIES = 128
 """The greatest `n`, as with OpenAI."""
 
 FRAGMENT_CHARACTERS = 16
 """How much of a text or of arguments one event carries; OpenAI sends about a token, 4 of them."""
-
-_CHARACTERS_PER_TOKEN = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of a request and its answer, approximate: a token for every 4 bytes of JSON or text.
-
-    The prompt counts the messages, the tools and the response format as JSON, and the answer its
-    text, or the names and the arguments of its calls; both are at least 1.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    def to_json(self) -> dict[str, Json]:
-        """Return it as OpenAI writes it."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +33,14 @@ class Completion:
     copies: int
     usage: Usage | None
     include_usage: bool
+    alternatives: int | None = None
+    """How many alternatives of each token to tell; None tells no log probabilities."""
 
     def body(self) -> bytes:
         """Return the whole answer, a `chat.completion`."""
         choice = {
             "message": _message(self.answer),
-            "logprobs": None,
+            "logprobs": self._logprobs(fragments(self.answer.text or "")),
             "finish_reason": self.answer.finish_reason,
         }
         choices = [{"index": index, **choice} for index in range(self.copies)]
@@ -75,11 +55,23 @@ class Completion:
         tail: dict[str, Json] = {"usage": None} if announces_usage else {}
         for index in range(self.copies):
             for delta, reason in _deltas(self.answer):
-                choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+                text = delta.get("content")
+                choice = {
+                    "index": index,
+                    "delta": delta,
+                    "logprobs": self._logprobs([text]) if text else None,
+                    "finish_reason": reason,
+                }
                 yield event({**head, "choices": [choice], **tail})
         if announces_usage and self.usage is not None:
             yield event({**head, "choices": [], "usage": self.usage.to_json()})
         yield DONE
+
+    def _logprobs(self, tokens: Iterable[str]) -> Json:
+        """Return the log probabilities of a text; a call has none."""
+        if self.alternatives is None or self.answer.text is None:
+            return None
+        return {"content": logprobs_of(tokens, self.alternatives), "refusal": None}
 
     def _head(self, kind: str) -> dict[str, Json]:
         return {
@@ -89,13 +81,6 @@ class Completion:
             "model": self.model,
             "system_fingerprint": "sandbox",
         }
-
-
-def count_usage(prompt: bytes, answer: Answer, copies: int) -> Usage:
-    """Count the tokens of an encoded prompt and of its answers, as `Usage` says."""
-    written = len((answer.text or "").encode())
-    written += sum(len((call.name + call.payload).encode()) for call in answer.calls)
-    return Usage(_tokens(len(prompt)), copies * _tokens(written))
 
 
 def read_copies(body: Mapping[str, Json]) -> int:
@@ -117,10 +102,6 @@ def read_include_usage(body: Mapping[str, Json]) -> bool:
     return mapping(body.get("stream_options")).get("include_usage") is True
 
 
-def _tokens(count_bytes: int) -> int:
-    return max(1, -(-count_bytes // _CHARACTERS_PER_TOKEN))
-
-
 def _message(answer: Answer) -> dict[str, Json]:
     message: dict[str, Json] = {
         "role": "assistant",
@@ -135,11 +116,11 @@ def _message(answer: Answer) -> dict[str, Json]:
     return message
 
 
-def _deltas(answer: Answer) -> Iterator[tuple[Json, str | None]]:
+def _deltas(answer: Answer) -> Iterator[tuple[Mapping[str, Json], str | None]]:
     """Yield what each event adds to a choice, and with the last one why the choice ended."""
     first = {"role": "assistant", "content": None if answer.calls else "", "refusal": None}
     yield first, None
-    for fragment in _fragments(answer.text or ""):
+    for fragment in fragments(answer.text or ""):
         yield {"content": fragment}, None
     for index, call in enumerate(answer.calls):
         for delta in _call_deltas(index, call):
@@ -147,16 +128,16 @@ def _deltas(answer: Answer) -> Iterator[tuple[Json, str | None]]:
     yield {}, answer.finish_reason
 
 
-def _call_deltas(index: int, call: Call) -> Iterator[Json]:
+def _call_deltas(index: int, call: Call) -> Iterator[Mapping[str, Json]]:
     """Yield a call's head without its payload, and then the payload in fragments."""
     if call.kind is Kind.LEGACY:
         yield {"function_call": _inner(call, "")}
-        for fragment in _fragments(call.payload):
+        for fragment in fragments(call.payload):
             yield {"function_call": {"arguments": fragment}}
         return
     yield {"tool_calls": [{"index": index, **_entry(call, "")}]}
     field = _payload_field(call)
-    for fragment in _fragments(call.payload):
+    for fragment in fragments(call.payload):
         yield {"tool_calls": [{"index": index, call.kind.value: {field: fragment}}]}
 
 
@@ -172,6 +153,7 @@ def _payload_field(call: Call) -> str:
     return "input" if call.kind is Kind.CUSTOM else "arguments"
 
 
-def _fragments(text: str) -> Iterator[str]:
+def fragments(text: str) -> Iterator[str]:
+    """Yield a text in the pieces in which it is streamed."""
     for start in range(0, len(text), FRAGMENT_CHARACTERS):
         yield text[start : start + FRAGMENT_CHARACTERS]

@@ -1,0 +1,281 @@
+"""The sandbox's Responses API, as the OpenAI client and a plain HTTP client see it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.responses import Response, ResponseFunctionToolCall, ResponseStreamEvent
+from pydantic import BaseModel
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Current weather of a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+MAIL: Any = {
+    "type": "function",
+    "name": "send_email",
+    "parameters": {
+        "type": "object",
+        "properties": {"to": {"type": "string"}},
+        "required": ["to"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+NOTE: Any = {"type": "custom", "name": "write_note"}
+ASK = "What is the weather in Oslo?"
+BOTH = "Get weather of Oslo and send email to a@example.com"
+RESPONSES = "/v1/responses"
+
+
+@pytest.fixture
+def client(sandbox_url: str) -> Iterator[openai.OpenAI]:
+    """Yield the real client, without its retries."""
+    with openai.OpenAI(base_url=sandbox_url, api_key="unused", max_retries=0) as made:
+        yield made
+
+
+def calls_of(response: Response) -> list[ResponseFunctionToolCall]:
+    """Return the function calls of a response."""
+    return [item for item in response.output if item.type == "function_call"]
+
+
+def test_client_reads_a_tool_call(client: openai.OpenAI) -> None:
+    """The OpenAI client reads a whole response: the fitting tool, its arguments, and the usage."""
+    response = client.responses.create(model="m", input=ASK, tools=[MAIL, WEATHER])
+    (call,) = calls_of(response)
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Oslo"})
+    assert (response.status, response.model, response.output_text) == ("completed", "m", "")
+    assert response.usage is not None
+    assert response.usage.input_tokens > 0
+    assert response.usage.output_tokens_details.reasoning_tokens == 0
+    assert response.tools[0].type == "function"
+
+
+def test_a_loop_of_calls_ends_in_words(client: openai.OpenAI) -> None:
+    """Parallel calls, their outputs sent back as items, and then a text."""
+    first = client.responses.create(model="m", input=BOTH, tools=[MAIL, WEATHER])
+    calls = calls_of(first)
+    assert {call.name for call in calls} == {"get_weather", "send_email"}
+    assert len({call.call_id for call in calls}) == 2
+    items: list[Any] = [{"role": "user", "content": BOTH}]
+    for call in calls:
+        items.append(call.model_dump(exclude_none=True))
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
+        items.append(output)
+    second = client.responses.create(model="m", input=items, tools=[MAIL, WEATHER])
+    assert "sandbox" in second.output_text
+    assert not calls_of(second)
+
+
+def test_one_call_where_only_one_is_wanted(client: openai.OpenAI) -> None:
+    """`parallel_tool_calls=false` and `tool_choice` are obeyed, in the flat form of this API."""
+    one = client.responses.create(
+        model="m", input=BOTH, tools=[MAIL, WEATHER], parallel_tool_calls=False
+    )
+    assert len(calls_of(one)) == 1
+    forced = client.responses.create(
+        model="m",
+        input=ASK,
+        tools=[MAIL, WEATHER],
+        tool_choice={"type": "function", "name": "send_email"},
+    )
+    assert [call.name for call in calls_of(forced)] == ["send_email"]
+    none = client.responses.create(model="m", input=ASK, tools=[WEATHER], tool_choice="none")
+    assert none.output_text
+
+
+def test_client_assembles_a_streamed_call(client: openai.OpenAI) -> None:
+    """The OpenAI client's own accumulator makes the same response of the events as came whole."""
+    with client.responses.stream(model="m", input=BOTH, tools=[MAIL, WEATHER, NOTE]) as stream:
+        final = stream.get_final_response()
+    whole = client.responses.create(model="m", input=BOTH, tools=[MAIL, WEATHER, NOTE])
+    assert [call.arguments for call in calls_of(final)] == [
+        call.arguments for call in calls_of(whole)
+    ]
+    assert final.usage == whole.usage
+
+
+def test_events_come_in_the_order_of_openai(http: httpx.Client) -> None:
+    """Each event bears its name and the next number, and an item's events stand together."""
+    body = {"model": "m", "input": ASK, "tools": [WEATHER], "stream": True}
+    response = http.post(RESPONSES, json=body)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *blocks, rest = response.text.split("\n\n")
+    named = [block.split("\n") for block in blocks]
+    events = [json.loads(data.removeprefix("data: ")) for _, data in named]
+    assert rest == ""
+    assert [name for name, _ in named] == [f"event: {event['type']}" for event in events]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [kind for kind, _ in itertools.groupby(event["type"] for event in events)] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    added, done = events[2]["item"], events[-2]["item"]
+    assert (added["arguments"], added["status"], added["id"]) == ("", "in_progress", done["id"])
+    deltas = [event["delta"] for event in events if event["type"].endswith("delta")]
+    assert "".join(deltas) == done["arguments"]
+    assert events[-1]["response"]["output"] == [done]
+    assert events[0]["response"]["usage"] is None
+    assert events[-1]["response"]["usage"]["total_tokens"] > 0
+
+
+def test_events_of_a_text(client: openai.OpenAI) -> None:
+    """A text comes as a message item with one part, in deltas that make up the whole."""
+    events: list[ResponseStreamEvent] = list(
+        client.responses.create(model="m", input=ASK, stream=True, reasoning={"effort": "low"})
+    )
+    assert [kind for kind, _ in itertools.groupby(event.type for event in events)] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    last = events[-1]
+    assert last.type == "response.completed"
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == last.response.output_text
+    assert last.response.output[0].type == "reasoning"
+    assert last.response.usage is not None
+    assert last.response.usage.output_tokens_details.reasoning_tokens > 0
+
+
+class City(BaseModel):
+    """A structured output."""
+
+    name: str
+    people: int
+
+
+def test_structured_output(client: openai.OpenAI) -> None:
+    """`text.format` with a schema is answered by JSON that the client's parser takes."""
+    parsed = client.responses.parse(model="m", input="Which city has 7 people?", text_format=City)
+    assert isinstance(parsed.output_parsed, City)
+
+
+def test_custom_tool(client: openai.OpenAI) -> None:
+    """A custom tool gets the user's words as its input, whole and streamed."""
+    whole = client.responses.create(model="m", input="Write a note", tools=[NOTE])
+    (item,) = whole.output
+    assert item.type == "custom_tool_call"
+    assert (item.name, item.input) == ("write_note", "Write a note")
+    events = list(client.responses.create(model="m", input="Write", tools=[NOTE], stream=True))
+    done = [event for event in events if event.type == "response.custom_tool_call_input.done"]
+    assert [event.input for event in done] == ["Write"]
+
+
+def test_built_in_tools_are_not_called(client: openai.OpenAI) -> None:
+    """Tools that the provider would run itself are taken, and answered by a text."""
+    search: Any = {"type": "web_search"}
+    response = client.responses.create(model="m", input=ASK, tools=[search], tool_choice=search)
+    assert response.output_text
+
+
+def test_logprobs(client: openai.OpenAI) -> None:
+    """Where they are included, a text has log probabilities for its tokens."""
+    response = client.responses.create(
+        model="m", input="hello", include=["message.output_text.logprobs"], top_logprobs=2
+    )
+    item = response.output[0]
+    assert item.type == "message"
+    part = item.content[0]
+    assert part.type == "output_text"
+    assert part.logprobs is not None
+    assert "".join(each.token for each in part.logprobs) == part.text
+    assert all(each.logprob < 0 and len(each.top_logprobs) == 2 for each in part.logprobs)
+
+
+def test_stored_responses(client: openai.OpenAI) -> None:
+    """A response can be fetched, with its input, until it is deleted; unless it is not stored."""
+    made = client.responses.create(model="m", input=ASK, background=True)
+    assert client.responses.retrieve(made.id).output_text == made.output_text
+    assert client.responses.cancel(made.id).id == made.id
+    (item,) = client.responses.input_items.list(made.id)
+    assert item.type == "message"
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.delete(made.id)
+    passing = client.responses.create(model="m", input=ASK, store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(passing.id)
+
+
+def test_cancel_is_for_the_background(client: openai.OpenAI) -> None:
+    """A response that did not run in the background cannot be cancelled."""
+    made = client.responses.create(model="m", input=ASK)
+    with pytest.raises(openai.BadRequestError, match="synchronous"):
+        client.responses.cancel(made.id)
+
+
+def test_goes_on_from_a_stored_response(client: openai.OpenAI) -> None:
+    """With `previous_response_id` the outputs alone end a loop: the rest is known already."""
+    first = client.responses.create(model="m", input=ASK, tools=[WEATHER])
+    (call,) = calls_of(first)
+    second = client.responses.create(
+        model="m",
+        previous_response_id=first.id,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "rain"}],
+        tools=[WEATHER],
+    )
+    assert "Oslo" in second.output_text
+    assert second.previous_response_id == first.id
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model="m", previous_response_id="resp_unknown", input="x")
+    assert caught.value.code == "previous_response_not_found"
+
+
+def test_faults(http: httpx.Client, client: openai.OpenAI) -> None:
+    """Faults are those of chat; an error event has the name and the type that this API gives it."""
+    body = {"model": "m", "input": ASK, "stream": True}
+    text = http.post(RESPONSES, json=body, headers={"x-sandbox": "error_after=2"}).text
+    name, data = text.split("\n\n")[-2].split("\n")
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: "))["type"] == "error"
+    with pytest.raises(openai.APIError, match="mid-stream"):
+        list(
+            client.responses.create(
+                model="m", input=ASK, stream=True, extra_headers={"x-sandbox": "error_after=2"}
+            )
+        )
+    odd = {"x-sandbox": "keep_alives,multi_line"}
+    events = list(client.responses.create(model="m", input=ASK, stream=True, extra_headers=odd))
+    assert events[-1].type == "response.completed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"input": 1}, "input"), ({"input": "x", "tools": 1}, "tools"), ({}, "input")],
+)
+def test_bad_requests(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    """A request that cannot be read is answered by 400 and OpenAI's error body."""
+    response = http.post(RESPONSES, json={"model": "m", **fields})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
