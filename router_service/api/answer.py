@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from router_service.api.asgi import RawHeaders, cancel_when_gone, send_part, send_whole, start
 from router_service.api.body import read_body
 from router_service.api.endpoints import Endpoint
 from router_service.api.engine import Engine
@@ -27,7 +28,7 @@ from router_service.api.errors import (
 )
 from router_service.api.gateway import Gateway
 from router_service.api.planning import POLICY_HEADER, Plan
-from router_service.api.recorder import Call, Ending, Outcome, Recorder
+from router_service.api.recorder import Call, Ending, Outcome
 from router_service.core.errors import (
     InvalidRequestError,
     SwitchcraftError,
@@ -45,8 +46,6 @@ MAX_REQUEST_ID = 200
 MAX_DEADLINE_S = 24 * 3600.0
 """Longest time that a request may ask for."""
 
-RawHeaders = list[tuple[bytes, bytes]]
-
 
 class RoutedAnswer(Response):
     """Reads a request, plans it, asks upstreams, and passes on the answer.
@@ -61,7 +60,7 @@ class RoutedAnswer(Response):
         self._gateway = gateway
         self._endpoint = endpoint
         self._request = request
-        self._call = _call(request)
+        self._call = read_call(request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, with one engine from the start to the end."""
@@ -72,7 +71,7 @@ class RoutedAnswer(Response):
     async def _planned(self, engine: Engine) -> Response:
         gateway, call = self._gateway, self._call
         try:
-            deadline_s = _read_deadline(self._request)
+            deadline_s = read_deadline(self._request)
             plan = await self._plan(engine)
         except ClientDisconnect:
             gateway.recorder.left(call, CLIENT_LEFT)
@@ -86,7 +85,7 @@ class RoutedAnswer(Response):
         order = Order(
             plan.candidates, plan.endpoint.path, plan.body, self._request.headers, deadline_s
         )
-        return _Exchange(engine.attempts, gateway.recorder, order, plan=plan, call=call)
+        return _Exchange(engine.attempts, gateway, order, plan=plan, call=call)
 
     async def _plan(self, engine: Engine) -> Plan:
         body = await read_body(self._request, self._gateway.server.max_body_bytes)
@@ -98,11 +97,12 @@ class _Exchange(Response):
     """Sends a planned request to upstreams, and the first good answer to the client."""
 
     def __init__(
-        self, attempts: Attempts, recorder: Recorder, order: Order, *, plan: Plan, call: Call
+        self, attempts: Attempts, gateway: Gateway, order: Order, *, plan: Plan, call: Call
     ) -> None:
         super().__init__()
         self._attempts = attempts
-        self._recorder = recorder
+        self._recorder = gateway.recorder
+        self._held = gateway.held
         self._order = order
         self._plan = plan
         self._call = call
@@ -116,7 +116,7 @@ class _Exchange(Response):
         self._started_s = time.perf_counter()
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
+                group.start_soon(cancel_when_gone, receive, group.cancel_scope)
                 try:
                     await self._exchange(send)
                 except Exception as exc:  # noqa: BLE001 - raised below, outside of the group's wrapping
@@ -136,6 +136,7 @@ class _Exchange(Response):
                 self._outcome.model = opened.model
                 self._reader = opened.reader
                 self._note_first_byte()
+                self._note_held(opened)
                 if opened.reader is None:
                     await self._whole(opened, send)
                 else:
@@ -158,7 +159,7 @@ class _Exchange(Response):
         cost_usd = self._recorder.cost_usd(opened.model, usage, elapsed_s)
         if cost_usd is not None:
             headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
-        await _send_whole(send, opened.status, headers, body)
+        await send_whole(send, opened.status, headers, body)
         self._ended(opened.status, Ending.COMPLETE)
 
     async def _stream(self, opened: Opened, reader: EventReader, send: Send) -> None:
@@ -166,16 +167,16 @@ class _Exchange(Response):
 
         The upstream is read no faster than the client reads: each `send` waits for it.
         """
-        await _start(send, opened.status, self._all_headers(opened.headers))
-        await _send_body(send, opened.body, more=True)
+        await start(send, opened.status, self._all_headers(opened.headers))
+        await send_part(send, opened.body, more=True)
         broke: UpstreamError | None = None
         try:
             async for events in reader.events:
-                await _send_body(send, events, more=True)
+                await send_part(send, events, more=True)
         except UpstreamError as exc:
             broke = exc
-            await _send_body(send, _error_event(exc), more=True)
-        await _send_body(send, b"", more=False)
+            await send_part(send, self._plan.endpoint.error_event(error_body(exc)), more=True)
+        await send_part(send, b"", more=False)
         broke = broke or reader.error
         if broke is not None:
             self._attempts.broke(opened, broke)
@@ -186,13 +187,13 @@ class _Exchange(Response):
         body = refused_body(exc)
         headers = self._all_headers(exc.headers)
         headers = _replaced(headers, b"content-type", b"application/json")
-        await _send_whole(send, exc.status, headers, body)
+        await send_whole(send, exc.status, headers, body)
         self._ended(exc.status, Ending.COMPLETE)
 
     async def _fail(self, exc: UpstreamError, send: Send) -> None:
         hints = [(name.encode(), value.encode()) for name, value in retry_after(exc).items()]
         headers = [*self._own_headers(), (b"content-type", b"application/json"), *hints]
-        await _send_whole(send, status_of(exc), headers, error_body(exc))
+        await send_whole(send, status_of(exc), headers, error_body(exc))
         self._ended(status_of(exc), Ending.FAILED)
 
     def _ended(self, status: int, ending: Ending) -> None:
@@ -201,6 +202,12 @@ class _Exchange(Response):
 
     def _note_first_byte(self) -> None:
         self._outcome.first_byte_s = time.perf_counter() - self._started_s
+
+    def _note_held(self, opened: Opened) -> None:
+        """Remember who holds a response, before the client can go on from it."""
+        response_id = _response_id(opened)
+        if response_id is not None:
+            self._held.note(response_id, opened.model.name, opened.deployment.id)
 
     def _note_usage(self) -> None:
         """Take a stream's usage, or an estimate: what was cancelled or broke off is billed too."""
@@ -238,13 +245,14 @@ class _Exchange(Response):
         return [(b"x-request-id", self._call.request_id.encode("latin-1")), *named]
 
 
-def _call(request: Request) -> Call:
+def read_call(request: Request) -> Call:
+    """Return a new id of ours for a request, and its client's own."""
     decision_id = f"dec_{secrets.token_hex(12)}"
     theirs = request.headers.get("x-request-id", "")[:MAX_REQUEST_ID]
     return Call(decision_id, theirs or decision_id, time.perf_counter())
 
 
-def _read_deadline(request: Request) -> float:
+def read_deadline(request: Request) -> float:
     """Return when the request's own time is over, by the event loop's clock."""
     text = request.headers.get(DEADLINE_HEADER)
     if text is None:
@@ -263,27 +271,14 @@ def _read_deadline(request: Request) -> float:
     return anyio.current_time() + seconds
 
 
-async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
-
-
-async def _start(send: Send, status: int, headers: RawHeaders) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-async def _send_body(send: Send, body: bytes, *, more: bool) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-async def _send_whole(send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
-    await _start(send, status, [*headers, (b"content-length", b"%d" % len(body))])
-    await _send_body(send, body, more=False)
-
-
-def _error_event(exc: UpstreamError) -> bytes:
-    return b"data: " + error_body(exc) + b"\n\n"
+def _response_id(opened: Opened) -> str | None:
+    """Return the id of an answer of the Responses API."""
+    if opened.reader is not None:
+        return opened.reader.response_id
+    value = opened.value
+    is_response = isinstance(value, dict) and value.get("object") == "response"
+    found = value.get("id") if is_response else None
+    return found if isinstance(found, str) else None
 
 
 def _replaced(headers: RawHeaders, name: bytes, value: bytes) -> RawHeaders:

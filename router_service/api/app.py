@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from router_service import __version__
-from router_service.api import chat, decisions, errors, health, metrics, models
+from router_service.api import chat, decisions, errors, health, metrics, models, other, responses
 from router_service.api.gateway import Gateway
 from router_service.api.planning import DecidingRouter
 from router_service.settings import Settings
@@ -38,7 +38,8 @@ def create_app(settings: Settings, router: DecidingRouter) -> FastAPI:
         redoc_url=None,
     )
     app.state.gateway = gateway
-    for module in (chat, models, decisions, health, metrics):
+    # The last takes every path under /v1/ that none before it does.
+    for module in (chat, responses, models, decisions, health, metrics, other):
         app.include_router(module.routes)
     errors.register(app)
     return app

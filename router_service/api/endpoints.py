@@ -1,20 +1,53 @@
-"""What the routed endpoints of the API have in common, and where they differ."""
+"""What the endpoints that answer for a model have in common, and where they differ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from router_service.core.messages import ChatRequest, Json, parse_chat_request
+import orjson
+
+from router_service.core.messages import (
+    ChatRequest,
+    Conversation,
+    Json,
+    parse_chat_request,
+    parse_responses_request,
+    read_model,
+    read_stream,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One routed endpoint; `path` is below `/v1` here, and below the upstream's base URL."""
+    """One endpoint; `path` is below `/v1` here, and below the upstream's base URL."""
 
     path: str
     parse: Callable[[Mapping[str, Json]], ChatRequest]
     """Reads a decoded body; raises InvalidRequestError."""
+    is_routed: bool = True
+    """Whether the router's names may be asked for; elsewhere a request names its model."""
+    has_named_events: bool = False
+    """Whether the events of a stream have names and types, an error among them."""
+
+    def error_event(self, body: bytes) -> bytes:
+        """Return the event that ends a broken stream, from the body of an error."""
+        if not self.has_named_events:
+            return b"data: " + body + b"\n\n"
+        # Clients read the error itself, or in `error`, where chat has it.
+        error = orjson.loads(body)
+        event = {**error["error"], **error, "type": "error"}
+        return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
 
 
 CHAT = Endpoint("/chat/completions", parse_chat_request)
+RESPONSES = Endpoint("/responses", parse_responses_request, has_named_events=True)
+
+
+def unrouted(path: str) -> Endpoint:
+    """Return an endpoint of which nothing is read but the model and whether to stream."""
+    return Endpoint(path, _read_named, is_routed=False)
+
+
+def _read_named(body: Mapping[str, Json]) -> ChatRequest:
+    return ChatRequest(read_model(body), read_stream(body), Conversation(turns=()))

@@ -35,14 +35,14 @@ class Engine:
             model_name=settings.router.model_name,
             default_policy=_default_policy(settings, router),
         )
-        self._client = UpstreamClient(
+        self.client = UpstreamClient(
             (d for model in self.pool.models.values() for d in model.deployments),
             max_connections=settings.upstreams.max_connections,
             forwarded=settings.router.forward_headers,
         )
         retries = settings.upstreams.retries
         budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, time.monotonic)
-        self.attempts = Attempts(self._client, breakers, budget, retries)
+        self.attempts = Attempts(self.client, breakers, budget, retries)
         self._leases = 0
         self._is_retired = False
 
@@ -63,7 +63,7 @@ class Engine:
 
     async def _close_if_unused(self) -> None:
         if self._is_retired and self._leases == 0:
-            await self._client.aclose()
+            await self.client.aclose()
 
 
 def _default_policy(settings: Settings, router: DecidingRouter) -> Policy:

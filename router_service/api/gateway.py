@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import anyio
@@ -13,11 +15,13 @@ from starlette.requests import Request
 from router_service import __version__
 from router_service.api.endpoints import Endpoint
 from router_service.api.engine import Engine
-from router_service.api.planning import DecidingRouter, Plan
+from router_service.api.planning import DecidingRouter, Holders, Plan
 from router_service.api.recorder import Recorder
+from router_service.core.errors import ResponseNotFoundError
 from router_service.settings import ServerSettings, Settings
-from router_service.store.base import DecisionStore
+from router_service.store.base import DecisionRecord, HeldResponse, RecordStore
 from router_service.store.guarded import GuardedStore
+from router_service.store.held import HeldResponses
 from router_service.store.memory import MemoryStore
 from router_service.store.redis import RedisStore
 from router_service.telemetry.metrics import Metrics
@@ -40,10 +44,8 @@ class Gateway:
         self.breakers = Breakers(settings.upstreams.breaker, time.monotonic, self._left_alone)
         self.engine = self.make_engine(settings, router)
         self._show_artifact()
-        self.store = GuardedStore(
-            _store(settings.server),
-            on_error=lambda operation: self.metrics.store_errors.labels(operation).inc(),
-        )
+        self.store = GuardedStore(_decisions(settings.server), self._store_failed)
+        self.held = self._held_responses(settings.server)
         self.recorder = Recorder(self.metrics, self.store)
         self._threads = anyio.CapacityLimiter(settings.server.decision_threads)
 
@@ -63,16 +65,46 @@ class Gateway:
     ) -> Plan:
         """Plan a request in a thread of its own; raises as `Planner.plan` does."""
         started_s = time.perf_counter()
-        plan = await anyio.to_thread.run_sync(
-            engine.planner.plan, endpoint, body, policy, limiter=self._threads
-        )
+        planned = partial(self._run, engine.planner.plan, endpoint, body, policy)
+        try:
+            plan = await planned(self.held.seen)
+        except ResponseNotFoundError as exc:
+            # Another replica may have relayed it: this is the one request that waits for Redis.
+            await self.held.fetch(exc.identifier)
+            plan = await planned(lambda reference: self.held.find(reference.id))
         self.metrics.decision_seconds.observe(time.perf_counter() - started_s)
         return plan
+
+    async def _run(
+        self,
+        plan: Callable[[Endpoint, bytes, str | None, Holders], Plan],
+        endpoint: Endpoint,
+        body: bytes,
+        policy: str | None,
+        holders: Holders,
+    ) -> Plan:
+        return await anyio.to_thread.run_sync(
+            plan, endpoint, body, policy, holders, limiter=self._threads
+        )
 
     async def aclose(self) -> None:
         """Finish what is under way, and let go of all connections."""
         await self.engine.retire()
         await self.store.aclose()
+        await self.held.aclose()
+
+    def _held_responses(self, server: ServerSettings) -> HeldResponses:
+        ttl_s, url = server.response_ttl_s, server.redis_url
+        seen = MemoryStore[HeldResponse](
+            ttl_s=ttl_s, max_records=server.max_responses, clock=time.monotonic
+        )
+        if url is None:
+            return HeldResponses(seen)
+        shared = RedisStore(url.get_secret_value(), HeldResponse, ttl_s=ttl_s)
+        return HeldResponses(seen, GuardedStore(shared, self._store_failed))
+
+    def _store_failed(self, operation: str) -> None:
+        self.metrics.store_errors.labels(operation).inc()
 
     def _left_alone(self, deployment_id: str, seconds: float) -> None:
         self.metrics.breaker_openings.labels(deployment_id).inc()
@@ -89,9 +121,10 @@ def gateway_of(request: Request) -> Gateway:
     return cast("Gateway", request.app.state.gateway)
 
 
-def _store(server: ServerSettings) -> DecisionStore:
+def _decisions(server: ServerSettings) -> RecordStore[DecisionRecord]:
     if server.redis_url is not None:
-        return RedisStore(server.redis_url.get_secret_value(), ttl_s=server.decision_ttl_s)
+        url = server.redis_url.get_secret_value()
+        return RedisStore(url, DecisionRecord, ttl_s=server.decision_ttl_s)
     return MemoryStore(
         ttl_s=server.decision_ttl_s, max_records=server.max_decisions, clock=time.monotonic
     )

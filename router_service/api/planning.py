@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -12,14 +12,22 @@ from router_service.api.endpoints import Endpoint
 from router_service.api.pool import Pool, capable
 from router_service.core.artifact import Artifact
 from router_service.core.capabilities import read_requirements
-from router_service.core.errors import ModelNotFoundError
-from router_service.core.messages import Conversation, decode_object
+from router_service.core.errors import (
+    ModelNotFoundError,
+    ResponseElsewhereError,
+    ResponseNotFoundError,
+)
+from router_service.core.messages import Conversation, Reference, decode_object
 from router_service.core.selection import Policy, Reason
 from router_service.router import Decision
 from router_service.settings import Model
+from router_service.store.base import HeldResponse
 from router_service.upstream.splice import BodyTemplate
 
 POLICY_HEADER = "x-switchcraft-policy"
+
+Holders = Callable[[Reference], HeldResponse | None]
+"""Says who holds what a request goes on from, and None where it is not known."""
 
 
 class GatewayReason(StrEnum):
@@ -31,6 +39,8 @@ class GatewayReason(StrEnum):
     """The request has no tools, of which alone the router knows."""
     FALLBACK = "fallback"
     """The chosen model failed, and the next one answered."""
+    CONTINUED = "continued"
+    """The request goes on from a response, and only who holds that can answer."""
 
 
 class DecidingRouter(Protocol):
@@ -90,22 +100,32 @@ class Planner:
         routed = (f"{self._model_name}:{name}" for name in self.policy_names)
         return (self._model_name, *routed, *self._pool.models)
 
-    def plan(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Plan:
+    def plan(
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        policy: str | None = None,
+        holders: Holders = lambda _: None,
+    ) -> Plan:
         """Decide for a request body; `policy` is that of the header, and goes before the name's.
 
-        Raises InvalidRequestError, and of its kinds ModelNotFoundError, PolicyError and
-        NoCapableModelError.
+        Raises InvalidRequestError, and of its kinds ModelNotFoundError, PolicyError,
+        NoCapableModelError, ResponseNotFoundError and ResponseElsewhereError.
         """
         decoded = decode_object(body)
         request = endpoint.parse(decoded)
         wanted = read_requirements(decoded, request.conversation, endpoint.path)
         plan = partial(Plan, endpoint, stream=request.stream, body=BodyTemplate.of(body))
         pinned = self._pool.models.get(request.model)
+        name, _, suffix = request.model.partition(":")
+        if pinned is None and not (endpoint.is_routed and name == self._model_name):
+            raise ModelNotFoundError(request.model[:200], self._names_at(endpoint))
+        if request.continues is not None:
+            held = holders(request.continues)
+            candidate = self._continuing(request.continues, held, pinned)
+            return plan((candidate,), GatewayReason.CONTINUED)
         if pinned is not None:
             return plan(self._pool.pinned(pinned, wanted), GatewayReason.PINNED)
-        name, _, suffix = request.model.partition(":")
-        if name != self._model_name:
-            raise ModelNotFoundError(request.model[:200], self.names)
         chosen = self._policy(suffix or None, policy)
         if not request.has_tools:
             return plan(capable(self._pool.chat_models, wanted), GatewayReason.CHAT)
@@ -113,6 +133,22 @@ class Planner:
         decision = self._router.decide(request.conversation, chosen, able)
         candidates = self._pool.playing(decision.ranking)
         return plan(candidates, decision.reason, policy=chosen, decision=decision)
+
+    def _names_at(self, endpoint: Endpoint) -> tuple[str, ...]:
+        return self.names if endpoint.is_routed else tuple(self._pool.models)
+
+    def _continuing(
+        self, continues: Reference, held: HeldResponse | None, pinned: Model | None
+    ) -> Model:
+        holder = self._pool.holder(held)
+        if holder is None:
+            raise ResponseNotFoundError(continues.id[:200], param=continues.param)
+        if pinned is None or pinned.name == holder.name:
+            return holder
+        beside = self._pool.beside(holder, pinned)
+        if beside is None:
+            raise ResponseElsewhereError(continues.id[:200], pinned.name, holder.name)
+        return beside
 
     def _policy(self, suffix: str | None, header: str | None) -> Policy:
         text, param = (header, POLICY_HEADER) if header is not None else (suffix, "model")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -11,7 +11,8 @@ from router_service.core.capabilities import Requirements
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError, NoCapableModelError
 from router_service.prices import Listing, look_up
-from router_service.settings import Model, Settings
+from router_service.settings import Deployment, Model, Settings
+from router_service.store.base import HeldResponse
 
 UNPRICED = (
     "its price is unknown; give its model_info the input_cost_per_token and output_cost_per_token "
@@ -28,6 +29,8 @@ class Pool:
     by_arm: Mapping[str, Model]
     chat_models: tuple[Model, ...]
     """Who answers requests without tools: the first, and where it cannot, the next."""
+    pass_through: Model | None = None
+    """Who answers what the gateway does not serve itself, by its first deployment alone."""
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
@@ -41,7 +44,7 @@ class Pool:
         models = {model.name: model for model in _completed(settings, playing, manifest)}
         by_arm = _assign_arms(settings, manifest, models)
         chat_models = tuple(_chat_models(settings, manifest, models, by_arm))
-        return cls(models=models, by_arm=by_arm, chat_models=_unique(chat_models))
+        return cls(models, by_arm, _unique(chat_models), _pass_through(settings, models))
 
     def pinned(self, model: Model, wanted: Requirements) -> tuple[Model, ...]:
         """Return a model that a request named, and those that answer where it fails.
@@ -59,6 +62,25 @@ class Pool:
     def playing(self, arms: Iterable[str]) -> tuple[Model, ...]:
         """Return the models of these arms, in their order, each once."""
         return _unique(self.by_arm[arm] for arm in arms)
+
+    def holder(self, held: HeldResponse | None) -> Model | None:
+        """Return the model that holds a response, with the deployment that does so alone.
+
+        What is not known may be known to the upstream that everything else is passed to. None
+        where there is no such one, or where the configuration has lost the holder.
+        """
+        if held is None:
+            return self.pass_through
+        model = self.models.get(held.model)
+        return model and _served_by(model, lambda d: d.id == held.deployment_id)
+
+    def beside(self, holder: Model, model: Model) -> Model | None:
+        """Return a model as far as it is served by the account of a holder; None where it is not.
+
+        A provider's models see all responses of an account.
+        """
+        account = _account(holder.deployments[0])
+        return _served_by(model, lambda d: _account(d) == account)
 
 
 def capable(models: Iterable[Model], wanted: Requirements) -> tuple[Model, ...]:
@@ -156,3 +178,25 @@ def _unique(models: Iterable[Model]) -> tuple[Model, ...]:
 
 def _named(models: Mapping[str, Model]) -> str:
     return ", ".join(sorted(models))
+
+
+def _pass_through(settings: Settings, models: Mapping[str, Model]) -> Model | None:
+    name = settings.router.pass_through
+    if name is None:
+        return None
+    if name not in models:
+        problem = f"there is no model {name!r} in model_list; it has {_named(models)}"
+        raise ConfigError(settings.source, "router.pass_through", problem)
+    first = models[name].deployments[0]
+    return _served_by(models[name], lambda d: d == first)
+
+
+def _served_by(model: Model, is_it: Callable[[Deployment], bool]) -> Model | None:
+    """Return a model with those of its deployments alone, and nobody in its place."""
+    chosen = tuple(deployment for deployment in model.deployments if is_it(deployment))
+    return model.model_copy(update={"deployments": chosen, "fallbacks": ()}) if chosen else None
+
+
+def _account(deployment: Deployment) -> tuple[str, str | None]:
+    key = deployment.api_key
+    return deployment.origin, None if key is None else key.get_secret_value()

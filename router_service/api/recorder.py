@@ -64,7 +64,7 @@ class Call:
 class Recorder:
     """Accounts for every chat request, once, when it has ended."""
 
-    def __init__(self, metrics: Metrics, store: GuardedStore) -> None:
+    def __init__(self, metrics: Metrics, store: GuardedStore[DecisionRecord]) -> None:
         """Record to these."""
         self._metrics = metrics
         self._store = store
@@ -87,6 +87,16 @@ class Recorder:
         record = _record(call, plan, outcome, cost_usd)
         self._store.save(record)
         log_request(_call_fields(call) | record.model_dump(include=_LOGGED, exclude_none=True))
+
+    def passed(self, call: Call, model: str, status: int, ending: Ending) -> None:
+        """Account for a request that was passed to an upstream unread."""
+        self._metrics.requests.labels(model, "none", str(status)).inc()
+        if ending is Ending.CLIENT_LEFT:
+            self._metrics.client_disconnects.inc()
+        elif ending is Ending.BROKEN:
+            self._metrics.broken_streams.labels(model).inc()
+        told = {"model": model, "reason": "passed", "status": status, "ending": ending}
+        log_request(_call_fields(call) | told)
 
     def cost_usd(self, model: Model, usage: Usage | None, upstream_s: float) -> float | None:
         """Return what an answer cost at its price, or None where that is unknown."""

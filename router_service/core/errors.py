@@ -91,6 +91,49 @@ class NoCapableModelError(InvalidRequestError):
         self.is_too_long = is_too_long
 
 
+class ResponseNotFoundError(InvalidRequestError):
+    """A stored response or conversation of which nobody here knows who holds it."""
+
+    def __init__(self, identifier: str, *, param: str | None = None) -> None:
+        """`param` is the field that names it, and None where it is in the path."""
+        what = (param or "response").removesuffix("_id")
+        super().__init__(
+            f"The {what.replace('_', ' ')} {identifier!r} was not found: this gateway has not "
+            "relayed it, or too long ago. Send the whole conversation as 'input'.",
+            param=param,
+            code=f"{what}_not_found",
+        )
+        self.identifier = identifier
+
+
+class ResponseElsewhereError(InvalidRequestError):
+    """A request that names a model, and goes on from a response that its upstreams do not hold."""
+
+    def __init__(self, identifier: str, model: str, holder: str) -> None:
+        super().__init__(
+            f"The model {model!r} cannot go on from {identifier!r}, which is held by an upstream "
+            f"of the model {holder!r}. Name that model, or send the whole conversation as 'input'.",
+            param="model",
+            code="response_held_elsewhere",
+        )
+        self.identifier = identifier
+        self.model = model
+        self.holder = holder
+
+
+class NotServedError(InvalidRequestError):
+    """A path of the API that the gateway neither serves itself nor passes on."""
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(
+            f"{method} {path} is not served here. To have an upstream answer it, set "
+            "router.pass_through to one of the models in the configuration.",
+            code="not_served",
+        )
+        self.method = method
+        self.path = path
+
+
 class PolicyError(InvalidRequestError):
     """A routing policy that does not parse, or that the artifact does not define."""
 

@@ -73,9 +73,15 @@ class Deployment(Frozen):
     """Its share of the model's requests, beside the weights of the others."""
     timeouts: Timeouts = Timeouts()
 
-    def url(self, path: str) -> str:
-        """Return the full address of an endpoint, such as `/chat/completions`."""
-        return f"{self.base_url}{path}" + (f"?{self.query}" if self.query else "")
+    def url(self, path: str, query: str = "") -> str:
+        """Return the full address of an endpoint, such as `/chat/completions`.
+
+        A client's query goes along, but for what the configuration says itself.
+        """
+        ours = {part.partition("=")[0] for part in self.query.split("&")}
+        theirs = (part for part in query.split("&") if part.partition("=")[0] not in ours)
+        joined = "&".join(filter(None, (*theirs, self.query)))
+        return f"{self.base_url}{path}" + (f"?{joined}" if joined else "")
 
     @property
     def origin(self) -> str:
@@ -166,6 +172,9 @@ class RouterSettings(Frozen):
     its answers cost is then unknown wherever it shows, and never 0."""
     model_name: Name = "switchcraft"
     """The name that asks for routing; a policy is appended as in `switchcraft:economy`."""
+    pass_through: str | None = None
+    """Model whose first deployment's upstream answers everything under `/v1/` that the gateway does
+    not serve itself, such as files and conversations; without it that is answered by 404."""
     forward_headers: tuple[HeaderName, ...] = ()
     """Request headers that upstreams get in addition to the standard ones."""
 
@@ -193,6 +202,11 @@ class ServerSettings(Frozen):
     """Where replicas share state; without it each keeps its own in memory."""
     decision_ttl_s: Count = 24 * 3600
     """How long `GET /v1/decisions/{id}` knows a decision."""
+    response_ttl_s: Count = 30 * 24 * 3600
+    """How long it is known which deployment holds a response of the Responses API: as long as
+    OpenAI keeps one."""
+    max_responses: Count = 50_000
+    """Of these kept in memory, about 0.5 KB each; the oldest go first. Redis has no such limit."""
     max_decisions: Count = 10_000
     """Decisions kept in memory, about 2 KB each; the oldest go first. Redis has no such limit."""
 

@@ -1,20 +1,40 @@
-"""What a store of decisions can do, and what it holds."""
+"""What a store of records can do, and what it holds: decisions, and who holds a response."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 
-class DecisionRecord(BaseModel):
-    """What was decided for one request, and what became of it; never what the request said."""
+class StoredRecord(BaseModel):
+    """What is kept under an id for a while."""
+
+    kind: ClassVar[str]
+    """What it is called, in keys and in error messages."""
 
     # Replicas of two versions may share a store: fields that are unknown here are passed over.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
+
+
+class HeldResponse(StoredRecord):
+    """Which deployment holds a response of the Responses API, by the id that clients know."""
+
+    kind: ClassVar[str] = "response"
+
+    model: str
+    """The pool's model that made it."""
+    deployment_id: str
+
+
+class DecisionRecord(StoredRecord):
+    """What was decided for one request, and what became of it; never what the request said."""
+
+    kind: ClassVar[str] = "decision"
+
     created: float
     """When the answer ended, in Unix seconds."""
     model: str
@@ -49,13 +69,16 @@ class DecisionRecord(BaseModel):
     """From the request to the upstream until the first byte of its answer."""
 
 
-class DecisionStore(Protocol):
-    """Holds decisions for a while; every operation raises StoreError where it is unreachable."""
+R = TypeVar("R", bound=StoredRecord)
 
-    async def put(self, record: DecisionRecord) -> None:
+
+class RecordStore(Protocol[R]):
+    """Keeps records of one kind for a while; `put` and `get` raise StoreError."""
+
+    async def put(self, record: R) -> None:
         """Keep a record under its id."""
 
-    async def get(self, decision_id: str) -> DecisionRecord | None:
+    async def get(self, record_id: str) -> R | None:
         """Return a record, or None where it is unknown or has expired."""
 
     async def aclose(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Generic
 
 from router_service.core.errors import StoreError
-from router_service.store.base import DecisionRecord, DecisionStore
+from router_service.store.base import R, RecordStore
 
 MAX_WRITES_IN_FLIGHT = 100
 """With the timeouts of Redis this is 500 writes a second that fail, and more that succeed."""
@@ -16,10 +17,10 @@ DRAIN_TIMEOUT_S = 1.0
 _log = logging.getLogger("switchcraft.store")
 
 
-class GuardedStore:
+class GuardedStore(Generic[R]):
     """A store that never holds up a request; `on_error` is called for each lost operation."""
 
-    def __init__(self, store: DecisionStore, on_error: Callable[[str], None]) -> None:
+    def __init__(self, store: RecordStore[R], on_error: Callable[[str], None]) -> None:
         """Guard a store; `on_error` gets the operation: `put`, `get` or `overflow`."""
         self._store = store
         self._on_error = on_error
@@ -27,7 +28,7 @@ class GuardedStore:
         self.is_reachable = True
         """Whether the last operation reached the store."""
 
-    def save(self, record: DecisionRecord) -> None:
+    def save(self, record: R) -> None:
         """Write a record in the background; it is dropped where too many are under way."""
         if len(self._writes) >= MAX_WRITES_IN_FLIGHT:
             self._on_error("overflow")
@@ -36,10 +37,10 @@ class GuardedStore:
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
-    async def get(self, decision_id: str) -> DecisionRecord | None:
+    async def get(self, record_id: str) -> R | None:
         """Return a record, or None; raises StoreError."""
         try:
-            record = await self._store.get(decision_id)
+            record = await self._store.get(record_id)
         except StoreError as exc:
             self._failed("get", exc)
             raise
@@ -57,7 +58,7 @@ class GuardedStore:
         except StoreError as exc:
             self._failed("close", exc)
 
-    async def _put(self, record: DecisionRecord) -> None:
+    async def _put(self, record: R) -> None:
         try:
             await self._store.put(record)
         except StoreError as exc:

@@ -1,35 +1,44 @@
-"""Decisions in this process's memory, for a gateway of one replica."""
+"""Records in this process's memory, for a gateway of one replica."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Generic
 
-from router_service.store.base import DecisionRecord
+from router_service.store.base import R
 
 
-class MemoryStore:
-    """Keeps the last `max_records` decisions, for `ttl_s` seconds at most."""
+class MemoryStore(Generic[R]):
+    """Keeps the last `max_records` records, for `ttl_s` seconds at most."""
 
     def __init__(self, *, ttl_s: float, max_records: int, clock: Callable[[], float]) -> None:
         """Keep none yet; `clock` returns seconds and never goes back."""
         self._ttl_s = ttl_s
         self._max_records = max_records
         self._clock = clock
-        self._records: OrderedDict[str, tuple[float, DecisionRecord]] = OrderedDict()
+        self._records: OrderedDict[str, tuple[float, R]] = OrderedDict()
 
-    async def put(self, record: DecisionRecord) -> None:
+    async def put(self, record: R) -> None:
         """Keep a record; the oldest ones go where there are too many."""
+        self.keep(record)
+
+    async def get(self, record_id: str) -> R | None:
+        """Return a record that has not expired."""
+        return self.find(record_id)
+
+    def keep(self, record: R) -> None:
+        """Keep a record, as `put` does."""
         self._records[record.id] = (self._clock() + self._ttl_s, record)
         self._records.move_to_end(record.id)
         while len(self._records) > self._max_records:
             self._records.popitem(last=False)
 
-    async def get(self, decision_id: str) -> DecisionRecord | None:
-        """Return a record that has not expired."""
-        expires, record = self._records.get(decision_id, (0.0, None))
+    def find(self, record_id: str) -> R | None:
+        """Return a record that has not expired; may be called from any thread."""
+        expires, record = self._records.get(record_id, (0.0, None))
         if record is not None and self._clock() >= expires:
-            del self._records[decision_id]
+            self._records.pop(record_id, None)
             return None
         return record
 

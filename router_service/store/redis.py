@@ -1,9 +1,10 @@
-"""Decisions in Redis, which replicas share."""
+"""Records in Redis, which replicas share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Generic
 
 from pydantic import ValidationError
 from redis.asyncio import Redis
@@ -12,17 +13,17 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from router_service.core.errors import ConfigError, StoreError
-from router_service.store.base import DecisionRecord
+from router_service.store.base import R
 
-KEY_PREFIX = "switchcraft:decision:"
+KEY_PREFIX = "switchcraft:"
 SOCKET_TIMEOUT_S = 0.2
 """Redis answers within a millisecond or two; what takes longer is an outage."""
 
 
-class RedisStore:
-    """Keeps decisions under `switchcraft:decision:ID` until their time is over."""
+class RedisStore(Generic[R]):
+    """Keeps records of one kind under `switchcraft:KIND:ID` until their time is over."""
 
-    def __init__(self, url: str, *, ttl_s: int) -> None:
+    def __init__(self, url: str, kind: type[R], *, ttl_s: int) -> None:
         """Connect on first use; raises ConfigError where the address is not one of Redis."""
         try:
             self._redis = Redis.from_url(
@@ -34,24 +35,27 @@ class RedisStore:
         except ValueError as exc:
             problem = "must be redis://, rediss:// or unix://"
             raise ConfigError("the configuration", "server.redis_url", problem) from exc
+        self._kind = kind
         self._ttl_s = ttl_s
 
-    async def put(self, record: DecisionRecord) -> None:
+    async def put(self, record: R) -> None:
         """Keep a record; raises StoreError."""
-        with _translated("keep a decision"):
-            key, value = KEY_PREFIX + record.id, record.model_dump_json()
-            await self._redis.set(key, value, ex=self._ttl_s)
+        with _translated(f"keep a {self._kind.kind}"):
+            await self._redis.set(self._key(record.id), record.model_dump_json(), ex=self._ttl_s)
 
-    async def get(self, decision_id: str) -> DecisionRecord | None:
+    async def get(self, record_id: str) -> R | None:
         """Return a record; raises StoreError, also for one that another version wrote."""
-        with _translated("look up a decision"):
-            value = await self._redis.get(KEY_PREFIX + decision_id)
-            return None if value is None else DecisionRecord.model_validate_json(value)
+        with _translated(f"look up a {self._kind.kind}"):
+            value = await self._redis.get(self._key(record_id))
+            return None if value is None else self._kind.model_validate_json(value)
 
     async def aclose(self) -> None:
         """Close the connections."""
         with _translated("close its connections"):
             await self._redis.aclose()
+
+    def _key(self, record_id: str) -> str:
+        return f"{KEY_PREFIX}{self._kind.kind}:{record_id}"
 
 
 @contextmanager

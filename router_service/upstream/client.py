@@ -61,6 +61,8 @@ class Message:
     """When the request's own time is over, by the event loop's clock."""
     method: str = "POST"
     content_type: bytes = b"application/json"
+    query: str = ""
+    """What the client wrote behind `?`."""
 
 
 class Answer:
@@ -162,7 +164,7 @@ class UpstreamClient:
         client = self._clients[deployment.origin]
         request = client.build_request(
             message.method,
-            deployment.url(message.path),
+            deployment.url(message.path, message.query),
             content=message.body,
             headers=self._headers(deployment, message),
             timeout=_timeout(deployment.timeouts),

@@ -19,7 +19,7 @@ from router_service.core.messages.body import (
 )
 from router_service.core.messages.tools import inner_tool, read_tools
 from router_service.core.messages.turns import read_turns
-from router_service.core.messages.values import ChatRequest, Conversation
+from router_service.core.messages.values import ChatRequest, Conversation, Reference
 
 Message = dict[str, Json]
 
@@ -82,16 +82,16 @@ def _check_input(body: Mapping[str, Json]) -> None:
 _INSTEAD_OF_INPUT = ("prompt", "previous_response_id", "conversation")
 
 
-def _continues(body: Mapping[str, Json]) -> str | None:
-    """Return the id of what is gone on from: a response, or a conversation (`{"id"}` or its id)."""
+def _continues(body: Mapping[str, Json]) -> Reference | None:
+    """Return what is gone on from: a response, or a conversation (`{"id"}` or its id)."""
     previous, conversation = body.get("previous_response_id"), body.get("conversation")
-    if previous is not None and not isinstance(previous, str):
-        raise wrong_type("previous_response_id", "a string", previous)
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
-    if conversation is not None and not isinstance(conversation, str):
-        raise wrong_type("conversation", "a string or an object with an id", conversation)
-    return previous or conversation or None
+    given = {"previous_response_id": previous, "conversation": conversation}
+    for param, reference in given.items():
+        if reference is not None and not isinstance(reference, str):
+            raise wrong_type(param, "an id", reference)
+    return next((Reference(param, name) for param, name in given.items() if name), None)
 
 
 def _read_items(items: Iterable[Json]) -> Iterator[tuple[str, Message]]:

@@ -94,14 +94,22 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """Something stored that a request goes on from: its id, and the field that names it."""
+
+    param: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A request of the Chat Completions API or of the Responses API, as far as it is acted on."""
 
     model: str
     stream: bool
     conversation: Conversation
-    continues: str | None = None
-    """The id of a stored response or conversation that it goes on from, and that is not in it."""
+    continues: Reference | None = None
+    """A stored response or conversation that it goes on from, and that is not in it."""
 
     @property
     def has_tools(self) -> bool:

@@ -8,6 +8,7 @@ from router_service.api.recorder import Recorder
 from router_service.core.cost import Price
 from router_service.core.usage import Usage
 from router_service.settings import Deployment, Model
+from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
 from router_service.store.memory import MemoryStore
 from router_service.telemetry.metrics import Metrics
@@ -34,7 +35,7 @@ USAGE = Usage(prompt_tokens=100, completion_tokens=10)
 )
 def test_a_cost_is_known_or_none(name: str, usage: Usage | None, cost_usd: float | None) -> None:
     """Two seconds at 3.60 USD an hour need no tokens; what a price asks for must be there."""
-    store = MemoryStore(ttl_s=1, max_records=1, clock=lambda: 0.0)
+    store = MemoryStore[DecisionRecord](ttl_s=1, max_records=1, clock=lambda: 0.0)
     recorder = Recorder(Metrics(), GuardedStore(store, lambda _: None))
     deployment = Deployment(upstream_model=name, base_url="http://h/v1")
     model = Model(name=name, deployments=(deployment,), price=PRICES.get(name))

@@ -13,6 +13,7 @@ from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import (
     Conversation,
     Json,
+    Reference,
     Role,
     ToolCall,
     parse_chat_request,
@@ -194,14 +195,17 @@ def test_what_cannot_be_read_is_noted() -> None:
     ("fields", "continued"),
     [
         ({"input": "x"}, None),
-        ({"input": "x", "previous_response_id": "resp_1"}, "resp_1"),
-        ({"previous_response_id": "resp_1"}, "resp_1"),
-        ({"input": [], "conversation": "conv_1"}, "conv_1"),
-        ({"input": "x", "conversation": {"id": "conv_1"}}, "conv_1"),
+        (
+            {"input": "x", "previous_response_id": "resp_1"},
+            Reference("previous_response_id", "resp_1"),
+        ),
+        ({"previous_response_id": "r"}, Reference("previous_response_id", "r")),
+        ({"input": [], "conversation": "conv_1"}, Reference("conversation", "conv_1")),
+        ({"input": "x", "conversation": {"id": "conv_1"}}, Reference("conversation", "conv_1")),
         ({"input": "x", "previous_response_id": None, "conversation": None}, None),
     ],
 )
-def test_what_a_request_goes_on_from(fields: dict[str, Any], continued: str | None) -> None:
+def test_what_a_request_goes_on_from(fields: dict[str, Any], continued: Reference | None) -> None:
     """The id of the response, or of the conversation, that holds what was said before is read."""
     assert parse_responses_request({"model": "m", **fields}).continues == continued
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from router_service.core.errors import ConfigError, StoreError
-from router_service.store.base import DecisionRecord, DecisionStore
+from router_service.store.base import DecisionRecord, RecordStore
 from router_service.store.guarded import MAX_WRITES_IN_FLIGHT, GuardedStore
 from router_service.store.memory import MemoryStore
 from router_service.store.redis import RedisStore
@@ -75,7 +75,7 @@ def test_memory_keeps_until_the_time_is_over() -> None:
 
     async def check() -> None:
         clock = Clock()
-        store = MemoryStore(ttl_s=10, max_records=5, clock=clock)
+        store = MemoryStore[DecisionRecord](ttl_s=10, max_records=5, clock=clock)
         await store.put(record())
         clock.now_s += 9.9
         assert await store.get("dec_1") == record()
@@ -90,7 +90,7 @@ def test_memory_is_bounded() -> None:
     """The oldest records go first."""
 
     async def check() -> None:
-        store = MemoryStore(ttl_s=10, max_records=2, clock=Clock())
+        store = MemoryStore[DecisionRecord](ttl_s=10, max_records=2, clock=Clock())
         for name in ("a", "b", "a", "c"):
             await store.put(record(name))
         found = [await store.get(name) is not None for name in ("a", "b", "c")]
@@ -103,7 +103,7 @@ def test_redis_keeps_and_forgets(redis_url: str) -> None:
     """Another replica reads what one wrote, until its time is over."""
 
     async def check() -> None:
-        writer, reader = (RedisStore(redis_url, ttl_s=1) for _ in range(2))
+        writer, reader = (RedisStore(redis_url, DecisionRecord, ttl_s=1) for _ in range(2))
         await writer.put(record("dec_redis"))
         assert await reader.get("dec_redis") == record("dec_redis")
         assert await reader.get("dec_other") is None
@@ -126,7 +126,7 @@ def test_redis_away_is_an_error_soon(listens: bool) -> None:
     async def check() -> None:
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1] if listens else 9
-        store = RedisStore(f"redis://127.0.0.1:{port}/0", ttl_s=1)
+        store = RedisStore(f"redis://127.0.0.1:{port}/0", DecisionRecord, ttl_s=1)
         async with asyncio.timeout(1):
             with pytest.raises(StoreError):
                 await store.put(record())
@@ -139,15 +139,15 @@ def test_redis_away_is_an_error_soon(listens: bool) -> None:
 def test_redis_address_is_checked() -> None:
     """An address that is not Redis' is an error of the configuration."""
     with pytest.raises(ConfigError, match=r"server\.redis_url"):
-        RedisStore("http://127.0.0.1", ttl_s=1)
+        RedisStore("http://127.0.0.1", DecisionRecord, ttl_s=1)
 
 
-def guarded(check: Callable[[Unreliable, GuardedStore, list[str]], object]) -> None:
+def guarded(check: Callable[[Unreliable, GuardedStore[DecisionRecord], list[str]], object]) -> None:
     """Run a check with a guarded store and the list of its lost operations."""
 
     async def run() -> None:
         store, lost = Unreliable(), list[str]()
-        guard = GuardedStore(cast("DecisionStore", store), lost.append)
+        guard = GuardedStore(cast("RecordStore[DecisionRecord]", store), lost.append)
         await cast("asyncio.Future[None]", check(store, guard, lost))
         await guard.aclose()
 
@@ -157,7 +157,9 @@ def guarded(check: Callable[[Unreliable, GuardedStore, list[str]], object]) -> N
 def test_change_of_state_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Every lost write counts; the log says once that the store went, and once that it is back."""
 
-    async def check(store: Unreliable, guard: GuardedStore, lost: list[str]) -> None:
+    async def check(
+        store: Unreliable, guard: GuardedStore[DecisionRecord], lost: list[str]
+    ) -> None:
         for away in (False, True, True, True, False, False):
             store.is_away = away
             guard.save(record())
@@ -177,7 +179,9 @@ def test_change_of_state_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
 def test_writes_in_flight_are_bounded() -> None:
     """A store that hangs piles up no more than so many writes; the others are counted as lost."""
 
-    async def check(store: Unreliable, guard: GuardedStore, lost: list[str]) -> None:
+    async def check(
+        store: Unreliable, guard: GuardedStore[DecisionRecord], lost: list[str]
+    ) -> None:
         store.hangs = True
         for _ in range(MAX_WRITES_IN_FLIGHT + 3):
             guard.save(record())
@@ -189,7 +193,9 @@ def test_writes_in_flight_are_bounded() -> None:
 def test_lookup_of_a_store_that_is_away() -> None:
     """A lookup fails where the store does, and is counted."""
 
-    async def check(store: Unreliable, guard: GuardedStore, lost: list[str]) -> None:
+    async def check(
+        store: Unreliable, guard: GuardedStore[DecisionRecord], lost: list[str]
+    ) -> None:
         store.is_away = True
         with pytest.raises(StoreError):
             await guard.get("dec_1")

@@ -1,0 +1,109 @@
+"""Who holds which response, as a replica knows it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from router_service.core.errors import ResponseNotFoundError, StoreError
+from router_service.core.messages import Reference
+from router_service.store.base import HeldResponse
+from router_service.store.guarded import GuardedStore
+from router_service.store.held import MAX_ID_CHARACTERS, HeldResponses
+from router_service.store.memory import MemoryStore
+
+HELD = HeldResponse(id="resp_1", model="m", deployment_id="d")
+
+
+class Shared:
+    """A store that counts what it is asked, and may be away."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, HeldResponse] = {}
+        self.asked: list[str] = []
+        self.is_away = False
+
+    async def put(self, record: HeldResponse) -> None:
+        """Keep a record."""
+        self.records[record.id] = record
+
+    async def get(self, record_id: str) -> HeldResponse | None:
+        """Return a record."""
+        self.asked.append(record_id)
+        if self.is_away:
+            raise StoreError("look up a response", "it is away")
+        return self.records.get(record_id)
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+def memory() -> MemoryStore[HeldResponse]:
+    """Return a store that forgets nothing in a test."""
+    return MemoryStore(ttl_s=1, max_records=10, clock=lambda: 0.0)
+
+
+def replica(shared: Shared) -> HeldResponses:
+    """Return what a replica knows, with a store that others share."""
+    return HeldResponses(memory(), GuardedStore(shared, lambda _: None))
+
+
+def test_what_is_known_here_is_not_asked_for() -> None:
+    """A response that this replica relayed is found without the shared store."""
+
+    async def check() -> None:
+        shared = Shared()
+        held = replica(shared)
+        held.note("resp_1", "m", "d")
+        assert held.find("resp_1") == held.seen(Reference("previous_response_id", "resp_1")) == HELD
+        assert await held.fetch("resp_1") == HELD
+        assert shared.asked == []
+
+    asyncio.run(check())
+
+
+def test_what_another_replica_noted_is_fetched_once() -> None:
+    """What is not known here comes from the shared store, and is known from then on."""
+
+    async def check() -> None:
+        shared = Shared()
+        one, other = replica(shared), replica(shared)
+        one.note("resp_1", "m", "d")
+        await one.aclose()
+        assert other.find("resp_1") is None
+        assert await other.fetch("resp_1") == HELD
+        assert other.find("resp_1") == HELD
+        assert await other.fetch("resp_1") == HELD
+        assert shared.asked == ["resp_1"]
+
+    asyncio.run(check())
+
+
+def test_unknown_responses() -> None:
+    """What nobody knows is none; an id that cannot be one is not even asked for."""
+
+    async def check() -> None:
+        shared = Shared()
+        held = replica(shared)
+        assert await held.fetch("resp_none") is None
+        assert await held.fetch("x" * (MAX_ID_CHARACTERS + 1)) is None
+        assert shared.asked == ["resp_none"]
+        assert await HeldResponses(memory()).fetch("resp_none") is None
+        with pytest.raises(ResponseNotFoundError) as caught:
+            held.seen(Reference("previous_response_id", "resp_none"))
+        assert caught.value.param == "previous_response_id"
+
+    asyncio.run(check())
+
+
+def test_a_store_that_is_away_is_said() -> None:
+    """Not to know because the store is away is an error of its own."""
+
+    async def check() -> None:
+        shared = Shared()
+        shared.is_away = True
+        with pytest.raises(StoreError):
+            await replica(shared).fetch("resp_1")
+
+    asyncio.run(check())
