@@ -31,9 +31,8 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
     """
     configure_logging()
     settings = read_settings(config, host=host, port=port)
-    if settings.without_effect:
-        names = ", ".join(settings.without_effect)
-        _log.warning("%s: without effect here: %s", settings.source, names)
+    for setting in settings.without_effect:
+        _log.warning("%s: %s", settings.source, setting)
     artifact = Artifact.load(settings.router.artifact)
     with with_upstream(settings, artifact.manifest.arms) as complete:
         pool = Pool.build(complete, artifact.manifest)

@@ -1,168 +1,241 @@
-"""LiteLLM's sections of the file -> models of the pool, and what of them does nothing here."""
+"""LiteLLM's sections of the file, as far as they mean something here.
+
+Names and meanings are of LiteLLM's "All settings" page. A field that no class here declares has no
+effect, which `unused.py` tells.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from urllib.parse import urlencode, urlsplit
+from typing import Annotated
+from urllib.parse import quote
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from router_service.core.cost import TOKENS_PER_MTOK, Positive, Price
-from router_service.core.errors import ConfigError
-from router_service.settings.providers import BARE_NAMES, PROVIDERS, Provider
-from router_service.settings.values import (
-    Deployment,
-    Model,
-    Name,
-    RouterSettings,
-    ServerSettings,
-    Timeouts,
-    UpstreamSettings,
+from router_service.core.capabilities import Capabilities, Feature
+from router_service.core.cost import (
+    SECONDS_PER_HOUR,
+    TOKENS_PER_MTOK,
+    LongPromptPrice,
+    Positive,
+    Price,
 )
+from router_service.core.messages import Json
+from router_service.settings.values import Count, Name, Port, Seconds
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Costs(BaseModel):
+class Section(BaseModel):
+    """A part of LiteLLM's file; what it does not declare is kept to be told, not refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="allow",
+        hide_input_in_errors=True,
+        protected_namespaces=(),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, values: Json) -> Json:
+        """Take a name without a value for one that is not there, as LiteLLM does."""
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """Return the names that mean something here."""
+        aliases = {"base_url"} if "api_base" in cls.model_fields else set()
+        return frozenset(cls.model_fields.keys() | aliases)
+
+
+class Costs(Section):
     """LiteLLM's prices, USD a token; it takes them in `model_info` and in `litellm_params`."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
     input_cost_per_token: Positive | None = None
     output_cost_per_token: Positive | None = None
+    cache_read_input_token_cost: Positive | None = None
+    cache_creation_input_token_cost: Positive | None = None
+    output_cost_per_reasoning_token: Positive | None = None
+    input_cost_per_second: Positive | None = None
+    input_cost_per_token_above_128k_tokens: Positive | None = None
+    output_cost_per_token_above_128k_tokens: Positive | None = None
+    input_cost_per_token_above_200k_tokens: Positive | None = None
+    output_cost_per_token_above_200k_tokens: Positive | None = None
+    cache_read_input_token_cost_above_200k_tokens: Positive | None = None
+    cache_creation_input_token_cost_above_200k_tokens: Positive | None = None
 
-    def price(self) -> Price | None:
-        if self.input_cost_per_token is None or self.output_cost_per_token is None:
-            return None
-        # Rounded: 1.5e-07 USD a token is 0.15 USD a million, not 0.15 and some float dust.
-        return Price(
-            input_usd_per_mtok=round(self.input_cost_per_token * TOKENS_PER_MTOK, 9),
-            output_usd_per_mtok=round(self.output_cost_per_token * TOKENS_PER_MTOK, 9),
-        )
+    def costs(self) -> dict[str, float]:
+        """Return the prices that are given, by LiteLLM's names."""
+        return self.model_dump(include=set(Costs.model_fields), exclude_none=True)
 
 
-class _LiteLLMParams(_Costs):
+class Params(Costs):
+    """An entry's `litellm_params`: where a deployment is, and its share."""
+
     model: Name
     api_base: str | None = Field(None, validation_alias=AliasChoices("api_base", "base_url"))
     api_key: SecretStr | None = None
     api_version: str | None = None
+    weight: Weight | None = None
+    rpm: Weight | None = None
+    tpm: Weight | None = None
+    timeout: Seconds | None = None
+    stream_timeout: Seconds | None = None
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+class ModelInfo(Costs):
+    """An entry's `model_info`: what a model costs and can do; the last two names are ours."""
 
-    model_name: Name
-    litellm_params: _LiteLLMParams
-    model_info: _Costs = _Costs()
+    base_model: Name | None = None
+    mode: str | None = None
+    max_input_tokens: Count | None = None
+    max_output_tokens: Count | None = None
+    supported_endpoints: tuple[str, ...] | None = None
+    supports_function_calling: bool | None = None
+    supports_tool_choice: bool | None = None
+    supports_parallel_function_calling: bool | None = None
+    supports_vision: bool | None = None
+    supports_audio_input: bool | None = None
+    supports_pdf_input: bool | None = None
+    supports_response_schema: bool | None = None
+    supports_logprobs: bool | None = None
+    max_tools: Annotated[int, Field(ge=0)] | None = None
 
-
-class File(BaseModel):
-    """The whole file, LiteLLM's sections and ours."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
-    model_list: tuple[_Entry, ...] = ()
-    router: RouterSettings = RouterSettings()
-    server: ServerSettings = ServerSettings()
-    upstreams: UpstreamSettings = UpstreamSettings()
-
-
-def read_models(file: File, source: str, environ: Mapping[str, str]) -> Iterator[Model]:
-    """Yield the pool's models; entries of one name are deployments of one model.
-
-    Raises ConfigError that names the entry.
-    """
-    entries: dict[str, list[tuple[str, _Entry]]] = {}
-    for index, entry in enumerate(file.model_list):
-        where = f"model_list.{index}"
-        _check_name(entry.model_name, file.router.model_name, f"{where}.model_name", source)
-        if "*" not in entry.model_name:
-            entries.setdefault(entry.model_name, []).append((where, entry))
-    for name, group in entries.items():
-        prices = (entry.model_info.price() or entry.litellm_params.price() for _, entry in group)
-        yield Model(
-            name=name,
-            deployments=tuple(
-                _read_deployment(
-                    entry, file.upstreams.timeouts, f"{where}.litellm_params", source, environ
-                )
-                for where, entry in group
-            ),
-            price=next((price for price in prices if price is not None), None),
+    def capabilities(self) -> Capabilities:
+        """Return what is said of the model; what is not said is unknown."""
+        return Capabilities(
+            context_window_tokens=self.max_input_tokens,
+            max_output_tokens=self.max_output_tokens,
+            max_tools=self.max_tools,
+            unsupported=frozenset((*self._denied(), *self._elsewhere())),
         )
 
+    def _denied(self) -> Iterator[Feature]:
+        for feature, supported in (
+            (Feature.TOOLS, self.supports_function_calling),
+            (Feature.TOOL_CHOICE, self.supports_tool_choice),
+            (Feature.PARALLEL_TOOL_CALLS, self.supports_parallel_function_calling),
+            (Feature.IMAGES, self.supports_vision),
+            (Feature.AUDIO, self.supports_audio_input),
+            (Feature.FILES, self.supports_pdf_input),
+            (Feature.JSON_SCHEMA, self.supports_response_schema),
+            (Feature.LOGPROBS, self.supports_logprobs),
+        ):
+            if supported is False:
+                yield feature
 
-def _check_name(name: str, reserved: str, where: str, source: str) -> None:
-    if name == reserved or name.startswith(f"{reserved}:"):
-        problem = f"{name!r} asks for routing; rename the model, or set router.model_name"
-        raise ConfigError(source, where, problem)
+    def _elsewhere(self) -> Iterator[Feature]:
+        """Yield the endpoints that the model is not served at."""
+        served = self.supported_endpoints
+        if served is not None:
+            if "/v1/chat/completions" not in served:
+                yield Feature.CHAT
+            if "/v1/responses" not in served:
+                yield Feature.RESPONSES
+        elif self.mode == "responses":
+            yield Feature.CHAT
+        elif self.mode not in {None, "chat"}:
+            yield from (Feature.CHAT, Feature.RESPONSES)
 
 
-def _read_deployment(
-    entry: _Entry, timeouts: Timeouts, where: str, source: str, environ: Mapping[str, str]
-) -> Deployment:
-    params = entry.litellm_params
-    provider, upstream_model = _split_provider(params, where, source)
-    api_base, api_key = params.api_base, params.api_key
-    if api_base is None:
-        known = PROVIDERS.get(provider)
-        if known is None:
-            problem = f"the provider {provider!r} has no known address; give its api_base"
-            raise ConfigError(source, where, problem)
-        api_base = known.api_base
-        api_key = api_key or _provider_key(known, f"{where}.api_key", source, environ)
-    if urlsplit(api_base).scheme not in {"http", "https"} or not urlsplit(api_base).netloc:
-        raise ConfigError(source, f"{where}.api_base", "is not an http:// or https:// address")
-    base_url, query = _address(provider, api_base.rstrip("/"), upstream_model, params.api_version)
-    return Deployment(
-        upstream_model=upstream_model,
-        base_url=base_url,
-        query=query,
-        api_key=api_key,
-        key_header="api-key" if provider == "azure" else "authorization",
-        timeouts=timeouts,
+class Entry(Section):
+    """One entry of `model_list`: a deployment of the model of that name."""
+
+    model_name: Name
+    litellm_params: Params
+    model_info: ModelInfo = ModelInfo()
+
+    def price(self) -> Price | None:
+        """Return the price that the entry gives; None where one that it needs is missing."""
+        return read_price(self.litellm_params.costs() | self.model_info.costs())
+
+
+class Alias(Section):
+    """What a `model_group_alias` stands for, where it is no bare name."""
+
+    model: Name
+
+
+Fallbacks = tuple[Mapping[str, tuple[str, ...]], ...]
+
+
+class Reliability(Section):
+    """What `router_settings` and `litellm_settings` both take; the former count first."""
+
+    num_retries: Annotated[int, Field(ge=0)] | None = None
+    fallbacks: Fallbacks = ()
+    context_window_fallbacks: Fallbacks = ()
+    default_fallbacks: tuple[str, ...] = ()
+    allowed_fails: Annotated[int, Field(ge=0)] | None = None
+    cooldown_time: Seconds | None = None
+
+
+class RouterSection(Reliability):
+    """`router_settings`."""
+
+    timeout: Seconds | None = None
+    stream_timeout: Seconds | None = None
+    model_group_alias: Mapping[str, Name | Alias] = Field(default_factory=dict)
+    redis_url: SecretStr | None = None
+    redis_host: str | None = None
+    redis_port: Port = 6379
+    redis_username: str = ""
+    redis_password: SecretStr | None = None
+    redis_db: Annotated[int, Field(ge=0)] = 0
+    redis_ssl: bool = False
+    routing_strategy: str = "simple-shuffle"
+    enable_pre_call_checks: bool = True
+
+    def redis(self) -> SecretStr | None:
+        """Return the address of the Redis that is named, if any."""
+        if self.redis_url is not None or self.redis_host is None:
+            return self.redis_url
+        password = self.redis_password.get_secret_value() if self.redis_password else ""
+        user = f"{quote(self.redis_username, safe='')}:{quote(password, safe='')}@"
+        scheme = "rediss" if self.redis_ssl else "redis"
+        login = "" if user == ":@" else user
+        return SecretStr(f"{scheme}://{login}{self.redis_host}:{self.redis_port}/{self.redis_db}")
+
+
+class LiteLLMSection(Reliability):
+    """`litellm_settings`."""
+
+    request_timeout: Seconds | None = None
+    drop_params: bool = False
+
+
+def read_price(costs: Mapping[str, float]) -> Price | None:
+    """Return the price that LiteLLM's names give; None where one of both prices is missing."""
+    base = _rates(costs, "")
+    hourly = costs.get("input_cost_per_second")
+    if base is None and hourly is None:
+        return None
+    longer = ((start, _rates(costs, f"_above_{start}k_tokens")) for start in (128, 200))
+    return Price(
+        **(base or {}),
+        long_prompts=tuple(
+            LongPromptPrice(above_prompt_tokens=start * 1000, price=Price(**((base or {}) | rates)))
+            for start, rates in longer
+            if rates is not None
+        ),
+        usd_per_hour=None if hourly is None else round(hourly * SECONDS_PER_HOUR, 9),
     )
 
 
-def _split_provider(params: _LiteLLMParams, where: str, source: str) -> tuple[str, str]:
-    """Return the provider and the model of `provider/model`; a bare name tells its maker."""
-    provider, slash, rest = params.model.partition("/")
-    if slash and rest:
-        return provider, rest
-    for pattern, maker in BARE_NAMES:
-        if pattern.match(params.model):
-            return maker, params.model
-    if params.api_base is None:
-        problem = f"{params.model!r} names no provider; write provider/model, or give an api_base"
-        raise ConfigError(source, f"{where}.model", problem)
-    return "openai", params.model
-
-
-def _provider_key(
-    provider: Provider, where: str, source: str, environ: Mapping[str, str]
-) -> SecretStr:
-    for name in provider.key_names:
-        if environ.get(name):
-            return SecretStr(environ[name])
-    problem = f"there is no key; set the environment variable {provider.key_names[0]}, or api_key"
-    raise ConfigError(source, where, problem)
-
-
-def _address(provider: str, api_base: str, model: str, api_version: str | None) -> tuple[str, str]:
-    """Return a deployment's base URL, and the query that goes with each request."""
-    if provider != "azure" or api_base.endswith("/v1"):
-        return api_base, ""
-    if api_version is None:  # Azure's newer address needs none, and takes the model in the body
-        return f"{api_base}/openai/v1", ""
-    return f"{api_base}/openai/deployments/{model}", urlencode({"api-version": api_version})
-
-
-def without_effect(file: File) -> Iterator[str]:
-    """Yield the dotted paths that are accepted, but do nothing here."""
-    yield from file.model_extra or {}
-    for index, entry in enumerate(file.model_list):
-        where = f"model_list.{index}"
-        if "*" in entry.model_name:
-            yield where
-            continue
-        yield from (f"{where}.{name}" for name in entry.model_extra or {})
-        params = entry.litellm_params.model_extra or {}
-        yield from (f"{where}.litellm_params.{name}" for name in params)
+def _rates(costs: Mapping[str, float], suffix: str) -> dict[str, float] | None:
+    """Return the prices whose LiteLLM names end so, by ours; None without both main ones."""
+    names = {
+        "input_usd_per_mtok": "input_cost_per_token",
+        "output_usd_per_mtok": "output_cost_per_token",
+        "cached_input_usd_per_mtok": "cache_read_input_token_cost",
+        "cache_write_usd_per_mtok": "cache_creation_input_token_cost",
+        "reasoning_usd_per_mtok": "output_cost_per_reasoning_token",
+    }
+    given = {ours: costs.get(theirs + suffix) for ours, theirs in names.items()}
+    if given["input_usd_per_mtok"] is None or given["output_usd_per_mtok"] is None:
+        return None
+    # Rounded: 1.5e-07 USD a token is 0.15 USD a million, not 0.15 and some float dust.
+    return {name: round(usd * TOKENS_PER_MTOK, 9) for name, usd in given.items() if usd is not None}

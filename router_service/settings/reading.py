@@ -8,26 +8,50 @@ fields.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from router_service.core.errors import ConfigError
 from router_service.core.messages import Json
-from router_service.settings.litellm import File, read_models, without_effect
-from router_service.settings.values import Port, Settings
-
-REFERENCE = "os.environ/"
-"""LiteLLM's way to name an environment variable in place of a value."""
+from router_service.settings.entries import read_models
+from router_service.settings.litellm import (
+    Entry,
+    LiteLLMSection,
+    ModelInfo,
+    Params,
+    RouterSection,
+    Section,
+)
+from router_service.settings.merging import merged_upstreams, named_models, unless_set
+from router_service.settings.references import References
+from router_service.settings.unused import without_effect
+from router_service.settings.values import (
+    Port,
+    RouterSettings,
+    ServerSettings,
+    Settings,
+    UpstreamSettings,
+)
 
 OWN_SECTIONS = ("router", "server", "upstreams")
 
-_REFERABLE = frozenset(
-    "model api_base base_url api_key api_version input_cost_per_token output_cost_per_token".split()
-)
+
+class File(BaseModel):
+    """The whole file, LiteLLM's sections and ours."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+
+    model_list: tuple[Entry, ...] = ()
+    router_settings: RouterSection = RouterSection()
+    litellm_settings: LiteLLMSection = LiteLLMSection()
+    general_settings: Section = Section()
+    router: RouterSettings = RouterSettings()
+    server: ServerSettings = ServerSettings()
+    upstreams: UpstreamSettings = UpstreamSettings()
 
 
 class Overrides(BaseSettings):
@@ -81,22 +105,57 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     Raises ConfigError that names the file, where in it, and what to do.
     """
     source = str(path)
-    tree = _read_yaml(path)
+    tree = {name: section for name, section in _read_yaml(path).items() if section is not None}
+    references = References(source, environ)
+    variables = references.resolved(tree.pop("environment_variables", {}), "environment_variables")
+    if isinstance(variables, Mapping):
+        own = {str(name): str(value) for name, value in variables.items()}
+        references = References(source, {**environ, **own})
     try:
-        file = File.model_validate(_resolved_sections(tree, source, environ))
+        file = File.model_validate(_resolved(tree, references))
     except ValidationError as exc:
         raise _config_error(source, exc) from exc
-    models = tuple(read_models(file, source, environ))
+    return _settings(file, references)
+
+
+def _settings(file: File, references: References) -> Settings:
+    source, upstreams = (
+        references.source,
+        merged_upstreams(file.upstreams, file.router_settings, file.litellm_settings),
+    )
+    _check_names(file, source)
+    models = tuple(read_models(file.model_list, upstreams.timeouts, source, references.environ))
     if not models:
         raise ConfigError(source, "model_list", "names no model; list at least one")
     return Settings(
-        models=models,
+        models=named_models(models, file.router_settings, file.litellm_settings),
         router=file.router,
-        server=file.server,
-        upstreams=file.upstreams,
+        server=unless_set(file.server, redis_url=file.router_settings.redis()),
+        upstreams=upstreams,
         source=source,
-        without_effect=tuple(without_effect(file)),
+        without_effect=tuple(_without_effect(file)),
     )
+
+
+def _check_names(file: File, source: str) -> None:
+    reserved = file.router.model_name
+    listed = {f"model_list.{i}.model_name": e.model_name for i, e in enumerate(file.model_list)}
+    aliases = file.router_settings.model_group_alias
+    listed |= {f"router_settings.model_group_alias.{alias}": alias for alias in aliases}
+    for where, name in listed.items():
+        if name == reserved or name.startswith(f"{reserved}:"):
+            problem = f"{name!r} asks for routing; rename the model, or set router.model_name"
+            raise ConfigError(source, where, problem)
+
+
+def _without_effect(file: File) -> Iterator[str]:
+    sections = {
+        "router_settings": file.router_settings.model_extra,
+        "litellm_settings": file.litellm_settings.model_extra,
+        "general_settings": file.general_settings.model_extra,
+        **(file.model_extra or {}),
+    }
+    return without_effect(sections, file.model_list, file.router_settings, file.litellm_settings)
 
 
 def _read_yaml(path: Path) -> Mapping[str, Json]:
@@ -115,52 +174,33 @@ def _read_yaml(path: Path) -> Mapping[str, Json]:
     return tree
 
 
-def _resolved_sections(
-    tree: Mapping[str, Json], source: str, environ: Mapping[str, str]
-) -> dict[str, Json]:
-    """Return the file with variables in place of their names in our own sections."""
+def _resolved(tree: Mapping[str, Json], references: References) -> dict[str, Json]:
+    """Return the file with variables in place of their names, where something is read."""
     resolved = dict(tree)
-    for section in OWN_SECTIONS:
-        values = tree.get(section)
-        if isinstance(values, dict):
-            resolved[section] = _resolved(values, section, source, environ)
-        elif values is None:
-            resolved.pop(section, None)  # a heading with nothing below it
+    for name in OWN_SECTIONS:
+        if name in tree:
+            resolved[name] = references.resolved(tree[name], name)
+    for name, section in (("router_settings", RouterSection), ("litellm_settings", LiteLLMSection)):
+        if name in tree:
+            resolved[name] = references.used(tree[name], section.names(), name)
     if isinstance(entries := tree.get("model_list"), list):
         resolved["model_list"] = [
-            _resolved_entry(entry, f"model_list.{index}", source, environ)
+            _resolved_entry(entry, f"model_list.{index}", references)
             for index, entry in enumerate(entries)
         ]
     return resolved
 
 
-def _resolved_entry(entry: Json, where: str, source: str, environ: Mapping[str, str]) -> Json:
-    params = entry.get("litellm_params") if isinstance(entry, dict) else None
-    if not isinstance(params, dict):
+def _resolved_entry(entry: Json, where: str, references: References) -> Json:
+    if not isinstance(entry, Mapping):
         return entry
-    # Only what is used here: a variable that only LiteLLM reads may be unset.
-    used = {name: value for name, value in params.items() if name in _REFERABLE}
-    known = _resolved(used, f"{where}.litellm_params", source, environ)
-    return {**entry, "litellm_params": {**params, **known}}
-
-
-def _resolved(
-    values: Mapping[str, Json], where: str, source: str, environ: Mapping[str, str]
-) -> dict[str, Json]:
-    return {
-        name: _from_environment(value, f"{where}.{name}", source, environ)
-        if isinstance(value, str) and value.startswith(REFERENCE)
-        else value
-        for name, value in values.items()
+    parts = (("litellm_params", Params), ("model_info", ModelInfo))
+    known = {
+        name: references.used(entry[name], part.names(), f"{where}.{name}")
+        for name, part in parts
+        if name in entry
     }
-
-
-def _from_environment(value: str, where: str, source: str, environ: Mapping[str, str]) -> str:
-    name = value.removeprefix(REFERENCE)
-    if not environ.get(name):
-        problem = f"the environment variable {name} is not set; set it, or write the value here"
-        raise ConfigError(source, where, problem)
-    return environ[name]
+    return {**entry, **known}
 
 
 def _config_error(source: str, exc: ValidationError) -> ConfigError:

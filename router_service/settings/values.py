@@ -23,6 +23,10 @@ NEVER_FORWARDED = frozenset(
 )
 """Request headers that are the client's credentials, or that belong to one connection."""
 
+ADDRESSED_BY_MODEL = frozenset({"/chat/completions", "/completions", "/embeddings"})
+"""Endpoints that Azure's older address has below the model's; others take it in the body (Azure
+OpenAI reference: "Data plane inference")."""
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -64,6 +68,8 @@ class Deployment(Frozen):
     """What price lists call it, where the upstream's name for it is one that the operator gave."""
     base_url: str = Field(repr=False)
     """What comes before `/chat/completions`, without a slash at its end."""
+    model_path: str = ""
+    """What comes between the two where the address names the model, as Azure's older one does."""
     query: str = ""
     """What comes behind `?` in every address; Azure has its API version there."""
     api_key: SecretStr | None = None
@@ -81,7 +87,8 @@ class Deployment(Frozen):
         ours = {part.partition("=")[0] for part in self.query.split("&")}
         theirs = (part for part in query.split("&") if part.partition("=")[0] not in ours)
         joined = "&".join(filter(None, (*theirs, self.query)))
-        return f"{self.base_url}{path}" + (f"?{joined}" if joined else "")
+        model_path = self.model_path if path in ADDRESSED_BY_MODEL else ""
+        return f"{self.base_url}{model_path}{path}" + (f"?{joined}" if joined else "")
 
     @property
     def origin(self) -> str:
@@ -221,7 +228,8 @@ class Settings(Frozen):
     source: str = "the default configuration"
     """Where it was read from, for error messages."""
     without_effect: tuple[str, ...] = ()
-    """Dotted paths in the file that are accepted, but do nothing here."""
+    """What is accepted in the file but does not do here what it does in LiteLLM: each with its
+    dotted path, and what happens instead."""
 
     @classmethod
     def sandbox(

@@ -1,0 +1,436 @@
+"""A LiteLLM user's file: what it says holds here too, and what does not is told, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from router_service.core.capabilities import Capabilities, Feature
+from router_service.core.cost import LongPromptPrice, Price
+from router_service.core.errors import ConfigError
+from router_service.settings import Deployment, Model, Settings, Timeouts, load_settings
+
+PRODUCTION = """
+environment_variables:
+  REDIS_HOST: redis.internal
+  REDIS_PORT: "6380"
+model_list:
+  - model_name: gpt-4o
+    litellm_params:
+      model: azure/gpt-4o-eu
+      api_base: os.environ/AZURE_API_BASE_EU
+      api_key: os.environ/AZURE_API_KEY_EU
+      api_version: "2024-10-21"
+      rpm: 900
+      timeout: 120
+      stream_timeout: 20
+    model_info:
+      id: gpt-4o-eu
+      mode: chat
+      base_model: azure/gpt-4o
+      max_input_tokens: 128000
+  - model_name: gpt-4o
+    litellm_params:
+      model: azure/gpt-4o-us
+      api_base: https://us.openai.azure.com/
+      api_key: os.environ/AZURE_API_KEY_US
+      api_version: "2024-10-21"
+      rpm: 100
+    model_info: {max_input_tokens: 64000, supports_vision: false}
+  - model_name: claude-sonnet
+    litellm_params: {model: anthropic/claude-sonnet-4-5, api_key: os.environ/ANTHROPIC_API_KEY}
+    model_info:
+      input_cost_per_token: 3e-06
+      output_cost_per_token: 1.5e-05
+      cache_read_input_token_cost: 3e-07
+      cache_creation_input_token_cost: 3.75e-06
+      input_cost_per_token_above_200k_tokens: 6e-06
+      output_cost_per_token_above_200k_tokens: 2.25e-05
+  - model_name: llama
+    litellm_params: {model: hosted_vllm/meta/llama, api_base: http://gpu:8000/v1, api_key: none}
+    model_info: {input_cost_per_second: 0.001, supports_function_calling: false}
+router_settings:
+  routing_strategy: simple-shuffle
+  num_retries: 4
+  timeout: 60
+  allowed_fails: 5
+  cooldown_time: 90
+  enable_pre_call_checks: true
+  redis_host: os.environ/REDIS_HOST
+  redis_port: os.environ/REDIS_PORT
+  redis_password: os.environ/REDIS_PASSWORD
+  fallbacks: [{gpt-4o: [claude-sonnet, llama]}, {"*": [os.environ/LAST_RESORT]}]
+  context_window_fallbacks: [{gpt-4o: [claude-sonnet]}, {llama: [claude-sonnet]}]
+  model_group_alias: {gpt-4: gpt-4o, hidden-claude: {model: claude-sonnet, hidden: true}}
+litellm_settings:
+  num_retries: 1
+  request_timeout: 600
+  drop_params: true
+  set_verbose: false
+  success_callback: [langfuse]
+  cache: true
+  cache_params: {type: redis, host: os.environ/NOT_SET_HERE}
+general_settings:
+  database_url: os.environ/DATABASE_URL
+  alerting: [slack]
+"""
+ENVIRON = {
+    "AZURE_API_BASE_EU": "https://eu.openai.azure.com",
+    "AZURE_API_KEY_EU": "azure-eu",
+    "AZURE_API_KEY_US": "azure-us",
+    "ANTHROPIC_API_KEY": "anthropic",
+    "REDIS_PASSWORD": "p@ss/word",
+    "LAST_RESORT": "llama",
+}
+LOCAL = "{model: openai/x, api_base: 'http://h/v1'}"
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Return what loads a text as a file named config.yaml."""
+
+    def load_text(text: str, environ: Mapping[str, str] = ENVIRON) -> Settings:
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        return load_settings(path, environ)
+
+    return load_text
+
+
+def by_name(settings: Settings) -> dict[str, Model]:
+    """Return the models by name."""
+    return {model.name: model for model in settings.models}
+
+
+def entry(params: str = LOCAL, info: str = "{}", name: str = "m") -> str:
+    """Return one entry of a model_list, as flow YAML."""
+    return f"{{model_name: {name}, litellm_params: {params}, model_info: {info}}}"
+
+
+def listing(*entries: str, extra: str = "") -> str:
+    """Return a file with these entries."""
+    return f"model_list: [{', '.join(entries)}]\n{extra}"
+
+
+def only(settings: Settings) -> Deployment:
+    """Return the one deployment of the one model."""
+    ((deployment,),) = (model.deployments for model in settings.models)
+    return deployment
+
+
+def test_deployments_share_a_model_by_weight(load: Load) -> None:
+    """Entries of one name are one model; without weights their limits are their shares."""
+    eu, us = by_name(load(PRODUCTION))["gpt-4o"].deployments
+    assert (eu.weight, us.weight) == (900, 100)
+    assert eu.url("/chat/completions") == (
+        "https://eu.openai.azure.com/openai/deployments/gpt-4o-eu/chat/completions"
+        "?api-version=2024-10-21"
+    )
+    assert us.url("/responses") == (
+        "https://us.openai.azure.com/openai/responses?api-version=2024-10-21"
+    )
+    assert (eu.key_header, eu.listed_as, us.listed_as) == ("api-key", "gpt-4o", None)
+
+
+def test_a_weight_counts_before_a_limit(load: Load) -> None:
+    """As in LiteLLM's shuffle: weights where any is given, else rpm, else tpm, else equal."""
+    params = "{{model: openai/x, api_base: 'http://{}', {}}}"
+
+    def weights(*shares: str) -> list[float]:
+        entries = (entry(params.format(index, share)) for index, share in enumerate(shares))
+        (model,) = load(listing(*entries)).models
+        return [deployment.weight for deployment in model.deployments]
+
+    assert weights("weight: 3, rpm: 1", "rpm: 9") == [3, 0]
+    assert weights("weight: 0, rpm: 1", "rpm: 9") == [1, 9]
+    assert weights("tpm: 2", "tpm: 3") == [2, 3]
+    assert weights("timeout: 1", "timeout: 1") == [1, 1]
+
+
+def test_time_outs_are_of_the_deployment_else_of_all(load: Load) -> None:
+    """A deployment's own time-outs count before the router's, and those before the library's."""
+    models = by_name(load(PRODUCTION))
+    eu, us = (deployment.timeouts for deployment in models["gpt-4o"].deployments)
+    assert (eu.total_s, eu.first_byte_s, eu.idle_s) == (120, 120, 20)
+    assert (us.total_s, us.first_byte_s, us.idle_s) == (60, 60, 60)
+    own = load(PRODUCTION + "upstreams: {timeouts: {total_s: 5}}").upstreams.timeouts
+    assert own == Timeouts(total_s=5, first_byte_s=60, idle_s=60)
+
+
+def test_retries_and_cool_downs(load: Load) -> None:
+    """`router_settings` count before `litellm_settings`, and our own section before both."""
+    upstreams = load(PRODUCTION).upstreams
+    assert upstreams.retries.max_retries == 4
+    assert (upstreams.breaker.allowed_fails, upstreams.breaker.cooldown_s) == (5, 90)
+    assert upstreams.breaker.max_cooldown_s == 90
+    ours = "upstreams: {retries: {max_retries: 0}, breaker: {cooldown_s: 1}}"
+    upstreams = load(f"{PRODUCTION}\n{ours}").upstreams
+    assert upstreams.retries.max_retries == 0
+    assert (upstreams.breaker.allowed_fails, upstreams.breaker.cooldown_s) == (5, 1)
+    settings = load(listing(entry(), extra="litellm_settings: {num_retries: 7, allowed_fails: 0}"))
+    assert settings.upstreams.retries.max_retries == 7
+    assert settings.upstreams.breaker.allowed_fails == 0
+
+
+def test_fallbacks(load: Load) -> None:
+    """A model's own fallbacks, else those of `*`, then those for long inputs; each once."""
+    models = by_name(load(PRODUCTION))
+    assert models["gpt-4o"].fallbacks == ("claude-sonnet", "llama")
+    assert models["claude-sonnet"].fallbacks == ("llama",)
+    assert models["llama"].fallbacks == ("claude-sonnet",)
+    two = listing(entry(), entry(name="n"), extra="litellm_settings: {default_fallbacks: [n]}")
+    assert by_name(load(two))["m"].fallbacks == ("n",)
+    assert by_name(load(two))["n"].fallbacks == ()
+
+
+def test_an_alias_is_the_model_under_another_name(load: Load) -> None:
+    """Clients may ask for a group by its alias, whichever way the alias is written."""
+    models = by_name(load(PRODUCTION))
+    assert models["gpt-4"].deployments == models["gpt-4o"].deployments
+    assert models["hidden-claude"].price == models["claude-sonnet"].price
+
+
+def test_redis(load: Load) -> None:
+    """Host, port and password become one address; our own setting counts before it."""
+    redis_url = load(PRODUCTION).server.redis_url
+    assert redis_url is not None
+    assert redis_url.get_secret_value() == "redis://:p%40ss%2Fword@redis.internal:6380/0"
+    own = load(PRODUCTION + "server: {redis_url: 'redis://own'}").server.redis_url
+    assert own is not None
+    assert own.get_secret_value() == "redis://own"
+    bare = load(listing(entry(), extra="router_settings: {redis_host: r}")).server.redis_url
+    assert bare is not None
+    assert bare.get_secret_value() == "redis://r:6379/0"
+    assert load(listing(entry())).server.redis_url is None
+
+
+def test_prices_of_every_kind(load: Load) -> None:
+    """Cache prices, prices of long prompts, and seconds of a machine are read."""
+    models = by_name(load(PRODUCTION))
+    sonnet = {"cached_input_usd_per_mtok": 0.3, "cache_write_usd_per_mtok": 3.75}
+    long = Price(input_usd_per_mtok=6, output_usd_per_mtok=22.5, **sonnet)
+    assert models["claude-sonnet"].price == Price(
+        input_usd_per_mtok=3,
+        output_usd_per_mtok=15,
+        long_prompts=(LongPromptPrice(above_prompt_tokens=200_000, price=long),),
+        **sonnet,
+    )
+    assert models["llama"].price == Price(usd_per_hour=3.6)
+    assert models["gpt-4o"].price is None
+    params = "{model: openai/x, api_base: 'http://h', input_cost_per_token: 1e-6}"
+    info = "{output_cost_per_token: 2e-6, output_cost_per_reasoning_token: 3e-6}"
+    assert load(listing(entry(params, info))).models[0].price == Price(
+        input_usd_per_mtok=1, output_usd_per_mtok=2, reasoning_usd_per_mtok=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("info", "capabilities"),
+    [
+        ("{supports_vision: true, mode: chat}", Capabilities()),
+        (
+            "{max_output_tokens: 4096, max_tools: 128}",
+            Capabilities(max_output_tokens=4096, max_tools=128),
+        ),
+        (
+            "{supports_tool_choice: false, supports_response_schema: false}",
+            Capabilities(unsupported=frozenset({Feature.TOOL_CHOICE, Feature.JSON_SCHEMA})),
+        ),
+        ("{mode: responses}", Capabilities(unsupported=frozenset({Feature.CHAT}))),
+        (
+            "{mode: embedding}",
+            Capabilities(unsupported=frozenset({Feature.CHAT, Feature.RESPONSES})),
+        ),
+        (
+            "{supported_endpoints: [/v1/chat/completions, /v1/batch]}",
+            Capabilities(unsupported=frozenset({Feature.RESPONSES})),
+        ),
+    ],
+)
+def test_capabilities(load: Load, info: str, capabilities: Capabilities) -> None:
+    """What `model_info` denies is lacking; what it grants or leaves out is not."""
+    assert load(listing(entry(info=info))).models[0].capabilities == capabilities
+
+
+def test_a_model_can_what_all_its_deployments_can(load: Load) -> None:
+    """Any of them may be drawn, so the shortest window and every lack count."""
+    assert by_name(load(PRODUCTION))["gpt-4o"].capabilities == Capabilities(
+        context_window_tokens=64_000, unsupported=frozenset({Feature.IMAGES})
+    )
+
+
+WARNED = {
+    "general_settings.database_url": "nothing is kept in a database",
+    "general_settings.alerting": "alert on /metrics",
+    "litellm_settings.success_callback": "no callback is called",
+    "litellm_settings.cache": "answers are not cached",
+    "litellm_settings.cache_params": "answers are not cached",
+    "litellm_settings.drop_params": "its upstream says so",
+    "router_settings.context_window_fallbacks": "after the other fallbacks",
+    "model_list.0.litellm_params.rpm": "not enforced",
+    "model_list.1.litellm_params.rpm": "not enforced",
+}
+
+
+def test_each_setting_without_an_equivalent_is_told(load: Load) -> None:
+    """One line a setting: its path, and what happens instead; what works is not mentioned."""
+    told = dict(line.split(": ", 1) for line in load(PRODUCTION).without_effect)
+    assert told.keys() == WARNED.keys()
+    for path, words in WARNED.items():
+        assert words in told[path]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        ("router_settings: {retry_after: 5}", "router_settings.retry_after", "Retry-After"),
+        (
+            "router_settings: {disable_cooldowns: true}",
+            "router_settings.disable_cooldowns",
+            "raise",
+        ),
+        (
+            "router_settings: {routing_strategy: least-busy}",
+            "router_settings.routing_strategy",
+            "by weight",
+        ),
+        (
+            "router_settings: {enable_pre_call_checks: false}",
+            "router_settings.enable_pre_call_checks",
+            "in any case",
+        ),
+        (
+            "router_settings: {fallbacks: [{m: [gone]}]}",
+            "router_settings.fallbacks",
+            "'gone' is no model",
+        ),
+        (
+            "litellm_settings: {default_fallbacks: [gone]}",
+            "litellm_settings.default_fallbacks",
+            "'gone' is no model",
+        ),
+        (
+            "router_settings: {model_group_alias: {a: gone}}",
+            "router_settings.model_group_alias.a",
+            "no model",
+        ),
+        ("general_settings: {custom_auth: my.auth}", "general_settings.custom_auth", "no code"),
+        ("litellm_settings: {brand_new: 1}", "litellm_settings.brand_new", "no equivalent"),
+        ("guardrails: [{guardrail_name: x}]", "guardrails", "no guardrail"),
+        ("brand_new: {a: 1}", "brand_new", "no equivalent"),
+    ],
+)
+def test_a_setting_without_an_equivalent(load: Load, text: str, path: str, words: str) -> None:
+    """Known settings have a sentence of their own, unknown ones a general one."""
+    (line,) = load(listing(entry(), extra=text)).without_effect
+    assert line.startswith(f"{path}: ")
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("params", "info", "path"),
+    [
+        ("temperature: 0.2", "{}", "model_list.0.litellm_params.temperature"),
+        ("max_retries: 3", "{}", "model_list.0.litellm_params.max_retries"),
+        ("organization: org", "{}", "model_list.0.litellm_params.organization"),
+        ("tpm: 3", "{}", "model_list.0.litellm_params.tpm"),
+        ("timeout: 3", "{access_groups: [a]}", "model_list.0.model_info.access_groups"),
+        ("timeout: 3", "{input_cost_per_token: 1}", "model_list.0"),
+    ],
+)
+def test_a_deployment_s_setting_without_an_equivalent(
+    load: Load, params: str, info: str, path: str
+) -> None:
+    """An entry's parameters are told one by one as well, half a price among them."""
+    text = listing(entry(f"{{model: openai/x, api_base: 'http://h/v1', {params}}}", info))
+    (line,) = load(text).without_effect
+    assert line.partition(": ")[0] == path
+
+
+def test_names_without_values_are_not_there(load: Load) -> None:
+    """A heading, or a name, with nothing behind it changes nothing and is not told."""
+    empty = "router_settings: {fallbacks: , num_retries: }\nlitellm_settings:\ngeneral_settings:\n"
+    settings = load(listing(entry(), extra=empty))
+    assert settings.without_effect == ()
+    assert settings.upstreams.retries.max_retries == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "url", "key"),
+    [
+        ("{model: xai/grok-4}", "https://api.x.ai/v1/chat/completions", "x"),
+        (
+            "{model: fireworks_ai/llama-v3p3-70b-instruct}",
+            "https://api.fireworks.ai/inference/v1/chat/completions",
+            "f",
+        ),
+        ("{model: azure/d}", "https://mine.azure.com/openai/v1/chat/completions", "a"),
+        (
+            "{model: ollama_chat/llama3, api_base: 'http://localhost:11434'}",
+            "http://localhost:11434/v1/chat/completions",
+            None,
+        ),
+        (
+            "{model: anthropic/claude-x, api_base: 'https://api.anthropic.com', api_key: k}",
+            "https://api.anthropic.com/v1/chat/completions",
+            "k",
+        ),
+        (
+            "{model: azure/d, api_base: 'https://x.azure.com/openai/v1/', api_key: k}",
+            "https://x.azure.com/openai/v1/chat/completions",
+            "k",
+        ),
+    ],
+)
+def test_providers(load: Load, params: str, url: str, key: str | None) -> None:
+    """Providers are where LiteLLM has them, at their OpenAI-compatible address."""
+    environ = {
+        "XAI_API_KEY": "x",
+        "FIREWORKS_AI_API_KEY": "f",
+        "AZURE_API_BASE": "https://mine.azure.com/",
+        "AZURE_API_KEY": "a",
+    }
+    deployment = only(load(listing(entry(params)), environ))
+    assert deployment.url("/chat/completions") == url
+    assert (deployment.api_key.get_secret_value() if deployment.api_key else None) == key
+
+
+def test_a_model_of_fireworks_has_its_full_name(load: Load) -> None:
+    """LiteLLM's short name is completed; a name of an account is as it is."""
+    for short, full in (("m", "accounts/fireworks/models/m"), ("accounts/a/models/m",) * 2):
+        params = f"{{model: fireworks_ai/{short}, api_key: k}}"
+        assert only(load(listing(entry(params)))).upstream_model == full
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("router_settings: {redis_host: os.environ/UNSET}", "router_settings.redis_host"),
+        (
+            "router_settings: {fallbacks: [{m: [os.environ/UNSET]}]}",
+            "router_settings.fallbacks.0.m.0: the environment variable UNSET",
+        ),
+        ("router_settings: {num_retries: many}", "router_settings.num_retries"),
+        ("router_settings: 3", "router_settings"),
+        ("environment_variables: {A: os.environ/UNSET}", "environment_variables.A"),
+        (
+            "router_settings: {model_group_alias: {switchcraft: m}}",
+            "router_settings.model_group_alias.switchcraft: 'switchcraft' asks for routing",
+        ),
+    ],
+)
+def test_mistakes_are_explained(load: Load, text: str, wanted: str) -> None:
+    """A mistake in LiteLLM's sections is an error that names where it stands."""
+    with pytest.raises(ConfigError) as caught:
+        load(listing(entry(), extra=text))
+    assert wanted in str(caught.value)
+
+
+def test_secrets_are_not_told(load: Load) -> None:
+    """Neither warnings nor the settings' representation hold a key or a password."""
+    settings = load(PRODUCTION + "keyword: very-secret")
+    for text in (repr(settings), settings.model_dump_json(), *settings.without_effect):
+        assert not any(s in text for s in ("azure-eu", "p@ss", "p%40ss", "very-secret"))
