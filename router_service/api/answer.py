@@ -83,7 +83,12 @@ class RoutedAnswer(Response):
             gateway.recorder.refused(call, 500)
             raise
         order = Order(
-            plan.candidates, plan.endpoint.path, plan.body, self._request.headers, deadline_s
+            plan.candidates,
+            plan.endpoint.path,
+            plan.body,
+            self._request.headers,
+            deadline_s,
+            expects_json=plan.endpoint.is_json,
         )
         return _Exchange(engine.attempts, gateway, order, plan=plan, call=call)
 

@@ -27,6 +27,8 @@ class Endpoint:
     """Reads a decoded body; raises InvalidRequestError."""
     is_routed: bool = True
     """Whether the router's names may be asked for; elsewhere a request names its model."""
+    is_json: bool = True
+    """Whether each good answer is one JSON object, or events of them: speech, for one, is not."""
     has_named_events: bool = False
     """Whether the events of a stream have names and types, an error among them."""
 
@@ -44,9 +46,12 @@ CHAT = Endpoint("/chat/completions", parse_chat_request)
 RESPONSES = Endpoint("/responses", parse_responses_request, has_named_events=True)
 
 
+_JSON_PATHS = {"/embeddings", "/completions"}
+
+
 def unrouted(path: str) -> Endpoint:
     """Return an endpoint of which nothing is read but the model and whether to stream."""
-    return Endpoint(path, _read_named, is_routed=False)
+    return Endpoint(path, _read_named, is_routed=False, is_json=path in _JSON_PATHS)
 
 
 def _read_named(body: Mapping[str, Json]) -> ChatRequest:

@@ -57,6 +57,8 @@ class Order:
     client_headers: Mapping[str, str]
     deadline_s: float
     """When the request's own time is over, by the event loop's clock."""
+    expects_json: bool = True
+    """Whether a good answer that is no JSON object is a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,11 @@ class Attempts:
         async with AsyncExitStack() as connection:
             answer = await connection.enter_async_context(self._client.send(deployment, message))
             opened = Opened(model, deployment, answer.status, answer.headers, b"")
-            await (_start_stream if answer.is_stream else _read_whole)(answer, opened)
+            if answer.is_stream:
+                await _start_stream(answer, opened)
+            else:
+                await _read_whole(answer, opened)
+                _check_whole(opened, order)
             stack.push_async_callback(connection.pop_all().aclose)
         return opened
 
@@ -276,11 +282,17 @@ async def _read_whole(answer: Answer, opened: Opened) -> None:
         _check_refusal(answer, opened.body)
         return
     opened.value = decoded(opened.body)
+
+
+def _check_whole(opened: Opened, order: Order) -> None:
+    """Raise UpstreamError where a good status has no good answer behind it."""
+    if opened.status >= 400 or (opened.value is None and not order.expects_json):
+        return
     if opened.value is None:
-        raise UpstreamError(answer.model, "answered what cannot be read", Failure.MALFORMED)
+        raise UpstreamError(opened.model.name, "answered what cannot be read", Failure.MALFORMED)
     if is_error(opened.value):
         problem = "answered with an error, by a good status"
-        raise UpstreamError(answer.model, problem, Failure.ERROR_BODY)
+        raise UpstreamError(opened.model.name, problem, Failure.ERROR_BODY)
 
 
 def _check_refusal(answer: Answer, body: bytes) -> None:
