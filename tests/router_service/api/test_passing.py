@@ -57,7 +57,11 @@ async def parts(_request: Request) -> Response:
 def echoing() -> Iterator[str]:
     """Serve a gateway whose models are all at an upstream that tells what it gets."""
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-    routes = [Route("/base/parts", parts), Route("/base/{path:path}", echo, methods=methods)]
+    routes = [
+        Route("/base/parts", parts),
+        Route("/base/audio/speech", parts, methods=["POST"]),
+        Route("/base/{path:path}", echo, methods=methods),
+    ]
     with served(Starlette(routes=routes)) as upstream:
         deployment = Deployment(
             upstream_model="theirs",
@@ -116,6 +120,14 @@ def test_any_other_inference_goes_to_the_model_that_it_names(passing: httpx.Clie
     told = answer.json()
     assert told["body"] == body.decode().replace('"small"', '"theirs"')
     assert answer.headers["x-switchcraft-model"] == "small"
+
+
+def test_an_answer_need_not_be_json(passing: httpx.Client) -> None:
+    """Speech of a pool's model arrives as its upstream sent it, at the first try."""
+    answer = passing.post("/v1/audio/speech", json={"model": "small", "input": "hi"})
+    assert (answer.status_code, answer.content) == (200, b"one two three")
+    assert answer.headers["content-type"] == "audio/mpeg"
+    assert answer.headers["x-switchcraft-attempts"] == "1"
 
 
 def test_everything_else_is_passed_on_as_it_is(passing: httpx.Client) -> None:
