@@ -180,7 +180,8 @@ class _Exchange(Response):
                 await send_part(send, events, more=True)
         except UpstreamError as exc:
             broke = exc
-            await send_part(send, self._plan.endpoint.error_event(error_body(exc)), more=True)
+            event = self._plan.endpoint.error_event(error_body(exc), reader.last_number + 1)
+            await send_part(send, event, more=True)
         await send_part(send, b"", more=False)
         broke = broke or reader.error
         if broke is not None:

@@ -32,13 +32,16 @@ class Endpoint:
     has_named_events: bool = False
     """Whether the events of a stream have names and types, an error among them."""
 
-    def error_event(self, body: bytes) -> bytes:
-        """Return the event that ends a broken stream, from the body of an error."""
+    def error_event(self, body: bytes, number: int) -> bytes:
+        """Return the event that ends a broken stream, from the body of an error.
+
+        `number` is the event's own, where events have numbers: Vercel's client asks for one.
+        """
         if not self.has_named_events:
             return b"data: " + body + b"\n\n"
-        # Clients read the error itself, or in `error`, where chat has it.
+        # Some clients read the error at the top, others in `error`, where chat has it.
         error = orjson.loads(body)
-        event = {**error["error"], **error, "type": "error"}
+        event = {**error["error"], **error, "type": "error", "sequence_number": number}
         return b"event: error\ndata: " + orjson.dumps(event) + b"\n\n"
 
 

@@ -120,15 +120,17 @@ def _chosen(events: Sequence[bytes], error_name: str | None, faults: Faults) -> 
     if faults.malformed:
         return [events[0], _BROKEN_EVENT, events[-1]]
     if faults.error_after is not None:
-        return [*events[: faults.error_after], _error_event(error_name)]
+        return [*events[: faults.error_after], _error_event(error_name, faults.error_after)]
     return events[: faults.hang_after if faults.cut_after is None else faults.cut_after]
 
 
-def _error_event(name: str | None) -> bytes:
+def _error_event(name: str | None, number: int) -> bytes:
     error = _error(
         "The sandbox fails in mid-stream, as asked.", "server_error", None, "server_error"
     )
-    return event({"error": error} if name is None else {"type": name, "error": error}, name)
+    if name is None:
+        return event({"error": error})
+    return event({"type": name, "sequence_number": number, "error": error}, name)
 
 
 def _dressed(events: Sequence[bytes], faults: Faults) -> Iterator[bytes]:

@@ -37,6 +37,8 @@ class EventReader:
         """Whether an event was part of an answer: not a comment, and no error."""
         self.error: UpstreamError | None = None
         """The error that an event told."""
+        self.last_number = -1
+        """The number of the last event, where events have one (Responses API)."""
         self.response_id: str | None = None
         """Of a response that the upstream may keep (Responses API)."""
         self.events = self._events()
@@ -104,6 +106,8 @@ class EventReader:
         self._is_done = self._is_done or event.get("type") in _LAST_TYPES
         self.usage = usage_of(event) or self.usage
         self.response_id = self.response_id or _response_id(event)
+        number = event.get("sequence_number")
+        self.last_number = number if isinstance(number, int) else self.last_number
         self._characters += _written_characters(event)
 
 

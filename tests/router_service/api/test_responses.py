@@ -95,20 +95,29 @@ def test_usage_reaches_the_record(http: httpx.Client) -> None:
     """What a streamed response says that it used is in the stored decision."""
     response = http.post(RESPONSES, json=BODY | {"stream": True})
     used = json.loads(response.text.split("data: ")[-1])["response"]["usage"]
-    decision_id = response.headers["x-switchcraft-decision-id"]
-    record = http.get(f"/v1/decisions/{decision_id}").json()
+    page = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: http.get(page).is_success, "the decision is stored")
+    record = http.get(page).json()
     assert record["prompt_tokens"] == used["input_tokens"]
     assert record["completion_tokens"] == used["output_tokens"]
 
 
-def test_a_broken_stream_ends_with_an_error_event(client: openai.OpenAI) -> None:
+def test_a_broken_stream_ends_with_an_error_event(
+    http: httpx.Client, client: openai.OpenAI
+) -> None:
     """After the first byte a break is an event in this API's form, which the client raises."""
+    faults = {"x-sandbox": "cut_after=3"}
+    text = http.post(RESPONSES, json=BODY | {"stream": True}, headers=faults).text
+    name, data = text.split("\n\n")[-2].split("\n")
+    event = json.loads(data.removeprefix("data: "))
+    assert (name, event["type"], event["sequence_number"]) == ("event: error", "error", 3)
+    assert event["message"] == event["error"]["message"]
     stream = client.responses.create(
         model="switchcraft",
         input=ASK[0]["content"],
         tools=FLAT,
         stream=True,
-        extra_headers={"x-sandbox": "cut_after=3"},
+        extra_headers=faults,
     )
     with pytest.raises(openai.APIError, match="broke the connection") as caught:
         list(stream)
