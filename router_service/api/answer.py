@@ -20,7 +20,6 @@ from router_service.api.engine import Engine
 from router_service.api.errors import (
     CLIENT_LEFT,
     error_body,
-    error_response,
     foreign_error_body,
     refused_body,
     retry_after,
@@ -29,6 +28,7 @@ from router_service.api.errors import (
 from router_service.api.gateway import Gateway
 from router_service.api.planning import POLICY_HEADER, Plan
 from router_service.api.recorder import Call, Ending, Outcome
+from router_service.api.refusals import refusal
 from router_service.core.errors import (
     InvalidRequestError,
     SwitchcraftError,
@@ -73,12 +73,8 @@ class RoutedAnswer(Response):
         try:
             deadline_s = read_deadline(self._request)
             plan = await self._plan(engine)
-        except ClientDisconnect:
-            gateway.recorder.left(call, CLIENT_LEFT)
-            return Response(status_code=CLIENT_LEFT)
-        except SwitchcraftError as exc:
-            gateway.recorder.refused(call, status_of(exc))
-            return error_response(exc, {"x-request-id": call.request_id})
+        except (ClientDisconnect, SwitchcraftError) as exc:
+            return refusal(gateway.recorder, call, exc)
         except Exception:
             gateway.recorder.refused(call, 500)
             raise

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from router_service.api.answer import RoutedAnswer
+from router_service.api.answer import RoutedAnswer, read_call
 from router_service.api.body import read_body
 from router_service.api.endpoints import unrouted
 from router_service.api.engine import Engine
 from router_service.api.gateway import gateway_of
 from router_service.api.passing import PassedAnswer
 from router_service.api.paths import upstream_path
-from router_service.core.errors import NotServedError
+from router_service.api.refusals import refusal
+from router_service.core.errors import NotServedError, SwitchcraftError
 from router_service.core.messages import decode_object
 from router_service.settings import Model
 
@@ -36,10 +37,14 @@ async def other(request: Request) -> Response:
     """Ask the pool's model that a JSON body names, else the upstream that all else is passed to."""
     gateway = gateway_of(request)
     if request.method == "POST":
-        body = await read_body(request, gateway.server.max_body_bytes)
-        request = _replayed(request, body)
-        if _named_model(request, body) in gateway.engine.pool.models:
+        try:
             path, _ = upstream_path(request.scope)
+            body = await read_body(request, gateway.server.max_body_bytes)
+            model = _named_model(request, body)
+        except (ClientDisconnect, SwitchcraftError) as exc:
+            return refusal(gateway.recorder, read_call(request), exc)
+        request = _replayed(request, body)
+        if model in gateway.engine.pool.models:
             return RoutedAnswer(gateway, unrouted(path), request)
     return PassedAnswer(gateway, request, lambda engine: _pass_through(engine, request))
 

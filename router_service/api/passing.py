@@ -13,13 +13,17 @@ from router_service.api.answer import read_call, read_deadline
 from router_service.api.asgi import RawHeaders, cancel_when_gone, send_part, start
 from router_service.api.body import read_body
 from router_service.api.engine import Engine
-from router_service.api.errors import CLIENT_LEFT, error_response, status_of
+from router_service.api.errors import CLIENT_LEFT, error_response, refused_body, status_of
 from router_service.api.gateway import Gateway
 from router_service.api.paths import upstream_path
 from router_service.api.recorder import Call, Ending
-from router_service.core.errors import SwitchcraftError, UpstreamError
+from router_service.api.refusals import refusal
+from router_service.core.errors import SwitchcraftError, UpstreamError, UpstreamRefusedError
 from router_service.settings import Model
 from router_service.upstream.client import Answer, Message, UpstreamClient
+
+KEY_REFUSED = frozenset({401, 403})
+"""Statuses whose bodies stay here: the key is the gateway's, and providers repeat parts of it."""
 
 FindModel = Callable[[Engine], Awaitable[Model]]
 """Says whose first deployment is asked; raises SwitchcraftError."""
@@ -47,16 +51,11 @@ class PassedAnswer(Response):
             await answer(scope, receive, send)
 
     async def _prepared(self, engine: Engine) -> Response:
-        recorder = self._gateway.recorder
         try:
             model = await self._find(engine)
             message = await self._message(model)
-        except ClientDisconnect:
-            recorder.left(self._call, CLIENT_LEFT)
-            return Response(status_code=CLIENT_LEFT)
-        except SwitchcraftError as exc:
-            recorder.refused(self._call, status_of(exc))
-            return error_response(exc, {"x-request-id": self._call.request_id})
+        except (ClientDisconnect, SwitchcraftError) as exc:
+            return refusal(self._gateway.recorder, self._call, exc)
         return _Passing(self._gateway, engine.client, self._call, model, message)
 
     async def _message(self, model: Model) -> Message:
@@ -104,14 +103,20 @@ class _Passing(Response):
 
     async def _exchange(self, send: Send) -> Response | None:
         """Pass on the answer; returns the one of the gateway's own where there is none."""
+        ours = {"x-request-id": self._call.request_id}
         try:
             async with self._upstream.send(self._deployment, self._message) as answer:
+                if answer.status in KEY_REFUSED:
+                    refused = UpstreamRefusedError(
+                        answer.model, answer.status, headers=(), body=b""
+                    )
+                    self._status, self._ending = answer.status, Ending.COMPLETE
+                    return Response(refused_body(refused), answer.status, ours, "application/json")
                 await self._relay(answer, send)
         except UpstreamError as exc:
-            if self._ending is Ending.BROKEN:
-                return None
-            self._status, self._ending = status_of(exc), Ending.FAILED
-            return error_response(exc, {"x-request-id": self._call.request_id})
+            if self._ending is not Ending.BROKEN:
+                self._status, self._ending = status_of(exc), Ending.FAILED
+                return error_response(exc, ours)
         return None
 
     async def _relay(self, answer: Answer, send: Send) -> None:

@@ -111,7 +111,7 @@ def _response(
         request=body,
         answer=answer,
         usage=None if faults.no_usage else count_usage(prompt, answer, effort=effort),
-        thinks=effort not in {None, "none"},
+        thinks=isinstance(effort, str) and effort != "none",
         alternatives=read_alternatives(body, asked=asked),
     )
 
@@ -129,14 +129,14 @@ def _as_chat(body: Mapping[str, Json], messages: list[Json]) -> dict[str, Json]:
 
 
 def _is_clients(tool: Json) -> bool:
-    return mapping(tool).get("type") in {"function", "custom"}
+    return mapping(tool).get("type") in ("function", "custom")
 
 
 def _tool_choice(choice: Json) -> Json:
     kind = mapping(choice).get("type")
     if kind == "allowed_tools":
         return {"allowed_tools": choice}
-    return choice if kind in {None, "function", "custom"} else "auto"
+    return choice if kind in (None, "function", "custom") else "auto"
 
 
 def _response_format(body: Mapping[str, Json]) -> Json:

@@ -97,7 +97,7 @@ def _continues(body: Mapping[str, Json]) -> Reference | None:
 def _read_items(items: Iterable[Json]) -> Iterator[tuple[str, Message]]:
     for index, item in enumerate(items):
         entry = item if isinstance(item, dict) else {}
-        if entry.get("type") not in _SILENT:
+        if text_of(entry.get("type")) not in _SILENT:
             yield f"input[{index}]", _message(entry)
 
 

@@ -278,6 +278,38 @@ def test_a_client_that_leaves_cancels_the_upstream() -> None:
             assert closed.wait(5)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_what_an_upstream_says_of_its_key_stays_here(status: int) -> None:
+    """A provider repeats parts of the key that it refuses: the client gets the status alone."""
+
+    async def refuse(_request: Request) -> Response:
+        return JSONResponse({"error": {"message": f"Incorrect API key: {KEY}"}}, status)
+
+    with served(Starlette(routes=[Route("/files", refuse)])) as upstream:
+        base = Settings.sandbox(upstream, list(FakeRouter().probabilities))
+        settings = base.model_copy(update={"router": RouterSettings(pass_through="small")})
+        with served(create_app(settings, FakeRouter())) as url:
+            answer = httpx.get(f"{url}/v1/files")
+    assert answer.status_code == status
+    assert KEY not in answer.text
+    assert answer.json()["error"]["code"] == "upstream_credentials"
+
+
+def test_refusals_are_counted(http: httpx.Client) -> None:
+    """A path that is not served, and a body that is broken, are in the metrics."""
+    series = 'switchcraft_requests_total{model="none",policy="none",status='
+
+    def count(status: int) -> float:
+        lines = http.get("/metrics").text.splitlines()
+        found = [line for line in lines if line.startswith(f'{series}"{status}"')]
+        return float(found[0].split()[-1]) if found else 0
+
+    before = count(404), count(400)
+    http.get("/v1/files")
+    http.post("/v1/rerank", content=b"{", headers={"content-type": "application/json"})
+    assert (count(404), count(400)) == (before[0] + 1, before[1] + 1)
+
+
 def test_an_unreachable_upstream_is_502() -> None:
     """A passed request that gets no answer has the gateway's own, without the address."""
     base = Settings.sandbox("http://127.0.0.1:9/v1", list(FakeRouter().probabilities))

@@ -247,3 +247,34 @@ def test_the_body_stays_as_it_is() -> None:
         {"role": "assistant", "content": "x"},
         {"type": "function_call", "name": "f", "arguments": "{}"},
     ]
+
+
+FIELDS = (
+    "model input instructions tools stream previous_response_id conversation prompt type role "
+    "content text name arguments output id call_id parameters function_call message"
+).split()
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(FIELDS),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+ITEMS = st.lists(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), max_size=3)
+BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5) | st.fixed_dictionaries(
+    {}, optional={"input": ITEMS, "tools": ITEMS}
+)
+
+
+@given(fields=BODIES)
+def test_any_json_is_read_or_refused(fields: dict[str, Any]) -> None:
+    """Whatever a body holds, it is read, or refused by an error that names a field."""
+    try:
+        parse_responses_request({"model": "m", "input": "x"} | fields)
+    except InvalidRequestError as exc:
+        refused = exc
+    else:
+        return
+    assert refused.param in FIELDS

@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseFunctionToolCall, ResponseStreamEvent
 from pydantic import BaseModel
 
@@ -279,3 +281,30 @@ def test_bad_requests(http: httpx.Client, fields: dict[str, Any], param: str) ->
     response = http.post(RESPONSES, json={"model": "m", **fields})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+FIELDS = (
+    "input instructions tools tool_choice stream text format reasoning effort include type role "
+    "content name parameters schema mode parallel_tool_calls top_logprobs previous_response_id"
+).split()
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(["function", "user", "auto"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+ITEMS = st.lists(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), max_size=3)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=8)
+    | st.fixed_dictionaries({}, optional={"input": ITEMS, "tools": ITEMS})
+)
+def test_no_body_is_a_server_error(http: httpx.Client, fields: dict[str, Any]) -> None:
+    """Whatever JSON a body holds, it is answered, or refused by a 400."""
+    response = http.post(RESPONSES, json={"model": "m", "input": ASK, "tools": [WEATHER]} | fields)
+    assert response.status_code in {200, 400}, response.text

@@ -1,0 +1,19 @@
+"""Requests that end before an upstream is asked."""
+
+from __future__ import annotations
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from router_service.api.errors import CLIENT_LEFT, error_response, status_of
+from router_service.api.recorder import Call, Recorder
+from router_service.core.errors import SwitchcraftError
+
+
+def refusal(recorder: Recorder, call: Call, exc: SwitchcraftError | ClientDisconnect) -> Response:
+    """Account for a request that is refused, or whose client left, and return its answer."""
+    if isinstance(exc, ClientDisconnect):
+        recorder.left(call, CLIENT_LEFT)
+        return Response(status_code=CLIENT_LEFT)
+    recorder.refused(call, status_of(exc))
+    return error_response(exc, {"x-request-id": call.request_id})
