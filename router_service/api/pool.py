@@ -39,9 +39,8 @@ class Pool:
         An arm without a model is not chosen: a pool may have fewer models than the artifact knows.
         Raises ConfigError where no arm has one, or a price is unknown that may not be.
         """
-        named = {model.name: model for model in settings.models}
-        playing = _assign_arms(settings, manifest, named)
-        models = {model.name: model for model in _completed(settings, playing, manifest)}
+        playing = _assign_arms(settings, manifest, _by_name(settings.models, settings))
+        models = _by_name(_completed(settings, playing, manifest), settings)
         by_arm = _assign_arms(settings, manifest, models)
         chat_models = tuple(_chat_models(settings, manifest, models, by_arm))
         return cls(models, by_arm, _unique(chat_models), _pass_through(settings, models))
@@ -96,7 +95,8 @@ def capable(models: Iterable[Model], wanted: Requirements) -> tuple[Model, ...]:
 
 def arm_prices(settings: Settings) -> dict[str, Price]:
     """Return the configured price of every arm that the file gives one, for the router."""
-    prices = {model.name: model.price for model in settings.models if model.price is not None}
+    named = _by_name(settings.models, settings)
+    prices = {name: model.price for name, model in named.items() if model.price is not None}
     mapped = {arm: prices[name] for arm, name in settings.router.arms.items() if name in prices}
     unmapped = {name: price for name, price in prices.items() if name not in settings.router.arms}
     return unmapped | mapped
@@ -170,6 +170,12 @@ def _chat_models(
     costs_usd = manifest.costs_usd(arm_prices(settings))
     by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
     yield from (by_arm[arm] for _, arm in by_cost if arm in by_arm)
+
+
+def _by_name(models: Iterable[Model], settings: Settings) -> dict[str, Model]:
+    """Return the models by every name that they are asked for by."""
+    named = {model.name: model for model in models}
+    return named | {alias: named[name] for alias, name in settings.aliases.items()}
 
 
 def _unique(models: Iterable[Model]) -> tuple[Model, ...]:

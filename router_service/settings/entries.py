@@ -123,7 +123,8 @@ def _split_provider(place: Place) -> tuple[str, str]:
     model = place.entry.litellm_params.model
     provider, slash, rest = model.partition("/")
     if slash and rest:
-        is_short = provider == "fireworks_ai" and not rest.startswith("accounts/")
+        is_named = rest.startswith("accounts/") or "#" in rest
+        is_short = provider == "fireworks_ai" and not is_named
         return provider, f"{FIREWORKS_MODELS}{rest}" if is_short else rest
     for pattern, maker in BARE_NAMES:
         if pattern.match(model):

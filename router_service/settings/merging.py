@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from router_service.settings.entries import override
@@ -47,30 +47,36 @@ def merged_upstreams(
     )
 
 
-def named_models(
-    models: Sequence[Model], router: RouterSection, litellm: LiteLLMSection
-) -> tuple[Model, ...]:
-    """Return the models and their aliases, each with what answers in its place."""
-    known = {model.name: model for model in models}
-    for alias, target in router.model_group_alias.items():
-        model = known.get(target.model if isinstance(target, Alias) else target)
-        if model is not None:
-            known[alias] = model.model_copy(update={"name": alias})
-    return tuple(
-        model.model_copy(update={"fallbacks": _fallbacks(model.name, known, router, litellm)})
-        for model in known.values()
-    )
+def known_aliases(models: Sequence[Model], router: RouterSection) -> dict[str, str]:
+    """Return the model that each alias stands for; one that stands for none is left out."""
+    known = {model.name for model in models}
+    targets = {
+        alias: target.model if isinstance(target, Alias) else target
+        for alias, target in router.model_group_alias.items()
+    }
+    return {alias: name for alias, name in targets.items() if name in known}
 
 
-def _fallbacks(
-    name: str, known: Iterable[str], router: RouterSection, litellm: LiteLLMSection
-) -> tuple[str, ...]:
-    """Return who answers in a model's place: those for it, else for any, then for long inputs."""
-    wanted = [*_of_kind("fallbacks", name, router, litellm)]
-    wanted = wanted or [*(router.default_fallbacks or litellm.default_fallbacks)]
-    wanted += _of_kind("context_window_fallbacks", name, router, litellm)
-    models = set(known) - {name}
-    return tuple(dict.fromkeys(other for other in wanted if other in models))
+def with_fallbacks(
+    models: Sequence[Model],
+    aliases: Mapping[str, str],
+    router: RouterSection,
+    litellm: LiteLLMSection,
+) -> Iterator[Model]:
+    """Yield the models, each with those that answer in its place."""
+    known = {model.name: model.name for model in models} | dict(aliases)
+    for model in models:
+        wanted = _fallbacks(model.name, router, litellm)
+        names = dict.fromkeys(known[name] for name in wanted if name in known)
+        others = tuple(name for name in names if name != model.name)
+        yield model.model_copy(update={"fallbacks": others})
+
+
+def _fallbacks(name: str, router: RouterSection, litellm: LiteLLMSection) -> Iterator[str]:
+    """Yield who answers in a model's place: those for it, else for any, then for long inputs."""
+    own = list(_of_kind("fallbacks", name, router, litellm))
+    yield from own or router.default_fallbacks or litellm.default_fallbacks
+    yield from _of_kind("context_window_fallbacks", name, router, litellm)
 
 
 def _of_kind(kind: str, name: str, *sections: Reliability) -> Iterator[str]:

@@ -26,7 +26,12 @@ from router_service.settings.litellm import (
     RouterSection,
     Section,
 )
-from router_service.settings.merging import merged_upstreams, named_models, unless_set
+from router_service.settings.merging import (
+    known_aliases,
+    merged_upstreams,
+    unless_set,
+    with_fallbacks,
+)
 from router_service.settings.references import References
 from router_service.settings.unused import without_effect
 from router_service.settings.values import (
@@ -127,8 +132,10 @@ def _settings(file: File, references: References) -> Settings:
     models = tuple(read_models(file.model_list, upstreams.timeouts, source, references.environ))
     if not models:
         raise ConfigError(source, "model_list", "names no model; list at least one")
+    aliases = known_aliases(models, file.router_settings)
     return Settings(
-        models=named_models(models, file.router_settings, file.litellm_settings),
+        models=tuple(with_fallbacks(models, aliases, file.router_settings, file.litellm_settings)),
+        aliases=aliases,
         router=file.router,
         server=unless_set(file.server, redis_url=file.router_settings.redis()),
         upstreams=upstreams,

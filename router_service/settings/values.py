@@ -23,7 +23,10 @@ NEVER_FORWARDED = frozenset(
 )
 """Request headers that are the client's credentials, or that belong to one connection."""
 
-ADDRESSED_BY_MODEL = frozenset({"/chat/completions", "/completions", "/embeddings"})
+ADDRESSED_BY_MODEL = frozenset(
+    "/chat/completions /completions /embeddings /audio/transcriptions /audio/translations "
+    "/audio/speech /images/generations /images/edits".split()
+)
 """Endpoints that Azure's older address has below the model's; others take it in the body (Azure
 OpenAI reference: "Data plane inference")."""
 
@@ -222,6 +225,8 @@ class Settings(Frozen):
     """All of the configuration; one that names no models is completed by `Settings.sandbox`."""
 
     models: tuple[Model, ...] = ()
+    aliases: Mapping[str, str] = Field(default_factory=dict)
+    """Further names that clients may ask for, and the model that each stands for."""
     router: RouterSettings = RouterSettings()
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()

@@ -186,11 +186,13 @@ def test_fallbacks(load: Load) -> None:
     assert by_name(load(two))["n"].fallbacks == ()
 
 
-def test_an_alias_is_the_model_under_another_name(load: Load) -> None:
+def test_an_alias_is_another_name_of_a_model(load: Load) -> None:
     """Clients may ask for a group by its alias, whichever way the alias is written."""
-    models = by_name(load(PRODUCTION))
-    assert models["gpt-4"].deployments == models["gpt-4o"].deployments
-    assert models["hidden-claude"].price == models["claude-sonnet"].price
+    settings = load(PRODUCTION)
+    assert settings.aliases == {"gpt-4": "gpt-4o", "hidden-claude": "claude-sonnet"}
+    aliases = "{model_group_alias: {a: n}, fallbacks: [{m: [a, n]}]}"
+    two = load(listing(entry(), entry(name="n"), extra=f"router_settings: {aliases}"))
+    assert by_name(two)["m"].fallbacks == ("n",)
 
 
 def test_redis(load: Load) -> None:
