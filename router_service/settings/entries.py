@@ -122,7 +122,9 @@ def _split_provider(place: Place) -> tuple[str, str]:
     """Return the provider and the model of `provider/model`; a bare name tells its maker."""
     model = place.entry.litellm_params.model
     provider, slash, rest = model.partition("/")
-    if slash and rest:
+    if slash and not rest:
+        raise place.error(".model", f"{model!r} names no model behind the slash")
+    if slash:
         is_named = rest.startswith("accounts/") or "#" in rest
         is_short = provider == "fireworks_ai" and not is_named
         return provider, f"{FIREWORKS_MODELS}{rest}" if is_short else rest
@@ -155,7 +157,9 @@ def _account(
     return known.api_base.rstrip("/"), params.api_key or _provider_key(known, place, environ)
 
 
-def _provider_key(provider: Provider, place: Place, environ: Mapping[str, str]) -> SecretStr:
+def _provider_key(provider: Provider, place: Place, environ: Mapping[str, str]) -> SecretStr | None:
+    if not provider.key_names:
+        return None
     for name in provider.key_names:
         if environ.get(name):
             return SecretStr(environ[name])

@@ -12,7 +12,10 @@ from router_service.settings.values import Frozen
 
 
 class Provider(Frozen):
-    """A provider's OpenAI-compatible address, and the variables that hold its key in LiteLLM."""
+    """A provider's OpenAI-compatible address, and the variables that hold its key in LiteLLM.
+
+    One without variables needs no key.
+    """
 
     api_base: str
     key_names: tuple[str, ...]
@@ -22,6 +25,7 @@ PROVIDERS: Mapping[str, Provider] = {
     name: Provider(api_base=api_base, key_names=tuple(keys.split()))
     for name, api_base, keys in (
         ("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("text-completion-openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
         ("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
         (
             "gemini",
@@ -48,12 +52,14 @@ PROVIDERS: Mapping[str, Provider] = {
         ("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY"),
         ("sambanova", "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
         ("nvidia_nim", "https://integrate.api.nvidia.com/v1", "NVIDIA_NIM_API_KEY"),
+        ("ollama", "http://localhost:11434/v1", ""),
+        ("ollama_chat", "http://localhost:11434/v1", ""),
         ("perplexity", "https://api.perplexity.ai", "PERPLEXITYAI_API_KEY PERPLEXITY_API_KEY"),
     )
 }
 # A bare name is sent to its maker alone: to guess wrong would show a key to the wrong provider.
 BARE_NAMES = (
-    (re.compile(r"(gpt-|chatgpt-|o\d|ft:|text-embedding-)"), "openai"),
+    (re.compile(r"(gpt-|chatgpt-|o\d|ft:|text-embedding-|dall-e-|whisper-|tts-)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
 )
 BELOW_V1 = frozenset({"ollama", "ollama_chat", "anthropic"})

@@ -199,8 +199,8 @@ def _resolved(tree: Mapping[str, Json], references: References) -> dict[str, Jso
 
 
 def _resolved_entry(entry: Json, where: str, references: References) -> Json:
-    if not isinstance(entry, Mapping):
-        return entry
+    if not isinstance(entry, Mapping) or "*" in str(entry.get("model_name")):
+        return entry  # a wildcard is not served, and needs no key
     parts = (("litellm_params", Params), ("model_info", ModelInfo))
     known = {
         name: references.used(entry[name], part.names(), f"{where}.{name}")

@@ -370,9 +370,10 @@ def test_names_without_values_are_not_there(load: Load) -> None:
             "f",
         ),
         ("{model: azure/d}", "https://mine.azure.com/openai/v1/chat/completions", "a"),
+        ("{model: ollama/llama3}", "http://localhost:11434/v1/chat/completions", None),
         (
-            "{model: ollama_chat/llama3, api_base: 'http://localhost:11434'}",
-            "http://localhost:11434/v1/chat/completions",
+            "{model: ollama_chat/llama3, api_base: 'http://gpu:11434'}",
+            "http://gpu:11434/v1/chat/completions",
             None,
         ),
         (

@@ -30,7 +30,7 @@ model_list:
   - model_name: local
     litellm_params: {model: hosted_vllm/org/model, api_base: http://127.0.0.1:8000/v1/}
   - model_name: "*"
-    litellm_params: {model: openai/*}
+    litellm_params: {model: openai/*, api_key: os.environ/NOT_SET}
 litellm_settings: {drop_params: true}
 router_settings: {routing_strategy: simple-shuffle}
 general_settings: {master_key: os.environ/NOT_SET}
@@ -168,6 +168,7 @@ def test_half_a_price_is_unknown(load: Load) -> None:
         (one("{model: mistral/x}"), "set the environment variable MISTRAL_API_KEY"),
         (one("{model: bedrock/x}"), "'bedrock' has no known address"),
         (one("{model: mystery}"), "'mystery' names no provider"),
+        (one("{model: azure/, api_base: 'https://h'}"), "'azure/' names no model"),
         (one("{model: x, api_base: 'ftp://h'}"), "litellm_params.api_base: is not an http"),
         (one("{model: x, api_base: 'http://h'}", "server: {prot: 1}"), "server.prot"),
         (one("{model: x, api_base: 'http://h'}", "server: {port: high}"), "server.port"),
