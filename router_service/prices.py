@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from genai_prices.data_snapshot import get_snapshot
-from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
+from genai_prices.types import ModelPrice, TieredPrices
 
 from router_service.core.cost import LongPromptPrice, Price
 
@@ -30,25 +30,29 @@ class Listing:
 def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
     """Return what is listed for a model at a provider's address; None for what is not listed.
 
-    Prices are those of the day `at`. Where they depend on the hour, the dearest of the day counts.
+    Prices are those of the day that begins at `at`; of those that depend on the hour, the dearest.
     Audio and images are not priced apart from other tokens.
     """
     try:
         _, model = get_snapshot().find_provider_model(upstream_model, None, None, base_url)
     except LookupError:
         return None
-    prices = (_price(model, at + timedelta(minutes=30 * step)) for step in range(_HALF_HOURS))
+    writes = "embed" not in upstream_model.lower()
+    times = (at + timedelta(minutes=30 * step) for step in range(_HALF_HOURS))
+    prices = (_price(model.get_prices(time), writes=writes) for time in times)
     known = [price for price in prices if price is not None]
     dearest = max(known, key=lambda price: price.cost_usd(1, 1, 0), default=None)
     return Listing(dearest, model.context_window)
 
 
-def _price(model: ModelInfo, at: datetime) -> Price | None:
-    listed = model.get_prices(at)
-    base = _rates(model, listed, 0)
+def _price(listed: ModelPrice, *, writes: bool) -> Price | None:
+    """Return what is listed as a price; a model that does not write, embeds, and has no output."""
+    base = _rates(listed, 0, writes=writes)
     if base is None:
         return None
-    longer = ((start, _rates(model, listed, start + 1)) for start in sorted(set(_starts(listed))))
+    longer = (
+        (start, _rates(listed, start + 1, writes=writes)) for start in sorted(set(_starts(listed)))
+    )
     return base.model_copy(
         update={
             "long_prompts": tuple(
@@ -60,15 +64,13 @@ def _price(model: ModelInfo, at: datetime) -> Price | None:
     )
 
 
-def _rates(model: ModelInfo, listed: ModelPrice, prompt_tokens: int) -> Price | None:
+def _rates(listed: ModelPrice, prompt_tokens: int, *, writes: bool) -> Price | None:
     """Return the price of a request whose prompt has so many tokens; None where one is missing."""
 
     def rate(name: str) -> float | None:
         return _rate(getattr(listed, name), prompt_tokens)
 
-    read, written = rate("input_mtok"), rate("output_mtok")
-    if written is None and "embed" in model.id:
-        written = 0.0  # an embedding is not counted in tokens
+    read, written = rate("input_mtok"), rate("output_mtok") if writes else 0.0
     if read is None or written is None:
         return None
     return Price(

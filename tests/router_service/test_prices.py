@@ -62,11 +62,25 @@ def test_a_price_by_the_hour_is_the_dearest_of_the_day(hour: int) -> None:
     assert (listing.price.input_usd_per_mtok, listing.price.output_usd_per_mtok) == (0.27, 1.1)
 
 
-def test_an_embedding_costs_its_input() -> None:
+@pytest.mark.parametrize(
+    ("base_url", "model", "usd_per_mtok"),
+    [
+        (OPENAI, "text-embedding-3-small", 0.02),
+        ("https://x.openai.azure.com/openai", "text-embedding-ada-002", 0.1),
+    ],
+)
+def test_an_embedding_costs_its_input(base_url: str, model: str, usd_per_mtok: float) -> None:
     """What has no tokens of output needs no price for them."""
-    listing = look_up(OPENAI, "text-embedding-3-small", NOW)
+    listing = look_up(base_url, model, NOW)
     assert listing is not None
-    assert listing.price == Price(input_usd_per_mtok=0.02, output_usd_per_mtok=0)
+    assert listing.price == Price(input_usd_per_mtok=usd_per_mtok, output_usd_per_mtok=0)
+
+
+def test_half_a_listed_price_is_none() -> None:
+    """A model that writes, and of which the list prices the input alone, has no price."""
+    listing = look_up("https://x.openai.azure.com/openai", "davinci", NOW)
+    assert listing is not None
+    assert listing.price is None
 
 
 @pytest.mark.parametrize(
