@@ -151,12 +151,15 @@ def _wanted(body: Mapping[str, Json]) -> Iterator[Feature]:
 
 
 def _demands_call(choice: Json) -> bool:
-    """Whether a `tool_choice` leaves no way to answer in words (API reference: tool_choice)."""
+    """Whether a `tool_choice` leaves no way to answer in words (API reference: tool_choice).
+
+    `any` is Mistral's word for `required`.
+    """
     if isinstance(choice, Mapping):
         allowed = choice.get("allowed_tools", choice)
         mode = allowed.get("mode") if isinstance(allowed, Mapping) else None
         return mode != "auto"
-    return bool(choice == "required")
+    return choice in ("required", "any")
 
 
 def _answer_format(body: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -74,6 +74,17 @@ def test_a_long_input_goes_where_it_fits(sandbox: Sandbox) -> None:
         assert chosen(http, messages=long) == "large"
 
 
+def test_a_model_without_an_endpoint_is_not_chosen_there(sandbox: Sandbox) -> None:
+    """What is served at chat completions alone is not chosen for a Responses request."""
+    chat_alone = Capabilities(unsupported=frozenset({Feature.RESPONSES}))
+    tools = [{"type": "function", **tool["function"]} for tool in BODY["tools"]]
+    body = {"model": "switchcraft", "input": "What is the weather in Oslo?", "tools": tools}
+    with gateway(sandbox, {"medium": chat_alone}) as http:
+        assert chosen(http) == "medium"
+        response = http.post("/v1/responses", json=body)
+    assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "large")
+
+
 def test_plain_chat_goes_to_one_that_can(sandbox: Sandbox) -> None:
     """A chat model that does not see leaves an image to the cheapest arm that does."""
     with gateway(sandbox, {"large": BLIND, "small": BLIND}, chat_model="large") as http:

@@ -36,6 +36,7 @@ ASKED: list[tuple[dict[str, Any], set[Feature]]] = [
     ({"tools": TOOLS}, {Feature.TOOLS}),
     ({"tools": TOOLS, "tool_choice": "auto"}, {Feature.TOOLS}),
     ({"tools": TOOLS, "tool_choice": "required"}, {Feature.TOOLS, Feature.TOOL_CHOICE}),
+    ({"tools": TOOLS, "tool_choice": "any"}, {Feature.TOOLS, Feature.TOOL_CHOICE}),
     (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
         {Feature.TOOLS, Feature.TOOL_CHOICE},
