@@ -1,0 +1,35 @@
+"""A gateway on a real port, in front of a sandbox, for the clients that people use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from router_service.api.app import create_app
+from router_service.settings import Settings
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served
+
+
+@pytest.fixture(scope="session")
+def gateway_url(sandbox: Sandbox) -> Iterator[str]:
+    """Serve a gateway whose arms are models of the sandbox; yield http://HOST:PORT."""
+    router = FakeRouter()
+    settings = Settings.sandbox(sandbox.base_url, list(router.probabilities))
+    with served(create_app(settings, router)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def base_url(gateway_url: str) -> str:
+    """Return what a client is told as its base URL."""
+    return f"{gateway_url}/v1"
+
+
+@pytest.fixture(scope="session")
+def client(base_url: str) -> Iterator[openai.OpenAI]:
+    """Yield the OpenAI client for Python, without its retries."""
+    with openai.OpenAI(base_url=base_url, api_key="client-key", max_retries=0) as made:
+        yield made

@@ -1,0 +1,275 @@
+"""Chat completions by the `openai` client for Python, in every form that it sends and reads."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import openai
+import orjson
+import pytest
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
+
+from tests.bodies import ASK, TOOLS, WEATHER
+from tests.clients.upstreams import gateway_before_script, json_answer
+from tests.serving import Sandbox
+
+TIME: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_time",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+ASK_BOTH: Any = [{"role": "user", "content": "Please get weather and get time for Oslo"}]
+BOTH: Any = {"model": "switchcraft", "messages": ASK_BOTH, "tools": [WEATHER, TIME]}
+
+
+class City(BaseModel):
+    """What a structured answer is to hold."""
+
+    name: str
+    population: int
+
+
+def calls_of(completion: ChatCompletion) -> list[tuple[str, str, Any]]:
+    """Return id, name and read arguments of each call of the first choice."""
+    calls = completion.choices[0].message.tool_calls or []
+    return [
+        (call.id, call.function.name, json.loads(call.function.arguments))
+        for call in calls
+        if call.type == "function"
+    ]
+
+
+def test_usage_comes_in_a_streams_last_chunk(client: openai.OpenAI) -> None:
+    """With `include_usage` the last chunk has no choice and the usage, and no other has usage."""
+    stream = client.chat.completions.create(
+        model="switchcraft",
+        messages=ASK,
+        tools=TOOLS,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    *chunks, last = list(stream)
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.total_tokens == last.usage.prompt_tokens + last.usage.completion_tokens
+    assert {chunk.usage for chunk in chunks} == {None}
+    assert {chunk.model for chunk in [*chunks, last]} == {"medium"}
+
+
+def test_parallel_calls_come_whole_and_in_deltas_alike(client: openai.OpenAI) -> None:
+    """Two calls of one answer have the same ids, names and arguments streamed and not."""
+    whole = client.chat.completions.create(**BOTH)
+    with client.chat.completions.stream(**BOTH) as stream:
+        final = stream.get_final_completion()
+    assert [call[1:] for call in calls_of(whole)] == [
+        ("get_weather", {"city": "Oslo"}),
+        ("get_time", {"city": "Oslo"}),
+    ]
+    assert calls_of(final) == calls_of(whole)
+
+
+def test_one_call_where_parallel_ones_are_declined(client: openai.OpenAI) -> None:
+    """`parallel_tool_calls=False` reaches the model, which makes one call."""
+    answer = client.chat.completions.create(**BOTH, parallel_tool_calls=False)
+    assert len(calls_of(answer)) == 1
+
+
+def test_a_whole_tool_loop(client: openai.OpenAI) -> None:
+    """The answer's own message and a tool's result go back as they are, and a text ends it."""
+    first = client.chat.completions.create(model="switchcraft", messages=ASK, tools=TOOLS)
+    ((call_id, name, _),) = calls_of(first)
+    result: Any = {"role": "tool", "tool_call_id": call_id, "content": "cold"}
+    said: Any = first.choices[0].message
+    last = client.chat.completions.create(
+        model="switchcraft", messages=[*ASK, said, result], tools=TOOLS
+    )
+    assert name == "get_weather"
+    assert last.choices[0].finish_reason == "stop"
+    assert last.choices[0].message.content
+
+
+def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
+    """`parse` gets an object of the model's schema, whole and streamed."""
+    asked: Any = [{"role": "user", "content": "Describe Oslo"}]
+    parsed = client.chat.completions.parse(
+        model="switchcraft", messages=asked, response_format=City
+    )
+    with client.chat.completions.stream(
+        model="switchcraft", messages=asked, response_format=City
+    ) as stream:
+        streamed = stream.get_final_completion()
+    assert isinstance(parsed.choices[0].message.parsed, City)
+    assert streamed.choices[0].message.parsed == parsed.choices[0].message.parsed
+
+
+def test_a_strict_tools_arguments_are_parsed(client: openai.OpenAI) -> None:
+    """A tool made of a pydantic model comes back as a value of it."""
+    answer = client.chat.completions.parse(
+        model="switchcraft", messages=ASK, tools=[openai.pydantic_function_tool(City)]
+    )
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, City)
+
+
+def test_several_choices(client: openai.OpenAI) -> None:
+    """`n=3` gives three choices, streamed and not, and each stream's deltas find their own."""
+    whole = client.chat.completions.create(model="switchcraft", messages=ASK, tools=TOOLS, n=3)
+    with client.chat.completions.stream(
+        model="switchcraft", messages=ASK, tools=TOOLS, n=3
+    ) as stream:
+        final = stream.get_final_completion()
+    for answer in (whole, final):
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+        assert all(choice.message.tool_calls for choice in answer.choices)
+
+
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+IMAGE: Any = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "What is the weather in Oslo?"},
+            {
+                "type": "image_url",
+                "image_url": {"url": f"data:image/png;base64,{PIXEL}", "detail": "low"},
+            },
+        ],
+    }
+]
+FORMS: dict[str, dict[str, Any]] = {
+    "image": {"messages": IMAGE},
+    "reasoning": {"messages": ASK, "reasoning_effort": "high", "max_completion_tokens": 100},
+    "logprobs": {"messages": ASK, "logprobs": True, "top_logprobs": 3},
+    "sampling": {"messages": ASK, "temperature": 0.1, "seed": 7, "stop": ["\u00e9\n"]},
+    "forced": {"messages": ASK, "tool_choice": {"type": "function", "function": {"name": "x"}}},
+    "unknown": {
+        "messages": ASK,
+        "extra_body": {"new_field": {"model": "x", "deep": [1e300, -0.0, None, "\U0001f642"]}},
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_client_sends_reaches_the_upstream(
+    base_url: str, sandbox: Sandbox, form: str, stream: bool
+) -> None:
+    """The bytes that the client wrote arrive at the upstream, all but the model's name."""
+    sent: list[bytes] = []
+    hooks = {"request": [lambda request: sent.append(request.content)]}
+    http_client = openai.DefaultHttpxClient(event_hooks=hooks)
+    fields = {"tools": [WEATHER], "stream": stream, "model": "switchcraft", **FORMS[form]}
+    with openai.OpenAI(
+        base_url=base_url, api_key="client-key", max_retries=0, http_client=http_client
+    ) as client:
+        if form == "forced":
+            with pytest.raises(openai.BadRequestError, match="tool_choice"):
+                client.chat.completions.create(**fields)
+        else:
+            client.chat.completions.create(**fields)
+    (body,) = sent
+    assert body.count(b'"switchcraft"') == 1
+    assert sandbox.last_body() == body.replace(b'"switchcraft"', b'"medium"')
+
+
+FULL: Any = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "service_tier": "default",
+    "future": {"field": [1]},
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": "\u00e9", "refusal": None},
+            "logprobs": {
+                "content": [
+                    {"token": "\u00e9", "bytes": [195, 169], "logprob": -0.5, "top_logprobs": []}
+                ],
+                "refusal": None,
+            },
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 9,
+        "completion_tokens": 8,
+        "total_tokens": 17,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 7},
+    },
+}
+
+
+def test_the_client_reads_all_that_an_upstream_answers() -> None:
+    """Logprobs, token details and fields of the future come through as the upstream wrote them."""
+    with gateway_before_script(json_answer(orjson.dumps(FULL))) as url:
+        client = openai.OpenAI(base_url=url, api_key="client-key", max_retries=0)
+        answer = client.chat.completions.create(model="switchcraft", messages=ASK, logprobs=True)
+    assert answer.model_dump(mode="json", exclude_unset=True) == FULL
+
+
+def test_raw_response_has_the_decision(client: openai.OpenAI) -> None:
+    """Headers say what was decided, and the client knows the request by the id that it sent."""
+    raw = client.chat.completions.with_raw_response.create(
+        model="switchcraft", messages=ASK, tools=TOOLS, extra_headers={"x-request-id": "mine"}
+    )
+    assert raw.headers["x-switchcraft-model"] == "medium"
+    assert raw.headers["x-switchcraft-reason"] == "threshold"
+    assert raw.request_id == "mine"
+    assert raw.headers["content-type"] == "application/json"
+
+
+def test_streamed_raw_response_has_the_decision(client: openai.OpenAI) -> None:
+    """A stream's headers say what was decided before its first event is read."""
+    with client.chat.completions.with_streaming_response.create(
+        model="switchcraft", messages=ASK, tools=TOOLS, stream=True
+    ) as raw:
+        assert raw.headers["x-switchcraft-model"] == "medium"
+        lines = [line for line in raw.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+
+
+def test_models(client: openai.OpenAI) -> None:
+    """Models are listed, and one of them is found by its id; an unknown one is not."""
+    ids = [model.id for model in client.models.list()]
+    assert ids[0] == "switchcraft"
+    assert {"small", "medium", "large"} < set(ids)
+    assert client.models.retrieve("medium").id == "medium"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("unknown")
+
+
+def test_the_async_client(base_url: str) -> None:
+    """Twenty answers at once, half of them streamed, each reach the one who asked."""
+
+    async def one(client: openai.AsyncOpenAI, number: int) -> str:
+        asked: Any = [{"role": "user", "content": f"What is the weather in Town{number}?"}]
+        if number % 2:
+            whole = await client.chat.completions.create(
+                model="switchcraft", messages=asked, tools=TOOLS
+            )
+            return str(calls_of(whole)[0][2]["city"])
+        async with client.chat.completions.stream(
+            model="switchcraft", messages=asked, tools=TOOLS
+        ) as stream:
+            return str(calls_of(await stream.get_final_completion())[0][2]["city"])
+
+    async def ask() -> list[str]:
+        async with openai.AsyncOpenAI(
+            base_url=base_url, api_key="client-key", max_retries=0
+        ) as client:
+            return await asyncio.gather(*(one(client, number) for number in range(20)))
+
+    assert asyncio.run(ask()) == [f"Town{number}" for number in range(20)]
