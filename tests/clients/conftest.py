@@ -8,16 +8,21 @@ import openai
 import pytest
 
 from router_service.api.app import create_app
-from router_service.settings import Settings
+from router_service.settings import BreakerSettings, RetrySettings, Settings, UpstreamSettings
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
+
+UNPROTECTED = UpstreamSettings(
+    retries=RetrySettings(max_retries=0), breaker=BreakerSettings(allowed_fails=1_000_000)
+)
+"""Faults that one test asks for must not be held against the next one's requests."""
 
 
 @pytest.fixture(scope="session")
 def gateway_url(sandbox: Sandbox) -> Iterator[str]:
     """Serve a gateway whose arms are models of the sandbox; yield http://HOST:PORT."""
     router = FakeRouter()
-    settings = Settings.sandbox(sandbox.base_url, list(router.probabilities))
+    settings = Settings.sandbox(sandbox.base_url, list(router.probabilities), upstreams=UNPROTECTED)
     with served(create_app(settings, router)) as url:
         yield url
 

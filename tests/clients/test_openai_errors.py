@@ -100,10 +100,12 @@ def test_a_timed_out_client_cancels_the_upstream(
     """A client whose own timeout ends the request ends the upstream's work too."""
     before = sandbox.stats()
     with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=0.5).chat.completions.create(**failing("hang"), stream=stream)
+        client.with_options(timeout=1).chat.completions.create(**failing("hang"), stream=stream)
     wait_for(
-        lambda: sandbox.stats()["cancelled"] > before["cancelled"]
-        and sandbox.stats()["in_flight"] == before["in_flight"],
+        lambda: (
+            sandbox.stats()["cancelled"] > before["cancelled"]
+            and sandbox.stats()["in_flight"] == before["in_flight"]
+        ),
         "the upstream's work is cancelled",
     )
 

@@ -1,0 +1,167 @@
+"""The `openai` client for Node, and Vercel's `ai`, through the gateway."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.clients import node_packages
+from tests.clients.upstreams import event_stream, gateway_before_script
+from tests.serving import Sandbox, wait_for
+
+Run = Callable[..., Any]
+PROVIDERS = ("compatible", "openai")
+
+
+@pytest.fixture(scope="session")
+def node(request: pytest.FixtureRequest, base_url: str) -> Run:
+    """Return what runs a scenario of a script; skip where npm is absent."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is absent: install Node.js 20 or newer to test Node's clients")
+    assert request.config.cache is not None
+    folder = node_packages.install(request.config.cache.mkdir("node-clients"))
+
+    def run(script: str, scenario: str, *extra: str, url: str = base_url) -> Any:  # noqa: ANN401
+        return node_packages.run(folder, script, scenario, url, *extra)
+
+    return run
+
+
+def test_openai_calls_in_parallel(node: Run) -> None:
+    """Node's client gets two calls with their arguments, the usage, and the decision's headers."""
+    answer = node("openai.mjs", "whole")
+    assert [call[1:] for call in answer["calls"]] == [
+        ["get_weather", {"city": "Oslo"}],
+        ["get_time", {"city": "Oslo"}],
+    ]
+    assert answer["model"] == answer["headers"]["x-switchcraft-model"] == "medium"
+    assert float(answer["headers"]["x-switchcraft-cost-usd"]) > 0
+
+
+def test_openai_streams(node: Run) -> None:
+    """Its accumulator makes the same calls of a stream, whose last chunk alone has the usage."""
+    whole, streamed = node("openai.mjs", "whole"), node("openai.mjs", "streamed")
+    for field in ("model", "calls", "usage"):
+        assert streamed[field] == whole[field]
+    assert (streamed["lastChoices"], streamed["usages"]) == (0, 1)
+
+
+def test_openai_runs_a_tool_loop(node: Run) -> None:
+    """`runTools` calls the function as the model asked, once, and ends with a text."""
+    loop = node("openai.mjs", "loop")
+    assert loop["asked"] == ["Oslo"]
+    assert loop["roles"] == ["user", "assistant", "tool", "assistant"]
+    assert loop["text"]
+
+
+def test_openai_parses_structured_output(node: Run) -> None:
+    """A schema of zod comes back as a value of it."""
+    assert set(node("openai.mjs", "structured")) == {"name", "population"}
+
+
+def test_openai_gets_several_choices(node: Run) -> None:
+    """`n=3` gives three choices in their order."""
+    assert node("openai.mjs", "choices") == [0, 1, 2]
+
+
+def test_openai_raises_typed_errors(node: Run) -> None:
+    """Each failure is the error class of its status, and a broken stream is an error too."""
+    errors = node("openai.mjs", "errors")
+    assert {name: error["kind"] for name, error in errors.items()} == {
+        "badRequest": "BadRequestError",
+        "rateLimit": "RateLimitError",
+        "server": "InternalServerError",
+        "unknown": "NotFoundError",
+        "brokenStream": "APIError",
+    }
+    assert errors["unknown"]["param"] == "model"
+
+
+@pytest.mark.parametrize(
+    "scenario", ["abortedStream", "abortedBeforeTheFirstByte", "abortedWholeAnswer"]
+)
+def test_openai_aborts(node: Run, sandbox: Sandbox, scenario: str) -> None:
+    """An aborted request cancels the upstream's work, streamed or not, before the first byte too."""
+    before = sandbox.stats()
+    node("openai.mjs", scenario)
+    wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")
+
+
+def test_openai_lists_models(node: Run) -> None:
+    """The router's names and the pool's are listed, and found one by one."""
+    models = node("openai.mjs", "models")
+    assert models["ids"][0] == "switchcraft"
+    assert models["one"] == "medium"
+
+
+CHUNK = b'{"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[%s]}'
+ODD = (
+    b": keep-alive\r\n\r\n"
+    b"data: " + CHUNK % b'{"index":0,"delta":{"content":"\xc3\xa9"}}' + b"\r\n\r\n"
+    b": keep-alive\n\n"
+    b'data: {"id":"1","object":"chat.completion.chunk",\ndata:"created":1,"model":"m",'
+    b'"choices":[]}\n\n'
+    b"event: message\nid: 7\ndata: " + CHUNK % b'{"index":0,"delta":{"content":"b"}}' + b"\n\n"
+    b"data: [DONE]\n\n"
+)
+
+
+def test_openai_reads_odd_events(node: Run) -> None:
+    """Keep-alives, CRLF, data of several lines and chunks that cut letters are read as they are."""
+    with gateway_before_script(event_stream(ODD, chunk_bytes=7)) as url:
+        chunks = node("openai.mjs", "scripted", url=url)
+    contents = [choice["delta"]["content"] for chunk in chunks for choice in chunk["choices"]]
+    assert contents == ["\u00e9", "b"]
+    assert len(chunks) == 3
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("scenario", ["loop", "streamedLoop"])
+def test_ai_runs_a_tool_loop(node: Run, sandbox: Sandbox, provider: str, scenario: str) -> None:
+    """`generateText` and `streamText` call the tool once, and end with a text and all usage."""
+    before = sandbox.stats()["requests"]
+    loop = node("ai.mjs", scenario, provider)
+    assert loop["asked"] == ["Oslo"]
+    assert loop["steps"] == ["tool-calls", "stop"]
+    assert loop["text"]
+    assert loop["usage"]["totalTokens"] > 0
+    assert sandbox.stats()["requests"] == before + 2
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_ai_streams_calls_in_parallel(node: Run, provider: str) -> None:
+    """Two calls of one stream are told apart."""
+    assert node("ai.mjs", "parallelCalls", provider) == [
+        ["get_weather", {"city": "Oslo"}],
+        ["get_time", {"city": "Oslo"}],
+    ]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_ai_parses_structured_output(node: Run, provider: str) -> None:
+    """An object of a schema comes back as a value of it."""
+    assert set(node("ai.mjs", "structured", provider)) == {"name", "population"}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_ai_reports_errors(node: Run, provider: str) -> None:
+    """A failure has its status and the upstream's message; a broken stream has an error part."""
+    errors = node("ai.mjs", "errors", provider)
+    assert [errors[name]["statusCode"] for name in ("badRequest", "rateLimit", "server")] == [
+        400,
+        429,
+        500,
+    ]
+    assert "status 400" in errors["badRequest"]["message"]
+    assert "error" in errors["brokenStream"]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_ai_aborts(node: Run, sandbox: Sandbox, provider: str) -> None:
+    """An aborted stream cancels the upstream's work."""
+    before = sandbox.stats()
+    assert node("ai.mjs", "abortedStream", provider)[-1] == "abort"
+    wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")
