@@ -84,7 +84,7 @@ def test_openai_raises_typed_errors(node: Run) -> None:
     "scenario", ["abortedStream", "abortedBeforeTheFirstByte", "abortedWholeAnswer"]
 )
 def test_openai_aborts(node: Run, sandbox: Sandbox, scenario: str) -> None:
-    """An aborted request cancels the upstream's work, streamed or not, before the first byte too."""
+    """An aborted request cancels the upstream, streamed or not, before the first byte too."""
     before = sandbox.stats()
     node("openai.mjs", scenario)
     wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")

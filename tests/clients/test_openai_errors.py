@@ -77,11 +77,11 @@ def test_a_clients_mistake_is_named(
 
 def test_a_broken_stream_raises(client: openai.OpenAI) -> None:
     """Chunks before the break are read, and then the client raises."""
-    chunks = 0
+    stream = client.chat.completions.create(**failing("cut_after=2"), stream=True)
+    chunks: list[object] = []
     with pytest.raises(openai.APIError):
-        for _ in client.chat.completions.create(**failing("cut_after=2"), stream=True):
-            chunks += 1
-    assert chunks == 2
+        chunks.extend(stream)
+    assert len(chunks) == 2
 
 
 def test_nobody_there() -> None:
