@@ -1,0 +1,202 @@
+"""The relay of server-sent events: bytes, order, back-pressure, and whoever leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from tests.bodies import ASK, BODY, TOOLS
+from tests.clients.upstreams import event_stream, gateway_before_app, gateway_before_script
+from tests.serving import scripted, wait_for
+
+STREAM = BODY | {"stream": True}
+
+
+def chunk(delta: str, **fields: object) -> bytes:
+    """Return a chunk whose delta is written as given."""
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"} | fields
+    choice = '{"index":0,"delta":' + delta + ',"finish_reason":null}'
+    return (json.dumps(head)[:-1] + ',"choices":[' + choice + "]}").encode()
+
+
+def call(index: int, fragment: str, name: str | None = None) -> bytes:
+    """Return a chunk with a part of a tool call; `fragment` is JSON text, spelled as it is."""
+    head = "" if name is None else f'"id" : "call_{name}", "type":"function",'
+    named = "" if name is None else f'"name":"{name}", '
+    return chunk(
+        f'{{"tool_calls":[{{"index":{index},{head}"function":{{{named}"arguments":{fragment}}}}}]}}'
+    )
+
+
+def events(*data: bytes, end: bytes = b"\n\n") -> bytes:
+    """Return events of one line of data each."""
+    return b"".join(b"data: " + line + end for line in data)
+
+
+DONE = b"data: [DONE]\n\n"
+# Calls whose deltas come interleaved, an id that comes twice, arguments that are no JSON alone,
+# escapes that a re-encoder would undo, a number that would lose digits.
+CALLS = events(
+    chunk('{"role":"assistant","content":null}'),
+    call(1, '""', "get_time"),
+    call(0, '""', "get_weather"),
+    call(1, r'"{\"city\": \"\u004fs"'),
+    call(0, r'"{ \"city\":\"Oslo\" , \"n\":1.00000000000000000001"'),
+    call(0, '"}"', "get_weather"),
+    call(1, r'"lo\"}"'),
+)
+STREAMS = {
+    "calls": CALLS + DONE,
+    "carriage returns": events(chunk('{"content":"a"}'), b"[DONE]", end=b"\r\n\r\n"),
+    "old carriage returns": events(chunk('{"content":"a"}'), b"[DONE]", end=b"\r\r"),
+    "mixed line ends": events(chunk("{}"), end=b"\r\n\r\n") + events(b"[DONE]", end=b"\n\r\n"),
+    "keep-alives": b": ping\n\n:\n\n" + CALLS + b": ping\r\n\r\n" + DONE,
+    "keep-alive first": b": OPENROUTER PROCESSING\n\n" * 3 + CALLS + DONE,
+    "several lines of data": b'data: {"choices":\ndata: []}\n\n' + DONE,
+    "other fields": b"event: x\nid: 7\nretry: 10\ndata: {}\n\ndata:{}\n\n" + DONE,
+    "byte order mark": b"\xef\xbb\xbf" + CALLS + DONE,
+    "letters of several bytes": events(
+        chunk('{"content":"\u00e9\u4e16\U0001f642"}').decode().encode()
+    )
+    + DONE,
+    "not UTF-8": events(b'{"choices":[],"x":"\xff\xfe"}') + DONE,
+    "usage in its own chunk": CALLS
+    + events(b'{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}')
+    + DONE,
+    "unknown fields": events(chunk("{}", future={"a": [1e300]}), b'{"object":"future"}') + DONE,
+    "an event after the end": CALLS + DONE + b": bye\n\n",
+    "no last empty line": CALLS + b"data: [DONE]",
+    "no done": CALLS,
+}
+
+
+LONG = events(chunk(json.dumps({"content": "x" * 3_000_000}))) + DONE
+
+
+@pytest.mark.parametrize("chunk_bytes", [None, 7])
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_is_the_upstreams_byte_for_byte(name: str, chunk_bytes: int | None) -> None:
+    """Whatever an upstream streams, and however it cuts it, arrives in the same bytes."""
+    assert relayed(event_stream(STREAMS[name], chunk_bytes=chunk_bytes)) == STREAMS[name]
+
+
+def test_a_long_event_is_passed_on() -> None:
+    """An event of 3 MB arrives whole, though no event is held that long."""
+    assert relayed(event_stream(LONG, chunk_bytes=65_536)) == LONG
+
+
+def relayed(script: bytes) -> bytes:
+    """Return the body of a good answer whose upstream plays a script."""
+    with gateway_before_script(script) as url:
+        answer = httpx.post(f"{url}/chat/completions", json=STREAM, timeout=30)
+    assert answer.status_code == 200
+    return answer.content
+
+
+def test_a_client_assembles_the_calls_as_from_the_upstream_itself() -> None:
+    """Interleaved deltas keep index, id, name and arguments: asked directly nothing differs."""
+    script = event_stream(STREAMS["keep-alives"], chunk_bytes=11)
+    with scripted(script) as direct, gateway_before_script(script) as gateway:
+        answers = [assembled(url) for url in (direct, gateway)]
+    assert answers[0] == answers[1]
+    assert [part for part in answers[1] if part["index"] == 0] == [
+        {"index": 0, "id": "call_get_weather", "name": "get_weather", "arguments": ""},
+        {
+            "index": 0,
+            "id": None,
+            "name": None,
+            "arguments": '{ "city":"Oslo" , "n":1.00000000000000000001',
+        },
+        {"index": 0, "id": "call_get_weather", "name": "get_weather", "arguments": "}"},
+    ]
+
+
+def assembled(base_url: str) -> list[dict[str, Any]]:
+    """Return the parts of calls that the OpenAI client reads of a stream, in their order."""
+    with openai.OpenAI(base_url=base_url, api_key="k", max_retries=0) as client:
+        stream = client.chat.completions.create(
+            model="switchcraft", messages=ASK, tools=TOOLS, stream=True
+        )
+        parts = [
+            part
+            for chunk in stream
+            for choice in chunk.choices
+            for part in choice.delta.tool_calls or []
+        ]
+    return [
+        {
+            "index": part.index,
+            "id": part.id,
+            "name": part.function and part.function.name,
+            "arguments": part.function and part.function.arguments,
+        }
+        for part in parts
+    ]
+
+
+class Endless:
+    """An upstream that streams without an end, and counts what it could send."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self.ended = threading.Event()
+        routes = [Route("/v1/chat/completions", self._answer, methods=["POST"])]
+        self.app = Starlette(routes=routes)
+
+    async def _answer(self, _request: Request) -> StreamingResponse:
+        return StreamingResponse(self._events(), media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        event = events(chunk(json.dumps({"content": "x" * 65_000})))
+        try:
+            while True:
+                yield event
+                self.sent_bytes += len(event)
+                await asyncio.sleep(0)  # what is sent to nobody never waits
+        finally:
+            self.ended.set()
+
+    def is_held_up(self) -> bool:
+        """Whether nothing could be sent for a while."""
+        before = self.sent_bytes
+        time.sleep(0.5)
+        return self.sent_bytes == before > 0
+
+
+def test_a_slow_client_slows_down_the_upstream() -> None:
+    """Who does not read stops the upstream, and who reads on starts it again; nothing piles up."""
+    upstream = Endless()
+    with gateway_before_app(upstream.app) as url, asking(url) as connection:
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        wait_for(upstream.is_held_up, "the upstream is held up")
+        held_up_at = upstream.sent_bytes
+        received = 0
+        while received < 2 * held_up_at:
+            received += len(connection.recv(1_000_000))
+        assert upstream.sent_bytes > held_up_at
+        connection.close()
+        wait_for(upstream.ended.is_set, "the upstream is cancelled")
+
+
+def asking(url: str) -> socket.socket:
+    """Ask for a stream over a connection of its own, and return that."""
+    address = urlsplit(url)
+    body = json.dumps(STREAM).encode()
+    head = f"POST {address.path}/chat/completions HTTP/1.1\r\nhost: x\r\n"
+    connection = socket.create_connection((address.hostname, address.port), timeout=10)
+    connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    return connection
