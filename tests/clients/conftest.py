@@ -13,9 +13,11 @@ from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served
 
 UNPROTECTED = UpstreamSettings(
-    retries=RetrySettings(max_retries=0), breaker=BreakerSettings(allowed_fails=1_000_000)
+    retries=RetrySettings(max_retries=0),
+    breaker=BreakerSettings(allowed_fails=1_000_000, cooldown_s=0.001, max_cooldown_s=0.001),
 )
-"""Faults that one test asks for must not be held against the next one's requests."""
+"""Faults that one test asks for must not be held against the next one's requests: no breaker opens
+for failures, nor for longer than that where a provider says when to come back."""
 
 
 @pytest.fixture(scope="session")

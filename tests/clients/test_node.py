@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients import node_packages
+from tests.clients.installed import installed
 from tests.clients.upstreams import event_stream, gateway_before_script
 from tests.serving import Sandbox, wait_for
 
 Run = Callable[..., Any]
 PROVIDERS = ("compatible", "openai")
+SCRIPTS = Path(__file__).parent / "node"
+INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
+RUN_S = 60
 
 
 @pytest.fixture(scope="session")
-def node(request: pytest.FixtureRequest, base_url: str) -> Run:
-    """Return what runs a scenario of a script; skip where npm is absent."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is absent: install Node.js 20 or newer to test Node's clients")
-    assert request.config.cache is not None
-    folder = node_packages.install(request.config.cache.mkdir("node-clients"))
+def scripts(request: pytest.FixtureRequest) -> Path:
+    """Return a folder with the scripts beside what they import; skip where npm is absent.
 
-    def run(script: str, scenario: str, *extra: str, url: str = base_url) -> Any:  # noqa: ANN401
-        return node_packages.run(folder, script, scenario, url, *extra)
+    The versions in `package.json` are the last ones whose authors support Node.js 20.
+    """
+    if shutil.which("npm") is None:
+        pytest.skip("npm is absent: install Node.js 20 or newer to test the clients for it")
+    assert request.config.cache is not None
+    folder = installed(request.config.cache, SCRIPTS / "package.json", INSTALL)
+    for script in SCRIPTS.glob("*.mjs"):
+        shutil.copy(script, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def node(scripts: Path, base_url: str) -> Run:
+    """Return what runs one scenario of a script in a process, and gives what it printed."""
+
+    def run(script: str, scenario: str, *extra: str, url: str = base_url) -> Any:  # noqa: ANN401 - whatever the script prints
+        command = ["node", script, scenario, url, *extra]
+        done = subprocess.run(
+            command, cwd=scripts, capture_output=True, text=True, timeout=RUN_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     return run
 

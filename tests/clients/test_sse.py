@@ -73,7 +73,6 @@ STREAMS = {
         chunk('{"content":"\u00e9\u4e16\U0001f642"}').decode().encode()
     )
     + DONE,
-    "not UTF-8": events(b'{"choices":[],"x":"\xff\xfe"}') + DONE,
     "usage in its own chunk": CALLS
     + events(b'{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}')
     + DONE,
@@ -84,7 +83,7 @@ STREAMS = {
 }
 
 
-LONG = events(chunk(json.dumps({"content": "x" * 3_000_000}))) + DONE
+LONG = events(chunk("{}"), chunk(json.dumps({"content": "x" * 3_000_000}))) + DONE
 
 
 @pytest.mark.parametrize("chunk_bytes", [None, 7])

@@ -1,0 +1,36 @@
+"""Clients' packages, installed once for each list of versions."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+INSTALL_S = 240
+
+
+def installed(cache: pytest.Cache, manifest: Path, command: Sequence[str]) -> Path:
+    """Return a folder in which a command has installed what a manifest lists.
+
+    The folder is kept in pytest's cache, named by what it follows from. The command runs in it,
+    beside a copy of the manifest.
+    """
+    facts = (manifest.read_bytes(), " ".join(command).encode(), platform.python_version().encode())
+    name = hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
+    folder = cache.mkdir("clients") / name
+    complete = folder / ".complete"  # an install that was interrupted begins anew
+    if not complete.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        shutil.copy(manifest, folder)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        complete.touch()
+    return folder

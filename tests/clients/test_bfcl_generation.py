@@ -1,0 +1,129 @@
+"""The Berkeley leaderboard's own harness answers its entries through the gateway, and scores them.
+
+Its package imports the kits of every vendor that it knows; what of them is missing here is
+installed into a folder of its own, and only the harness sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router_service.api.app import create_app
+from router_service.router import Router
+from router_service.settings import Settings
+from router_service.settings.values import SHIPPED
+from tests.clients.installed import installed
+from tests.serving import Sandbox, served
+
+HARNESS = Path(__file__).parent / "bfcl"
+INSTALL = (sys.executable, *"-m pip install --quiet --no-deps --target modules".split())
+RUN_S = 180
+
+ENTRIES = {
+    "simple_python": ["simple_python_0", "simple_python_1"],
+    "simple_java": ["simple_java_0"],
+    "multiple": ["multiple_0"],
+    "parallel": ["parallel_0"],
+    "irrelevance": ["irrelevance_0"],
+    "live_simple": ["live_simple_0-0-0"],
+    "multi_turn_base": ["multi_turn_base_0"],
+}
+ANSWERED = {"simple_python": 1.0, "simple_java": 1.0, "multiple": 1.0}
+"""Accuracy by category where the sandbox's answers are known to be right."""
+
+
+@pytest.fixture(scope="module")
+def modules(request: pytest.FixtureRequest) -> Path:
+    """Return a folder of the modules that the harness imports and that are not installed here."""
+    assert request.config.cache is not None
+    manifest = HARNESS / "requirements.txt"
+    return installed(request.config.cache, manifest, (*INSTALL, "-r", manifest.name)) / "modules"
+
+
+@pytest.fixture(scope="module")
+def shipped_url(sandbox: Sandbox) -> Iterator[str]:
+    """Serve a gateway with the shipped artifact before the sandbox; yield its base URL."""
+    router = Router.load(SHIPPED)
+    settings = Settings.sandbox(sandbox.base_url, router.artifact.manifest.arms)
+    with served(create_app(settings, router)) as url:
+        yield f"{url}/v1"
+
+
+@dataclass(frozen=True)
+class Harness:
+    """The leaderboard's harness, in a project folder of its own."""
+
+    project: Path
+    modules: Path
+    base_url: str
+
+    def run(self, model: str) -> None:
+        """Answer `ENTRIES` with a model, and score the answers."""
+        ids = self.project / "test_case_ids_to_generate.json"
+        ids.write_text(json.dumps(ENTRIES))
+        environ = os.environ | {
+            "BFCL_PROJECT_ROOT": str(self.project),
+            "OPENAI_API_KEY": "client-key",
+            "OPENAI_BASE_URL": self.base_url,
+            "PYTHONPATH": str(self.modules),
+        }
+        command = [sys.executable, HARNESS / "harness.py", model, ",".join(ENTRIES)]
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=RUN_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    def results(self) -> list[dict[str, Any]]:
+        """Return what it wrote of each entry."""
+        return [
+            json.loads(line)
+            for file in self.project.glob("result/**/*.json")
+            for line in file.read_text().splitlines()
+        ]
+
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """Return the first line that it wrote of each category's scores."""
+        return {
+            file.stem.removeprefix("BFCL_v4_").removesuffix("_score"): json.loads(
+                file.read_text().splitlines()[0]
+            )
+            for file in self.project.glob("score/*/**/*.json")
+        }
+
+
+@pytest.fixture
+def harness(tmp_path: Path, modules: Path, shipped_url: str) -> Harness:
+    """Return the harness, pointed at the gateway."""
+    return Harness(tmp_path, modules, shipped_url)
+
+
+def test_each_entry_is_answered_once_and_scored(harness: Harness, sandbox: Sandbox) -> None:
+    """One answer an entry, none an error, as many calls as were made; and its checker reads all."""
+    before = sandbox.stats()
+    harness.run("switchcraft-chat")
+    after, results = sandbox.stats(), harness.results()
+    assert sorted(result["id"] for result in results) == sorted(chain(*ENTRIES.values()))
+    assert not [result for result in results if "traceback" in result]
+    asked = sum(steps(result["latency"]) for result in results)
+    assert after["requests"] - before["requests"] == asked
+    assert after["completed"] - before["completed"] == asked
+    scores = harness.scores()
+    assert {name: score["total_count"] for name, score in scores.items()} == {
+        name: len(entries) for name, entries in ENTRIES.items()
+    }
+    assert {name: scores[name]["accuracy"] for name in ANSWERED} == ANSWERED
+
+
+def steps(latency: Any) -> int:  # noqa: ANN401 - a number, or lists of them by turn
+    """Return how many requests an entry took, by the times that the harness noted."""
+    return sum(map(steps, latency)) if isinstance(latency, list) else 1
