@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from router_service.api.app import create_app
+from router_service.core.artifact import SHIPPED
 from router_service.router import Router
 from router_service.settings import Settings
-from router_service.settings.values import SHIPPED
 from tests.clients.installed import installed
 from tests.serving import Sandbox, served
 
@@ -38,7 +38,7 @@ ENTRIES = {
     "live_simple": ["live_simple_0-0-0"],
     "multi_turn_base": ["multi_turn_base_0"],
 }
-ANSWERED = {"simple_python": 1.0, "simple_java": 1.0, "multiple": 1.0}
+RIGHT = {"simple_python": 1.0, "simple_java": 1.0, "multiple": 1.0}
 """Accuracy by category where the sandbox's answers are known to be right."""
 
 
@@ -60,68 +60,62 @@ def shipped_url(sandbox: Sandbox) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Harness:
-    """The leaderboard's harness, in a project folder of its own."""
+class Project:
+    """A project folder of the harness, with what it wrote there."""
 
-    project: Path
-    modules: Path
-    base_url: str
+    folder: Path
 
-    def run(self, model: str) -> None:
-        """Answer `ENTRIES` with a model, and score the answers."""
-        ids = self.project / "test_case_ids_to_generate.json"
-        ids.write_text(json.dumps(ENTRIES))
-        environ = os.environ | {
-            "BFCL_PROJECT_ROOT": str(self.project),
-            "OPENAI_API_KEY": "client-key",
-            "OPENAI_BASE_URL": self.base_url,
-            "PYTHONPATH": str(self.modules),
-        }
-        command = [sys.executable, HARNESS / "harness.py", model, ",".join(ENTRIES)]
-        done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=RUN_S, check=False
-        )
-        assert done.returncode == 0, done.stderr
-
-    def results(self) -> list[dict[str, Any]]:
+    def results(self, model: str) -> list[dict[str, Any]]:
         """Return what it wrote of each entry."""
-        return [
-            json.loads(line)
-            for file in self.project.glob("result/**/*.json")
-            for line in file.read_text().splitlines()
-        ]
+        files = self.folder.glob(f"result/{model}/**/*.json")
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
-    def scores(self) -> dict[str, dict[str, Any]]:
+    def scores(self, model: str) -> dict[str, dict[str, Any]]:
         """Return the first line that it wrote of each category's scores."""
         return {
             file.stem.removeprefix("BFCL_v4_").removesuffix("_score"): json.loads(
                 file.read_text().splitlines()[0]
             )
-            for file in self.project.glob("score/*/**/*.json")
+            for file in self.folder.glob(f"score/{model}/**/*.json")
         }
 
 
-@pytest.fixture
-def harness(tmp_path: Path, modules: Path, shipped_url: str) -> Harness:
-    """Return the harness, pointed at the gateway."""
-    return Harness(tmp_path, modules, shipped_url)
+def run(project: Path, modules: Path, base_url: str) -> None:
+    """Answer `ENTRIES` by each API of the gateway, and score the answers."""
+    (project / "test_case_ids_to_generate.json").write_text(json.dumps(ENTRIES))
+    environ = os.environ | {
+        "BFCL_PROJECT_ROOT": str(project),
+        "OPENAI_API_KEY": "client-key",
+        "OPENAI_BASE_URL": base_url,
+        "PYTHONPATH": str(modules),
+    }
+    command = [sys.executable, str(HARNESS / "harness.py"), ",".join(ENTRIES)]
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
-def test_each_entry_is_answered_once_and_scored(harness: Harness, sandbox: Sandbox) -> None:
-    """One answer an entry, none an error, as many calls as were made; and its checker reads all."""
-    before = sandbox.stats()
-    harness.run("switchcraft-chat")
-    after, results = sandbox.stats(), harness.results()
-    assert sorted(result["id"] for result in results) == sorted(chain(*ENTRIES.values()))
-    assert not [result for result in results if "traceback" in result]
-    asked = sum(steps(result["latency"]) for result in results)
+def test_each_entry_is_answered_once_and_scored(
+    tmp_path: Path, modules: Path, shipped_url: str, sandbox: Sandbox
+) -> None:
+    """By either API each entry has one answer and no error, and the leaderboard's checker reads it.
+
+    The sandbox was asked as often as the harness says that it asked.
+    """
+    before, project = sandbox.stats(), Project(tmp_path)
+    run(tmp_path, modules, shipped_url)
+    after, asked = sandbox.stats(), 0
+    for model in ("chat", "responses"):
+        results, scores = project.results(model), project.scores(model)
+        assert sorted(result["id"] for result in results) == sorted(chain(*ENTRIES.values()))
+        assert not [result for result in results if "traceback" in result]
+        asked += sum(steps(result["latency"]) for result in results)
+        counts = {name: score["total_count"] for name, score in scores.items()}
+        assert counts == {name: len(entries) for name, entries in ENTRIES.items()}
+        assert {name: scores[name]["accuracy"] for name in RIGHT} == RIGHT
     assert after["requests"] - before["requests"] == asked
     assert after["completed"] - before["completed"] == asked
-    scores = harness.scores()
-    assert {name: score["total_count"] for name, score in scores.items()} == {
-        name: len(entries) for name, entries in ENTRIES.items()
-    }
-    assert {name: scores[name]["accuracy"] for name in ANSWERED} == ANSWERED
 
 
 def steps(latency: Any) -> int:  # noqa: ANN401 - a number, or lists of them by turn

@@ -16,7 +16,7 @@ from tests.clients.upstreams import event_stream, gateway_before_script
 from tests.serving import Sandbox, wait_for
 
 Run = Callable[..., Any]
-PROVIDERS = ("compatible", "openai")
+PROVIDERS = ("compatible", "openai", "responses")
 SCRIPTS = Path(__file__).parent / "node"
 INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
 RUN_S = 60
@@ -117,6 +117,19 @@ def test_openai_lists_models(node: Run) -> None:
     models = node("openai.mjs", "models")
     assert models["ids"][0] == "switchcraft"
     assert models["one"] == "medium"
+
+
+def test_openai_responses(node: Run) -> None:
+    """A streamed response's call is answered by the response's id, and a text follows."""
+    loop = node("openai.mjs", "responses")
+    assert loop["call"] == ["get_weather", {"city": "Oslo"}]
+    assert loop["text"]
+
+
+def test_openai_embeds(node: Run) -> None:
+    """Each text has a vector of numbers, of one length."""
+    first, second = node("openai.mjs", "embeddings")
+    assert first == second > 0
 
 
 CHUNK = b'{"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[%s]}'

@@ -78,6 +78,16 @@ def test_parallel_calls_come_whole_and_in_deltas_alike(client: openai.OpenAI) ->
     assert calls_of(final) == calls_of(whole)
 
 
+def test_oddly_written_events_say_the_same(client: openai.OpenAI) -> None:
+    """Comments, data of several lines and CRLF between deltas change nothing of what is read."""
+    whole = client.chat.completions.create(**BOTH)
+    with client.chat.completions.stream(
+        **BOTH, extra_headers={"x-sandbox": "keep_alives,multi_line"}
+    ) as stream:
+        final = stream.get_final_completion()
+    assert calls_of(final) == calls_of(whole)
+
+
 def test_one_call_where_parallel_ones_are_declined(client: openai.OpenAI) -> None:
     """`parallel_tool_calls=False` reaches the model, which makes one call."""
     answer = client.chat.completions.create(**BOTH, parallel_tool_calls=False)

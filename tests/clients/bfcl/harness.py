@@ -1,4 +1,4 @@
-"""The benchmark's own command line, for a model at the gateway.
+"""The benchmark's own command line, for the router as a model of two APIs.
 
 How to add a model is as its contributing guide says: a configuration in its table, with the
 handler of an API that the benchmark knows.
@@ -13,29 +13,28 @@ from bfcl_eval.constants.model_config import MODEL_CONFIG_MAPPING, ModelConfig
 from bfcl_eval.model_handler.api_inference.openai_completion import OpenAICompletionsHandler
 from bfcl_eval.model_handler.api_inference.openai_response import OpenAIResponsesHandler
 
-HANDLERS = {
-    "switchcraft-chat": OpenAICompletionsHandler,
-    "switchcraft-responses": OpenAIResponsesHandler,
-}
+HANDLERS = {"chat": OpenAICompletionsHandler, "responses": OpenAIResponsesHandler}
 
 
-def main(model: str, categories: str) -> None:
-    """Answer the entries that the project folder names, and score the answers."""
-    MODEL_CONFIG_MAPPING[model] = ModelConfig(
-        model_name="switchcraft",
-        display_name=model,
-        url="",
-        org="",
-        license="Apache-2.0",
-        model_handler=HANDLERS[model],
-        is_fc_model=True,
-        underscore_to_dot=True,
-    )
-    generate = ["generate", "--model", model, "--run-ids", "--num-threads", "4"]
-    evaluate = ["evaluate", "--model", model, "--test-category", categories, "--partial-eval"]
+def main(categories: str) -> None:
+    """Answer the entries that the project folder names by each API, and score the answers."""
+    for name, handler in HANDLERS.items():
+        MODEL_CONFIG_MAPPING[name] = ModelConfig(
+            model_name="switchcraft",
+            display_name=name,
+            url="",
+            org="",
+            license="Apache-2.0",
+            model_handler=handler,
+            is_fc_model=True,
+            underscore_to_dot=True,
+        )
+    models = ["--model", ",".join(HANDLERS)]
+    generate = ["generate", *models, "--run-ids", "--num-threads", "4"]
+    evaluate = ["evaluate", *models, "--test-category", categories, "--partial-eval"]
     cli(generate, standalone_mode=False)
     cli(evaluate, standalone_mode=False)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -140,6 +140,29 @@ await run({
     return chunks;
   },
 
+  async responses() {
+    const { function: described } = routed.tools[0];
+    const request = {
+      model: "switchcraft",
+      input: "What is the weather in Oslo?",
+      tools: [{ type: "function", strict: false, ...described }],
+    };
+    const streamed = await client.responses.stream(request).finalResponse();
+    const [call] = streamed.output.filter((item) => item.type === "function_call");
+    const output = { type: "function_call_output", call_id: call.call_id, output: "cold" };
+    const last = await client.responses.create({
+      ...request,
+      input: [output],
+      previous_response_id: streamed.id,
+    });
+    return { call: [call.name, JSON.parse(call.arguments)], text: last.output_text };
+  },
+
+  async embeddings() {
+    const answer = await client.embeddings.create({ model: "small", input: ["one", "two"] });
+    return answer.data.map(({ embedding }) => embedding.every(Number.isFinite) && embedding.length);
+  },
+
   async models() {
     const ids = [];
     for await (const model of client.models.list()) ids.push(model.id);

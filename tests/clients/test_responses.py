@@ -1,0 +1,206 @@
+"""The Responses API and embeddings, by the clients for Python."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Literal
+
+import openai
+import pytest
+from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, function_tool
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from pydantic import BaseModel, SecretStr
+
+from tests.serving import Sandbox, wait_for
+
+ASKED = "What is the weather in Oslo?"
+BOTH = "Please get weather and get time for Oslo"
+
+
+class City(BaseModel):
+    """What a structured answer is to hold."""
+
+    name: str
+    population: int
+
+
+def function(name: str) -> Any:  # noqa: ANN401 - as the Responses API has it
+    """Return a function that takes a city."""
+    return {
+        "type": "function",
+        "name": name,
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    }
+
+
+FUNCTIONS: Any = [function("get_weather"), function("get_time")]
+
+
+def calls_of(response: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - whole, parsed or streamed
+    """Return name and read arguments of each call."""
+    return [
+        (item.name, json.loads(item.arguments))
+        for item in response.output
+        if item.type == "function_call"
+    ]
+
+
+def test_parallel_calls_come_whole_and_streamed_alike(client: openai.OpenAI) -> None:
+    """Two calls of one response are the same streamed and not, of the model that was chosen."""
+    asked: Any = {"model": "switchcraft", "input": BOTH, "tools": FUNCTIONS}
+    whole = client.responses.with_raw_response.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        final = stream.get_final_response()
+    calls = [("get_weather", {"city": "Oslo"}), ("get_time", {"city": "Oslo"})]
+    assert calls_of(whole.parse()) == calls_of(final) == calls
+    assert whole.parse().model == final.model == whole.headers["x-switchcraft-model"] == "medium"
+    assert whole.parse().usage == final.usage is not None
+
+
+@pytest.mark.parametrize("kept", ["by the client", "by the upstream"])
+def test_a_whole_tool_loop(client: openai.OpenAI, kept: str) -> None:
+    """Calls are answered, with what was said sent again or by the id of the response before."""
+    first = client.responses.create(model="switchcraft", input=ASKED, tools=FUNCTIONS)
+    results: Any = [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "cold"}
+        for item in first.output
+        if item.type == "function_call"
+    ]
+    said: Any = [{"role": "user", "content": ASKED}, *first.output]
+    last = (
+        client.responses.create(
+            model="switchcraft", input=[*said, *results], tools=FUNCTIONS, store=False
+        )
+        if kept == "by the client"
+        else client.responses.create(
+            model="switchcraft", input=results, tools=FUNCTIONS, previous_response_id=first.id
+        )
+    )
+    assert len(results) == 1
+    assert last.output_text
+    assert not calls_of(last)
+
+
+def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
+    """`parse` gets a value of the schema."""
+    parsed = client.responses.parse(model="switchcraft", input="Describe Oslo", text_format=City)
+    assert isinstance(parsed.output_parsed, City)
+
+
+def test_events_come_in_their_order(client: openai.OpenAI) -> None:
+    """Sequence numbers rise by one from the first event to the last, which completes."""
+    stream = client.responses.create(model="switchcraft", input=ASKED, tools=FUNCTIONS, stream=True)
+    events = list(stream)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[0].type == "response.created"
+    assert events[-1].type == "response.completed"
+
+
+def test_failures_are_typed(client: openai.OpenAI) -> None:
+    """An upstream's failure and a client's mistake are errors of their classes."""
+    asked: Any = {"model": "switchcraft", "input": ASKED, "tools": FUNCTIONS}
+    with pytest.raises(openai.RateLimitError):
+        client.responses.create(**asked, extra_headers={"x-sandbox": "status=429"})
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(**asked | {"model": "unknown"})
+    with pytest.raises(openai.BadRequestError):
+        client.responses.create(**asked | {"input": 7})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_cancels_the_upstream(
+    client: openai.OpenAI, sandbox: Sandbox, stream: bool
+) -> None:
+    """A client that gives up before the first byte cancels the upstream's work."""
+    before = sandbox.stats()
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=1).responses.create(
+            model="switchcraft",
+            input=ASKED,
+            tools=FUNCTIONS,
+            stream=stream,
+            extra_headers={"x-sandbox": "hang"},
+        )
+    wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")
+
+
+@pytest.mark.parametrize("way", ["whole", "streamed"])
+def test_the_agents_sdk_runs_a_tool_loop(
+    base_url: str, sandbox: Sandbox, way: Literal["whole", "streamed"]
+) -> None:
+    """An agent of the Responses model calls its tool once and ends with a text."""
+    called: list[str] = []
+
+    def get_weather(city: str) -> str:
+        called.append(city)
+        return "cold"
+
+    async def go() -> str:
+        async with openai.AsyncOpenAI(base_url=base_url, api_key="k", max_retries=0) as asks:
+            model = OpenAIResponsesModel(model="switchcraft", openai_client=asks)
+            agent = Agent[None](name="Weatherman", model=model, tools=[function_tool(get_weather)])
+            quiet = RunConfig(tracing_disabled=True)
+            if way == "whole":
+                whole = await Runner.run(agent, ASKED, run_config=quiet, max_turns=4)
+                return str(whole.final_output)
+            streamed = Runner.run_streamed(agent, ASKED, run_config=quiet, max_turns=4)
+            async for _ in streamed.stream_events():
+                pass
+            return str(streamed.final_output)
+
+    before = sandbox.stats()["requests"]
+    assert asyncio.run(go())
+    assert called == ["Oslo"]
+    assert sandbox.stats()["requests"] == before + 2
+
+
+@tool
+def get_weather(city: str) -> str:
+    """Tell the weather."""
+    return f"cold in {city}"
+
+
+def test_langchain_runs_a_tool_loop(base_url: str) -> None:
+    """LangChain's Responses model calls a bound tool, and ends with a text."""
+    chat = ChatOpenAI(
+        model="switchcraft",
+        base_url=base_url,
+        api_key=SecretStr("client-key"),
+        max_retries=0,
+        use_responses_api=True,
+    ).bind_tools([get_weather])
+    turns: list[BaseMessage] = [HumanMessage(ASKED)]
+    first = chat.invoke(turns)
+    turns += [first, *(get_weather.invoke(call) for call in first.tool_calls)]
+    assert [message.content for message in turns[2:]] == ["cold in Oslo"]
+    assert chat.invoke(turns).text
+
+
+def test_langchain_embeds(base_url: str) -> None:
+    """LangChain gets a vector for each text, from the pool's model that it names."""
+    embeddings = OpenAIEmbeddings(
+        model="small",
+        openai_api_base=base_url,
+        openai_api_key=SecretStr("client-key"),
+        check_embedding_ctx_length=False,  # else it fetches a tokenizer
+    )
+    vectors = embeddings.embed_documents(["one", "two"])
+    assert len(vectors) == 2
+    assert len(vectors[0]) == len(vectors[1]) > 0
+
+
+def test_embeddings(client: openai.OpenAI) -> None:
+    """Vectors come as numbers, though the client asks for base64, and in the order of the texts."""
+    answer = client.embeddings.create(model="small", input=["one", "two"])
+    assert [item.index for item in answer.data] == [0, 1]
+    assert all(isinstance(number, float) for item in answer.data for number in item.embedding)
+    assert answer.usage.prompt_tokens > 0
