@@ -113,8 +113,16 @@ def _input_bytes(body: Mapping[str, Json], conversation: Conversation) -> int:
     said = sum(len(turn.text.encode("utf-8", "replace")) for turn in conversation.turns)
     calls = (call for turn in conversation.turns for call in turn.tool_calls)
     called = sum(len(call.name) + len(call.arguments) for call in calls)
-    tools = sum(len(orjson.dumps(body[name])) for name in ("tools", "functions") if name in body)
-    return said + called + tools
+    return said + called + _json_bytes(body.get("tools")) + _json_bytes(body.get("functions"))
+
+
+def _json_bytes(value: Json) -> int:
+    if not value:
+        return 0
+    try:
+        return len(orjson.dumps(value))
+    except orjson.JSONEncodeError:
+        return 0  # orjson reads 1024 levels and writes 254; nobody's tools have so many
 
 
 def _output_tokens(body: Mapping[str, Json]) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router_service.core.capabilities import (
     BYTES_PER_TOKEN,
@@ -112,6 +114,30 @@ def test_the_estimate_counts_text_and_tools_alone() -> None:
     with_tools = wanted(body | {"tools": TOOLS})
     assert with_tools.input_tokens == (100 + len(orjson.dumps(TOOLS))) // BYTES_PER_TOKEN
     assert with_tools.tools == 1
+
+
+def test_tools_deeper_than_can_be_written_are_not_counted() -> None:
+    """A field that nests hundreds of levels is read, and is no defect of ours."""
+    deep = orjson.loads(b'{"a":' * 900 + b"1" + b"}" * 900)
+    body = {"messages": ASK, "tools": [TOOLS[0] | {"x": deep}]}
+    assert wanted(body).input_tokens == wanted({"messages": ASK}).input_tokens
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = (
+    "tools functions tool_choice function_call parallel_tool_calls n logprobs audio text input "
+    "messages response_format max_tokens max_completion_tokens max_output_tokens".split()
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values))
+def test_whatever_a_body_holds_is_read(body: dict[str, Any]) -> None:
+    """No value of any field is an error here: judging it is the parser's, or the upstream's."""
+    assert Feature.CHAT in read_requirements(body, Conversation(()), CHAT).features
 
 
 def test_what_is_unknown_excludes_nothing() -> None:
