@@ -216,7 +216,7 @@ class ServerSettings(Frozen):
     """How long it is known which deployment holds a response of the Responses API: as long as
     OpenAI keeps one."""
     max_responses: Count = 50_000
-    """Of these kept in memory, about 0.5 KB each; the oldest go first. Redis has no such limit."""
+    """Of these kept in memory, 0.7 KB each; the oldest go first. Redis has no such limit."""
     max_decisions: Count = 10_000
     """Decisions kept in memory, about 2 KB each; the oldest go first. Redis has no such limit."""
 
