@@ -143,6 +143,28 @@ def test_several_choices(client: openai.OpenAI) -> None:
         assert all(choice.message.tool_calls for choice in answer.choices)
 
 
+def test_log_probabilities_and_reasoning_tokens(client: openai.OpenAI) -> None:
+    """Each token has its alternatives, streamed and not, and the usage tells of the reasoning."""
+    asked: Any = {
+        "model": "switchcraft",
+        "messages": ASK,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "reasoning_effort": "high",
+    }
+    whole = client.chat.completions.create(**asked)
+    with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
+        final = stream.get_final_completion()
+    for answer in (whole, final):
+        tokens = answer.choices[0].logprobs and answer.choices[0].logprobs.content
+        assert tokens
+        assert "".join(token.token for token in tokens) == answer.choices[0].message.content
+        assert {len(token.top_logprobs) for token in tokens} == {2}
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens_details is not None
+        assert answer.usage.completion_tokens_details.reasoning_tokens
+
+
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 IMAGE: Any = [
     {
