@@ -1,4 +1,4 @@
-"""`switchcraft serve | route | policies | sandbox`."""
+"""`switchcraft serve | route | policies | sandbox | key`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     sandbox.add_argument("--host", default="127.0.0.1")
     sandbox.add_argument("--port", type=int, default=8081)
     sandbox.set_defaults(command=_sandbox)
+
+    key = commands.add_parser("key", help="a new key for clients, and its hash for the file")
+    key.set_defaults(command=_key)
     return parser
 
 
@@ -105,6 +108,18 @@ def _sandbox(arguments: argparse.Namespace) -> int:
 
     print(f"sandbox upstream at http://{arguments.host}:{arguments.port}/v1", file=sys.stderr)
     uvicorn.run(create_sandbox(), host=arguments.host, port=arguments.port, access_log=False)
+    return 0
+
+
+def _key(_arguments: argparse.Namespace) -> int:
+    from router_service.core.keys import hashed, new_key  # noqa: PLC0415
+
+    key = new_key()
+    print(key)
+    print(
+        "The line above is for the client, and is not kept. This is for the file:", file=sys.stderr
+    )
+    print(hashed(key))
     return 0
 
 

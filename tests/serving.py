@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import socket
 import threading
@@ -37,13 +38,13 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 @contextmanager
-def served(app: ASGIApp) -> Iterator[str]:
+def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator[str]:
     """Serve an app from a thread as the gateway is served; yield its address, http://HOST:PORT."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=http or "httptools",
         lifespan="on",
         log_config=None,
         access_log=False,

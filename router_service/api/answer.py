@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from router_service.api.asgi import RawHeaders, cancel_when_gone, send_part, send_whole, start
+from router_service.api.auth import CALLER
 from router_service.api.body import read_body
 from router_service.api.endpoints import Endpoint
 from router_service.api.engine import Engine
@@ -89,7 +90,7 @@ class RoutedAnswer(Response):
         return _Exchange(engine.attempts, gateway, order, plan=plan, call=call)
 
     async def _plan(self, engine: Engine) -> Plan:
-        body = await read_body(self._request, self._gateway.server.max_body_bytes)
+        body = await read_body(self._request, self._gateway.server)
         policy = self._request.headers.get(POLICY_HEADER)
         return await self._gateway.plan(engine, self._endpoint, body, policy)
 
@@ -251,7 +252,8 @@ def read_call(request: Request) -> Call:
     """Return a new id of ours for a request, and its client's own."""
     decision_id = f"dec_{secrets.token_hex(12)}"
     theirs = request.headers.get("x-request-id", "")[:MAX_REQUEST_ID]
-    return Call(decision_id, theirs or decision_id, time.perf_counter())
+    caller = request.scope.get("state", {}).get(CALLER)
+    return Call(decision_id, theirs or decision_id, time.perf_counter(), caller)
 
 
 def read_deadline(request: Request) -> float:

@@ -8,7 +8,19 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from router_service import __version__
-from router_service.api import chat, decisions, errors, health, metrics, models, other, responses
+from router_service.api import (
+    chat,
+    decisions,
+    errors,
+    health,
+    metrics,
+    models,
+    other,
+    responses,
+    schemas,
+)
+from router_service.api.admission import Admission
+from router_service.api.auth import Authentication
 from router_service.api.gateway import Gateway
 from router_service.api.planning import DecidingRouter
 from router_service.settings import Settings
@@ -36,8 +48,16 @@ def create_app(settings: Settings, router: DecidingRouter) -> FastAPI:
         # These pages load their scripts from a third party.
         docs_url=None,
         redoc_url=None,
+        # A redirect would be made of the Host header, which is the client's word.
+        redirect_slashes=False,
+        responses=schemas.ERRORS,
     )
     app.state.gateway = gateway
+    # The last is the outermost: who may not come in takes no slot.
+    app.add_middleware(Admission, slots=gateway.slots, drain=gateway.drain, metrics=gateway.metrics)
+    app.add_middleware(
+        Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
+    )
     # The last takes every path under /v1/ that none before it does.
     for module in (chat, responses, models, decisions, health, metrics, other):
         app.include_router(module.routes)

@@ -9,11 +9,17 @@ from starlette.responses import Response
 from router_service.api.answer import RoutedAnswer
 from router_service.api.endpoints import CHAT
 from router_service.api.gateway import gateway_of
+from router_service.api.schemas import ANSWER, chat_request
 
 routes = APIRouter()
 
 
-@routes.post("/v1/chat/completions", response_class=Response)
+@routes.post(
+    "/v1/chat/completions",
+    response_class=Response,
+    responses=ANSWER,
+    openapi_extra=chat_request(),
+)
 async def chat_completions(request: Request) -> Response:
     """Answer a chat request by the pool's model that is the right one for it."""
     return RoutedAnswer(gateway_of(request), CHAT, request)

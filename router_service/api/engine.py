@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from router_service.api.access import Access
 from router_service.api.planning import DecidingRouter, Planner
 from router_service.api.pool import Pool
 from router_service.core.errors import ConfigError, PolicyError
@@ -27,6 +28,7 @@ class Engine:
     def __init__(self, settings: Settings, router: DecidingRouter, breakers: Breakers) -> None:
         """Put the parts together; raises ConfigError where settings and artifact differ."""
         self.settings = settings
+        self.access = Access.of(settings.keys)
         self.manifest = router.artifact.manifest
         self.pool = Pool.build(settings, self.manifest)
         self.planner = Planner(

@@ -13,17 +13,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from router_service.core.errors import (
+    BodyTimeoutError,
     BodyTooLargeError,
     DeadlineError,
     Failure,
+    ForbiddenError,
     InvalidRequestError,
     ModelNotFoundError,
     NotFoundError,
     NotServedError,
+    OverloadedError,
     ResponseElsewhereError,
     ResponseNotFoundError,
     StoreError,
     SwitchcraftError,
+    UnauthorizedError,
     UnsupportedEncodingError,
     UpstreamError,
     UpstreamRefusedError,
@@ -37,6 +41,9 @@ Fault = dict[str, str | None]
 
 
 _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
+    (UnauthorizedError, 401),
+    (ForbiddenError, 403),
+    (BodyTimeoutError, 408),
     (BodyTooLargeError, 413),
     (UnsupportedEncodingError, 415),
     (ModelNotFoundError, 404),
@@ -45,6 +52,7 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (ResponseElsewhereError, 409),
     (InvalidRequestError, 400),
     (NotFoundError, 404),
+    (OverloadedError, 503),
     (StoreError, 503),
 )
 """The first that fits counts; what is not here is our own fault, 500."""
@@ -57,6 +65,8 @@ def status_of(exc: Exception) -> int:
     """Return the HTTP status of an error."""
     if isinstance(exc, UpstreamError):
         return _UPSTREAM_STATUSES.get(exc.failure, 502)
+    if isinstance(exc, OverloadedError) and exc.is_callers:
+        return 429
     fitting = (status for kind, status in _STATUSES if isinstance(exc, kind))
     return next(fitting, 500)
 
@@ -85,13 +95,24 @@ def refused_body(exc: UpstreamRefusedError) -> bytes:
 
 def retry_after(exc: Exception) -> dict[str, str]:
     """Return the header that says when to come back, where an error knows it (RFC 9110, 10.2.3)."""
-    wait_s = exc.retry_after_s if isinstance(exc, UpstreamError) else None
+    wait_s = exc.retry_after_s if isinstance(exc, UpstreamError | OverloadedError) else None
     return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 
 def error_response(exc: Exception, headers: Mapping[str, str] | None = None) -> Response:
     """Return the answer to a request that failed before anything was answered."""
-    return _json(status_of(exc), error_body(exc), headers)
+    return _json(status_of(exc), error_body(exc), {**headers_of(exc), **(headers or {})})
+
+
+def headers_of(exc: Exception) -> dict[str, str]:
+    """Return the headers that belong to an error's status (RFC 9110, sections 10.2.3 and 11.6)."""
+    match exc:
+        case UnauthorizedError():
+            return {"www-authenticate": "Bearer"}
+        case BodyTimeoutError():
+            return {"connection": "close"}  # the rest of the body is never read
+        case _:
+            return retry_after(exc)
 
 
 def register(app: FastAPI) -> None:
@@ -108,17 +129,20 @@ def _fault(exc: Exception) -> Fault:
         case InvalidRequestError():
             return exc.body()
         case DeadlineError():
-            return _typed(str(exc), "upstream_error", "deadline_exceeded")
+            kind, code = "upstream_error", "deadline_exceeded"
         case UpstreamError():
+            kind = "upstream_error"
             code = "upstream_timeout" if exc.timed_out else "upstream_unavailable"
-            return _typed(str(exc), "upstream_error", code)
         case NotFoundError():
-            return _typed(str(exc), "invalid_request_error", "not_found")
+            kind, code = "invalid_request_error", "not_found"
+        case OverloadedError():
+            kind, code = "requests" if exc.is_callers else "server_error", exc.reason
         case StoreError():
-            return _typed(str(exc), "server_error", "store_unavailable")
+            kind, code = "server_error", "store_unavailable"
         case _:
             message = "The gateway failed to serve this request; its log says why."
             return _typed(message, "server_error", "internal_error")
+    return _typed(str(exc), kind, code)
 
 
 def _typed(message: str, kind: str, code: str | None) -> Fault:

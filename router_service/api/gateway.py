@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-import anyio
-import anyio.to_thread
 from starlette.requests import Request
 
 from router_service import __version__
+from router_service.api.admission import DecisionQueue, Slots
+from router_service.api.draining import Drain
 from router_service.api.endpoints import Endpoint
 from router_service.api.engine import Engine
 from router_service.api.planning import DecidingRouter, Holders, Plan
@@ -47,7 +47,17 @@ class Gateway:
         self.store = GuardedStore(_decisions(settings.server), self._store_failed)
         self.held = self._held_responses(settings.server)
         self.recorder = Recorder(self.metrics, self.store)
-        self._threads = anyio.CapacityLimiter(settings.server.decision_threads)
+        server = settings.server
+        self.slots = Slots(server.max_requests_in_flight, server.max_requests_in_flight_per_key)
+        self.drain = Drain(
+            delay_s=server.drain_delay_s,
+            timeout_s=server.shutdown_timeout_s,
+            clock=time.monotonic,
+            in_flight=lambda: self.slots.in_flight,
+        )
+        self._decisions = DecisionQueue(
+            server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
+        )
 
     def make_engine(self, settings: Settings, router: DecidingRouter) -> Engine:
         """Return an engine that shares what outlives it; raises ConfigError."""
@@ -63,7 +73,7 @@ class Gateway:
     async def plan(
         self, engine: Engine, endpoint: Endpoint, body: bytes, policy: str | None
     ) -> Plan:
-        """Plan a request in a thread of its own; raises as `Planner.plan` does."""
+        """Plan a request in a thread; raises as `Planner.plan` does, and OverloadedError."""
         started_s = time.perf_counter()
         planned = partial(self._run, engine.planner.plan, endpoint, body, policy)
         try:
@@ -83,9 +93,7 @@ class Gateway:
         policy: str | None,
         holders: Holders,
     ) -> Plan:
-        return await anyio.to_thread.run_sync(
-            plan, endpoint, body, policy, holders, limiter=self._threads
-        )
+        return await self._decisions.run(plan, endpoint, body, policy, holders)
 
     async def aclose(self) -> None:
         """Finish what is under way, and let go of all connections."""

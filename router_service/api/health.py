@@ -1,12 +1,13 @@
-"""`GET /healthz` and `GET /readyz`."""
+"""What probes ask: `/healthz` and `/readyz`, and the same under LiteLLM's names."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
+from starlette.responses import Response
 
 from router_service.api.gateway import gateway_of
 
@@ -22,9 +23,21 @@ class Health(BaseModel):
 class Readiness(BaseModel):
     """That requests can be sent here; a store that is away does not change that."""
 
-    status: Literal["ready"] = "ready"
+    status: Literal["ready", "draining"]
     artifact: str
     store: Literal["ok", "away"]
+
+
+class LiteLLMReadiness(BaseModel):
+    """The same as LiteLLM says it; there is no database here."""
+
+    status: Literal["healthy", "draining"]
+    db: Literal["Not connected"] = "Not connected"
+
+
+_DRAINING: dict[int | str, dict[str, Any]] = {
+    503: {"model": Readiness, "description": "The process was asked to stop"}
+}
 
 
 @routes.get("/healthz")
@@ -33,9 +46,26 @@ async def healthz() -> Health:
     return Health()
 
 
-@routes.get("/readyz")
-async def readyz(request: Request) -> Readiness:
+@routes.get("/readyz", responses=_DRAINING)
+async def readyz(request: Request, response: Response) -> Readiness:
     """Say that requests are served: an app has its artifact before it listens."""
     gateway = gateway_of(request)
     store: Literal["ok", "away"] = "ok" if gateway.store.is_reachable else "away"
-    return Readiness(artifact=gateway.engine.manifest.name, store=store)
+    status: Literal["ready", "draining"] = "draining" if gateway.drain.has_begun else "ready"
+    response.status_code = 503 if gateway.drain.has_begun else 200
+    return Readiness(status=status, artifact=gateway.engine.manifest.name, store=store)
+
+
+@routes.get("/health/liveliness")
+@routes.get("/health/liveness")
+async def liveliness() -> str:
+    """Say that the process is alive, to the end: one that drains must not be killed for it."""
+    return "I'm alive!"
+
+
+@routes.get("/health/readiness", responses=_DRAINING)
+async def readiness(request: Request, response: Response) -> LiteLLMReadiness:
+    """Say whether requests are served."""
+    has_begun = gateway_of(request).drain.has_begun
+    response.status_code = 503 if has_begun else 200
+    return LiteLLMReadiness(status="draining" if has_begun else "healthy")

@@ -39,7 +39,7 @@ async def other(request: Request) -> Response:
     if request.method == "POST":
         try:
             path, _ = upstream_path(request.scope)
-            body = await read_body(request, gateway.server.max_body_bytes)
+            body = await read_body(request, gateway.server)
             model = _named_model(request, body)
         except (ClientDisconnect, SwitchcraftError) as exc:
             return refusal(gateway.recorder, read_call(request), exc)

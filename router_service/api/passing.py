@@ -61,7 +61,7 @@ class PassedAnswer(Response):
     async def _message(self, model: Model) -> Message:
         request = self._request
         path, query = upstream_path(request.scope)
-        body = await read_body(request, self._gateway.server.max_body_bytes)
+        body = await read_body(request, self._gateway.server)
         return Message(
             model=model.name,
             path=path,

@@ -51,14 +51,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as it is known by: our id, the client's id, and when it came.
+    """One request as it is known by: our id, the client's id, when it came, and by whose key.
 
-    `started_s` is by the monotonic clock of `time.perf_counter`.
+    `started_s` is by the monotonic clock of `time.perf_counter`, `key` the key's name.
     """
 
     decision_id: str
     request_id: str
     started_s: float
+    key: str | None = None
 
 
 class Recorder:
@@ -146,7 +147,8 @@ _LOGGED = {
 
 def _call_fields(call: Call) -> dict[str, object]:
     duration_ms = round((time.perf_counter() - call.started_s) * 1e3, 1)
-    return {"id": call.decision_id, "request_id": call.request_id, "ms": duration_ms}
+    fields = {"id": call.decision_id, "request_id": call.request_id, "ms": duration_ms}
+    return fields if call.key is None else {**fields, "key": call.key}
 
 
 def _kind(policy: Policy | None) -> str:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
+import math
+import signal
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
+from router_service.api.access import listening_host
 from router_service.api.app import create_app
+from router_service.api.draining import Drain
 from router_service.api.pool import Pool, arm_prices
+from router_service.api.protocol import Limits, bounded
 from router_service.core.artifact import Artifact
 from router_service.router import Router
 from router_service.sandbox.server import run_in_thread
@@ -33,14 +41,62 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
     settings = read_settings(config, host=host, port=port)
     for setting in settings.without_effect:
         _log.warning("%s: %s", settings.source, setting)
+    server = settings.server.model_copy(update={"host": listening_host(settings)})
     artifact = Artifact.load(settings.router.artifact)
     with with_upstream(settings, artifact.manifest.arms) as complete:
         pool = Pool.build(complete, artifact.manifest)
         router = Router(artifact, prices=arm_prices(complete), arms=pool.by_arm)
         router.check_canaries()
         app = create_app(complete, router)
-        _log.info("serving at http://%s:%s/v1", complete.server.host, complete.server.port)
-        uvicorn.Server(uvicorn_config(app, complete.server)).run()
+        _log.info("serving at http://%s:%s/v1", server.host, server.port)
+        DrainingServer(uvicorn_config(app, server), app.state.gateway.drain).run()
+
+
+class DrainingServer(uvicorn.Server):
+    """Serves until a first signal, drains, and ends with status 0; a second one ends it at once.
+
+    While it drains it listens on: probes must get their answer, and who comes late is told so.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
+        super().__init__(config)
+        self._drain = drain
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Take a signal to stop."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Say whether to stop serving: once all is drained."""
+        if not await super().on_tick(counter):
+            return False
+        if not self._drain.has_begun:
+            _log.info("asked to stop: %s requests are in flight", self._drain.in_flight)
+            self._drain.begin()
+        return self.force_exit or self._drain.is_over
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close what is left; answers that nobody has read yet have the rest of the time."""
+        if self.force_exit:
+            for connection in self.server_state.connections:
+                connection.transport.abort()
+        self.config.timeout_graceful_shutdown = 1 + math.ceil(self._drain.remaining_s)
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take signals while serving; uvicorn's own raises them again, and no end is a good one."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        originals = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in originals.items():
+                signal.signal(number, handler)
 
 
 @contextmanager
@@ -65,7 +121,7 @@ def uvicorn_config(app: FastAPI, server: ServerSettings) -> uvicorn.Config:
         host=server.host,
         port=server.port,
         loop="uvloop",
-        http="httptools",
+        http=bounded(_limits(server)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -73,5 +129,12 @@ def uvicorn_config(app: FastAPI, server: ServerSettings) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=server.shutdown_timeout_s,
+    )
+
+
+def _limits(server: ServerSettings) -> Limits:
+    return Limits(
+        max_header_bytes=server.max_header_bytes,
+        header_timeout_s=server.header_timeout_s,
+        write_timeout_s=server.write_timeout_s,
     )

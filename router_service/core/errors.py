@@ -61,6 +61,49 @@ class UnsupportedEncodingError(InvalidRequestError):
         self.encoding = encoding
 
 
+class BodyTimeoutError(InvalidRequestError):
+    """A request body that came too slowly; `limit_s` is the bound that it missed."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"The request body did not arrive within {limit_s:g} s. Send it again, faster, or ask "
+            "the operator to raise server.body_timeout_s.",
+            code="request_timeout",
+        )
+        self.limit_s = limit_s
+
+
+class UnauthorizedError(InvalidRequestError):
+    """A request without a key that is known here; the key itself is never kept."""
+
+    def __init__(self, *, is_missing: bool) -> None:
+        problem = "No API key was sent" if is_missing else "The API key is not one of this gateway"
+        super().__init__(
+            f"{problem}. Send one that its operator gave you, as 'Authorization: Bearer KEY'.",
+            code="missing_api_key" if is_missing else "invalid_api_key",
+        )
+        self.is_missing = is_missing
+
+
+class ForbiddenError(InvalidRequestError):
+    """A request that is not allowed, whoever makes it or with this key."""
+
+
+class OverloadedError(SwitchcraftError):
+    """A request beyond what the gateway does at a time; `retry_after_s` says when to come again.
+
+    `reason` is one word for metrics; `is_callers` where it is the caller's own share that is used.
+    """
+
+    def __init__(
+        self, reason: str, problem: str, *, retry_after_s: int = 1, is_callers: bool = False
+    ) -> None:
+        super().__init__(f"{problem} Try again after {retry_after_s} s.")
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+        self.is_callers = is_callers
+
+
 class ModelNotFoundError(InvalidRequestError):
     """A request for a model that the configuration does not name."""
 
@@ -139,7 +182,9 @@ class PolicyError(InvalidRequestError):
 
     def __init__(self, policy: str, problem: str, *, param: str = "model") -> None:
         super().__init__(
-            f"The policy {policy!r} is not usable: {problem}.", param=param, code="invalid_policy"
+            f"The policy {policy[:80]!r} is not usable: {problem[:400]}.",
+            param=param,
+            code="invalid_policy",
         )
         self.policy = policy
         self.problem = problem

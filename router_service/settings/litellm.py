@@ -21,7 +21,7 @@ from router_service.core.cost import (
     Price,
 )
 from router_service.core.messages import Json
-from router_service.settings.values import Count, Name, Port, Seconds
+from router_service.settings.values import ClientKey, Count, Name, Port, Seconds
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -151,6 +151,13 @@ class Entry(Section):
     def price(self) -> Price | None:
         """Return the price that the entry gives; None where one that it needs is missing."""
         return read_price(self.litellm_params.costs() | self.model_info.costs())
+
+
+class GeneralSection(Section):
+    """What is read of `general_settings`."""
+
+    master_key: ClientKey | None = None
+    """Our admin key."""
 
 
 class Alias(Section):

@@ -1,8 +1,8 @@
 """One YAML file and the environment -> one frozen `Settings`, or an error that says what to do.
 
 The file's `model_list` is LiteLLM's, so that a LiteLLM user's file works as it is; `router`,
-`server` and `upstreams` are ours. Environment variables named `SWITCHCRAFT_*` override a few
-fields.
+`server`, `upstreams` and `keys` are ours. Environment variables named `SWITCHCRAFT_*` override a
+few fields.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from router_service.core.messages import Json
 from router_service.settings.entries import read_models
 from router_service.settings.litellm import (
     Entry,
+    GeneralSection,
     LiteLLMSection,
     ModelInfo,
     Params,
@@ -35,6 +36,7 @@ from router_service.settings.merging import (
 from router_service.settings.references import References
 from router_service.settings.unused import without_effect
 from router_service.settings.values import (
+    KeySettings,
     Port,
     RouterSettings,
     ServerSettings,
@@ -42,7 +44,14 @@ from router_service.settings.values import (
     UpstreamSettings,
 )
 
-OWN_SECTIONS = ("router", "server", "upstreams")
+OWN_SECTIONS = ("router", "server", "upstreams", "keys")
+
+
+_LITELLM_SECTIONS: Mapping[str, type[Section]] = {
+    "router_settings": RouterSection,
+    "litellm_settings": LiteLLMSection,
+    "general_settings": GeneralSection,
+}
 
 
 class File(BaseModel):
@@ -53,10 +62,11 @@ class File(BaseModel):
     model_list: tuple[Entry, ...] = ()
     router_settings: RouterSection = RouterSection()
     litellm_settings: LiteLLMSection = LiteLLMSection()
-    general_settings: Section = Section()
+    general_settings: GeneralSection = GeneralSection()
     router: RouterSettings = RouterSettings()
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
+    keys: KeySettings = KeySettings()
 
 
 class Overrides(BaseSettings):
@@ -139,9 +149,21 @@ def _settings(file: File, references: References) -> Settings:
         router=file.router,
         server=unless_set(file.server, redis_url=file.router_settings.redis()),
         upstreams=upstreams,
+        keys=_merged_keys(file, source),
         source=source,
         without_effect=tuple(_without_effect(file)),
     )
+
+
+def _merged_keys(file: File, source: str) -> KeySettings:
+    """Return our keys, with LiteLLM's master key as the admin key."""
+    master_key = file.general_settings.master_key
+    if master_key is None:
+        return file.keys
+    if file.keys.admin is not None:
+        problem = "is the admin key, and so is keys.admin; leave one out"
+        raise ConfigError(source, "general_settings.master_key", problem)
+    return file.keys.model_copy(update={"admin": master_key})
 
 
 def _check_names(file: File, source: str) -> None:
@@ -187,7 +209,7 @@ def _resolved(tree: Mapping[str, Json], references: References) -> dict[str, Jso
     for name in OWN_SECTIONS:
         if name in tree:
             resolved[name] = references.resolved(tree[name], name)
-    for name, section in (("router_settings", RouterSection), ("litellm_settings", LiteLLMSection)):
+    for name, section in _LITELLM_SECTIONS.items():
         if name in tree:
             resolved[name] = references.used(tree[name], section.names(), name)
     if isinstance(entries := tree.get("model_list"), list):

@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+)
 
 from router_service.core.artifact import SHIPPED
 from router_service.core.capabilities import Capabilities
 from router_service.core.cost import Price
+from router_service.core.keys import digest_of
 
 NEVER_FORWARDED = frozenset(
     "authorization api-key x-api-key cookie proxy-authorization openai-organization openai-project "
@@ -36,6 +45,15 @@ Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Name = Annotated[str, Field(min_length=1)]
 HeaderName = Annotated[str, BeforeValidator(lambda value: str(value).lower())]
+
+
+def _usable(key: SecretStr) -> SecretStr:
+    digest_of(key.get_secret_value())
+    return key
+
+
+ClientKey = Annotated[SecretStr, AfterValidator(_usable)]
+"""A key that clients send, plain or as `sha256:HEX`."""
 
 
 class Frozen(BaseModel):
@@ -204,10 +222,29 @@ class ServerSettings(Frozen):
     port: Port = 8080
     max_body_bytes: Count = 10 * 1024 * 1024
     """Larger request bodies are refused with status 413."""
+    body_timeout_s: Seconds = 60.0
+    """Longest time that a request's body may take to arrive; after it comes status 408."""
+    max_header_bytes: Count = 32 * 1024
+    """Larger request lines and headers, together, are refused with status 431."""
+    header_timeout_s: Seconds = 10.0
+    """Longest time that a request's headers may take to arrive; after it comes status 408."""
+    write_timeout_s: Seconds = 60.0
+    """Longest time that a client may read nothing of its answer; then it is cut off."""
+    max_requests_in_flight: Count = 1000
+    """Requests under `/v1/` that are answered at a time; more are refused with status 503."""
+    max_requests_in_flight_per_key: Count | None = None
+    """The same of one key, with status 429; by default a key may use all of them."""
+    max_queued_decisions: Annotated[int, Field(ge=0)] = 500
+    """Requests that wait for a decision; more are refused with status 503."""
+    max_decision_wait_s: Seconds = 5.0
+    """Longest wait for a decision to begin; what waits longer is refused with status 503."""
     decision_threads: Count = min(4, os.cpu_count() or 1)
     """Decisions made at the same time; the model's runtime releases the interpreter's lock."""
+    drain_delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """How long requests are served on after the process was asked to stop, while readiness says
+    that none should come: what a load balancer takes to see it, some 5 s."""
     shutdown_timeout_s: Count = 30
-    """How long answers in flight may go on after the process was asked to stop."""
+    """How long answers in flight may go on after that, while new requests are refused."""
     redis_url: SecretStr | None = None
     """Where replicas share state; without it each keeps its own in memory."""
     decision_ttl_s: Count = 24 * 3600
@@ -221,6 +258,24 @@ class ServerSettings(Frozen):
     """Decisions kept in memory, about 2 KB each; the oldest go first. Redis has no such limit."""
 
 
+class KeySettings(Frozen):
+    """The file's `keys` section: who may use the gateway; without any, whoever can connect.
+
+    Each is a key as it is, or `sha256:` and the hash of one, as `switchcraft key` writes it.
+    """
+
+    api: Mapping[Name, ClientKey] = Field(default_factory=dict)
+    """Keys of clients, by the name that logs know them by."""
+    admin: ClientKey | None = None
+    """The key for `/metrics`, `/openapi.json` and `/admin/`; it is good for everything else too."""
+
+    def by_path(self) -> dict[str, str]:
+        """Return all keys by where they stand in the file."""
+        keys = {f"keys.api.{name}": key for name, key in self.api.items()}
+        keys |= {} if self.admin is None else {"keys.admin": self.admin}
+        return {where: key.get_secret_value() for where, key in keys.items()}
+
+
 class Settings(Frozen):
     """All of the configuration; one that names no models is completed by `Settings.sandbox`."""
 
@@ -230,6 +285,7 @@ class Settings(Frozen):
     router: RouterSettings = RouterSettings()
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
+    keys: KeySettings = KeySettings()
     source: str = "the default configuration"
     """Where it was read from, for error messages."""
     without_effect: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ class Metrics:
         self._define_timings()
         self._define_usage()
         self._define_troubles()
+        self._define_refusals()
 
     def _define_requests(self) -> None:
         self.requests = Counter(
@@ -121,6 +122,24 @@ class Metrics:
         )
         self.store_errors = self._counter(
             "store_errors", "Operations that the store lost, by operation.", "operation"
+        )
+
+    def _define_refusals(self) -> None:
+        self.refused_callers = self._counter(
+            "refused_callers",
+            "Requests refused for who sent them, by OpenAI's error code.",
+            "code",
+        )
+        self.shed_requests = self._counter(
+            "shed_requests",
+            "Requests refused because the gateway does enough already, or is about to end, by "
+            "reason: overloaded, decisions_queued, too_many_requests, shutting_down.",
+            "reason",
+        )
+        self.requests_in_flight = Gauge(
+            "switchcraft_requests_in_flight",
+            "Requests that were let in and are not answered to their end.",
+            registry=self.registry,
         )
 
     def exposition(self) -> bytes:

@@ -195,7 +195,7 @@ def asking(url: str) -> socket.socket:
     """Ask for a stream over a connection of its own, and return that."""
     address = urlsplit(url)
     body = json.dumps(STREAM).encode()
-    head = f"POST {address.path}/chat/completions HTTP/1.1\r\nhost: x\r\n"
+    head = f"POST {address.path}/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
     connection = socket.create_connection((address.hostname, address.port), timeout=10)
     connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     return connection

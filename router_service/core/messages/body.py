@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
+from router_service.core import strict_json
 from router_service.core.errors import InvalidRequestError
 
 Json = Any
@@ -15,13 +14,7 @@ Json = Any
 
 def decode_object(body: bytes | str) -> Mapping[str, Json]:
     """Decode a request body that must be one JSON object; raises InvalidRequestError."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as exc:
-        raise InvalidRequestError(
-            f"The request body is not valid JSON: {exc}. Send one JSON object, UTF-8 encoded.",
-            code="invalid_json",
-        ) from exc
+    value = strict_json.decode(body)
     if not isinstance(value, dict):
         raise InvalidRequestError(
             f"The request body must be a JSON object, not {kind_of(value)}.", code="invalid_type"

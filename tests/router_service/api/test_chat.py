@@ -64,17 +64,16 @@ def test_a_stream_is_the_upstreams_byte_for_byte() -> None:
 
 SPACED = (
     b'{ "model" :\t"switchcraft",\n "messages":[{"role":"user","content":"\\u00e9 \xc3\xa9"}],'
-    b' "temperature":1e3, "new_field":{"model":"x","b":[ ]},"seed":0.10, "seed":0.2,'
+    b' "temperature":1e3, "new_field":{"model":"x","b":[ ]},"seed":0.10, "top_p":0.2,'
     b'"tools":[{"type":"function","function":{"name":"model"}}] }'
 )
 ESCAPED = (
     b'{"messages":[{"role":"user","content":"\\"model\\":\\"switchcraft\\""}],'
     b'"stream":false , "m\\u006fdel":"switchcraft"}'
 )
-DOUBLE = b'{"model":"gone","messages":[{"role":"user","content":"a"}],"model":"switchcraft"}'
 
 
-@pytest.mark.parametrize("body", [SPACED, ESCAPED, DOUBLE])
+@pytest.mark.parametrize("body", [SPACED, ESCAPED])
 def test_a_body_is_forwarded_byte_for_byte(
     http: httpx.Client, sandbox: Sandbox, body: bytes
 ) -> None:

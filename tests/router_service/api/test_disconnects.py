@@ -20,7 +20,7 @@ def asking(url: str, faults: str, *, stream: bool) -> Iterator[socket.socket]:
     """Send a chat request over a connection of its own, and yield that."""
     address = urlsplit(url)
     body = json.dumps(BODY | {"stream": stream}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-sandbox: {faults}\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nx-sandbox: {faults}\r\n"
     with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         yield connection
@@ -64,7 +64,7 @@ def test_leaving_while_the_request_is_sent(http: httpx.Client, gateway_url: str)
     counted = disconnects(http)
     address = urlsplit(gateway_url)
     with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
         connection.sendall(head.encode() + b"{")
     wait_for(lambda: disconnects(http) == counted + 1, "it is counted")
 

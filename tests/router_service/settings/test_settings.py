@@ -10,7 +10,14 @@ from pydantic import ValidationError
 
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
-from router_service.settings import Deployment, Model, Settings, load_settings, read_settings
+from router_service.settings import (
+    Deployment,
+    KeySettings,
+    Model,
+    Settings,
+    load_settings,
+    read_settings,
+)
 
 LITELLM = """
 model_list:
@@ -33,9 +40,9 @@ model_list:
     litellm_params: {model: openai/*, api_key: os.environ/NOT_SET}
 litellm_settings: {drop_params: true}
 router_settings: {routing_strategy: simple-shuffle}
-general_settings: {master_key: os.environ/NOT_SET}
+general_settings: {master_key: os.environ/MASTER, database_url: os.environ/NOT_SET}
 """
-ENVIRON = {"MY_KEY": "key-1", "ANTHROPIC_API_KEY": "key-2"}
+ENVIRON = {"MY_KEY": "key-1", "ANTHROPIC_API_KEY": "key-2", "MASTER": "key-3"}
 Load = Callable[..., Settings]
 
 
@@ -93,7 +100,7 @@ def test_litellm_file_works_as_it_is(load: Load) -> None:
     )
     assert (local.price, only(local).api_key) == (None, None)
     assert [line.partition(": ")[0] for line in settings.without_effect] == [
-        "general_settings.master_key",
+        "general_settings.database_url",
         "litellm_settings.drop_params",
         "model_list.0.litellm_params.rpm",
         "model_list.4",
@@ -104,7 +111,36 @@ def test_keys_are_never_shown(load: Load) -> None:
     """Neither a settings' representation nor its dump has a key in it."""
     settings = load(LITELLM + "server: {redis_url: 'redis://:redis-key@x/0'}")
     for text in (repr(settings), str(settings), settings.model_dump_json()):
-        assert not any(secret in text for secret in ("key-1", "key-2", "redis-key"))
+        assert not any(secret in text for secret in ("key-1", "key-2", "key-3", "redis-key"))
+
+
+def test_client_keys(load: Load) -> None:
+    """Keys have names, and may be hashed or in the environment; LiteLLM's is the admin's."""
+    digest = "ab" * 32
+    keys = f"keys: {{api: {{team-a: os.environ/MY_KEY, team-b: 'sha256:{digest}'}}}}"
+    settings = load(f"{LITELLM}\n{keys}")
+    assert settings.keys.by_path() == {
+        "keys.api.team-a": "key-1",
+        "keys.api.team-b": f"sha256:{digest}",
+        "keys.admin": "key-3",
+    }
+    assert load(one("{model: openai/m, api_key: k}", "general_settings:")).keys == KeySettings()
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("{api: {a: 'sha256:12'}}", "keys.api.a: .*64 hexadecimal digits"),
+        ("{api: {a: ''}}", "keys.api.a: .*is empty"),
+        ("{api: {a: os.environ/NOT_SET}}", "keys.api.a: the environment variable NOT_SET"),
+        ("{admin: a}", "general_settings.master_key: .*leave one out"),
+        ("{users: {}}", "keys.users: "),
+    ],
+)
+def test_client_keys_that_are_none(load: Load, keys: str, problem: str) -> None:
+    """What is no key is an error that names where it stands, and does not show it."""
+    with pytest.raises(ConfigError, match=problem):
+        load(f"{LITELLM}\nkeys: {keys}")
 
 
 @pytest.mark.parametrize(

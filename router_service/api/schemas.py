@@ -1,0 +1,96 @@
+"""What OpenAPI says of endpoints whose bodies pass through: as much as is read of them here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+Document = dict[str, Any]
+"""A part of an OpenAPI document."""
+
+
+class Fault(BaseModel):
+    """What was wrong, where, and what to do (API reference: "Error codes")."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | int | None
+
+
+class ErrorBody(BaseModel):
+    """An error as OpenAI writes it."""
+
+    error: Fault
+
+
+ERRORS: dict[int | str, Document] = {
+    "4XX": {"model": ErrorBody, "description": "The request is at fault"},
+    "5XX": {"model": ErrorBody, "description": "The gateway or an upstream is at fault"},
+}
+
+ANSWER: dict[int | str, Document] = {
+    200: {
+        "description": "The upstream's answer, as it is",
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+}
+
+_STRING: Document = {"type": "string"}
+_TEXT_PART: Document = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {"type": _STRING, "text": _STRING},
+}
+_MESSAGE: Document = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"enum": "system developer user assistant tool function".split()},
+        "content": {
+            "anyOf": [_STRING, {"type": "array", "items": _TEXT_PART}, {"type": "null"}],
+        },
+        "tool_calls": {"type": "array", "items": {"type": "object"}},
+        "tool_call_id": _STRING,
+    },
+}
+_TOOL: Document = {
+    "type": "object",
+    "required": ["type", "function"],
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string", "minLength": 1, "maxLength": 64},
+                "description": _STRING,
+                "parameters": {"type": "object"},
+            },
+        },
+    },
+}
+
+
+def chat_request() -> Document:
+    """Return what a Chat Completions request must have; further fields go to the upstream."""
+    schema = {
+        "type": "object",
+        "required": ["model", "messages"],
+        "properties": {
+            "model": {"type": "string", "minLength": 1},
+            "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
+            "tools": {"type": "array", "items": _TOOL},
+            "stream": {"type": ["boolean", "null"]},
+        },
+    }
+    return json_request(schema)
+
+
+def json_request(schema: Document) -> Document:
+    """Return what an operation says of a JSON body that it takes."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,142 @@
+"""A process that is asked to stop finishes what it began, and begins nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.bodies import BODY, CHAT
+from tests.contract.conftest import wait_until_ready
+from tests.serving import Sandbox, wait_for
+
+STREAMS = 200
+# Pinned: it is the streams that are to take long, not 200 decisions at once.
+STREAMED = BODY | {"model": "m", "stream": True}
+
+
+@contextmanager
+def gateway(
+    sandbox: Sandbox, folder: Path, **server: object
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run `switchcraft serve` in front of the sandbox; yield the process and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    params = {"model": "openai/m", "api_base": sandbox.base_url, "api_key": "k"}
+    config = {
+        "model_list": [{"model_name": "m", "litellm_params": params}],
+        "router": {"arms": {"gpt-4o-mini-2024-07-18-FC": "m"}},
+        "server": {"port": port, **server},
+    }
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "router_service.cli", "serve", "--config", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until_ready(f"http://127.0.0.1:{port}/readyz", process)
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+
+
+def test_streams_end_and_new_requests_are_refused(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Of 200 open streams each ends as it should; readiness is red, and who comes late gets 503."""
+    before = sandbox.stats()
+    with gateway(sandbox, tmp_path, shutdown_timeout_s=60) as (process, url):
+        answers, late, status = asyncio.run(_drill(process, url, sandbox, before))
+        assert process.wait(timeout=30) == 0
+    assert len(answers) == STREAMS
+    assert {answer.status_code for answer in answers} == {200}
+    assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
+    assert (status.status_code, status.json()["status"]) == (503, "draining")
+    assert {answer.status_code for answer in late} == {503}
+    assert late[0].json()["error"]["code"] == "shutting_down"
+    assert late[0].headers["connection"] == "close"
+    assert late[0].headers["retry-after"]
+    after = sandbox.stats()
+    assert after["requests"] - before["requests"] == STREAMS
+    assert after["completed"] - before["completed"] == STREAMS
+
+
+async def _drill(
+    process: subprocess.Popen[bytes], url: str, sandbox: Sandbox, before: dict[str, int]
+) -> tuple[list[httpx.Response], list[httpx.Response], httpx.Response]:
+    limits = httpx.Limits(max_connections=2 * STREAMS)
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http:
+        slowly = {"x-sandbox": "chunk_delay_s=1"}
+        asked = [
+            asyncio.create_task(http.post(CHAT, json=STREAMED, headers=slowly))
+            for _ in range(STREAMS)
+        ]
+        await asyncio.to_thread(wait_for, lambda: _begun(sandbox, before), "all are in flight")
+        process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(wait_for, lambda: _status(url) == 503, "readiness is red")
+        status = await http.get("/readyz")
+        late = [await http.post(CHAT, json=BODY) for _ in range(5)]
+        return list(await asyncio.gather(*asked)), late, status
+
+
+def _status(url: str) -> int:
+    return httpx.get(f"{url}/readyz").status_code
+
+
+def _begun(sandbox: Sandbox, before: dict[str, int]) -> bool:
+    return bool(sandbox.stats()["requests"] - before["requests"] == STREAMS)
+
+
+def test_readiness_goes_red_first(sandbox: Sandbox, tmp_path: Path) -> None:
+    """For the delay that load balancers need, requests are served while readiness is red."""
+    with (
+        gateway(sandbox, tmp_path, drain_delay_s=3) as (process, url),
+        httpx.Client(base_url=url) as http,
+    ):
+        process.send_signal(signal.SIGTERM)
+        for path in ("/readyz", "/health/readiness"):
+            wait_for(lambda path=path: http.get(path).status_code == 503, "readiness is red")  # type: ignore[misc]
+        served = http.post(CHAT, json=BODY)
+        assert served.status_code == 200
+        assert served.headers["connection"] == "close"
+        assert http.get("/health/liveliness").json() == "I'm alive!"
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_second_signal_ends_at_once(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Who does not want to wait for what hangs does not have to."""
+    before = sandbox.stats()
+    with gateway(sandbox, tmp_path, shutdown_timeout_s=600) as (process, url):
+        _hang(url, sandbox)
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: _status(url) == 503, "it drains")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    wait_for(lambda: sandbox.stats()["in_flight"] == before["in_flight"], "it is cancelled")
+
+
+def test_what_hangs_is_cut_off_in_the_end(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Answers have their time to end, and no more."""
+    with gateway(sandbox, tmp_path, shutdown_timeout_s=1) as (process, url):
+        _hang(url, sandbox)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def _hang(url: str, sandbox: Sandbox) -> None:
+    """Ask for what is never answered, and leave it in flight."""
+    before = sandbox.stats()["in_flight"]
+
+    def ask() -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(url + CHAT, json=BODY, headers={"x-sandbox": "hang"}, timeout=60)
+
+    threading.Thread(target=ask, daemon=True).start()
+    wait_for(lambda: sandbox.stats()["in_flight"] > before, "a request is in flight")

@@ -1,0 +1,51 @@
+"""A gateway as it is served for good, within narrow bounds, with keys; and what attacks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from router_service.api.app import create_app
+from router_service.api.server import uvicorn_config
+from router_service.core.keys import new_key
+from router_service.settings import KeySettings, ServerSettings, Settings
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served
+
+SERVER = ServerSettings(
+    max_body_bytes=200_000,
+    body_timeout_s=0.3,
+    max_header_bytes=16_000,
+    header_timeout_s=0.3,
+    write_timeout_s=0.5,
+)
+API_KEY, ADMIN_KEY = new_key(), new_key()
+
+
+@pytest.fixture(scope="session")
+def app(sandbox: Sandbox) -> FastAPI:
+    """Return a gateway with an API key and an admin key, in front of the sandbox."""
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities), server=SERVER)
+    keys = KeySettings(api={"team-a": SecretStr(API_KEY)}, admin=SecretStr(ADMIN_KEY))
+    return create_app(settings.model_copy(update={"keys": keys}), FakeRouter())
+
+
+@pytest.fixture(scope="session")
+def url(app: FastAPI) -> Iterator[str]:
+    """Serve it through the protocol that production has; yield its address."""
+    protocol = uvicorn_config(app, SERVER).http
+    assert isinstance(protocol, type)
+    with served(app, http=protocol) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def http(url: str) -> Iterator[httpx.Client]:
+    """Yield a client that has the API key."""
+    headers = {"authorization": f"Bearer {API_KEY}"}
+    with httpx.Client(base_url=url, timeout=10, headers=headers) as client:
+        yield client

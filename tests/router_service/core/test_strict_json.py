@@ -1,0 +1,76 @@
+"""What two JSON parsers could read differently is refused; all else is read as ever."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.core.errors import InvalidRequestError
+from router_service.core.strict_json import MAX_INTEGER, MIN_INTEGER, decode
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(MIN_INTEGER, MAX_INTEGER)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.booleans())
+def test_unambiguous_texts_are_read(value: object, is_ascii: bool) -> None:
+    """Every value is read as it was written, whatever its strings hold."""
+    text = json.dumps(value, ensure_ascii=is_ascii).encode()
+    assert decode(text) == orjson.loads(text)
+    assert json.loads(text) == value
+
+
+@given(st.binary(max_size=60))
+def test_bytes_are_read_or_refused(body: bytes) -> None:
+    """Whatever the bytes, the outcome is a value or an error of the client's, nothing else."""
+    with contextlib.suppress(InvalidRequestError):
+        orjson.dumps(decode(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        (b'{"a":1,"a":2}', "duplicate_key", "a"),
+        (b'[{"b":{"a":1,"c":"a","\\u0061":1}}]', "duplicate_key", "a"),
+        (b'{"a":18446744073709551616}', "integer_out_of_range", None),
+        (b"-9223372036854775809", "integer_out_of_range", None),
+        (b"[" + b"7" * 300 + b"]", "integer_out_of_range", None),
+        (b"1e999", "invalid_json", None),
+        (b"[NaN]", "invalid_json", None),
+        (b"[-Infinity]", "invalid_json", None),
+        (b'"\\ud800"', "invalid_json", None),
+        (b'"\xed\xa0\x80"', "invalid_json", None),
+        (b'"\xff"', "invalid_json", None),
+        (b"\xef\xbb\xbf{}", "invalid_json", None),
+        ("{}".encode("utf-16"), "invalid_json", None),
+        (b"{}{}", "invalid_json", None),
+        (b"[" * 5000 + b"]" * 5000, "nested_too_deep", None),
+        (b"[" * 1020 + b"]" * 1020, "nested_too_deep", None),
+    ],
+)
+def test_ambiguous_texts_are_refused(body: bytes, code: str, param: str | None) -> None:
+    """Each is an error that says what was wrong, in few words."""
+    with pytest.raises(InvalidRequestError) as caught:
+        decode(body)
+    assert (caught.value.code, caught.value.param) == (code, param)
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a":{"a":1},"b":"a"}', b"18446744073709551615", b"[" * 500 + b"]" * 500, b"-0"]
+)
+def test_what_only_looks_like_it_is_read(body: bytes) -> None:
+    """Equal keys of different objects, the largest integers and deep texts are in order."""
+    assert decode(body) == json.loads(body)
