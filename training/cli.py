@@ -15,6 +15,7 @@ from training.comparison import command as comparison
 from training.datasets import command as datasets
 from training.evaluation import command as evaluation
 from training.labelling import command as labelling
+from training.publishing import command as publishing
 from training.review import command as review
 from training.sweep import command as sweep
 
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     labelling.register(stages)
     evaluation.register(stages)
     sweep.register(stages)
+    publishing.register(stages)
     return parser
 
 

@@ -208,6 +208,15 @@ class ArtifactError(SwitchcraftError):
         self.problem = problem
 
 
+class PublicationError(SwitchcraftError):
+    """A publication that cannot be read, changed or taken up; `source` names no password."""
+
+    def __init__(self, source: str, problem: str) -> None:
+        super().__init__(f"{source}: {problem}")
+        self.source = source
+        self.problem = problem
+
+
 class ConfigError(SwitchcraftError):
     """A configuration that cannot be used; `where` is the dotted path inside the file."""
 
