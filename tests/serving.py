@@ -7,7 +7,7 @@ import base64
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +34,16 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         if condition():
             return
         time.sleep(0.01)
+    raise AssertionError(f"waited {WAIT_S} s in vain: {what}")
+
+
+async def wait_for_async(condition: Callable[[], Awaitable[object]], what: str) -> None:
+    """Return once a condition holds; fail where it does not within `WAIT_S`."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        if await condition():
+            return
+        await asyncio.sleep(0.01)
     raise AssertionError(f"waited {WAIT_S} s in vain: {what}")
 
 

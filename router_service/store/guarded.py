@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Generic
 
 from router_service.core.errors import StoreError
+from router_service.store.backoff import Backoff
 from router_service.store.base import R, RecordStore
 
 MAX_WRITES_IN_FLIGHT = 100
@@ -18,18 +20,31 @@ _log = logging.getLogger("switchcraft.store")
 
 
 class GuardedStore(Generic[R]):
-    """A store that never holds up a request; `on_error` is called for each lost operation."""
+    """A store that never holds up a request; `on_error` is called for each lost operation.
 
-    def __init__(self, store: RecordStore[R], on_error: Callable[[str], None]) -> None:
-        """Guard a store; `on_error` gets the operation: `put`, `get` or `overflow`."""
+    One that has failed is left alone for a while: a slow one would cost more than one that is dead.
+    """
+
+    def __init__(
+        self,
+        store: RecordStore[R],
+        on_error: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Guard a store; `on_error` gets the operation: `put`, `get`, `overflow` or `pause`."""
         self._store = store
         self._on_error = on_error
+        self._clock = clock
+        self._backoff = Backoff()
         self._writes: set[asyncio.Task[None]] = set()
         self.is_reachable = True
         """Whether the last operation reached the store."""
 
     def save(self, record: R) -> None:
-        """Write a record in the background; it is dropped where too many are under way."""
+        """Write a record in the background; it is lost in a pause, or with too many under way."""
+        if self._backoff.is_pausing(self._clock()):
+            self._on_error("pause")
+            return
         if len(self._writes) >= MAX_WRITES_IN_FLIGHT:
             self._on_error("overflow")
             return
@@ -38,7 +53,10 @@ class GuardedStore(Generic[R]):
         write.add_done_callback(self._writes.discard)
 
     async def get(self, record_id: str) -> R | None:
-        """Return a record, or None; raises StoreError."""
+        """Return a record, or None; raises StoreError, at once while the store is left alone."""
+        if self._backoff.is_pausing(self._clock()):
+            self._on_error("pause")
+            raise StoreError("look up a record", "it failed a moment ago; try again soon")
         try:
             record = await self._store.get(record_id)
         except StoreError as exc:
@@ -68,11 +86,13 @@ class GuardedStore(Generic[R]):
 
     def _failed(self, operation: str, exc: StoreError) -> None:
         self._on_error(operation)
+        self._backoff.failed(self._clock())
         if self.is_reachable:
             _log.warning("the store is away, requests go on without it: %s", exc)
         self.is_reachable = False
 
     def _succeeded(self) -> None:
+        self._backoff.succeeded()
         if not self.is_reachable:
             _log.warning("the store is back")
         self.is_reachable = True

@@ -25,41 +25,52 @@ class RedisStore(Generic[R]):
 
     def __init__(self, url: str, kind: type[R], *, ttl_s: int) -> None:
         """Connect on first use; raises ConfigError where the address is not one of Redis."""
-        try:
-            self._redis = Redis.from_url(
-                url,
-                socket_timeout=SOCKET_TIMEOUT_S,
-                socket_connect_timeout=SOCKET_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),  # the next request is the retry
-            )
-        except ValueError as exc:
-            problem = "must be redis://, rediss:// or unix://"
-            raise ConfigError("the configuration", "server.redis_url", problem) from exc
+        self._redis = connect(url)
         self._kind = kind
         self._ttl_s = ttl_s
 
     async def put(self, record: R) -> None:
         """Keep a record; raises StoreError."""
-        with _translated(f"keep a {self._kind.kind}"):
+        with translated(f"keep a {self._kind.kind}"):
             await self._redis.set(self._key(record.id), record.model_dump_json(), ex=self._ttl_s)
 
     async def get(self, record_id: str) -> R | None:
         """Return a record; raises StoreError, also for one that another version wrote."""
-        with _translated(f"look up a {self._kind.kind}"):
+        with translated(f"look up a {self._kind.kind}"):
             value = await self._redis.get(self._key(record_id))
             return None if value is None else self._kind.model_validate_json(value)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        with _translated("close its connections"):
+        with translated("close its connections"):
             await self._redis.aclose()
 
     def _key(self, record_id: str) -> str:
         return f"{KEY_PREFIX}{self._kind.kind}:{record_id}"
 
 
+def connect(url: str) -> Redis:
+    """Return a client that connects on first use, and that never waits long nor tries again.
+
+    Raises ConfigError where the address is not one of Redis.
+    """
+    try:
+        return Redis.from_url(
+            url,
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),  # the next request is the retry
+        )
+    except ValueError:
+        problem = "must be redis://, rediss:// or unix://"
+        # Not from exc: urllib's message quotes what it takes for the port, and that is the password
+        # where it has a slash.
+        raise ConfigError("the configuration", "server.redis_url", problem) from None
+
+
 @contextmanager
-def _translated(operation: str) -> Iterator[None]:
+def translated(operation: str) -> Iterator[None]:
+    """Turn what the driver raises into StoreError, without the address."""
     try:
         yield
     # The driver lets some of the system's and of asyncio's errors through.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.exceptions import RedisError, WatchError
@@ -91,8 +90,10 @@ class RedisPointer:
             self._redis = Redis.from_url(
                 url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
             )
-        except ValueError as exc:
-            raise PublicationError(self.name, "is not an address of Redis") from exc
+        except ValueError:
+            # Not from exc: urllib's message quotes what it takes for the port, and that is the
+            # password where it has a slash.
+            raise PublicationError(self.name, "is not an address of Redis") from None
 
     def read(self) -> Publication | None:
         """Return what the key holds."""
@@ -123,5 +124,6 @@ class RedisPointer:
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    """Return an address without user and query; a password may have any of its marks."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from router_service.core.errors import ConfigError, StoreError
+from router_service.store.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, Backoff
 from router_service.store.base import DecisionRecord, RecordStore
 from router_service.store.guarded import MAX_WRITES_IN_FLIGHT, GuardedStore
 from router_service.store.memory import MemoryStore
@@ -142,12 +143,17 @@ def test_redis_address_is_checked() -> None:
         RedisStore("http://127.0.0.1", DecisionRecord, ttl_s=1)
 
 
-def guarded(check: Callable[[Unreliable, GuardedStore[DecisionRecord], list[str]], object]) -> None:
+def guarded(
+    check: Callable[[Unreliable, GuardedStore[DecisionRecord], list[str]], object],
+    clock: Clock | None = None,
+) -> None:
     """Run a check with a guarded store and the list of its lost operations."""
 
     async def run() -> None:
         store, lost = Unreliable(), list[str]()
-        guard = GuardedStore(cast("RecordStore[DecisionRecord]", store), lost.append)
+        guard = GuardedStore(
+            cast("RecordStore[DecisionRecord]", store), lost.append, clock or Clock()
+        )
         await cast("asyncio.Future[None]", check(store, guard, lost))
         await guard.aclose()
 
@@ -156,11 +162,13 @@ def guarded(check: Callable[[Unreliable, GuardedStore[DecisionRecord], list[str]
 
 def test_change_of_state_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Every lost write counts; the log says once that the store went, and once that it is back."""
+    clock = Clock()
 
     async def check(
         store: Unreliable, guard: GuardedStore[DecisionRecord], lost: list[str]
     ) -> None:
         for away in (False, True, True, True, False, False):
+            clock.now_s += LONGEST_PAUSE_S
             store.is_away = away
             guard.save(record())
             await asyncio.sleep(0)
@@ -169,11 +177,48 @@ def test_change_of_state_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
         assert len(store.kept) == 3
 
     with caplog.at_level(logging.WARNING, "switchcraft.store"):
-        guarded(check)
+        guarded(check, clock)
     messages = [entry.message for entry in caplog.records]
     assert len(messages) == 2
     assert messages[0].startswith("the store is away")
     assert messages[1] == "the store is back"
+
+
+def test_a_store_that_failed_is_left_alone() -> None:
+    """During the pause nothing is tried, and a lookup fails at once; after it all is as before."""
+    clock = Clock()
+
+    async def check(
+        store: Unreliable, guard: GuardedStore[DecisionRecord], lost: list[str]
+    ) -> None:
+        store.is_away = True
+        guard.save(record())
+        await asyncio.sleep(0)
+        store.is_away = False
+        guard.save(record())
+        with pytest.raises(StoreError):
+            await guard.get("dec_1")
+        assert lost == ["put", "pause", "pause"]
+        clock.now_s += FIRST_PAUSE_S
+        guard.save(record())
+        await asyncio.sleep(0)
+        assert await guard.get("dec_1") == record()
+
+    guarded(check, clock)
+
+
+def test_pauses_double_up_to_a_limit() -> None:
+    """Failures in a row pause for 0.5, 1, 2, 4 and then 5 seconds; those of one moment are one."""
+    backoff, now_s = Backoff(), 0.0
+    for pause_s in (0.5, 1, 2, 4, 5, 5):
+        backoff.failed(now_s)
+        backoff.failed(now_s)
+        assert backoff.is_pausing(now_s + pause_s - 0.01)
+        now_s += pause_s
+        assert not backoff.is_pausing(now_s)
+    backoff.succeeded()
+    backoff.failed(now_s)
+    assert not backoff.is_pausing(now_s + FIRST_PAUSE_S)
 
 
 def test_writes_in_flight_are_bounded() -> None:

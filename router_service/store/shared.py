@@ -1,0 +1,71 @@
+"""What replicas tell each other beside their requests: cool-downs, the pointer, rejections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All of the shared state at one moment."""
+
+    cool_downs: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that are left, by deployment; those that are over are not here."""
+    publication: bytes | None = None
+    """The pointer as it is kept (`core.publication`); None where nothing is published."""
+    rejections: Mapping[str, str] = field(default_factory=dict)
+    """Why a release is not to be tried again, by the release's key."""
+
+
+class SharedState(Protocol):
+    """State that replicas share; every operation raises StoreError where it is unreachable."""
+
+    async def read(self) -> Snapshot:
+        """Return all of it, in one round trip."""
+
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Let a deployment rest; of two durations the one that ends later counts."""
+
+    async def clear(self, deployment_id: str) -> None:
+        """End a deployment's rest."""
+
+    async def reject(self, release_key: str, reason: str) -> None:
+        """Let no replica try a release again."""
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+
+
+class MemorySharedState:
+    """The same for a gateway of one replica; nothing is ever published in it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Hold nothing yet; `clock` returns seconds and never goes back."""
+        self._clock = clock
+        self._ends_s: dict[str, float] = {}
+        self._rejections: dict[str, str] = {}
+
+    async def read(self) -> Snapshot:
+        """Return what this process has noted."""
+        now_s = self._clock()
+        self._ends_s = {name: end_s for name, end_s in self._ends_s.items() if end_s > now_s}
+        left = {name: end_s - now_s for name, end_s in self._ends_s.items()}
+        return Snapshot(cool_downs=left, rejections=dict(self._rejections))
+
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Note the end of a rest."""
+        end_s = self._clock() + duration_s
+        self._ends_s[deployment_id] = max(end_s, self._ends_s.get(deployment_id, end_s))
+
+    async def clear(self, deployment_id: str) -> None:
+        """Forget a rest."""
+        self._ends_s.pop(deployment_id, None)
+
+    async def reject(self, release_key: str, reason: str) -> None:
+        """Note a rejection."""
+        self._rejections[release_key] = reason
+
+    async def aclose(self) -> None:
+        """Do nothing: there is no connection."""
