@@ -207,7 +207,9 @@ def raw_request(url: str, target: bytes) -> bytes:
     """Send a request line as it is; return the status line."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
-        connection.sendall(b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        connection.sendall(
+            b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        )
         return connection.makefile("rb").readline()
 
 
