@@ -28,7 +28,7 @@ from router_service.upstream.breaker import Breakers
 from router_service.upstream.budget import RetryBudget
 from router_service.upstream.client import Answer, Headers, Message, UpstreamClient
 from router_service.upstream.relay import EventReader, decoded, is_error
-from router_service.upstream.splice import BodyTemplate
+from router_service.upstream.splice import BodyTemplate, without_stream_options
 
 KEEP_ALIVE_HOLD_S = 5.0
 """How long comments before an answer's first event are held back, so that another deployment may
@@ -109,6 +109,8 @@ class Attempts:
         self._breakers = breakers
         self._budget = budget
         self._settings = settings
+        self._without_options: set[str] = set()
+        """Deployments that refuse `stream_options`."""
         self._backoff = wait_random_exponential(settings.backoff_s, settings.max_backoff_s)
 
     @asynccontextmanager
@@ -197,13 +199,26 @@ class Attempts:
     async def _start(
         self, model: Model, deployment: Deployment, order: Order, stack: AsyncExitStack
     ) -> Opened:
-        message = Message(
-            model.name,
-            order.path,
-            order.body.with_model(deployment.upstream_model),
-            order.client_headers,
-            order.deadline_s,
-        )
+        body = order.body.with_model(deployment.upstream_model)
+        if deployment.id in self._without_options:
+            body = without_stream_options(body)
+        opened = await self._send(model, deployment, order, body, stack)
+        plainer = without_stream_options(body) if _refuses_options(opened) else body
+        if plainer is body:
+            return opened
+        # Clients ask for their usage as a matter of course; the answer matters more.
+        self._without_options.add(deployment.id)
+        return await self._send(model, deployment, order, plainer, stack)
+
+    async def _send(
+        self,
+        model: Model,
+        deployment: Deployment,
+        order: Order,
+        body: bytes,
+        stack: AsyncExitStack,
+    ) -> Opened:
+        message = Message(model.name, order.path, body, order.client_headers, order.deadline_s)
         async with AsyncExitStack() as connection:
             answer = await connection.enter_async_context(self._client.send(deployment, message))
             opened = Opened(model, deployment, answer.status, answer.headers, b"")
@@ -311,6 +326,10 @@ def _check_refusal(answer: Answer, body: bytes) -> None:
         failure=failure,
         retry_after_s=answer.retry_after_s,
     )
+
+
+def _refuses_options(opened: Opened) -> bool:
+    return opened.status in {400, 422} and b"stream_options" in opened.body
 
 
 def _error_code(body: bytes) -> Json:

@@ -1,4 +1,4 @@
-"""Exchanges the model's name in a request body, and leaves every other byte as it is."""
+"""Exchanges the model's name in a request body, and leaves other bytes as they are."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _KEY = re.compile(
     rb'(?<=[{,\s])"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"'
     rb"\s*:\s*"
 )
+_STREAM_OPTIONS = re.compile(rb'(?<=[{,\s])"stream_options"\s*:\s*')
 _SCALAR = re.compile(_STRING + rb"|[^\s,}\]{\[]++", re.DOTALL)
 _BRACKETS_OUTSIDE_STRINGS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
 
@@ -35,7 +36,7 @@ class BodyTemplate:
         """
         parts: list[bytes] = []
         end = 0
-        for start, stop in _model_values(body):
+        for _, start, stop in _top_level(_KEY, body):
             parts.append(body[end:start])
             end = stop
         return cls((*parts, body[end:]))
@@ -45,16 +46,27 @@ class BodyTemplate:
         return orjson.dumps(model).join(self.parts)
 
 
-def _model_values(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the value of each top-level `model` starts and stops."""
+def without_stream_options(body: bytes) -> bytes:
+    """Return a body, one valid JSON object, without its top-level `stream_options`."""
+    found = next(_top_level(_STREAM_OPTIONS, body), None)
+    if found is None:
+        return body
+    head, tail = body[: found[0]], body[found[2] :].lstrip(b" \t\r\n")
+    if tail.startswith(b","):
+        return head + tail[1:]
+    return head.rstrip(b" \t\r\n").removesuffix(b",") + tail
+
+
+def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield where each member of this name starts, and where its value starts and stops."""
     depth, position = 0, 0
-    for key in _KEY.finditer(body):
+    for key in name.finditer(body):
         # Counted by library code: a loop over the tokens of 10 MiB would take seconds.
         gap = _STRINGS.sub(b"", body[position : key.start()])
         depth += gap.count(b"{") + gap.count(b"[") - gap.count(b"}") - gap.count(b"]")
         position = key.start()
         if depth == 1:
-            yield key.end(), _value_end(body, key.end())
+            yield key.start(), key.end(), _value_end(body, key.end())
 
 
 def _value_end(body: bytes, start: int) -> int:

@@ -24,7 +24,7 @@ from router_service.settings import (
 )
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served
+from tests.serving import Sandbox, served, wait_for
 
 LENIENT = UpstreamSettings(
     retries=RetrySettings(budget_floor_per_s=100, backoff_s=0.01),
@@ -288,15 +288,29 @@ def test_silence_in_a_stream_ends_it() -> None:
     assert "upstream_timeout" in response.text
 
 
+def test_an_upstream_without_stream_options_is_asked_without(house: House) -> None:
+    """A client's wish for its usage costs no answer: it is left out, and not sent there again."""
+    house.sandbox.set_faults("medium", "reject_stream_options")
+    options = {"stream_options": {"include_usage": True}}
+    first = house.ask(stream=True, **options)
+    assert house.asked() == {"medium": 2}
+    second = house.ask(stream=True, **options)
+    assert house.asked() == {"medium": 3}
+    for answer in (first, second):
+        assert answer.headers["x-switchcraft-model"] == "medium"
+        assert answer.text.endswith("data: [DONE]\n\n")
+    path = f"/v1/decisions/{second.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: house.http.get(path).status_code == 200, "it is recorded")
+    assert house.http.get(path).json()["usage_is_estimated"]
+
+
 def test_what_is_cancelled_is_billed(house: House) -> None:
     """A client that leaves in mid-stream has the tokens of what it got counted, as an estimate."""
     house.sandbox.set_faults("medium", "chunk_delay_s=0.05")
     with house.http.stream("POST", CHAT, json=BODY | {"stream": True}) as response:
         next(response.iter_bytes())
         path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-    deadline = time.monotonic() + 5
-    while house.http.get(path).status_code == 404 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: house.http.get(path).status_code == 200, "it is recorded")
     record = house.http.get(path).json()
     assert (record["ending"], record["status"]) == ("client_left", 499)
     assert record["usage_is_estimated"]

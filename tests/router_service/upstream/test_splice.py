@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.upstream.splice import BodyTemplate
+from router_service.upstream.splice import BodyTemplate, without_stream_options
 
 SPACE = st.text(alphabet=" \t\r\n", max_size=2)
 KEYS = st.sampled_from(
@@ -74,6 +74,23 @@ def test_only_the_top_level_model_changes(
 def test_examples(body: bytes, spliced: bytes) -> None:
     """Escapes, nesting, odd spacing and values of other types."""
     assert BodyTemplate.of(body).with_model('b"c') == spliced
+
+
+@pytest.mark.parametrize(
+    ("body", "rest"),
+    [
+        (b'{"stream_options":{"a":[1]},"b":2}', b'{"b":2}'),
+        (b'{"b":2 ,\n "stream_options" : null }', b'{"b":2 }'),
+        (b'{"a":1,"stream_options":{},"b":2}', b'{"a":1,"b":2}'),
+        (b'{"stream_options":{}}', b"{}"),
+        (b'{"a":{"stream_options":{}}}', b'{"a":{"stream_options":{}}}'),
+        (b'{"a":"\\"stream_options\\":1"}', b'{"a":"\\"stream_options\\":1"}'),
+    ],
+)
+def test_stream_options_can_be_left_out(body: bytes, rest: bytes) -> None:
+    """The top-level member goes with its comma, wherever it stands; others of its name stay."""
+    assert without_stream_options(body) == rest
+    json.loads(rest)
 
 
 @pytest.mark.parametrize("filling", [b"{},", b'"",', b"[],", b'"a\\"b",', b"1,"])
