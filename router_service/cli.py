@@ -105,9 +105,16 @@ def _sandbox(arguments: argparse.Namespace) -> int:
     import uvicorn  # noqa: PLC0415
 
     from router_service.sandbox.app import create_sandbox  # noqa: PLC0415
+    from router_service.sandbox.server import KEEP_ALIVE_S  # noqa: PLC0415
 
     print(f"sandbox upstream at http://{arguments.host}:{arguments.port}/v1", file=sys.stderr)
-    uvicorn.run(create_sandbox(), host=arguments.host, port=arguments.port, access_log=False)
+    uvicorn.run(
+        create_sandbox(),
+        host=arguments.host,
+        port=arguments.port,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
     return 0
 
 

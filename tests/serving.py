@@ -58,6 +58,7 @@ def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator
         lifespan="on",
         log_config=None,
         access_log=False,
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)

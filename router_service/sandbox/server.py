@@ -17,6 +17,9 @@ STOP_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 1  # what hangs on purpose must not hold up the end of a process
 _BACKLOG = 2048
 
+KEEP_ALIVE_S = 75
+"""As providers do, longer than clients keep idle connections: else a request may meet the end."""
+
 
 class _Server(uvicorn.Server):
     """A uvicorn server that says when it is ready."""
@@ -47,6 +50,7 @@ def run_in_thread(
         create_sandbox(keep_requests=keep_requests),
         log_config=None,
         access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_TIMEOUT_S,
     )
     server = _Server(config)
