@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import cast
 
 from starlette.requests import Request
@@ -75,7 +73,10 @@ class Gateway:
     ) -> Plan:
         """Plan a request in a thread; raises as `Planner.plan` does, and OverloadedError."""
         started_s = time.perf_counter()
-        planned = partial(self._run, engine.planner.plan, endpoint, body, policy)
+
+        async def planned(holders: Holders) -> Plan:
+            return await self._decisions.run(engine.planner.plan, endpoint, body, policy, holders)
+
         try:
             plan = await planned(self.held.seen)
         except ResponseNotFoundError as exc:
@@ -84,16 +85,6 @@ class Gateway:
             plan = await planned(lambda reference: self.held.find(reference.id))
         self.metrics.decision_seconds.observe(time.perf_counter() - started_s)
         return plan
-
-    async def _run(
-        self,
-        plan: Callable[[Endpoint, bytes, str | None, Holders], Plan],
-        endpoint: Endpoint,
-        body: bytes,
-        policy: str | None,
-        holders: Holders,
-    ) -> Plan:
-        return await self._decisions.run(plan, endpoint, body, policy, holders)
 
     async def aclose(self) -> None:
         """Finish what is under way, and let go of all connections."""
