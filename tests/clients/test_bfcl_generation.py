@@ -26,7 +26,10 @@ from tests.clients.installed import installed
 from tests.serving import Sandbox, served
 
 HARNESS = Path(__file__).parent / "bfcl"
-INSTALL = (sys.executable, *"-m pip install --quiet --no-deps --target modules".split())
+INSTALL = (
+    sys.executable,
+    *"-m pip install --quiet --no-deps --no-compile --target modules".split(),
+)
 RUN_S = 180
 
 ENTRIES = {
