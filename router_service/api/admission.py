@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.api.auth import CALLER
 from router_service.api.draining import Drain
-from router_service.api.errors import error_response
+from router_service.api.errors import error_response, status_of
 from router_service.core.errors import OverloadedError
-from router_service.telemetry.metrics import Metrics
+from router_service.telemetry.metrics import NO_MODEL, Metrics
 
 API_PREFIX = "/v1/"
 """What is counted and shed; probes, metrics and administration must answer under any load."""
@@ -88,6 +88,7 @@ class Admission:
                 await self._app(scope, receive, last)
         except OverloadedError as exc:
             self._metrics.shed_requests.labels(exc.reason).inc()
+            self._metrics.requests.labels(NO_MODEL, "none", str(status_of(exc))).inc()
             await error_response(exc)(scope, receive, last)
 
 

@@ -15,7 +15,7 @@ from router_service.api.endpoints import Endpoint
 from router_service.api.engine import Engine
 from router_service.api.planning import DecidingRouter, Holders, Plan
 from router_service.api.recorder import Recorder
-from router_service.core.errors import ResponseNotFoundError
+from router_service.core.errors import OverloadedError, ResponseNotFoundError
 from router_service.settings import ServerSettings, Settings
 from router_service.store.base import DecisionRecord, HeldResponse, RecordStore
 from router_service.store.guarded import GuardedStore
@@ -75,7 +75,13 @@ class Gateway:
         started_s = time.perf_counter()
 
         async def planned(holders: Holders) -> Plan:
-            return await self._decisions.run(engine.planner.plan, endpoint, body, policy, holders)
+            try:
+                return await self._decisions.run(
+                    engine.planner.plan, endpoint, body, policy, holders
+                )
+            except OverloadedError as exc:
+                self.metrics.shed_requests.labels(exc.reason).inc()
+                raise
 
         try:
             plan = await planned(self.held.seen)

@@ -104,6 +104,8 @@ def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None
             assert httpx.get(f"{url}/readyz").status_code == 200
             text = httpx.get(f"{url}/metrics").text
             assert 'switchcraft_shed_requests_total{reason="overloaded"} 1.0' in text
+            counted = 'switchcraft_requests_total{model="none",policy="none",status="503"} 1.0'
+            assert counted in text
         wait_for(lambda: in_flight(url) == 0, "they have left")
         assert httpx.post(url + CHAT, json=BODY).status_code == 200
 
@@ -154,6 +156,8 @@ def test_ten_times_the_load(sandbox: Sandbox) -> None:
     refused = 'switchcraft_requests_total{model="none",policy="none",status="503"}'
     assert within_5s in text
     assert f"{refused} {counts[503, '1']:.1f}" in text
+    shed = 'switchcraft_shed_requests_total{reason="decisions_queued"}'
+    assert f"{shed} {counts[503, '1']:.1f}" in text
 
 
 def test_a_decision_is_waited_for_so_long(sandbox: Sandbox) -> None:
