@@ -15,6 +15,7 @@ from router_service.api.gateway import gateway_of
 from router_service.api.passing import PassedAnswer
 from router_service.api.paths import upstream_path
 from router_service.api.refusals import refusal
+from router_service.api.schemas import ANSWER, model_request
 from router_service.core.errors import NotServedError, SwitchcraftError
 from router_service.core.messages import decode_object
 from router_service.settings import Model
@@ -24,8 +25,12 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 routes = APIRouter()
 
 
-@routes.post("/v1/embeddings", response_class=Response)
-@routes.post("/v1/completions", response_class=Response)
+@routes.post(
+    "/v1/embeddings", response_class=Response, responses=ANSWER, openapi_extra=model_request()
+)
+@routes.post(
+    "/v1/completions", response_class=Response, responses=ANSWER, openapi_extra=model_request()
+)
 async def named_model(request: Request) -> Response:
     """Ask the pool's model that the body names."""
     path, _ = upstream_path(request.scope)

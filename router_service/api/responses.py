@@ -11,22 +11,28 @@ from router_service.api.endpoints import RESPONSES
 from router_service.api.engine import Engine
 from router_service.api.gateway import gateway_of
 from router_service.api.passing import PassedAnswer
+from router_service.api.schemas import ANSWER, responses_request
 from router_service.core.errors import ResponseNotFoundError
 from router_service.settings import Model
 
 routes = APIRouter()
 
 
-@routes.post("/v1/responses", response_class=Response)
+@routes.post(
+    "/v1/responses",
+    response_class=Response,
+    responses=ANSWER,
+    openapi_extra=responses_request(),
+)
 async def create_response(request: Request) -> Response:
     """Answer by the pool's model that is the right one, or by who holds the response before."""
     return RoutedAnswer(gateway_of(request), RESPONSES, request)
 
 
-@routes.get("/v1/responses/{response_id}", response_class=Response)
-@routes.delete("/v1/responses/{response_id}", response_class=Response)
-@routes.post("/v1/responses/{response_id}/cancel", response_class=Response)
-@routes.get("/v1/responses/{response_id}/input_items", response_class=Response)
+@routes.get("/v1/responses/{response_id}", response_class=Response, responses=ANSWER)
+@routes.delete("/v1/responses/{response_id}", response_class=Response, responses=ANSWER)
+@routes.post("/v1/responses/{response_id}/cancel", response_class=Response, responses=ANSWER)
+@routes.get("/v1/responses/{response_id}/input_items", response_class=Response, responses=ANSWER)
 async def stored_response(request: Request, response_id: str) -> Response:
     """Ask the deployment that holds a response for it, or to delete or cancel it."""
     gateway = gateway_of(request)

@@ -91,6 +91,30 @@ def chat_request() -> Document:
     return json_request(schema)
 
 
+def responses_request() -> Document:
+    """Return what a Responses request must have; further fields go to the upstream."""
+    item: Document = {"type": "object", "properties": {"type": _STRING, "role": _STRING}}
+    schema = {
+        "type": "object",
+        "required": ["model", "input"],
+        "properties": {
+            "model": {"type": "string", "minLength": 1},
+            "input": {"anyOf": [_STRING, {"type": "array", "minItems": 1, "items": item}]},
+            "instructions": {"type": ["string", "null"]},
+            "tools": {"type": "array", "items": {"type": "object", "required": ["type"]}},
+            "previous_response_id": {"type": ["string", "null"]},
+            "stream": {"type": ["boolean", "null"]},
+        },
+    }
+    return json_request(schema)
+
+
+def model_request() -> Document:
+    """Return what a request must have of which only the model is read."""
+    properties: Document = {"model": {"type": "string", "minLength": 1}}
+    return json_request({"type": "object", "required": ["model"], "properties": properties})
+
+
 def json_request(schema: Document) -> Document:
     """Return what an operation says of a JSON body that it takes."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
