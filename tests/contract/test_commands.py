@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import subprocess
@@ -59,8 +60,15 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
             "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k}}]",
             "router.arms: no arm has a model",
         ),
+        (
+            (
+                "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k}}]\n"
+                "general_settings: {master_key: sk-1234}\nserver: {host: 0.0.0.0}"
+            ),
+            "can be guessed; make one: `switchcraft key`",
+        ),
     ],
-    ids=["missing", "yaml", "empty", "variable", "arms"],
+    ids=["missing", "yaml", "empty", "variable", "arms", "weak key"],
 )
 def test_serve_explains_a_configuration_that_it_cannot_use(
     text: str | None, told: str, tmp_path: Path
@@ -79,6 +87,32 @@ def test_serve_explains_a_configuration_that_it_cannot_use(
     assert result.returncode == 1
     assert told in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
+
+
+def test_without_keys_the_gateway_listens_on_loopback_whatever_is_asked() -> None:
+    """`switchcraft serve --host 0.0.0.0` without a key says where it listens, and what to set."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [*COMMAND, "serve", "--host", "0.0.0.0", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            poll(f"http://127.0.0.1:{port}/healthz")
+            # Another address of this machine, which 0.0.0.0 would take in.
+            with pytest.raises(ConnectionError), socket.create_connection(("127.0.0.2", port)):
+                pass
+        finally:
+            process.terminate()
+        _, log = process.communicate(timeout=30)
+    assert "set keys.api or general_settings.master_key" in log
+    assert "it listens on 127.0.0.1 alone, and not on 0.0.0.0" in log
+
+
+def test_a_key_and_its_hash() -> None:
+    """`switchcraft key` prints a key and the line for the file, alone on standard output."""
+    run = subprocess.run([*COMMAND, "key"], capture_output=True, text=True, check=True, timeout=60)
+    key, line = run.stdout.splitlines()
+    assert line == "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
 def test_training_without_its_packages_says_what_to_install() -> None:
