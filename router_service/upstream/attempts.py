@@ -37,9 +37,9 @@ still answer; a client behind it waits for a sign of life longer than that."""
 CLOCK_SLACK_S = 0.005
 """A sleep may end a little before the moment that it was to reach."""
 
-_UPSTREAMS_FAULT = {401, 402, 403, 404, 407, 408, 409, 429}
+_UPSTREAMS_FAULT = {401, 402, 403, 407, 408, 409, 429}
 """Statuses below 500 that another deployment or model may not answer with: the operator's key or
-account, a model that is not there, a limit."""
+account, a limit."""
 
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 """Statuses after which the same deployment may well answer; 529 is Anthropic's "overloaded"."""
@@ -314,7 +314,9 @@ def _check_refusal(answer: Answer, body: bytes) -> None:
     """Raise UpstreamRefusedError where the refusal is not the client's fault everywhere."""
     if answer.status >= 500 or answer.status in _UPSTREAMS_FAULT:
         failure = Failure.STATUS
-    elif answer.status == 413 or _error_code(body) in _UNFIT_CODES:
+    # A model that is not there, or something that the request refers to: clients can cause it, so
+    # that it must not close the deployment to others.
+    elif answer.status in {404, 413} or _error_code(body) in _UNFIT_CODES:
         failure = Failure.UNFIT
     else:
         return

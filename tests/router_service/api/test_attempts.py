@@ -110,6 +110,17 @@ def test_retry_after_is_honoured(house: House) -> None:
     assert house.asked() == {"medium": 2}
 
 
+def test_what_a_client_can_cause_opens_no_breaker() -> None:
+    """Requests for what is not there, or too large, leave the deployment to everyone else."""
+    upstreams = LENIENT.model_copy(update={"breaker": BreakerSettings(allowed_fails=0)})
+    with run_in_thread() as url, served(app(url, upstreams)) as gateway, httpx.Client() as http:
+        for fault in ("status=400", "status=404", "status=413", "status=422"):
+            Sandbox(url).set_faults("medium", f"{fault},times=3")
+            for _ in range(3):
+                http.post(gateway + CHAT, json=BODY)
+        assert http.post(gateway + CHAT, json=BODY).json()["model"] == "medium"
+
+
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_clients_mistake_is_not_repeated(house: House, status: int) -> None:
     """What is wrong with the request itself is told at once, by the model that found it."""
