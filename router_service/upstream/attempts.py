@@ -44,6 +44,10 @@ account, a limit."""
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 """Statuses after which the same deployment may well answer; 529 is Anthropic's "overloaded"."""
 
+_UNFIT_STATUSES = {404, 413}
+"""A model that is not there, something that the request refers to, or too much of it. Clients can
+cause these, so that they must not open a breaker for everyone else."""
+
 _UNFIT_CODES = {"context_length_exceeded", "request_too_large", "string_above_max_length"}
 
 
@@ -314,9 +318,7 @@ def _check_refusal(answer: Answer, body: bytes) -> None:
     """Raise UpstreamRefusedError where the refusal is not the client's fault everywhere."""
     if answer.status >= 500 or answer.status in _UPSTREAMS_FAULT:
         failure = Failure.STATUS
-    # A model that is not there, or something that the request refers to: clients can cause it, so
-    # that it must not close the deployment to others.
-    elif answer.status in {404, 413} or _error_code(body) in _UNFIT_CODES:
+    elif answer.status in _UNFIT_STATUSES or _error_code(body) in _UNFIT_CODES:
         failure = Failure.UNFIT
     else:
         return
