@@ -19,6 +19,7 @@ CHARACTERS_PER_TOKEN = 4
 """OpenAI's rule of thumb for English, for answers whose provider does not count."""
 
 _BLANK_LINE = re.compile(rb"\n\n|\n\r\n|\r\r")
+_SEAM_BYTES = 2  # of what is held, a blank line may begin in as many
 _DONE = b"[DONE]"
 _LAST_TYPES = {"response.completed", "response.incomplete", "response.failed"}
 
@@ -28,7 +29,10 @@ class EventReader:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self._held = b""
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._tail = b""
+        self._is_overlong = False
         self._is_done = False
         self._characters = 0
         self.usage: Usage | None = None
@@ -61,30 +65,61 @@ class EventReader:
                 yield ready
             if self._unreadable:
                 raise self._unreadable
-        if self._held:
-            self._observe(self._held)
-            yield self._held
+        if rest := b"".join(self._held):
+            self._observe(rest)
+            yield rest
         if not (self._is_done or self.error or self._answer.is_delimited):
             problem = "broke the connection while it answered"
             raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
 
     def _take(self, chunk: bytes) -> bytes:
-        """Return what is complete of what was held and this chunk, and hold the rest."""
-        data, end = self._held + chunk, 0
-        for blank_line in _BLANK_LINE.finditer(data):
+        """Return what is complete of what was held and this chunk, and hold the rest.
+
+        No byte is searched twice: an event of 1 MB in chunks of 1 KB would take seconds.
+        """
+        seam = self._tail + chunk
+        ends = [found.end() - len(seam) for found in _BLANK_LINE.finditer(seam)]
+        self._hold(chunk)
+        self._tail = seam[-_SEAM_BYTES:]
+        return self._complete(ends) if ends else self._overlong()
+
+    def _complete(self, ends: Sequence[int]) -> bytes:
+        """Return the events that end there, counted from the end of what is held."""
+        data, start = b"".join(self._held), 0
+        for end in ends:
             try:
-                self._observe(data[end : blank_line.end()])
+                self._observe(data[start : len(data) + end])
             except UpstreamError as exc:
                 self._unreadable = exc
-                return data[:end]
-            end = blank_line.end()
-        if len(data) - end > MAX_HELD_BYTES:
-            end = len(data)
-        self._held = data[end:]
-        return data[:end]
+                return data[:start]
+            start = len(data) + end
+        self._let_go()
+        self._hold(data[start:])
+        self._tail = data[start:][-_SEAM_BYTES:]
+        return data[:start]
+
+    def _overlong(self) -> bytes:
+        """Return the start of an event that is too long to be held; comments are never so long."""
+        if self._held_bytes <= MAX_HELD_BYTES:
+            return b""
+        data = b"".join(self._held)
+        self._let_go()
+        self._is_overlong = self.has_output = True
+        return data
+
+    def _hold(self, part: bytes) -> None:
+        self._held.append(part)
+        self._held_bytes += len(part)
+
+    def _let_go(self) -> None:
+        self._held.clear()
+        self._held_bytes = 0
 
     def _observe(self, event: bytes) -> None:
         """Read one event (WHATWG HTML, "Interpreting an event stream")."""
+        if self._is_overlong:
+            self._is_overlong = False
+            return
         fields = (line for line in event.splitlines() if line.startswith(b"data:"))
         data = b"\n".join(field[5:].removeprefix(b" ") for field in fields).strip()
         if data == _DONE:

@@ -83,19 +83,23 @@ STREAMS = {
 }
 
 
-LONG = events(chunk("{}"), chunk(json.dumps({"content": "x" * 3_000_000}))) + DONE
+LONG = chunk(json.dumps({"content": "x" * 3_000_000}))
+LINES = b"{\ndata: " + b'"choices":\ndata: [' + b"\ndata: ".join([b"1,"] * 300_000) + b"0]}"
 
 
-@pytest.mark.parametrize("chunk_bytes", [None, 7])
 @pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("chunk_bytes", [None, 7])
 def test_a_stream_is_the_upstreams_byte_for_byte(name: str, chunk_bytes: int | None) -> None:
     """Whatever an upstream streams, and however it cuts it, arrives in the same bytes."""
     assert relayed(event_stream(STREAMS[name], chunk_bytes=chunk_bytes)) == STREAMS[name]
 
 
-def test_a_long_event_is_passed_on() -> None:
-    """An event of 3 MB arrives whole, though no event is held that long."""
-    assert relayed(event_stream(LONG, chunk_bytes=65_536)) == LONG
+@pytest.mark.parametrize("data", [LONG, LINES], ids=["one line", "many lines"])
+@pytest.mark.parametrize("first", [b"", events(chunk("{}"))], ids=["first", "second"])
+def test_a_long_event_is_passed_on(data: bytes, first: bytes) -> None:
+    """An event of 3 MB arrives whole, though none is held that long, and it is an output."""
+    body = first + events(data) + DONE
+    assert relayed(event_stream(body, chunk_bytes=4096)) == body
 
 
 def relayed(script: bytes) -> bytes:
