@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from router_service import __version__
 from router_service.api import (
+    admin,
     chat,
     decisions,
     errors,
@@ -23,23 +24,24 @@ from router_service.api.admission import Admission
 from router_service.api.auth import Authentication
 from router_service.api.gateway import Gateway
 from router_service.api.planning import DecidingRouter
+from router_service.api.reloading import Origin
 from router_service.settings import Settings
 
 
-def create_app(settings: Settings, router: DecidingRouter) -> FastAPI:
+def create_app(settings: Settings, router: DecidingRouter, origin: Origin | None = None) -> FastAPI:
     """Make the app of a router that is ready to decide; its life ends with its connections.
+
+    `origin` is what it can be made anew of, without which it is not reloaded.
 
     Raises ConfigError where an arm of the router's artifact has no model, or a name in the
     settings is of nothing.
     """
-    gateway = Gateway(settings, router)
+    gateway = Gateway(settings, router, origin)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        try:
+        async with gateway.running():
             yield
-        finally:
-            await gateway.aclose()
 
     app = FastAPI(
         title="Switchcraft",
@@ -59,7 +61,7 @@ def create_app(settings: Settings, router: DecidingRouter) -> FastAPI:
         Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
     )
     # The last takes every path under /v1/ that none before it does.
-    for module in (chat, responses, models, decisions, health, metrics, other):
+    for module in (chat, responses, models, decisions, health, metrics, admin, other):
         app.include_router(module.routes)
     errors.register(app)
     return app

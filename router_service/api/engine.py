@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from router_service.api.access import Access
 from router_service.api.planning import DecidingRouter, Planner
 from router_service.api.pool import Pool
+from router_service.api.trials import TrialPlanner
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.selection import Policy
 from router_service.settings import Settings
@@ -25,18 +26,22 @@ class Engine:
     last of them: a client that is closed under a request would break its answer.
     """
 
-    def __init__(self, settings: Settings, router: DecidingRouter, breakers: Breakers) -> None:
-        """Put the parts together; raises ConfigError where settings and artifact differ."""
+    def __init__(
+        self,
+        settings: Settings,
+        router: DecidingRouter,
+        breakers: Breakers,
+        with_trials: Callable[[Planner], TrialPlanner] = TrialPlanner,
+    ) -> None:
+        """Put the parts together; raises ConfigError where settings and artifact differ.
+
+        `with_trials` adds what is tried beside the router.
+        """
         self.settings = settings
         self.access = Access.of(settings.keys)
         self.manifest = router.artifact.manifest
         self.pool = Pool.build(settings, self.manifest)
-        self.planner = Planner(
-            router,
-            self.pool,
-            model_name=settings.router.model_name,
-            default_policy=_default_policy(settings, router),
-        )
+        self.planner = with_trials(make_planner(settings, router, self.pool))
         self.client = UpstreamClient(
             (d for model in self.pool.models.values() for d in model.deployments),
             max_connections=settings.upstreams.max_connections,
@@ -66,6 +71,16 @@ class Engine:
     async def _close_if_unused(self) -> None:
         if self._is_retired and self._leases == 0:
             await self.client.aclose()
+
+
+def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:
+    """Return a planner by the settings; raises ConfigError for a policy that the router lacks."""
+    return Planner(
+        router,
+        pool,
+        model_name=settings.router.model_name,
+        default_policy=_default_policy(settings, router),
+    )
 
 
 def _default_policy(settings: Settings, router: DecidingRouter) -> Policy:

@@ -23,6 +23,7 @@ from router_service.core.errors import (
     NotFoundError,
     NotServedError,
     OverloadedError,
+    ReloadRefusedError,
     ResponseElsewhereError,
     ResponseNotFoundError,
     StoreError,
@@ -53,6 +54,7 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (InvalidRequestError, 400),
     (NotFoundError, 404),
     (OverloadedError, 503),
+    (ReloadRefusedError, 409),
     (StoreError, 503),
 )
 """The first that fits counts; what is not here is our own fault, 500."""
@@ -135,6 +137,8 @@ def _fault(exc: Exception) -> Fault:
             code = "upstream_timeout" if exc.timed_out else "upstream_unavailable"
         case NotFoundError():
             kind, code = "invalid_request_error", "not_found"
+        case ReloadRefusedError():
+            kind, code = "invalid_request_error", "reload_refused"
         case OverloadedError():
             kind, code = "requests" if exc.is_callers else "server_error", exc.reason
         case StoreError():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 from starlette.requests import Request
@@ -15,6 +18,8 @@ from router_service.api.endpoints import Endpoint
 from router_service.api.engine import Engine
 from router_service.api.planning import DecidingRouter, Holders, Plan
 from router_service.api.recorder import Recorder
+from router_service.api.reloading import Origin, Reloader
+from router_service.api.syncing import Syncer
 from router_service.core.errors import OverloadedError, ResponseNotFoundError
 from router_service.settings import ServerSettings, Settings
 from router_service.store.base import DecisionRecord, HeldResponse, RecordStore
@@ -22,6 +27,8 @@ from router_service.store.guarded import GuardedStore
 from router_service.store.held import HeldResponses
 from router_service.store.memory import MemoryStore
 from router_service.store.redis import RedisStore
+from router_service.store.redis_shared import RedisSharedState
+from router_service.store.shared import MemorySharedState, SharedState
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import Breakers
 
@@ -31,20 +38,30 @@ _log = logging.getLogger("switchcraft.gateway")
 class Gateway:
     """Everything that outlives a request, and the engine that answers the next one."""
 
-    def __init__(self, settings: Settings, router: DecidingRouter) -> None:
+    def __init__(
+        self, settings: Settings, router: DecidingRouter, origin: Origin | None = None
+    ) -> None:
         """Start with an engine of these; `settings.server` is read once for the process.
 
-        Raises ConfigError where settings and artifact differ.
+        Without an `origin` there is nothing to reload from. Raises ConfigError where settings and
+        artifact differ.
         """
         self.server = settings.server
         self.metrics = Metrics()
         self.metrics.build_info.labels(__version__).set(1)
         self.breakers = Breakers(settings.upstreams.breaker, time.monotonic, self._left_alone)
-        self.engine = self.make_engine(settings, router)
+        self.engine = Engine(settings, router, self.breakers)
         self._show_artifact()
         self.store = GuardedStore(_decisions(settings.server), self._store_failed)
         self.held = self._held_responses(settings.server)
         self.recorder = Recorder(self.metrics, self.store)
+        self.reloader = Reloader(self, origin)
+        self.syncer = Syncer(
+            _shared_state(settings.server),
+            self.metrics,
+            adopt=self.breakers.adopt,
+            follower=self.reloader,
+        )
         server = settings.server
         self.slots = Slots(server.max_requests_in_flight, server.max_requests_in_flight_per_key)
         self.drain = Drain(
@@ -57,9 +74,10 @@ class Gateway:
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
         )
 
-    def make_engine(self, settings: Settings, router: DecidingRouter) -> Engine:
-        """Return an engine that shares what outlives it; raises ConfigError."""
-        return Engine(settings, router, self.breakers)
+    @property
+    def is_store_reachable(self) -> bool:
+        """Whether decisions can be kept, and the state that replicas share can be read."""
+        return self.store.is_reachable and self.syncer.is_reachable
 
     async def swap(self, engine: Engine) -> None:
         """Answer from the next request on with another engine, and retire the present one."""
@@ -92,8 +110,22 @@ class Gateway:
         self.metrics.decision_seconds.observe(time.perf_counter() - started_s)
         return plan
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Do what goes on beside requests for as long as the block runs, and then close."""
+        syncing = asyncio.create_task(self.syncer.run())
+        try:
+            with self.reloader.on_hang_up():
+                yield
+        finally:
+            syncing.cancel()
+            await asyncio.wait([syncing])
+            await self.aclose()
+
     async def aclose(self) -> None:
         """Finish what is under way, and let go of all connections."""
+        await self.reloader.aclose()
+        await self.syncer.aclose()
         await self.engine.retire()
         await self.store.aclose()
         await self.held.aclose()
@@ -112,6 +144,7 @@ class Gateway:
         self.metrics.store_errors.labels(operation).inc()
 
     def _left_alone(self, deployment_id: str, seconds: float) -> None:
+        self.syncer.opened(deployment_id, seconds)
         self.metrics.breaker_openings.labels(deployment_id).inc()
         _log.warning("deployment %s is left alone for %.1f s", deployment_id, seconds)
 
@@ -124,6 +157,12 @@ class Gateway:
 def gateway_of(request: Request) -> Gateway:
     """Return the gateway of the app that a request came to."""
     return cast("Gateway", request.app.state.gateway)
+
+
+def _shared_state(server: ServerSettings) -> SharedState:
+    if server.redis_url is not None:
+        return RedisSharedState(server.redis_url.get_secret_value())
+    return MemorySharedState(time.monotonic)
 
 
 def _decisions(server: ServerSettings) -> RecordStore[DecisionRecord]:

@@ -50,7 +50,7 @@ async def healthz() -> Health:
 async def readyz(request: Request, response: Response) -> Readiness:
     """Say that requests are served: an app has its artifact before it listens."""
     gateway = gateway_of(request)
-    store: Literal["ok", "away"] = "ok" if gateway.store.is_reachable else "away"
+    store: Literal["ok", "away"] = "ok" if gateway.is_store_reachable else "away"
     status: Literal["ready", "draining"] = "draining" if gateway.drain.has_begun else "ready"
     response.status_code = 503 if gateway.drain.has_begun else 200
     return Readiness(status=status, artifact=gateway.engine.manifest.name, store=store)

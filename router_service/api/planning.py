@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -60,6 +61,20 @@ class DecidingRouter(Protocol):
         """Choose one of these arms for a conversation, and rank the others."""
 
 
+class Track(StrEnum):
+    """Which of the published releases decides."""
+
+    STABLE = "stable"
+    CANARY = "canary"
+
+
+class Trial(Protocol):
+    """What learns how the requests of either release ended."""
+
+    def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:
+        """Take note of one request; on the event loop."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What will be asked of whom; `decision` and `policy` are None without the router."""
@@ -72,6 +87,13 @@ class Plan:
     body: BodyTemplate
     policy: Policy | None = None
     decision: Decision | None = None
+    track: Track = Track.STABLE
+    trial: Trial | None = None
+    """Who is to learn how this ends."""
+    router_failed: bool = False
+    """Whether the track's own release could not decide, and the stable one did instead."""
+    shadow_arm: Future[str | None] | None = None
+    """What a shadow release will have chosen; None where it failed."""
 
     @property
     def model(self) -> Model:

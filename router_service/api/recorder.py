@@ -85,6 +85,8 @@ class Recorder:
         cost_usd = self.cost_usd(outcome.model, outcome.usage, outcome.upstream_s)
         self._count(plan, outcome)
         self._count_usage(outcome, cost_usd)
+        if plan.decision is not None and outcome.ending is not Ending.CLIENT_LEFT:
+            self._count_release(plan, outcome, cost_usd)
         record = _record(call, plan, outcome, cost_usd)
         self._store.save(record)
         log_request(_call_fields(call) | record.model_dump(include=_LOGGED, exclude_none=True))
@@ -137,9 +139,18 @@ class Recorder:
         elif outcome.ending is Ending.COMPLETE and outcome.status < 400:
             metrics.unpriced.labels(model, "usage" if usage is None else "price").inc()
 
+    def _count_release(self, plan: Plan, outcome: Outcome, cost_usd: float | None) -> None:
+        metrics, track = self._metrics, plan.track
+        has_failed = plan.router_failed or _has_failed(outcome)
+        metrics.release_requests.labels(track).inc()
+        metrics.release_failures.labels(track).inc(has_failed)
+        metrics.release_cost_usd.labels(track).inc(cost_usd or 0)
+        if plan.trial is not None:
+            plan.trial.observe(track, has_failed=has_failed, cost_usd=cost_usd)
+
 
 _LOGGED = {
-    "model", "arm", "reason", "policy", "stream", "status", "ending",
+    "model", "arm", "release", "shadow_arm", "reason", "policy", "stream", "status", "ending",
     "prompt_tokens", "completion_tokens", "usage_is_estimated", "actual_cost_usd", "first_byte_s",
     "attempts", "deployment",
 }  # fmt: skip
@@ -156,6 +167,18 @@ def _kind(policy: Policy | None) -> str:
     return "none" if policy is None else str(policy).partition("=")[0]
 
 
+def _has_failed(outcome: Outcome) -> bool:
+    """Whether the upstream or the gateway failed; a client's own mistake is none of theirs."""
+    is_refused = outcome.status >= 500 or outcome.status == 429
+    return is_refused or outcome.ending in {Ending.FAILED, Ending.BROKEN}
+
+
+def _shadow_arm(plan: Plan) -> str | None:
+    """Return what the shadow chose, where it is done: nothing waits for it."""
+    shadow = plan.shadow_arm
+    return shadow.result() if shadow is not None and shadow.done() else None
+
+
 def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) -> DecisionRecord:
     decision, usage = plan.decision, outcome.usage
     return DecisionRecord(
@@ -165,6 +188,8 @@ def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) ->
         deployment=outcome.attempts[-1].deployment_id if outcome.attempts else None,
         attempts=len(outcome.attempts),
         arm=decision.arm if decision else None,
+        release=plan.track if decision else None,
+        shadow_arm=_shadow_arm(plan),
         reason=outcome.reason(plan),
         policy=str(plan.policy) if plan.policy else None,
         probabilities=decision.probabilities if decision else None,

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -17,11 +18,12 @@ from fastapi import FastAPI
 
 from router_service.api.access import listening_host
 from router_service.api.app import create_app
+from router_service.api.building import EngineBuilder
 from router_service.api.draining import Drain
-from router_service.api.pool import Pool, arm_prices
 from router_service.api.protocol import Limits, bounded
+from router_service.api.reloading import Origin
+from router_service.api.starting import first_router
 from router_service.core.artifact import Artifact
-from router_service.router import Router
 from router_service.sandbox.server import run_in_thread
 from router_service.settings import ServerSettings, Settings, read_settings
 from router_service.telemetry.logs import configure_logging
@@ -38,16 +40,17 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
     Raises ConfigError and ArtifactError, which say what to do, before anything listens.
     """
     configure_logging()
-    settings = read_settings(config, host=host, port=port)
+    read = partial(read_settings, config, host=host, port=port)
+    settings = read()
     for setting in settings.without_effect:
         _log.warning("%s: %s", settings.source, setting)
     server = settings.server.model_copy(update={"host": listening_host(settings)})
     artifact = Artifact.load(settings.router.artifact)
     with with_upstream(settings, artifact.manifest.arms) as complete:
-        pool = Pool.build(complete, artifact.manifest)
-        router = Router(artifact, prices=arm_prices(complete), arms=pool.by_arm)
-        router.check_canaries()
-        app = create_app(complete, router)
+        builder = EngineBuilder()
+        router, publication = first_router(complete, builder)
+        origin = Origin(read, builder, publication, has_file=bool(settings.models))
+        app = create_app(complete, router, origin)
         _log.info("serving at http://%s:%s/v1", server.host, server.port)
         DrainingServer(uvicorn_config(app, server), app.state.gateway.drain).run()
 

@@ -217,6 +217,14 @@ class PublicationError(SwitchcraftError):
         self.problem = problem
 
 
+class ReloadRefusedError(SwitchcraftError):
+    """A reload that changed nothing; `reason` says what was wrong with the new state."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Nothing was changed: {reason}")
+        self.reason = reason
+
+
 class ConfigError(SwitchcraftError):
     """A configuration that cannot be used; `where` is the dotted path inside the file."""
 

@@ -186,6 +186,10 @@ class RouterSettings(Frozen):
 
     artifact: Path = SHIPPED
     """Directory of the artifact; relative paths are the working directory's."""
+    publication: Literal["redis"] | Path | None = None
+    """Where `switchcraft-train publish` points at what to serve in the artifact's place: a
+    directory, or `redis` for `server.redis_url`. The artifact above serves while nothing usable
+    is published there."""
     arms: Mapping[str, str] = Field(default_factory=dict)
     """Model by arm of the artifact; one that is not here goes to the model of its own name, and
     is never chosen where there is none."""

@@ -45,6 +45,10 @@ class DecisionRecord(StoredRecord):
     """Deployments that were tried, the last one included."""
     arm: str | None = None
     """The artifact's arm; None where the router was not asked."""
+    release: str | None = None
+    """Which published release decided: `stable` or `canary`; None where the router was not."""
+    shadow_arm: str | None = None
+    """What a shadow release would have chosen; None without one, or where it was too late."""
     reason: str
     policy: str | None = None
     probabilities: Mapping[str, float] | None = None

@@ -53,11 +53,6 @@ class RedisSharedState:
             pipeline.expire(COOL_DOWNS_KEY, COOL_DOWNS_TTL_S)
             await pipeline.execute()
 
-    async def clear(self, deployment_id: str) -> None:
-        """Forget a rest; raises StoreError."""
-        with translated("share the end of a cool-down"):
-            await self._redis.zrem(COOL_DOWNS_KEY, deployment_id)
-
     async def reject(self, release_key: str, reason: str) -> None:
         """Note a rejection; raises StoreError."""
         with translated("share a rejection"):

@@ -26,10 +26,10 @@ class SharedState(Protocol):
         """Return all of it, in one round trip."""
 
     async def cool_down(self, deployment_id: str, duration_s: float) -> None:
-        """Let a deployment rest; of two durations the one that ends later counts."""
+        """Let a deployment rest; of two durations the one that ends later counts.
 
-    async def clear(self, deployment_id: str) -> None:
-        """End a deployment's rest."""
+        There is no other end to it: nobody asks the deployment before, so nobody knows better.
+        """
 
     async def reject(self, release_key: str, reason: str) -> None:
         """Let no replica try a release again."""
@@ -58,10 +58,6 @@ class MemorySharedState:
         """Note the end of a rest."""
         end_s = self._clock() + duration_s
         self._ends_s[deployment_id] = max(end_s, self._ends_s.get(deployment_id, end_s))
-
-    async def clear(self, deployment_id: str) -> None:
-        """Forget a rest."""
-        self._ends_s.pop(deployment_id, None)
 
     async def reject(self, release_key: str, reason: str) -> None:
         """Note a rejection."""

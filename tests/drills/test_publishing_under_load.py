@@ -1,0 +1,124 @@
+"""Artifacts are exchanged under load, and damaged ones are refused, without losing a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from router_service.core.publication import POINTER_FILE, Release
+from tests.drills.processes import GatewayProcess, Load, gateway, write_config
+from tests.publishing import flip
+from tests.serving import Sandbox
+from training.cli import main
+from training.publishing.changes import put_stable
+from training.publishing.pointers import open_pointer
+from training.publishing.releases import make_release
+
+REFUSED = 'switchcraft_reloads_total{kind="artifact",outcome="refused"}'
+TAKEN = 'switchcraft_reloads_total{kind="artifact",outcome="taken"}'
+
+
+def publish(artifact: Path, place: object, *options: object) -> None:
+    """Publish as an operator does."""
+    assert main(["publish", str(artifact), "--to", str(place), *map(str, options)]) == 0
+
+
+def move(place: Path, release: Release) -> None:
+    """Move the pointer alone, as it is seen where a volume has the release's files later."""
+    open_pointer(str(place)).move(lambda published: put_stable(published, release))
+
+
+def cut(path: Path) -> None:
+    """Leave the first half of a file."""
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def test_a_publication_is_taken_up_under_load(
+    tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path]
+) -> None:
+    """Three artifacts one after the other: each serves soon, and every request has its answer."""
+    place = tmp_path / "published"
+    publish(artifacts["one"], place)
+    router = {"publication": str(place)}
+    config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
+    with gateway(config, tmp_path) as served, Load((served.url,)) as load:
+        assert served.artifact() == "one"
+        for serial, name in enumerate(("two", "three", "one"), start=2):
+            publish(artifacts[name], place)
+            served.takes_up(name)
+            assert served.metric("switchcraft_publication_serial") == serial
+            load.goes_on()
+        assert served.metric(TAKEN) == 3
+    load.check(upstream.stats()["completed"])
+
+
+@pytest.mark.parametrize("file", ["model.int8.onnx", "manifest.json"])
+def test_damaged_while_published(
+    tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path], file: str
+) -> None:
+    """Flipped, cut, missing or without sense: refused with metric and reason, the old one serves.
+
+    What is repaired then is taken up.
+    """
+    place = tmp_path / "published"
+    publish(artifacts["one"], place)
+    router = {"publication": str(place)}
+    config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
+    damages: tuple[Callable[[Path], None], ...] = (flip, cut, Path.unlink)
+    with gateway(config, tmp_path) as served, Load((served.url,)) as load:
+        for damage in damages:
+            release = make_release(artifacts["two"], place, is_beside_pointer=True)
+            damage(release.directory(place) / file)
+            _is_refused(served, partial(move, place, release))
+            _remove(release.directory(place))
+        text = (place / POINTER_FILE).read_bytes()
+        _is_refused(served, partial(write_pointer, place, text[: len(text) // 2]))
+        write_pointer(place, text.replace(b'"serial": 4', b'"serial": 5'))
+        publish(artifacts["two"], place)
+        served.takes_up("two")
+    load.check(upstream.stats()["completed"])
+
+
+def test_starting_with_a_damaged_publication(
+    tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path]
+) -> None:
+    """A gateway that finds a damaged stable release serves `router.artifact`, and says so."""
+    place = tmp_path / "published"
+    release = make_release(artifacts["two"], place, is_beside_pointer=True)
+    move(place, release)
+    flip(release.directory(place) / "tokenizer.json")
+    router = {"publication": str(place), "artifact": str(artifacts["one"])}
+    config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
+    with gateway(config, tmp_path) as served:
+        assert served.artifact() == "one"
+        served.counts(REFUSED, 1)
+        assert served.metric("switchcraft_publication_serial") == 0
+        assert "tokenizer.json" in served.log.read_text()
+
+
+def write_pointer(place: Path, text: bytes) -> None:
+    """Replace the pointer by these bytes."""
+    partial = place / "partial"
+    partial.write_bytes(text)
+    partial.replace(place / POINTER_FILE)
+
+
+def _is_refused(served: GatewayProcess, publish_it: Callable[[], None]) -> None:
+    before = served.metric(REFUSED)
+    publish_it()
+    served.counts(REFUSED, before + 1)
+    assert served.artifact() == "one"
+    refusal = served.status()["last_refusal"]
+    assert isinstance(refusal, dict)
+    assert refusal["kind"] == "artifact"
+
+
+def _remove(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()

@@ -1,0 +1,131 @@
+"""Gateways share what they know through Redis, and serve as well without it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.bodies import CHAT, TOOLS
+from tests.drills.processes import (
+    ARMS,
+    GatewayProcess,
+    Load,
+    RedisServer,
+    SlowProxy,
+    gateway,
+    wait_until,
+    write_config,
+)
+from tests.serving import Sandbox
+from training.cli import main
+
+UP = "switchcraft_shared_state_up"
+
+
+def ask(served: GatewayProcess, model: str) -> httpx.Response:
+    """Ask a gateway for one model of the pool."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS}
+    return httpx.post(f"{served.url}{CHAT}", json=body, timeout=30)
+
+
+def set_fault(upstream: Sandbox, model: str, fault: str) -> None:
+    """Let the sandbox fail for a model; no fault lets it answer again."""
+    root = upstream.base_url.removesuffix("/v1")
+    httpx.put(f"{root}/sandbox/faults/{model}", content=fault).raise_for_status()
+
+
+def test_a_fleet_takes_up_a_publication_within_two_seconds(
+    tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path], redis_server: RedisServer
+) -> None:
+    """Two gateways on one Redis: a publication serves at both within two seconds, none is lost."""
+    where = ["--to", redis_server.url, "--store", str(tmp_path / "store")]
+    assert main(["publish", str(artifacts["one"]), *where]) == 0
+    config = write_config(
+        tmp_path / "config.yaml",
+        upstream.base_url,
+        router={"publication": "redis"},
+        server={"redis_url": redis_server.url},
+    )
+    with gateway(config, tmp_path) as one, gateway(config, tmp_path) as other:
+        assert one.artifact() == other.artifact() == "one"
+        with Load((one.url, other.url), clients=2) as load:
+            assert main(["publish", str(artifacts["two"]), *where]) == 0
+            started_s = time.monotonic()
+            one.takes_up("two")
+            other.takes_up("two")
+            taken_s = time.monotonic() - started_s
+            load.goes_on()
+        load.check(upstream.stats()["completed"])
+    assert taken_s < 2
+
+
+def test_breakers_are_shared(tmp_path: Path, upstream: Sandbox, redis_server: RedisServer) -> None:
+    """What fails at one gateway is left alone by the other, which has not asked it once."""
+    server = {"redis_url": redis_server.url}
+    upstreams = {"breaker": {"allowed_fails": 1, "cooldown_s": 30}, "retries": {"max_retries": 0}}
+    config = write_config(
+        tmp_path / "config.yaml", upstream.base_url, server=server, upstreams=upstreams
+    )
+    model = ARMS[0]
+    with gateway(config, tmp_path) as one, gateway(config, tmp_path) as other:
+        set_fault(upstream, model, "status=500")
+        while ask(one, model).status_code != 503:
+            pass
+        set_fault(upstream, model, "")
+        wait_until(lambda: ask(other, model).status_code == 503, "the other leaves it alone")
+        asked = upstream.stats()["requests"]
+        assert ask(one, model).status_code == ask(other, model).status_code == 503
+        assert upstream.stats()["requests"] == asked
+        assert ask(other, ARMS[1]).status_code == 200
+
+
+def test_redis_killed_and_restarted_under_load(
+    tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path], redis_server: RedisServer
+) -> None:
+    """Requests go on as before while Redis is away; when it is back, so is all that is shared."""
+    where = ["--to", redis_server.url, "--store", str(tmp_path / "store")]
+    assert main(["publish", str(artifacts["one"]), *where]) == 0
+    config = write_config(
+        tmp_path / "config.yaml",
+        upstream.base_url,
+        router={"publication": "redis"},
+        server={"redis_url": redis_server.url},
+    )
+    with gateway(config, tmp_path) as served, Load((served.url,), clients=2) as load:
+        redis_server.kill()
+        wait_until(lambda: served.metric(UP) == 0, "the metric shows that it is away")
+        assert httpx.get(f"{served.url}/readyz").json()["store"] == "away"
+        load.goes_on(100)
+        redis_server.start()
+        wait_until(lambda: served.metric(UP) == 1, "the metric shows that it is back")
+        assert served.artifact() == "one"  # a Redis that has lost its pointer changes nothing
+        assert main(["publish", str(artifacts["two"]), *where]) == 0
+        served.takes_up("two")
+        load.goes_on()
+        wait_until(
+            lambda: httpx.get(f"{served.url}/readyz").json()["store"] == "ok", "the store is back"
+        )
+    load.check(upstream.stats()["completed"])
+
+
+def test_a_slow_redis_slows_no_request(
+    tmp_path: Path, upstream: Sandbox, redis_server: RedisServer
+) -> None:
+    """With a Redis that takes a second for everything, the median request is as fast as before."""
+    proxy = SlowProxy(redis_server.port)
+    url = f"redis://127.0.0.1:{proxy.port}/0"
+    config = write_config(tmp_path / "config.yaml", upstream.base_url, server={"redis_url": url})
+    with gateway(config, tmp_path) as served, Load((served.url,), clients=1) as load:
+        load.goes_on(100)
+        before, load.latencies_s = load.latencies_s, []
+        proxy.delay_s = 1.0
+        wait_until(lambda: served.metric(UP) == 0, "too slow is away")
+        load.goes_on(200)
+        slow = load.latencies_s
+        assert statistics.median(slow) < 2 * statistics.median(before) + 0.1
+        assert max(slow) < 1.0
+    load.check(upstream.stats()["completed"])
+    proxy.close()

@@ -1,0 +1,74 @@
+"""The configuration is exchanged under load: whole, or not at all, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import yaml
+
+from tests.drills.processes import Load, gateway, write_config
+from tests.serving import Sandbox
+
+TAKEN = 'switchcraft_reloads_total{kind="config",outcome="taken"}'
+REFUSED = 'switchcraft_reloads_total{kind="config",outcome="refused"}'
+
+
+def test_hang_up_under_load(tmp_path: Path, upstream: Sandbox) -> None:
+    """Ten reloads, each with another set of names: all requests are answered, once."""
+    config = write_config(tmp_path / "config.yaml", upstream.base_url)
+    with gateway(config, tmp_path) as served, Load((served.url,)) as load:
+        for number in range(1, 11):
+            router = {
+                "model_name": "switchcraft",
+                "arms": {},
+                "default_policy": f"theta=0.{number}",
+            }
+            write_config(config, upstream.base_url, router=router)
+            served.hang_up()
+            served.counts(TAKEN, number)
+    load.check(upstream.stats()["completed"])
+
+
+def test_a_broken_configuration_is_refused_whole(tmp_path: Path, upstream: Sandbox) -> None:
+    """A file with one mistake changes nothing; answer, log and status have the reason."""
+    config = write_config(tmp_path / "config.yaml", upstream.base_url)
+    with gateway(config, tmp_path) as served, Load((served.url,), clients=2) as load:
+        router = {"model_name": "other", "default_policy": "no-such-policy"}
+        write_config(config, upstream.base_url, router=router)
+        answer = httpx.post(f"{served.url}/admin/reload", timeout=30)
+        assert answer.status_code == 409
+        error = answer.json()["error"]
+        assert error["code"] == "reload_refused"
+        assert "router.default_policy" in error["message"]
+        config.write_text("model_list: [")
+        served.hang_up()
+        served.counts(REFUSED, 2)
+        assert "is not valid YAML" in served.log.read_text()
+        assert "is not valid YAML" in str(served.status()["last_refusal"])
+        assert served.metric(TAKEN) == 0
+    load.check(upstream.stats()["completed"])
+
+
+def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
+    """The answer names what changed and what waits for a restart, and no value."""
+    config = write_config(tmp_path / "config.yaml", upstream.base_url)
+    with gateway(config, tmp_path) as served:
+        router = {"model_name": "other", "publication": str(tmp_path)}
+        write_config(config, upstream.base_url, router=router, server={"max_decisions": 5})
+        tree = yaml.safe_load(config.read_text())
+        tree["model_list"][0]["litellm_params"]["api_key"] = "planted-secret"
+        tree["model_list"].append({**tree["model_list"][1], "model_name": "added"})
+        config.write_text(yaml.safe_dump(tree))
+        answer = httpx.post(f"{served.url}/admin/reload", timeout=30)
+        assert answer.status_code == 200, answer.text
+        report = answer.json()
+        first = tree["model_list"][0]["model_name"]
+        assert set(report["changed"]) == {
+            f"model_list.{first}", "model_list.added", "router.model_name",
+        }  # fmt: skip
+        assert set(report["needs_restart"]) == {"router.publication", "server.max_decisions"}
+        assert "planted-secret" not in answer.text + served.log.read_text()
+        names = [m["id"] for m in httpx.get(f"{served.url}/v1/models").json()["data"]]
+        assert {"other", "added"} <= set(names)
+        assert "switchcraft" not in names
