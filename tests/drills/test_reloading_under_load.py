@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import yaml
 
 from tests.drills.processes import Load, gateway, write_config
@@ -36,7 +35,7 @@ def test_a_broken_configuration_is_refused_whole(tmp_path: Path, upstream: Sandb
     with gateway(config, tmp_path) as served, Load((served.url,), clients=2) as load:
         router = {"model_name": "other", "default_policy": "no-such-policy"}
         write_config(config, upstream.base_url, router=router)
-        answer = httpx.post(f"{served.url}/admin/reload", timeout=30)
+        answer = served.http.post("/admin/reload")
         assert answer.status_code == 409
         error = answer.json()["error"]
         assert error["code"] == "reload_refused"
@@ -60,7 +59,7 @@ def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
         tree["model_list"][0]["litellm_params"]["api_key"] = "planted-secret"
         tree["model_list"].append({**tree["model_list"][1], "model_name": "added"})
         config.write_text(yaml.safe_dump(tree))
-        answer = httpx.post(f"{served.url}/admin/reload", timeout=30)
+        answer = served.http.post("/admin/reload")
         assert answer.status_code == 200, answer.text
         report = answer.json()
         first = tree["model_list"][0]["model_name"]
@@ -69,6 +68,6 @@ def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
         }  # fmt: skip
         assert set(report["needs_restart"]) == {"router.publication", "server.max_decisions"}
         assert "planted-secret" not in answer.text + served.log.read_text()
-        names = [m["id"] for m in httpx.get(f"{served.url}/v1/models").json()["data"]]
+        names = [m["id"] for m in served.http.get("/v1/models").json()["data"]]
         assert {"other", "added"} <= set(names)
         assert "switchcraft" not in names
