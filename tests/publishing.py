@@ -8,7 +8,7 @@ from pathlib import Path
 from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
 
 
-def make_artifact(directory: Path, name: str) -> Path:
+def make_artifact(directory: Path, name: str, default_policy: str | None = None) -> Path:
     """Make a copy of the shipped artifact of another name, hence of another hash; return it."""
     target = directory / name
     target.mkdir(parents=True)
@@ -16,7 +16,9 @@ def make_artifact(directory: Path, name: str) -> Path:
         if path.name != MANIFEST:
             _share(path, target / path.name)
     manifest = Artifact.load(SHIPPED).manifest
-    save_manifest(target, manifest.model_copy(update={"name": name}))
+    policies = dict(manifest.policies)
+    policies["default"] = default_policy or policies["default"]
+    save_manifest(target, manifest.model_copy(update={"name": name, "policies": policies}))
     return target
 
 

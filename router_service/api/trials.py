@@ -12,7 +12,7 @@ from dataclasses import replace
 from router_service.api.endpoints import Endpoint
 from router_service.api.planning import Holders, Plan, Planner, Track
 from router_service.core.errors import SwitchcraftError
-from router_service.core.messages import ChatRequest, Conversation, Role, decode_object
+from router_service.core.messages import Conversation, Role, decode_object
 from router_service.core.publication import Canary
 from router_service.core.rollout import Excess, Tally, find_excess
 from router_service.telemetry.metrics import Metrics
@@ -129,16 +129,16 @@ class TrialPlanner:
         def decide(planner: Planner) -> Plan:
             return planner.plan(endpoint, body, policy, holders)
 
-        plan = self._obeyed(decide, lambda: endpoint.parse(decode_object(body)))
+        plan = self._obeyed(decide, endpoint, body)
         if self._shadow is None or plan.decision is None:
             return plan
         return replace(plan, shadow_arm=self._shadow.ask(endpoint, body, policy, plan))
 
-    def _obeyed(self, decide: Callable[[Planner], Plan], read: Callable[[], ChatRequest]) -> Plan:
+    def _obeyed(self, decide: Callable[[Planner], Plan], endpoint: Endpoint, body: bytes) -> Plan:
         trial = self.canary
         if trial is None:
             return decide(self._stable)
-        if not trial.takes(read().conversation):
+        if not trial.takes(endpoint.parse(decode_object(body)).conversation):
             return replace(decide(self._stable), trial=trial)
         try:
             plan = decide(trial.planner)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -74,6 +75,10 @@ class GatewayProcess:
     def takes_up(self, artifact: str, timeout_s: float = 20.0) -> float:
         """Return the seconds until another artifact decides, known by its name."""
         return wait_until(lambda: self.artifact() == artifact, f"{artifact} serves", timeout_s)
+
+    def tries(self, *, canary: bool) -> None:
+        """Return once a canary is tried, or none is."""
+        wait_until(lambda: bool(self.status()["tried"]) is canary, f"a canary: {canary}")
 
     def counts(self, series: str, least: float) -> None:
         """Return once a series has at least this value."""
@@ -143,6 +148,8 @@ class Load:
     statuses: list[int] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    models: Counter[str] = field(default_factory=Counter)
+    """Who answered."""
 
     def __enter__(self) -> Self:
         """Begin, and return once each client had an answer."""
@@ -202,6 +209,7 @@ class Load:
             return
         with self._lock:
             self.statuses.append(response.status_code)
+            self.models[response.headers["x-switchcraft-model"]] += 1
             self.latencies_s.append(time.monotonic() - started_s)
 
 

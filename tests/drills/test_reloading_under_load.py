@@ -57,7 +57,9 @@ def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
         write_config(config, upstream.base_url, router=router, server={"max_decisions": 5})
         tree = yaml.safe_load(config.read_text())
         tree["model_list"][0]["litellm_params"]["api_key"] = "planted-secret"
-        tree["model_list"].append({**tree["model_list"][1], "model_name": "added"})
+        free = {"input_cost_per_token": 0, "output_cost_per_token": 0}
+        added = {"model_name": "added", "model_info": free}
+        tree["model_list"].append({**tree["model_list"][1], **added})
         config.write_text(yaml.safe_dump(tree))
         answer = served.http.post("/admin/reload")
         assert answer.status_code == 200, answer.text

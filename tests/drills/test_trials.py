@@ -1,0 +1,103 @@
+"""What is tried beside the stable release: followed or not, and withdrawn where it does worse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+
+from router_service.store.redis_shared import REJECTIONS_KEY
+from tests.bodies import CHAT, TOOLS
+from tests.drills.processes import (
+    GatewayProcess,
+    Load,
+    RedisServer,
+    gateway,
+    wait_until,
+    write_config,
+)
+from tests.publishing import make_artifact
+from tests.serving import Sandbox
+from training.cli import main
+
+
+@pytest.fixture(scope="session")
+def cheap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an artifact that chooses the cheapest arm."""
+    return make_artifact(tmp_path_factory.mktemp("artifacts"), "cheap", "theta=0")
+
+
+@pytest.fixture(scope="session")
+def dear(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an artifact that chooses the most probable arm, at whatever price."""
+    return make_artifact(tmp_path_factory.mktemp("artifacts"), "dear", "theta=1")
+
+
+def record_of(served: GatewayProcess, text: str) -> dict[str, object]:
+    """Ask once, and return the record of the decision."""
+    messages = [{"role": "user", "content": text}]
+    body = {"model": "switchcraft", "messages": messages, "tools": TOOLS}
+    answer = served.http.post(CHAT, json=body)
+    path = f"/v1/decisions/{answer.headers['x-switchcraft-decision-id']}"
+    wait_until(lambda: served.http.get(path).status_code == 200, "the decision is recorded")
+    record: dict[str, object] = served.http.get(path).json()
+    return record
+
+
+def test_a_shadow_is_recorded_and_not_obeyed(
+    tmp_path: Path, upstream: Sandbox, cheap: Path, dear: Path
+) -> None:
+    """The stable release's arm answers; the shadow's is in the record, and whether both agree."""
+    place = tmp_path / "published"
+    publish = ["publish", "--to", str(place)]
+    assert main([*publish, str(cheap)]) == main([*publish, str(dear), "--as", "shadow"]) == 0
+    config = write_config(
+        tmp_path / "config.yaml", upstream.base_url, router={"publication": str(place)}
+    )
+    with gateway(config, tmp_path) as served:
+        served.counts('switchcraft_reloads_total{kind="artifact",outcome="taken"}', 1)
+        wait_until(lambda: record_of(served, "Hi")["shadow_arm"], "the shadow was in time")
+        record = record_of(served, "What is the weather in Oslo?")
+        assert record["arm"] == record["model"] != record["shadow_arm"]
+        assert record["release"] == "stable"
+        served.counts('switchcraft_shadow_decisions_total{agrees="no"}', 1)
+        assert main(["publish", "--to", str(place), "--withdraw", "shadow"]) == 0
+        served.counts("switchcraft_publication_serial", 3)
+        assert record_of(served, "Hi")["shadow_arm"] is None
+
+
+def test_a_dear_canary_is_withdrawn_from_the_whole_fleet(
+    tmp_path: Path, upstream: Sandbox, cheap: Path, dear: Path, redis_server: RedisServer
+) -> None:
+    """One gateway sees the canary's cost; both go back to the stable release, and stay there."""
+    where = ["--to", redis_server.url, "--store", str(tmp_path / "store")]
+    assert main(["publish", str(cheap), *where]) == 0
+    config = write_config(
+        tmp_path / "config.yaml",
+        upstream.base_url,
+        router={"publication": "redis"},
+        server={"redis_url": redis_server.url},
+    )
+    canary = ["--as", "canary", "--share", "0.5", "--min-requests", "20"]
+    withdrawn = 'switchcraft_canary_withdrawals_total{bound="cost"}'
+    with gateway(config, tmp_path) as one, gateway(config, tmp_path) as other:
+        assert main(["publish", str(dear), *where, *canary]) == 0
+        for served in (one, other):
+            served.tries(canary=True)
+        with Load((one.url,)) as load:
+            one.counts(withdrawn, 1)
+            for served in (one, other):
+                served.tries(canary=False)
+            assert len(load.models) == 2
+            load.models.clear()
+            load.goes_on(50)
+            assert len(load.models) == 1
+        load.check(upstream.stats()["completed"])
+        assert "is withdrawn: a request cost" in one.log.read_text()
+        assert other.metric(withdrawn) == 0
+        with redis.Redis.from_url(redis_server.url) as server:
+            assert server.hlen(REJECTIONS_KEY) == 1
+        # Published again, it is tried again.
+        assert main(["publish", str(dear), *where, *canary]) == 0
+        other.tries(canary=True)
