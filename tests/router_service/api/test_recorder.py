@@ -88,7 +88,9 @@ def test_a_release_is_judged_by_what_was_not_the_clients_fault(
     plan = replace(plan, track=Track.CANARY, trial=trial)
 
     async def record() -> None:
-        store = GuardedStore(MemoryStore(ttl_s=1, max_records=1, clock=lambda: 0.0), lambda _: None)
+        store = GuardedStore[DecisionRecord](
+            MemoryStore(ttl_s=1, max_records=1, clock=lambda: 0.0), lambda _: None
+        )
         call = Call("dec_1", "req_1", 0.0)
         outcome = Outcome(status, plan.model, ending=ending)
         Recorder(metrics, store).answered(call, plan, outcome)
