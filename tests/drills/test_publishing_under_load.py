@@ -37,7 +37,7 @@ def cut(path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
-DAMAGES = (
+DAMAGES: tuple[tuple[Callable[[Path], None], str], ...] = (
     (flip, "model.int8.onnx"),
     (cut, "model.int8.onnx"),
     (Path.unlink, "tokenizer.json"),
