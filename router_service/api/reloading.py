@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Literal
 import anyio.to_thread
 from pydantic import BaseModel
 
+from router_service.api.access import listening_host
 from router_service.api.building import EngineBuilder, pointer_directory
-from router_service.core.errors import ReloadRefusedError, SwitchcraftError
+from router_service.core.errors import ConfigError, ReloadRefusedError, SwitchcraftError
 from router_service.core.publication import Canary, Publication
 from router_service.core.rollout import Excess
 from router_service.settings import Settings
@@ -155,6 +156,7 @@ class Reloader:
         present = self._gateway.engine.settings
         read = await anyio.to_thread.run_sync(origin.read)
         settings = _without_restart(present, read)
+        _check_address(present, settings)
         await self._replace(origin, settings, self.publication)
         return Report(
             changed=tuple(_differences(present, settings)),
@@ -246,6 +248,17 @@ def _without_restart(present: Settings, read: Settings) -> Settings:
     router = read.router.model_copy(update={"publication": present.router.publication})
     changes = {"server": present.server, "router": router}
     return _completed(present, read).model_copy(update=changes)
+
+
+def _check_address(present: Settings, new: Settings) -> None:
+    """Refuse settings under which this process would not have listened where it does.
+
+    Where others than this machine can connect there must be a key, and none that can be guessed.
+    """
+    may_listen_at = listening_host(new)
+    if present.keys.by_path() and may_listen_at != present.server.host:
+        problem = "no key is left, and others than this machine can connect; keep one, or restart"
+        raise ConfigError(new.source, "keys", problem)
 
 
 def _differences(old: Settings, new: Settings) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.drills.processes import Load, gateway, write_config
@@ -47,6 +49,25 @@ def test_a_broken_configuration_is_refused_whole(tmp_path: Path, upstream: Sandb
         assert "is not valid YAML" in str(served.status()["last_refusal"])
         assert served.metric(TAKEN) == 0
     load.check(upstream.stats()["completed"])
+
+
+@pytest.mark.parametrize("keys", [None, {"api": {"team": "sk-1234"}}])
+def test_a_reload_opens_no_gateway(
+    tmp_path: Path, upstream: Sandbox, keys: dict[str, object] | None
+) -> None:
+    """Where others can connect, a file that has lost its keys, or has a weak one, is refused."""
+    key = "sk-" + secrets.token_urlsafe(32)
+    sections = {"server": {"host": "0.0.0.0"}, "keys": {"admin": key}}
+    config = write_config(tmp_path / "config.yaml", upstream.base_url, **sections)
+    bearer = {"authorization": f"Bearer {key}"}
+    with gateway(config, tmp_path) as served:
+        assert served.http.post("/admin/reload").status_code == 401
+        write_config(config, upstream.base_url, **sections | {"keys": keys or {}})
+        answer = served.http.post("/admin/reload", headers=bearer)
+        assert answer.status_code == 409
+        assert "key" in answer.json()["error"]["message"]
+        assert served.http.post("/admin/reload").status_code == 401
+        assert key not in answer.text + served.log.read_text()
 
 
 def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
