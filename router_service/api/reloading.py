@@ -32,6 +32,9 @@ FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
 """A pointer may be seen before the files that it names: volumes of a network cache for a minute."""
 
+POINTER = "the pointer"
+"""What errors call it: its place may hold a password."""
+
 Kind = Literal["config", "artifact"]
 _log = logging.getLogger("switchcraft.reload")
 
@@ -74,10 +77,10 @@ class Reloader:
         """Reload for a gateway; without an origin there is nothing to reload from."""
         self._gateway = gateway
         self._origin = origin
+        self._builder = origin.builder if origin else EngineBuilder()
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._followed: tuple[bytes, frozenset[str]] | None = None
-        self._rejections: frozenset[str] = frozenset()
         self._retry_at_s = 0.0
         self._pause_s = FIRST_RETRY_S
         self.publication = origin.publication if origin else None
@@ -92,9 +95,11 @@ class Reloader:
 
     async def reload(self) -> Report:
         """Read the configuration anew and take it up; raises ReloadRefusedError with the reason."""
+        if self._origin is None:
+            raise ReloadRefusedError("this gateway was started without a configuration to read")
         async with self._lock:
             try:
-                report = await self._reload(self._known_origin())
+                report = await self._reload(self._origin)
             except Exception as exc:
                 self._refused("config", exc)
                 raise ReloadRefusedError(_reason(exc)) from exc
@@ -130,17 +135,21 @@ class Reloader:
         if seen != self._followed:
             self._pause_s = FIRST_RETRY_S
         self._followed = seen
-        self._start(self._take_up(self._origin, pointer, rejections))
+        self._start(
+            self._take_up(lambda: _allowed(Publication.parse(pointer, POINTER), rejections))
+        )
 
     def withdraw(self, canary: Canary, excess: Excess) -> None:
         """End a canary that exceeds a bound, here and with all replicas."""
         self._gateway.metrics.canary_withdrawals.labels(excess.bound).inc()
-        label = canary.release.label
+        label, key = canary.release.label, canary.release.key
         _log.error(
             "the canary %s is withdrawn: %s", label, excess.text,
             extra={FIELDS: {"event": "canary_withdrawn", "release": label, "bound": excess.bound}},
         )  # fmt: skip
-        self._gateway.syncer.reject(canary.release.key, excess.text)
+        self._gateway.syncer.reject(key, excess.text)
+        if (served := self.publication) is not None:
+            self._start(self._take_up(lambda: _allowed(served, frozenset({key}))))
 
     async def aclose(self) -> None:
         """Give up what is under way."""
@@ -157,7 +166,7 @@ class Reloader:
         read = await anyio.to_thread.run_sync(origin.read)
         settings = _without_restart(present, read)
         _check_address(present, settings)
-        await self._replace(origin, settings, self.publication)
+        await self._replace(settings, self.publication)
         return Report(
             changed=tuple(_differences(present, settings)),
             needs_restart=tuple(_differences(settings, _completed(present, read))),
@@ -170,13 +179,12 @@ class Reloader:
         except ReloadRefusedError:
             return  # logged, counted and shown by then
 
-    async def _take_up(self, origin: Origin, text: bytes, rejections: frozenset[str]) -> None:
+    async def _take_up(self, read: Callable[[], Publication]) -> None:
         async with self._lock:
             try:
-                publication = _allowed(Publication.parse(text, "the pointer"), rejections)
+                publication = read()
                 if publication != self.publication:
-                    settings = self._gateway.engine.settings
-                    await self._replace(origin, settings, publication)
+                    await self._replace(self._gateway.engine.settings, publication)
                     self._taken("artifact", _told(publication))
             except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, the present one serves on
                 self._refused("artifact", exc)
@@ -185,20 +193,13 @@ class Reloader:
             else:
                 self._retry_at_s = float("inf")
 
-    async def _replace(
-        self, origin: Origin, settings: Settings, publication: Publication | None
-    ) -> None:
+    async def _replace(self, settings: Settings, publication: Publication | None) -> None:
         engine = await anyio.to_thread.run_sync(
-            origin.builder.engine, settings, publication, self._gateway, self.withdraw
+            self._builder.engine, settings, publication, self._gateway, self.withdraw
         )
         await self._gateway.swap(engine)
         self.publication = publication
         self._show_publication()
-
-    def _known_origin(self) -> Origin:
-        if self._origin is None:
-            raise ReloadRefusedError("this gateway was started without a configuration to read")
-        return self._origin
 
     def _taken(self, kind: Kind, what: str) -> None:
         self._gateway.metrics.reloads.labels(kind, "taken").inc()
@@ -265,7 +266,7 @@ def _differences(old: Settings, new: Settings) -> Iterator[str]:
     """Name what differs, by its dotted path in the file."""
     one, other = _by_name(old), _by_name(new)
     yield from (f"model_list.{name}" for name in one | other if one.get(name) != other.get(name))
-    for section in Settings.model_fields.keys() - {"models", "source", "without_effect"}:
+    for section in sorted(Settings.model_fields.keys() - {"models", "source", "without_effect"}):
         yield from _differing_fields(section, getattr(old, section), getattr(new, section))
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from router_service.core.errors import PublicationError
 from router_service.core.publication import Canary, Publication, Release
 from training.publishing.changes import promote, put_canary, put_shadow, put_stable, withdraw
-from training.publishing.pointers import Change, DirectoryPointer, Pointer, open_pointer
-from training.publishing.releases import make_release
+
+if TYPE_CHECKING:
+    from training.publishing.pointers import Change, Pointer
 
 
 def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,6 +69,9 @@ def _add_canary(publish: argparse.ArgumentParser) -> None:
 
 
 def _publish(arguments: argparse.Namespace) -> int:
+    # Imported here: other stages need neither Redis' driver nor the runtime of a model.
+    from training.publishing.pointers import open_pointer  # noqa: PLC0415
+
     pointer = open_pointer(arguments.to)
     published = pointer.read() if arguments.list else pointer.move(_change(arguments, pointer))
     print("\n".join(_told(published, pointer.name)))
@@ -91,9 +96,11 @@ def _change(arguments: argparse.Namespace, pointer: Pointer) -> Change:
 
 
 def _release(arguments: argparse.Namespace, pointer: Pointer) -> Release:
+    from training.publishing.releases import make_release  # noqa: PLC0415
+
     if arguments.artifact is None:
         raise PublicationError("publish", "name the artifact's directory")
-    is_beside_pointer = isinstance(pointer, DirectoryPointer)
+    is_beside_pointer = pointer.is_beside_releases
     store = Path(arguments.to) if is_beside_pointer else arguments.store
     if store is None:
         problem = "holds the pointer alone; name a directory for releases with --store"

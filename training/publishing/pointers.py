@@ -25,6 +25,8 @@ class Pointer(Protocol):
 
     name: str
     """The place, as people may read it: without a password."""
+    is_beside_releases: bool
+    """Whether releases lie in the same directory."""
 
     def read(self) -> Publication | None:
         """Return what is published, or None where nothing is yet."""
@@ -41,6 +43,8 @@ def open_pointer(place: str) -> Pointer:
 
 class DirectoryPointer:
     """A file beside the releases."""
+
+    is_beside_releases = True
 
     def __init__(self, directory: Path) -> None:
         """Point in a directory, which is made with its first release."""
@@ -82,6 +86,8 @@ class DirectoryPointer:
 
 class RedisPointer:
     """A key of Redis."""
+
+    is_beside_releases = False
 
     def __init__(self, url: str) -> None:
         """Connect on first use; raises PublicationError where it is no address of Redis."""
