@@ -178,7 +178,8 @@ class _Exchange(Response):
         except UpstreamError as exc:
             broke = exc
             event = self._plan.endpoint.error_event(error_body(exc), reader.last_number + 1)
-            await send_part(send, event, more=True)
+            gap = b"\n\n" if reader.is_within_event else b""
+            await send_part(send, gap + event, more=True)
         await send_part(send, b"", more=False)
         broke = broke or reader.error
         if broke is not None:

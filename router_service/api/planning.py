@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from router_service.core.errors import (
     ModelNotFoundError,
     ResponseElsewhereError,
     ResponseNotFoundError,
+    SwitchcraftError,
 )
 from router_service.core.messages import Conversation, Reference, decode_object
 from router_service.core.selection import Policy, Reason
@@ -24,6 +26,8 @@ from router_service.router import Decision
 from router_service.settings import Model
 from router_service.store.base import HeldResponse
 from router_service.upstream.splice import BodyTemplate
+
+_log = logging.getLogger("switchcraft.planning")
 
 POLICY_HEADER = "x-switchcraft-policy"
 
@@ -40,6 +44,8 @@ class GatewayReason(StrEnum):
     """The request has no tools, of which alone the router knows."""
     FALLBACK = "fallback"
     """The chosen model failed, and the next one answered."""
+    UNDECIDED = "undecided"
+    """The router failed: the arm with the highest profiled cost, which is the surest guess."""
     CONTINUED = "continued"
     """The request goes on from a response, and only who holds that can answer."""
 
@@ -91,7 +97,7 @@ class Plan:
     trial: Trial | None = None
     """Who is to learn how this ends."""
     router_failed: bool = False
-    """Whether the track's own release could not decide, and the stable one did instead."""
+    """Whether the track's own release could not decide: the stable one did instead, or nobody."""
     shadow_arm: Future[str | None] | None = None
     """What a shadow release will have chosen; None where it failed."""
 
@@ -152,9 +158,28 @@ class Planner:
         if not request.has_tools:
             return plan(capable(self._pool.chat_models, wanted), GatewayReason.CHAT)
         able = self._pool.capable_arms(wanted)
-        decision = self._router.decide(request.conversation, chosen, able)
+        decision = self._decide(request.conversation, chosen, able)
+        if decision is None:
+            guess = self._dearest_first(able)
+            return plan(guess, GatewayReason.UNDECIDED, policy=chosen, router_failed=True)
         candidates = self._pool.playing(decision.ranking)
         return plan(candidates, decision.reason, policy=chosen, decision=decision)
+
+    def _decide(
+        self, conversation: Conversation, policy: Policy, arms: Collection[str]
+    ) -> Decision | None:
+        try:
+            return self._router.decide(conversation, policy, arms)
+        except SwitchcraftError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, it must not cost a request
+            _log.exception("the router failed, the request goes to the dearest arm")
+            return None
+
+    def _dearest_first(self, arms: Collection[str]) -> tuple[Model, ...]:
+        manifest = self._router.artifact.manifest
+        costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
+        return self._pool.playing(sorted(arms, key=lambda arm: (-costs_usd[arm], arm)))
 
     def _names_at(self, endpoint: Endpoint) -> tuple[str, ...]:
         return self.names if endpoint.is_routed else tuple(self._pool.models)

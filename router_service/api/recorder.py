@@ -113,6 +113,8 @@ class Recorder:
         metrics.requests.labels(model, _kind(plan.policy), str(outcome.status)).inc()
         if plan.decision is not None:
             metrics.decisions.labels(plan.decision.arm, plan.decision.reason).inc()
+        if plan.router_failed:
+            metrics.router_failures.labels(plan.track).inc()
         if outcome.model is not plan.model:
             metrics.fallbacks.labels(plan.model.name, model).inc()
         metrics.upstream_seconds.labels(model).observe(outcome.upstream_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +22,6 @@ MAX_WAITING = 64
 Tallies = Mapping[Track, Tally]
 
 _OPENING = (frozenset({Role.SYSTEM, Role.DEVELOPER}), frozenset({Role.USER}))
-_log = logging.getLogger("switchcraft.trials")
 
 
 class CanaryTrial:
@@ -94,11 +92,9 @@ class Shadow:
     def _decide(
         self, endpoint: Endpoint, body: bytes, policy: str | None, obeyed_model: str
     ) -> str | None:
-        try:
-            plan = self._planner.plan(endpoint, body, policy)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is the shadow's alone
+        plan = _decided(lambda planner: planner.plan(endpoint, body, policy), self._planner)
+        if plan is None:
             self._metrics.shadow_decisions.labels("failed").inc()
-            _log.warning("the shadow could not decide (%s)", type(exc).__name__)
             return None
         agrees = "yes" if plan.model.name == obeyed_model else "no"
         self._metrics.shadow_decisions.labels(agrees).inc()
@@ -140,14 +136,20 @@ class TrialPlanner:
             return decide(self._stable)
         if not trial.takes(endpoint.parse(decode_object(body)).conversation):
             return replace(decide(self._stable), trial=trial)
-        try:
-            plan = decide(trial.planner)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it must not cost a request
+        plan = _decided(decide, trial.planner)
+        if plan is None:
             stable = decide(self._stable)
-            if not isinstance(exc, SwitchcraftError):
-                _log.exception("the canary could not decide, the stable release does")
             return replace(stable, trial=trial, track=Track.CANARY, router_failed=True)
         # What the router is not asked for is the stable release's: its prices, its chat model.
         if plan.decision is None:
             return decide(self._stable)
         return replace(plan, trial=trial, track=Track.CANARY)
+
+
+def _decided(decide: Callable[[Planner], Plan], tried: Planner) -> Plan | None:
+    """Return a tried release's plan, or None where it has none: that must cost no request."""
+    try:
+        plan = decide(tried)
+    except SwitchcraftError:  # a policy that it does not have; or the request's own fault
+        return None
+    return None if plan.router_failed else plan

@@ -25,8 +25,8 @@ _MAX_QUOTED = 80
 def decode(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
     """Return the value of a JSON text in UTF-8.
 
-    Raises InvalidRequestError with one of the codes `invalid_json`, `duplicate_key`,
-    `integer_out_of_range` and `nested_too_deep`. `NaN`, infinities, invalid UTF-8, lone
+    Raises InvalidRequestError with one of the codes `invalid_json`, `duplicate_key` and
+    `integer_out_of_range`. `NaN`, infinities, invalid UTF-8, lone
     surrogates and a byte order mark are not valid JSON. A body of 16 KB takes 0.3 ms.
     """
     value = _loads(body)
@@ -81,7 +81,7 @@ def _check_integer(digits: str) -> None:
 def _too_deep() -> InvalidRequestError:
     return InvalidRequestError(
         "The request body is nested too deep: about a thousand levels are read. Flatten it.",
-        code="nested_too_deep",
+        code="invalid_json",
     )
 
 

@@ -118,6 +118,11 @@ class Metrics:
             "chosen",
             "model",
         )
+        self.router_failures = self._counter(
+            "router_failures",
+            "Requests that a release could not decide, by release; they were answered anyway.",
+            "release",
+        )
         self.breaker_openings = self._counter(
             "breaker_openings", "Times that a deployment was left alone.", "deployment"
         )

@@ -106,8 +106,9 @@ class Breakers:
         if retry_after_s:
             self._open(deployment_id, breaker, min(retry_after_s, settings.max_cooldown_s))
         elif breaker.is_probing or (is_often and breaker.open_until_s is None):
-            self._open(deployment_id, breaker, breaker.cooldown_s)
-            breaker.cooldown_s = min(2 * breaker.cooldown_s, settings.max_cooldown_s)
+            seconds = min(breaker.cooldown_s, settings.max_cooldown_s)
+            self._open(deployment_id, breaker, seconds)
+            breaker.cooldown_s = 2 * seconds
 
     def left(self, deployment_id: str) -> None:
         """Forget a request that ended without showing how the deployment is."""

@@ -32,7 +32,8 @@ class EventReader:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._tail = b""
-        self._is_overlong = False
+        self.is_within_event = False
+        """Whether the last bytes were of an event that was too long to be held."""
         self._is_done = False
         self._characters = 0
         self.usage: Usage | None = None
@@ -104,7 +105,7 @@ class EventReader:
             return b""
         data = b"".join(self._held)
         self._let_go()
-        self._is_overlong = self.has_output = True
+        self.is_within_event = self.has_output = True
         return data
 
     def _hold(self, part: bytes) -> None:
@@ -117,8 +118,8 @@ class EventReader:
 
     def _observe(self, event: bytes) -> None:
         """Read one event (WHATWG HTML, "Interpreting an event stream")."""
-        if self._is_overlong:
-            self._is_overlong = False
+        if self.is_within_event:
+            self.is_within_event = False
             return
         fields = (line for line in event.splitlines() if line.startswith(b"data:"))
         data = b"\n".join(field[5:].removeprefix(b" ") for field in fields).strip()

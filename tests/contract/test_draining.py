@@ -78,7 +78,7 @@ async def _drill(
             asyncio.create_task(http.post(CHAT, json=STREAMED, headers=slowly))
             for _ in range(STREAMS)
         ]
-        await asyncio.to_thread(wait_for, lambda: _begun(sandbox, before), "all are in flight")
+        await asyncio.to_thread(wait_for, lambda: _begun(sandbox, before), "all have begun", 60)
         process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(wait_for, lambda: _status(url) == 503, "readiness is red")
         status = await http.get("/readyz")

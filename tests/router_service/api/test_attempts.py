@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from router_service.api.app import create_app
+from router_service.router import Decision
 from router_service.sandbox.server import run_in_thread
 from router_service.settings import (
     BreakerSettings,
@@ -327,3 +328,22 @@ def test_what_is_cancelled_is_billed(house: House) -> None:
     assert record["usage_is_estimated"]
     assert record["prompt_tokens"] > 0
     assert record["actual_cost_usd"] > 0
+
+
+class BrokenRouter(FakeRouter):
+    """A router whose graph fails."""
+
+    def decide(self, *_args: object, **_kwargs: object) -> Decision:
+        """Fail."""
+        raise RuntimeError("the graph does not run")
+
+
+def test_a_router_that_fails_costs_no_request(sandbox: Sandbox) -> None:
+    """Without a decision the dearest arm answers, and the failure is counted."""
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    with served(create_app(settings, BrokenRouter())) as url, httpx.Client(base_url=url) as http:
+        response = http.post(CHAT, json=BODY)
+        assert response.json()["model"] == "large"
+        assert response.headers["x-switchcraft-reason"] == "undecided"
+        counted = 'switchcraft_router_failures_total{release="stable"} 1.0'
+        wait_for(lambda: counted in http.get("/metrics").text, "the failure is counted")

@@ -42,7 +42,7 @@ def error_of(response: httpx.Response) -> dict[str, str | None]:
         (b"", 400, None, "invalid_json"),
         (b"{", 400, None, "invalid_json"),
         (b"\xff\xfe", 400, None, "invalid_json"),
-        (b"[" * 3000, 400, None, "nested_too_deep"),
+        (b"[" * 3000, 400, None, "invalid_json"),
         (b"[]", 400, None, "invalid_type"),
         (b'{"messages":[{}]}', 400, "model", "missing_required_parameter"),
         (b'{"model":3,"messages":[{}]}', 400, "model", "invalid_type"),
