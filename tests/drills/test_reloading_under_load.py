@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.bodies import BODY, CHAT
 from tests.drills.processes import Load, gateway, write_config
 from tests.serving import Sandbox
 
@@ -29,6 +30,26 @@ def test_hang_up_under_load(tmp_path: Path, upstream: Sandbox) -> None:
             served.hang_up()
             served.counts(TAKEN, number)
     load.check(upstream.stats()["completed"])
+
+
+def test_a_stream_ends_with_the_engine_that_it_began_with(
+    tmp_path: Path, upstream: Sandbox
+) -> None:
+    """Streams that are open while the configuration is exchanged come to their end."""
+    config = write_config(tmp_path / "config.yaml", upstream.base_url)
+    with gateway(config, tmp_path) as served:
+        slow = {"x-sandbox": "chunk_delay_s=0.5"}
+        with served.http.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow) as answer:
+            parts = answer.iter_bytes()
+            text = next(parts)
+            write_config(config, upstream.base_url, router={"model_name": "other"})
+            served.hang_up()
+            served.counts(TAKEN, 1)
+            assert upstream.stats()["completed"] == 0
+            text += b"".join(parts)
+        assert text.endswith(b"data: [DONE]\n\n")
+        assert b"error" not in text
+    assert upstream.stats()["completed"] == 1
 
 
 def test_a_broken_configuration_is_refused_whole(tmp_path: Path, upstream: Sandbox) -> None:
