@@ -237,7 +237,8 @@ class ServerSettings(Frozen):
     max_requests_in_flight: Count = 1000
     """Requests under `/v1/` that are answered at a time; more are refused with status 503."""
     max_requests_in_flight_per_key: Count | None = None
-    """The same of one key, with status 429; by default a key may use all of them."""
+    """The same of one key, with status 429; by default a key may use all of them. Both limits are
+    each process's own: replicas do not add theirs up."""
     max_queued_decisions: Annotated[int, Field(ge=0)] = 500
     """Requests that wait for a decision; more are refused with status 503."""
     max_decision_wait_s: Seconds = 5.0
