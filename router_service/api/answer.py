@@ -37,8 +37,9 @@ from router_service.core.errors import (
     UpstreamRefusedError,
 )
 from router_service.core.usage import Usage, usage_of
-from router_service.upstream.attempts import Attempts, Opened, Order
+from router_service.upstream.attempts import Attempts, Order
 from router_service.upstream.client import DEADLINE_HEADER
+from router_service.upstream.opening import Opened
 from router_service.upstream.relay import CHARACTERS_PER_TOKEN, EventReader, is_openai_error
 
 MAX_REQUEST_ID = 200

@@ -22,33 +22,23 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.core.messages import Json
 from router_service.settings import Deployment, Model, RetrySettings
 from router_service.upstream.breaker import Breakers
 from router_service.upstream.budget import RetryBudget
-from router_service.upstream.client import Answer, Headers, Message, UpstreamClient
-from router_service.upstream.relay import EventReader, decoded, is_error
+from router_service.upstream.client import Message, UpstreamClient
+from router_service.upstream.opening import (
+    Opened,
+    read_whole,
+    refuses_stream_options,
+    start_stream,
+)
 from router_service.upstream.splice import BodyTemplate, without_stream_options
-
-KEEP_ALIVE_HOLD_S = 5.0
-"""How long comments before an answer's first event are held back, so that another deployment may
-still answer; a client behind it waits for a sign of life longer than that."""
 
 CLOCK_SLACK_S = 0.005
 """A sleep may end a little before the moment that it was to reach."""
 
-_UPSTREAMS_FAULT = {401, 402, 403, 407, 408, 409, 429}
-"""Statuses below 500 that another deployment or model may not answer with: the operator's key or
-account, a limit."""
-
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 """Statuses after which the same deployment may well answer; 529 is Anthropic's "overloaded"."""
-
-_UNFIT_STATUSES = {404, 413}
-"""A model that is not there, something that the request refers to, or too much of it. Clients can
-cause these, so that they must not open a breaker for everyone else."""
-
-_UNFIT_CODES = {"context_length_exceeded", "request_too_large", "string_above_max_length"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +62,6 @@ class Attempt:
     model: str
     deployment_id: str
     failure: Failure | None = None
-
-
-@dataclass(slots=True)
-class Opened:
-    """An answer whose start is good: the whole of it, or the events that go on."""
-
-    model: Model
-    deployment: Deployment
-    status: int
-    headers: Headers
-    body: bytes
-    """All of it, or what has come of a stream so far."""
-    reader: EventReader | None = None
-    """Reads the rest of a stream; None of a whole answer."""
-    value: Json = None
-    """The whole body, decoded; None where it is not JSON."""
 
 
 @dataclass(slots=True)
@@ -207,7 +181,7 @@ class Attempts:
         if deployment.id in self._without_options:
             body = without_stream_options(body)
         opened = await self._send(model, deployment, order, body, stack)
-        plainer = without_stream_options(body) if _refuses_options(opened) else body
+        plainer = without_stream_options(body) if refuses_stream_options(opened) else body
         if plainer is body:
             return opened
         # Clients ask for their usage as a matter of course; the answer matters more.
@@ -227,10 +201,9 @@ class Attempts:
             answer = await connection.enter_async_context(self._client.send(deployment, message))
             opened = Opened(model, deployment, answer.status, answer.headers, b"")
             if answer.is_stream:
-                await _start_stream(answer, opened)
+                await start_stream(answer, opened)
             else:
-                await _read_whole(answer, opened)
-                _check_whole(opened, order)
+                await read_whole(answer, opened, expects_json=order.expects_json)
             stack.push_async_callback(connection.pop_all().aclose)
         return opened
 
@@ -292,64 +265,3 @@ def _is_repeatable(failure: UpstreamError) -> bool:
 def _failure(state: RetryCallState) -> UpstreamError | None:
     exc = state.outcome.exception() if state.outcome else None
     return exc if isinstance(exc, UpstreamError) else None
-
-
-async def _read_whole(answer: Answer, opened: Opened) -> None:
-    """Read an answer that is no stream; raises UpstreamError where another may do better."""
-    opened.body = await answer.read()
-    if answer.status >= 400:
-        _check_refusal(answer, opened.body)
-        return
-    opened.value = decoded(opened.body)
-
-
-def _check_whole(opened: Opened, order: Order) -> None:
-    """Raise UpstreamError where a good status has no good answer behind it."""
-    if opened.status >= 400 or (opened.value is None and not order.expects_json):
-        return
-    if opened.value is None:
-        raise UpstreamError(opened.model.name, "answered what cannot be read", Failure.MALFORMED)
-    if is_error(opened.value):
-        problem = "answered with an error, by a good status"
-        raise UpstreamError(opened.model.name, problem, Failure.ERROR_BODY)
-
-
-def _check_refusal(answer: Answer, body: bytes) -> None:
-    """Raise UpstreamRefusedError where the refusal is not the client's fault everywhere."""
-    if answer.status >= 500 or answer.status in _UPSTREAMS_FAULT:
-        failure = Failure.STATUS
-    elif answer.status in _UNFIT_STATUSES or _error_code(body) in _UNFIT_CODES:
-        failure = Failure.UNFIT
-    else:
-        return
-    raise UpstreamRefusedError(
-        answer.model,
-        answer.status,
-        headers=answer.headers,
-        body=body,
-        failure=failure,
-        retry_after_s=answer.retry_after_s,
-    )
-
-
-def _refuses_options(opened: Opened) -> bool:
-    return opened.status in {400, 422} and b"stream_options" in opened.body
-
-
-def _error_code(body: bytes) -> Json:
-    value = decoded(body)
-    error = value.get("error") if isinstance(value, dict) else None
-    return error.get("code") if isinstance(error, dict) else None
-
-
-async def _start_stream(answer: Answer, opened: Opened) -> None:
-    """Read events until the first that is part of the answer; raises UpstreamError before it."""
-    reader = opened.reader = EventReader(answer)
-    began_s = anyio.current_time()
-    async for part in reader.events:
-        opened.body += part
-        if reader.has_output or anyio.current_time() > began_s + KEEP_ALIVE_HOLD_S:
-            return
-        if reader.error:
-            raise reader.error
-    raise UpstreamError(answer.model, "ended its answer before it began", Failure.BROKEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -119,6 +120,12 @@ def _requests_counted(http: httpx.Client) -> float:
     return sum(float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(REQUESTS))
 
 
+def tries(series: Mapping[str, str], outcome: str) -> float:
+    """Return how many tries of a deployment had this outcome."""
+    counted = {name: float(value) for name, value in series.items() if "attempts_total{" in name}
+    return sum(value for name, value in counted.items() if f'outcome="{outcome}"' in name)
+
+
 def test_metrics_count(sandbox: Sandbox) -> None:
     """Requests, decisions, tokens, cost and troubles are counted, and no client names a label."""
     arms = list(FakeRouter().probabilities)
@@ -144,15 +151,7 @@ def test_metrics_count(sandbox: Sandbox) -> None:
     assert float(series['switchcraft_requests_total{model="none",policy="none",status="404"}']) == 1
     assert float(series['switchcraft_decisions_total{arm="medium",reason="threshold"}']) == 5
     assert float(series['switchcraft_broken_streams_total{model="medium"}']) == 1
-    attempts = {
-        outcome: sum(
-            float(value)
-            for name, value in series.items()
-            if name.startswith("switchcraft_upstream_attempts_total{")
-            and f'outcome="{outcome}"' in name
-        )
-        for outcome in ("answered", "status", "broken")
-    }
+    attempts = {outcome: tries(series, outcome) for outcome in ("answered", "status", "broken")}
     assert attempts == {"answered": 4, "status": 1, "broken": 1}
     prompt = series['switchcraft_tokens_total{kind="prompt",model="medium",source="upstream"}']
     assert float(prompt) == usage["prompt_tokens"]

@@ -29,74 +29,73 @@ def read(**body: object) -> Conversation:
     return parse_responses_request({"model": "m", **body}).conversation
 
 
+CALL = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+FUNCTION = {"name": "weather", "description": "Of a city.", "parameters": PARAMETERS}
+CUSTOM = {"name": "note", "description": "Writes."}
+AS_CHAT = {
+    "model": "m",
+    "stream": True,
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "What is this?"},
+                {"type": "image_url", "image_url": {"url": PICTURE}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": CALL},
+                {"id": "b", "type": "custom", "custom": {"name": "note", "input": "x"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "rain"},
+        {"role": "tool", "tool_call_id": "b", "content": "done"},
+        {"role": "user", "content": "And tomorrow?"},
+    ],
+    "tools": [
+        {"type": "function", "function": FUNCTION},
+        {"type": "custom", "custom": CUSTOM},
+    ],
+}
+AS_RESPONSES = {
+    "model": "m",
+    "stream": True,
+    "instructions": "Be brief.",
+    "input": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "What is this?"},
+                {"type": "input_image", "image_url": PICTURE},
+            ],
+        },
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}],
+        },
+        {"type": "function_call", "call_id": "a", **CALL},
+        {"type": "custom_tool_call", "call_id": "b", "name": "note", "input": "x"},
+        {"type": "function_call_output", "call_id": "a", "output": "rain"},
+        {
+            "type": "custom_tool_call_output",
+            "call_id": "b",
+            "output": [{"type": "input_text", "text": "done"}],
+        },
+        {"role": "user", "content": "And tomorrow?"},
+    ],
+    "tools": [{"type": "function", **FUNCTION}, {"type": "custom", **CUSTOM}],
+}
+
+
 def test_the_same_request_in_both_forms_is_the_same_conversation() -> None:
     """System words, texts, pictures, parallel calls, their results and tools are read alike."""
-    call = {"name": "weather", "arguments": '{"city":"Oslo"}'}
-    function = {"name": "weather", "description": "Of a city.", "parameters": PARAMETERS}
-    custom = {"name": "note", "description": "Writes."}
-    chat = parse_chat_request(
-        {
-            "model": "m",
-            "stream": True,
-            "messages": [
-                {"role": "system", "content": "Be brief."},
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "text", "text": "What is this?"},
-                        {"type": "image_url", "image_url": {"url": PICTURE}},
-                    ],
-                },
-                {
-                    "role": "assistant",
-                    "content": "Let me see.",
-                    "tool_calls": [
-                        {"id": "a", "type": "function", "function": call},
-                        {"id": "b", "type": "custom", "custom": {"name": "note", "input": "x"}},
-                    ],
-                },
-                {"role": "tool", "tool_call_id": "a", "content": "rain"},
-                {"role": "tool", "tool_call_id": "b", "content": "done"},
-                {"role": "user", "content": "And tomorrow?"},
-            ],
-            "tools": [
-                {"type": "function", "function": function},
-                {"type": "custom", "custom": custom},
-            ],
-        }
-    )
-    responses = parse_responses_request(
-        {
-            "model": "m",
-            "stream": True,
-            "instructions": "Be brief.",
-            "input": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "input_text", "text": "What is this?"},
-                        {"type": "input_image", "image_url": PICTURE},
-                    ],
-                },
-                {"type": "reasoning", "id": "rs_1", "summary": []},
-                {
-                    "type": "message",
-                    "role": "assistant",
-                    "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}],
-                },
-                {"type": "function_call", "call_id": "a", **call},
-                {"type": "custom_tool_call", "call_id": "b", "name": "note", "input": "x"},
-                {"type": "function_call_output", "call_id": "a", "output": "rain"},
-                {
-                    "type": "custom_tool_call_output",
-                    "call_id": "b",
-                    "output": [{"type": "input_text", "text": "done"}],
-                },
-                {"role": "user", "content": "And tomorrow?"},
-            ],
-            "tools": [{"type": "function", **function}, {"type": "custom", **custom}],
-        }
-    )
+    chat, responses = parse_chat_request(AS_CHAT), parse_responses_request(AS_RESPONSES)
     assert responses == chat
     assert responses.conversation.unread == ()
 
