@@ -47,6 +47,7 @@ async def read_whole(answer: Answer, opened: Opened, *, expects_json: bool) -> N
     """Read an answer that is no stream; raises UpstreamError where another may do better."""
     opened.body = await answer.read()
     if answer.status >= 400:
+        opened.body = _without_key(opened.body, opened.deployment)
         _check_refusal(answer, opened.body)
         return
     opened.value = decoded(opened.body)
@@ -75,6 +76,12 @@ async def start_stream(answer: Answer, opened: Opened) -> None:
 def refuses_stream_options(opened: Opened) -> bool:
     """Whether an upstream says that it does not know the option of a stream's usage."""
     return opened.status in {400, 422} and b"stream_options" in opened.body
+
+
+def _without_key(body: bytes, deployment: Deployment) -> bytes:
+    """Return an error's body, or nothing of one that repeats the gateway's own key."""
+    key = deployment.api_key.get_secret_value().strip() if deployment.api_key else ""
+    return b"" if key and key.encode() in body else body
 
 
 def _check_refusal(answer: Answer, body: bytes) -> None:

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 import httpx
 import pytest
 from fastapi import FastAPI
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from router_service.api.app import create_app
 from router_service.router import Decision
@@ -347,3 +352,24 @@ def test_a_router_that_fails_costs_no_request(sandbox: Sandbox) -> None:
         assert response.headers["x-switchcraft-reason"] == "undecided"
         counted = 'switchcraft_router_failures_total{release="stable"} 1.0'
         wait_for(lambda: counted in http.get("/metrics").text, "the failure is counted")
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+def test_an_upstreams_error_does_not_show_the_gateways_key(status: int) -> None:
+    """Whatever an upstream says of the key that it was sent, no client reads it."""
+
+    async def tell(request: Request) -> Response:
+        told = f"bad key: {request.headers['authorization']}"
+        return JSONResponse({"error": {"message": told}}, status_code=status)
+
+    routes = [Route("/v1/chat/completions", tell, methods=["POST"])]
+    with served(Starlette(routes=routes)) as upstream:
+        key = SecretStr("gateways-own-key")
+        place = Deployment(upstream_model="m", base_url=f"{upstream}/v1", api_key=key)
+        models = tuple(Model(name=arm, deployments=(place,)) for arm in FakeRouter().probabilities)
+        settings = Settings(models=models, upstreams=LENIENT)
+        with served(create_app(settings, FakeRouter())) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY)
+    assert response.status_code == status
+    assert response.json()["error"]["type"] == "upstream_error"
+    assert "gateways-own-key" not in f"{response.headers}{response.text}"
