@@ -99,7 +99,9 @@ def _read_deployment(
         api_key=api_key,
         key_header="api-key" if provider == "azure" else "authorization",
         weight=weight,
-        timeouts=override(timeouts, params.timeout, params.stream_timeout),
+        timeouts=override(timeouts, params.timeout, params.stream_timeout).model_copy(
+            update=dict(params.timeouts)
+        ),
     )
 
 

@@ -7,7 +7,7 @@ effect, which `unused.py` tells.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -23,6 +23,7 @@ from router_service.core.cost import (
 from router_service.core.messages import Json
 from router_service.settings.values import ClientKey, Count, Name, Port, Seconds
 
+TimeoutName = Literal["connect_s", "first_byte_s", "idle_s", "total_s", "write_s", "pool_s"]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -73,7 +74,7 @@ class Costs(Section):
 
 
 class Params(Costs):
-    """An entry's `litellm_params`: where a deployment is, and its share."""
+    """An entry's `litellm_params`: where a deployment is, and its share; `timeouts` is ours."""
 
     model: Name
     api_base: str | None = Field(None, validation_alias=AliasChoices("api_base", "base_url"))
@@ -84,6 +85,7 @@ class Params(Costs):
     tpm: Weight | None = None
     timeout: Seconds | None = None
     stream_timeout: Seconds | None = None
+    timeouts: Mapping[TimeoutName, Seconds] = Field(default_factory=dict)
 
 
 class ModelInfo(Costs):

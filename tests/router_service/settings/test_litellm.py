@@ -160,6 +160,18 @@ def test_time_outs_are_of_the_deployment_else_of_all(load: Load) -> None:
     assert own == Timeouts(total_s=5, first_byte_s=60, idle_s=60)
 
 
+def test_each_time_of_a_deployment_can_be_named(load: Load) -> None:
+    """Our own `timeouts` of an entry count before LiteLLM's names, each on its own."""
+    params = "{model: x, api_base: 'http://h', timeout: 60, timeouts: {connect_s: 1, idle_s: 7}}"
+    (model,) = load(f"model_list: [{{model_name: m, litellm_params: {params}}}]").models
+    (deployment,) = model.deployments
+    assert deployment.timeouts == Timeouts(connect_s=1, first_byte_s=60, idle_s=7, total_s=60)
+    with pytest.raises(ConfigError, match="timeouts"):
+        load(
+            f"model_list: [{{model_name: m, litellm_params: {params.replace('idle_s', 'ide_s')}}}]"
+        )
+
+
 def test_retries_and_cool_downs(load: Load) -> None:
     """`router_settings` count before `litellm_settings`, and our own section before both."""
     upstreams = load(PRODUCTION).upstreams
