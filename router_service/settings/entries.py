@@ -100,7 +100,7 @@ def _read_deployment(
         key_header="api-key" if provider == "azure" else "authorization",
         weight=weight,
         timeouts=override(timeouts, params.timeout, params.stream_timeout).model_copy(
-            update=dict(params.timeouts)
+            update={str(name): seconds for name, seconds in params.timeouts.items()}
         ),
     )
 
