@@ -34,6 +34,8 @@ class Status(BaseModel):
     publication: Publication | None
     """What is served of what is published: without a canary that was withdrawn."""
     tried: tuple[Tried, ...]
+    left_alone: tuple[str, ...]
+    """Deployments that no request is sent to now, because they failed."""
     shared_state: str
     """`up` or `away`."""
     last_refusal: Refusal | None
@@ -53,6 +55,7 @@ async def status(request: Request) -> Status:
         artifact=gateway.engine.manifest.name,
         publication=gateway.reloader.publication,
         tried=tuple(_tried(gateway)),
+        left_alone=tuple(sorted(gateway.breakers.open_ids())),
         shared_state="up" if gateway.syncer.is_reachable else "away",
         last_refusal=gateway.reloader.refusal,
     )

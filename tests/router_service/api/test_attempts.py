@@ -230,9 +230,10 @@ def test_a_single_deployment_cools_down() -> None:
         with served(app(url, upstreams)) as gateway, httpx.Client(timeout=20) as http:
             for _ in range(8):
                 assert http.post(gateway + CHAT, json=BODY).json()["model"] == "large"
-            assert (
-                'breaker_openings_total{deployment="medium@' in http.get(gateway + "/metrics").text
-            )
+            told = http.get(gateway + "/metrics").text
+            assert 'breaker_openings_total{deployment="medium@' in told
+            (left_alone,) = http.get(gateway + "/admin/status").json()["left_alone"]
+            assert left_alone.startswith("medium@")
         assert Sandbox(url).stats()["by_model"]["medium"]["requests"] == 2
 
 
