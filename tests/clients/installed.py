@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-INSTALL_S = 240
+INSTALL_S = 600
 
 
 def installed(cache: pytest.Cache, manifest: Path, command: Sequence[str]) -> Path:

@@ -22,7 +22,7 @@ from router_service.api.app import create_app
 from router_service.core.artifact import SHIPPED
 from router_service.router import Router
 from router_service.settings import Settings
-from tests.clients.installed import installed
+from tests.clients.installed import INSTALL_S, installed
 from tests.serving import Sandbox, served
 
 HARNESS = Path(__file__).parent / "bfcl"
@@ -30,7 +30,9 @@ INSTALL = (
     sys.executable,
     *"-m pip install --quiet --no-deps --no-compile --target modules".split(),
 )
-RUN_S = 180
+RUN_S = 300
+
+pytestmark = pytest.mark.timeout(INSTALL_S + 2 * RUN_S)
 
 ENTRIES = {
     "simple_python": ["simple_python_0", "simple_python_1"],

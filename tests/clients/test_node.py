@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.installed import installed
+from tests.clients.installed import INSTALL_S, installed
 from tests.clients.upstreams import event_stream, gateway_before_script
 from tests.serving import Sandbox, wait_for
 
@@ -20,6 +20,8 @@ PROVIDERS = ("compatible", "openai", "responses")
 SCRIPTS = Path(__file__).parent / "node"
 INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
 RUN_S = 60
+
+pytestmark = pytest.mark.timeout(INSTALL_S + 5 * RUN_S)
 
 
 @pytest.fixture(scope="session")
