@@ -60,7 +60,7 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
 """The first that fits counts; what is not here is our own fault, 500."""
 
 
-_UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503}
+_UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503, Failure.BUSY: 503}
 
 
 def status_of(exc: Exception) -> int:

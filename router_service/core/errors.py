@@ -251,6 +251,8 @@ class Failure(StrEnum):
     """It answered what cannot be read."""
     UNFIT = "unfit"
     """The model cannot take this request, and another may."""
+    BUSY = "busy"
+    """It was not asked: all connections that may be open to it are in use."""
     COOLING_DOWN = "cooling_down"
     """It was not asked: it has failed too often just now, or said when to come back."""
 

@@ -107,7 +107,7 @@ class Metrics:
         self.attempts = self._counter(
             "upstream_attempts",
             "Tries of a deployment by outcome: answered, unreachable, timeout, broken, status, "
-            "error_body, malformed, unfit. A request may have several.",
+            "error_body, malformed, unfit, busy. A request may have several.",
             "model",
             "deployment",
             "outcome",

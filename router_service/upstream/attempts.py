@@ -123,7 +123,7 @@ class Attempts:
         if isinstance(failure, DeadlineError):
             return False
         # What was not sent, or is merely too long for a model, adds nothing to an outage's load.
-        is_free = failure.failure in {Failure.COOLING_DOWN, Failure.UNFIT}
+        is_free = failure.failure in {Failure.COOLING_DOWN, Failure.BUSY, Failure.UNFIT}
         return is_free or self._budget.spend()
 
     async def _ask_model(
@@ -212,7 +212,7 @@ class Attempts:
         self._count_failure(opened.deployment, exc)
 
     def _count_failure(self, deployment: Deployment, exc: UpstreamError) -> None:
-        if exc.failure is Failure.UNFIT or isinstance(exc, DeadlineError):
+        if exc.failure in {Failure.UNFIT, Failure.BUSY} or isinstance(exc, DeadlineError):
             self._breakers.left(deployment.id)
         else:
             self._breakers.failed(deployment.id, exc.retry_after_s)
@@ -255,11 +255,11 @@ def _is_repeatable(failure: UpstreamError) -> bool:
     """Whether the same deployment may be asked again at once, or after a moment.
 
     A completion has no effect but its price, so that one that broke may be asked for again. One
-    that hangs would hang again.
+    that hangs would hang again, and what is busy was waited for already.
     """
     if isinstance(failure, UpstreamRefusedError):
         return failure.status in _TRANSIENT
-    return failure.failure is not Failure.TIMEOUT
+    return failure.failure not in {Failure.TIMEOUT, Failure.BUSY}
 
 
 def _failure(state: RetryCallState) -> UpstreamError | None:

@@ -33,7 +33,6 @@ DEADLINE_HEADER = "x-request-timeout"
 
 NEVER_SENT = (
     httpx.ConnectTimeout,
-    httpx.PoolTimeout,
     httpx.ConnectError,
     httpx.UnsupportedProtocol,
     httpx.LocalProtocolError,
@@ -226,7 +225,9 @@ PROBLEMS: Mapping[type[httpx.HTTPError], str] = {
 def translate(exc: httpx.HTTPError, model: str) -> UpstreamError:
     """Return an error of httpx as ours; it names the model, and neither address nor key."""
     problem = PROBLEMS.get(type(exc), "gave no answer")
-    if isinstance(exc, NEVER_SENT):
+    if isinstance(exc, httpx.PoolTimeout):
+        failure = Failure.BUSY
+    elif isinstance(exc, NEVER_SENT):
         failure = Failure.UNREACHABLE
     elif isinstance(exc, httpx.TimeoutException):
         failure = Failure.TIMEOUT

@@ -237,6 +237,22 @@ def test_a_single_deployment_cools_down() -> None:
         assert Sandbox(url).stats()["by_model"]["medium"]["requests"] == 2
 
 
+def test_a_gateway_that_is_busy_blames_nobody() -> None:
+    """Without a free connection a request is 503, and no breaker opens for later ones."""
+    upstreams = UpstreamSettings(
+        timeouts=Timeouts(pool_s=0.1), max_connections=1, breaker=BreakerSettings(allowed_fails=0)
+    )
+    with run_in_thread() as url, served(app(url, upstreams)) as gateway, httpx.Client() as http:
+        Sandbox(url).set_faults("medium", "hang_after=1,times=1")
+        with http.stream("POST", gateway + CHAT, json=BODY | {"stream": True}) as response:
+            parts = response.iter_raw()
+            next(parts)
+            refused = httpx.post(gateway + CHAT, json=BODY)
+        assert (refused.status_code, refused.headers["x-switchcraft-attempts"]) == (503, "3")
+        wait_for(lambda: Sandbox(url).stats()["cancelled"] == 1, "the connection is free")
+        assert http.post(gateway + CHAT, json=BODY).json()["model"] == "medium"
+
+
 def test_all_cooling_down_is_503_with_the_time() -> None:
     """Where every arm is left alone, the client is told when to come back, and nobody is asked."""
     upstreams = LENIENT.model_copy(

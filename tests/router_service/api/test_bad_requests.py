@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import httpx
 import openai
@@ -13,9 +13,7 @@ import pytest
 from router_service.api.app import create_app
 from router_service.api.errors import error_response, status_of
 from router_service.core import errors
-from router_service.core.messages import Conversation
 from router_service.core.selection import Policy
-from router_service.router import Decision
 from router_service.settings import ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
@@ -138,24 +136,20 @@ def test_paths_and_methods_that_do_not_exist(http: httpx.Client) -> None:
 
 
 class BrokenRouter(FakeRouter):
-    """A router with a defect."""
+    """A router with a defect in what it says of policies."""
 
-    def decide(
-        self,
-        conversation: Conversation,
-        policy: Policy | None = None,
-        arms: Collection[str] | None = None,
-    ) -> Decision:
-        """Fail as no router should."""
-        del conversation, policy, arms
-        raise RuntimeError("a secret of the inside")
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+        """Fail for any but the default one, as no router should."""
+        if text is not None:
+            raise RuntimeError("a secret of the inside")
+        return super().policy(text, param=param)
 
 
 def test_a_defect_is_500_without_internals(sandbox: Sandbox) -> None:
     """What nobody expected is 500 in OpenAI's form, says nothing of the inside, and is counted."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     with served(create_app(settings, BrokenRouter())) as url:
-        response = httpx.post(url + CHAT, json=BODY)
+        response = httpx.post(url + CHAT, json=BODY | {"model": "switchcraft:economy"})
         assert httpx.get(f"{url}/healthz").status_code == 200
         counts = httpx.get(f"{url}/metrics").text
     assert response.status_code == 500
