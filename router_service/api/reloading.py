@@ -12,21 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import anyio.to_thread
 from pydantic import BaseModel
 
 from router_service.api.access import listening_host
-from router_service.api.building import EngineBuilder, pointer_directory
+from router_service.api.building import EngineBuilder, Shared, pointer_directory
+from router_service.api.engine import Engine
+from router_service.api.syncing import Syncer
 from router_service.core.errors import ConfigError, ReloadRefusedError, SwitchcraftError
 from router_service.core.publication import Canary, Publication
 from router_service.core.rollout import Excess
 from router_service.settings import Settings
 from router_service.telemetry.logs import FIELDS
-
-if TYPE_CHECKING:
-    from router_service.api.gateway import Gateway
 
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
@@ -52,6 +51,17 @@ class Origin:
     """Whether there is a file, which SIGHUP asks to be read again."""
 
 
+class Reloadable(Shared, Protocol):
+    """What is reloaded; `api.gateway.Gateway` is one."""
+
+    engine: Engine
+    """What answers the next request."""
+    syncer: Syncer
+
+    async def swap(self, engine: Engine) -> None:
+        """Answer from the next request on with another engine."""
+
+
 class Report(BaseModel):
     """What a reload changed: dotted paths of settings, never their values."""
 
@@ -73,7 +83,7 @@ class Refusal(BaseModel):
 class Reloader:
     """Makes the next engine of a gateway, one at a time, while the present one serves on."""
 
-    def __init__(self, gateway: Gateway, origin: Origin | None) -> None:
+    def __init__(self, gateway: Reloadable, origin: Origin | None) -> None:
         """Reload for a gateway; without an origin there is nothing to reload from."""
         self._gateway = gateway
         self._origin = origin

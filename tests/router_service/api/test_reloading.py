@@ -20,6 +20,7 @@ def test_status(http: httpx.Client) -> None:
         "artifact": "fake",
         "publication": None,
         "tried": [],
+        "left_alone": [],
         "shared_state": "up",
         "last_refusal": None,
     }
