@@ -8,10 +8,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from router_service.api.gateway import Gateway, gateway_of
-from router_service.api.planning import Track
-from router_service.api.reloading import Refusal, Report
+from router_service.api.state import gateway_of
 from router_service.core.publication import Publication
+from router_service.serving.gateway import Gateway
+from router_service.serving.planning import Track
+from router_service.serving.reloading import Refusal, Report
 
 routes = APIRouter(prefix="/admin")
 

@@ -16,8 +16,6 @@ from starlette.types import Receive, Scope, Send
 from router_service.api.asgi import RawHeaders, cancel_when_gone, send_part, send_whole, start
 from router_service.api.auth import CALLER
 from router_service.api.body import read_body
-from router_service.api.endpoints import Endpoint
-from router_service.api.engine import Engine
 from router_service.api.errors import (
     CLIENT_LEFT,
     error_body,
@@ -26,9 +24,6 @@ from router_service.api.errors import (
     retry_after,
     status_of,
 )
-from router_service.api.gateway import Gateway
-from router_service.api.planning import POLICY_HEADER, Plan
-from router_service.api.recorder import Call, Ending, Outcome
 from router_service.api.refusals import refusal
 from router_service.core.errors import (
     InvalidRequestError,
@@ -37,6 +32,11 @@ from router_service.core.errors import (
     UpstreamRefusedError,
 )
 from router_service.core.usage import Usage, usage_of
+from router_service.serving.endpoints import Endpoint
+from router_service.serving.engine import Engine
+from router_service.serving.gateway import Gateway
+from router_service.serving.planning import POLICY_HEADER, Plan
+from router_service.serving.recorder import Call, Ending, Outcome
 from router_service.upstream.attempts import Attempts, Order
 from router_service.upstream.client import DEADLINE_HEADER
 from router_service.upstream.opening import Opened

@@ -22,9 +22,9 @@ from router_service.api import (
 )
 from router_service.api.admission import Admission
 from router_service.api.auth import Authentication
-from router_service.api.gateway import Gateway
-from router_service.api.planning import DecidingRouter
-from router_service.api.reloading import Origin
+from router_service.serving.gateway import Gateway
+from router_service.serving.planning import DecidingRouter
+from router_service.serving.reloading import Origin
 from router_service.settings import Settings
 
 

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from router_service.api.access import Access, is_loopback
 from router_service.api.errors import error_response
 from router_service.core.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
+from router_service.serving.access import Access, is_loopback
 from router_service.telemetry.metrics import Metrics
 
 PUBLIC_PATHS = frozenset(

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service.api.answer import RoutedAnswer
-from router_service.api.endpoints import CHAT
-from router_service.api.gateway import gateway_of
 from router_service.api.schemas import ANSWER, chat_request
+from router_service.api.state import gateway_of
+from router_service.serving.endpoints import CHAT
 
 routes = APIRouter()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from router_service.api.gateway import gateway_of
+from router_service.api.state import gateway_of
 from router_service.core.errors import NotFoundError
 from router_service.store.base import DecisionRecord
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from router_service.api.gateway import gateway_of
+from router_service.api.state import gateway_of
 
 routes = APIRouter()
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from router_service.api.gateway import gateway_of
+from router_service.api.state import gateway_of
 from router_service.telemetry.metrics import CONTENT_TYPE
 
 routes = APIRouter()

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from router_service.api.gateway import gateway_of
+from router_service.api.state import gateway_of
 from router_service.core.errors import ModelNotFoundError
 
 routes = APIRouter()

@@ -9,15 +9,15 @@ from starlette.types import Message
 
 from router_service.api.answer import RoutedAnswer, read_call
 from router_service.api.body import read_body
-from router_service.api.endpoints import unrouted
-from router_service.api.engine import Engine
-from router_service.api.gateway import gateway_of
 from router_service.api.passing import PassedAnswer
 from router_service.api.paths import upstream_path
 from router_service.api.refusals import refusal
 from router_service.api.schemas import ANSWER, model_request
+from router_service.api.state import gateway_of
 from router_service.core.errors import NotServedError, SwitchcraftError
 from router_service.core.messages import decode_object
+from router_service.serving.endpoints import unrouted
+from router_service.serving.engine import Engine
 from router_service.settings import Model
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]

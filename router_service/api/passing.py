@@ -12,13 +12,13 @@ from starlette.types import Receive, Scope, Send
 from router_service.api.answer import read_call, read_deadline
 from router_service.api.asgi import RawHeaders, cancel_when_gone, send_part, start
 from router_service.api.body import read_body
-from router_service.api.engine import Engine
 from router_service.api.errors import CLIENT_LEFT, error_response, refused_body, status_of
-from router_service.api.gateway import Gateway
 from router_service.api.paths import upstream_path
-from router_service.api.recorder import Call, Ending
 from router_service.api.refusals import refusal
 from router_service.core.errors import SwitchcraftError, UpstreamError, UpstreamRefusedError
+from router_service.serving.engine import Engine
+from router_service.serving.gateway import Gateway
+from router_service.serving.recorder import Call, Ending
 from router_service.settings import Model
 from router_service.upstream.client import Answer, Message, UpstreamClient
 

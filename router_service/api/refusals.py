@@ -6,8 +6,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from router_service.api.errors import CLIENT_LEFT, error_response, status_of
-from router_service.api.recorder import Call, Recorder
 from router_service.core.errors import SwitchcraftError
+from router_service.serving.recorder import Call, Recorder
 
 
 def refusal(recorder: Recorder, call: Call, exc: SwitchcraftError | ClientDisconnect) -> Response:

@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service.api.answer import RoutedAnswer
-from router_service.api.endpoints import RESPONSES
-from router_service.api.engine import Engine
-from router_service.api.gateway import gateway_of
 from router_service.api.passing import PassedAnswer
 from router_service.api.schemas import ANSWER, responses_request
+from router_service.api.state import gateway_of
 from router_service.core.errors import ResponseNotFoundError
+from router_service.serving.endpoints import RESPONSES
+from router_service.serving.engine import Engine
 from router_service.settings import Model
 
 routes = APIRouter()

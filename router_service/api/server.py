@@ -16,15 +16,15 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from router_service.api.access import listening_host
 from router_service.api.app import create_app
-from router_service.api.building import EngineBuilder
-from router_service.api.draining import Drain
 from router_service.api.protocol import Limits, bounded
-from router_service.api.reloading import Origin
-from router_service.api.starting import first_router
 from router_service.core.artifact import Artifact
 from router_service.sandbox.server import run_in_thread
+from router_service.serving.access import listening_host
+from router_service.serving.building import EngineBuilder
+from router_service.serving.draining import Drain
+from router_service.serving.reloading import Origin
+from router_service.serving.starting import first_router
 from router_service.settings import ServerSettings, Settings, read_settings
 from router_service.telemetry.logs import configure_logging
 

@@ -14,13 +14,13 @@ import openai
 import pytest
 from pydantic import SecretStr
 
-from router_service.api.admission import Slots
 from router_service.api.app import create_app
 from router_service.core.errors import OverloadedError
 from router_service.core.keys import new_key
 from router_service.core.messages import Conversation
 from router_service.core.selection import Policy
 from router_service.router import Decision
+from router_service.serving.overload import Slots
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter

@@ -11,11 +11,11 @@ import pytest
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from router_service.api.access import Access, is_loopback, listening_host
 from router_service.api.app import create_app
 from router_service.api.auth import PUBLIC_PATHS
 from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed, new_key
+from router_service.serving.access import Access, is_loopback, listening_host
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter

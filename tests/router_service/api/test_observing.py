@@ -14,10 +14,10 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.api.app import create_app
-from router_service.api.pool import Pool, arm_prices
 from router_service.api.server import with_upstream
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
+from router_service.serving.pool import Pool, arm_prices
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from router_service.telemetry.logs import FIELDS
 from tests.bodies import BODY, CHAT

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from router_service.api.engine import Engine, make_planner
-from router_service.api.planning import Planner
-from router_service.api.pool import Pool, arm_prices
-from router_service.api.trials import CanaryTrial, Shadow, Tallies, TrialPlanner
 from router_service.core.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import ArtifactError
 from router_service.core.publication import Canary, Publication, Release
 from router_service.core.rollout import Excess
 from router_service.router import Router
+from router_service.serving.engine import Engine, make_planner
+from router_service.serving.planning import Planner
+from router_service.serving.pool import Pool, arm_prices
+from router_service.serving.trials import CanaryTrial, Shadow, Tallies, TrialPlanner
 from router_service.settings import Settings
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import Breakers
@@ -23,7 +23,7 @@ OnExcess = Callable[[Canary, Excess], None]
 
 
 class Shared(Protocol):
-    """What engines share; `api.gateway.Gateway` has it."""
+    """What engines share; `serving.gateway.Gateway` has it."""
 
     metrics: Metrics
     breakers: Breakers

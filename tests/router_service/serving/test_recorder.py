@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from router_service.api.endpoints import CHAT
-from router_service.api.engine import make_planner
-from router_service.api.planning import Track
-from router_service.api.pool import Pool
-from router_service.api.recorder import Call, Ending, Outcome, Recorder
 from router_service.core.cost import Price
 from router_service.core.usage import Usage
+from router_service.serving.endpoints import CHAT
+from router_service.serving.engine import make_planner
+from router_service.serving.planning import Track
+from router_service.serving.pool import Pool
+from router_service.serving.recorder import Call, Ending, Outcome, Recorder
 from router_service.settings import Deployment, Model, Settings
 from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore

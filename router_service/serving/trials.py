@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from router_service.api.endpoints import Endpoint
-from router_service.api.planning import Holders, Plan, Planner, Track
 from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import Conversation, Role, decode_object
 from router_service.core.publication import Canary
 from router_service.core.rollout import Excess, Tally, find_excess
+from router_service.serving.endpoints import Endpoint
+from router_service.serving.planning import Holders, Plan, Planner, Track
 from router_service.telemetry.metrics import Metrics
 
 MAX_WAITING = 64

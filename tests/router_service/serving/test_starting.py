@@ -8,11 +8,11 @@ import pytest
 import redis
 from pydantic import SecretStr
 
-from router_service.api.building import EngineBuilder
-from router_service.api.starting import first_router
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
 from router_service.core.publication import POINTER_FILE, POINTER_KEY
+from router_service.serving.building import EngineBuilder
+from router_service.serving.starting import first_router
 from router_service.settings import RouterSettings, ServerSettings, Settings
 from tests.publishing import flip, make_artifact
 from training.cli import main

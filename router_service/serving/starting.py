@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from router_service.api.building import EngineBuilder
 from router_service.core.errors import ConfigError, SwitchcraftError
 from router_service.core.publication import Publication
 from router_service.router import Router
+from router_service.serving.building import EngineBuilder
 from router_service.settings import Settings
 from router_service.store.pointer import read_pointer
 from router_service.store.redis_shared import RedisSharedState

@@ -8,17 +8,17 @@ from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
-from router_service.api.endpoints import CHAT
-from router_service.api.engine import make_planner
-from router_service.api.planning import Plan, Planner, Track
-from router_service.api.pool import Pool
-from router_service.api.trials import MAX_WAITING, CanaryTrial, Shadow, TrialPlanner
 from router_service.core.errors import ModelNotFoundError
 from router_service.core.messages import Conversation
 from router_service.core.publication import Canary, Release
 from router_service.core.rollout import Excess
 from router_service.core.selection import Policy
 from router_service.router import Decision
+from router_service.serving.endpoints import CHAT
+from router_service.serving.engine import make_planner
+from router_service.serving.planning import Plan, Planner, Track
+from router_service.serving.pool import Pool
+from router_service.serving.trials import MAX_WAITING, CanaryTrial, Shadow, TrialPlanner
 from router_service.settings import Settings
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY

@@ -10,8 +10,6 @@ from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
-from router_service.api.endpoints import Endpoint
-from router_service.api.pool import Pool, capable
 from router_service.core.artifact import Artifact
 from router_service.core.capabilities import read_requirements
 from router_service.core.errors import (
@@ -23,6 +21,8 @@ from router_service.core.errors import (
 from router_service.core.messages import Conversation, Reference, decode_object
 from router_service.core.selection import Policy, Reason
 from router_service.router import Decision
+from router_service.serving.endpoints import Endpoint
+from router_service.serving.pool import Pool, capable
 from router_service.settings import Model
 from router_service.store.base import HeldResponse
 from router_service.upstream.splice import BodyTemplate

@@ -7,20 +7,17 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
-
-from starlette.requests import Request
 
 from router_service import __version__
-from router_service.api.admission import DecisionQueue, Slots
-from router_service.api.draining import Drain
-from router_service.api.endpoints import Endpoint
-from router_service.api.engine import Engine
-from router_service.api.planning import DecidingRouter, Holders, Plan
-from router_service.api.recorder import Recorder
-from router_service.api.reloading import Origin, Reloader
-from router_service.api.syncing import Syncer
 from router_service.core.errors import OverloadedError, ResponseNotFoundError
+from router_service.serving.draining import Drain
+from router_service.serving.endpoints import Endpoint
+from router_service.serving.engine import Engine
+from router_service.serving.overload import DecisionQueue, Slots
+from router_service.serving.planning import DecidingRouter, Holders, Plan
+from router_service.serving.recorder import Recorder
+from router_service.serving.reloading import Origin, Reloader
+from router_service.serving.syncing import Syncer
 from router_service.settings import ServerSettings, Settings
 from router_service.store.base import DecisionRecord, HeldResponse, RecordStore
 from router_service.store.guarded import GuardedStore
@@ -152,11 +149,6 @@ class Gateway:
         manifest, info = self.engine.manifest, self.metrics.artifact_info
         info.clear()
         info.labels(manifest.name, manifest.encoder.name, manifest.provenance.commit).set(1)
-
-
-def gateway_of(request: Request) -> Gateway:
-    """Return the gateway of the app that a request came to."""
-    return cast("Gateway", request.app.state.gateway)
 
 
 def _shared_state(server: ServerSettings) -> SharedState:

@@ -17,13 +17,13 @@ from typing import Literal, Protocol
 import anyio.to_thread
 from pydantic import BaseModel
 
-from router_service.api.access import listening_host
-from router_service.api.building import EngineBuilder, Shared, pointer_directory
-from router_service.api.engine import Engine
-from router_service.api.syncing import Syncer
 from router_service.core.errors import ConfigError, ReloadRefusedError, SwitchcraftError
 from router_service.core.publication import Canary, Publication
 from router_service.core.rollout import Excess
+from router_service.serving.access import listening_host
+from router_service.serving.building import EngineBuilder, Shared, pointer_directory
+from router_service.serving.engine import Engine
+from router_service.serving.syncing import Syncer
 from router_service.settings import Settings
 from router_service.telemetry.logs import FIELDS
 
@@ -52,7 +52,7 @@ class Origin:
 
 
 class Reloadable(Shared, Protocol):
-    """What is reloaded; `api.gateway.Gateway` is one."""
+    """What is reloaded; `serving.gateway.Gateway` is one."""
 
     engine: Engine
     """What answers the next request."""

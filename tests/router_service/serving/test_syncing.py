@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from router_service.api.syncing import READ_TIMEOUT_S, Syncer
 from router_service.core.errors import StoreError
 from router_service.core.publication import POINTER_FILE
+from router_service.serving.syncing import READ_TIMEOUT_S, Syncer
 from router_service.store.backoff import FIRST_PAUSE_S
 from router_service.store.shared import MemorySharedState, Snapshot
 from router_service.telemetry.metrics import Metrics

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from router_service.api.planning import GatewayReason, Plan
 from router_service.core.selection import Policy
 from router_service.core.usage import NOTHING_USED, Usage
+from router_service.serving.planning import GatewayReason, Plan
 from router_service.settings import Model
 from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore

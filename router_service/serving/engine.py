@@ -6,12 +6,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from router_service.api.access import Access
-from router_service.api.planning import DecidingRouter, Planner
-from router_service.api.pool import Pool
-from router_service.api.trials import TrialPlanner
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.selection import Policy
+from router_service.serving.access import Access
+from router_service.serving.planning import DecidingRouter, Planner
+from router_service.serving.pool import Pool
+from router_service.serving.trials import TrialPlanner
 from router_service.settings import Settings
 from router_service.upstream.attempts import Attempts
 from router_service.upstream.breaker import Breakers
