@@ -1,0 +1,202 @@
+"""Sends a planned request to upstreams, and the first good answer to the client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import anyio
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from router_service.api.asgi import RawHeaders, cancel_when_gone, send_part, send_whole, start
+from router_service.api.errors import (
+    CLIENT_LEFT,
+    error_body,
+    foreign_error_body,
+    refused_body,
+    retry_after,
+    status_of,
+)
+from router_service.core.errors import UpstreamError, UpstreamRefusedError
+from router_service.core.usage import Usage, usage_of
+from router_service.serving.gateway import Gateway
+from router_service.serving.planning import Plan
+from router_service.serving.recorder import Call, Ending, Outcome
+from router_service.upstream.attempts import Attempts, Order
+from router_service.upstream.opening import Opened
+from router_service.upstream.relay import CHARACTERS_PER_TOKEN, EventReader, is_openai_error
+
+
+class Exchange(Response):
+    """Sends a planned request to upstreams, and the first good answer to the client."""
+
+    def __init__(
+        self, attempts: Attempts, gateway: Gateway, order: Order, *, plan: Plan, call: Call
+    ) -> None:
+        super().__init__()
+        self._attempts = attempts
+        self._recorder = gateway.recorder
+        self._held = gateway.held
+        self._order = order
+        self._plan = plan
+        self._call = call
+        self._outcome = Outcome(status=CLIENT_LEFT, model=plan.model)
+        self._reader: EventReader | None = None
+        self._started_s = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Answer; the scope was read when this was made."""
+        failure: Exception | None = None
+        self._started_s = time.perf_counter()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(cancel_when_gone, receive, group.cancel_scope)
+                try:
+                    await self._exchange(send)
+                except Exception as exc:  # noqa: BLE001 - raised below, outside of the group's wrapping
+                    failure = exc
+                    self._ended(status_of(exc), Ending.FAILED)
+                group.cancel_scope.cancel()
+        finally:
+            self._outcome.upstream_s = time.perf_counter() - self._started_s
+            self._note_usage()
+            self._recorder.answered(self._call, self._plan, self._outcome)
+        if failure is not None:
+            raise failure
+
+    async def _exchange(self, send: Send) -> None:
+        try:
+            async with self._attempts.open(self._order, self._outcome.attempts) as opened:
+                self._outcome.model = opened.model
+                self._reader = opened.reader
+                self._note_first_byte()
+                self._note_held(opened)
+                if opened.reader is None:
+                    await self._whole(opened, send)
+                else:
+                    await self._stream(opened, opened.reader, send)
+        except UpstreamError as exc:
+            self._outcome.model = next(m for m in self._plan.candidates if m.name == exc.model)
+            if isinstance(exc, UpstreamRefusedError):
+                await self._refuse(exc, send)
+            else:
+                await self._fail(exc, send)
+
+    async def _whole(self, opened: Opened, send: Send) -> None:
+        """Pass on a body that was read to its end: one that breaks off is an error instead."""
+        body, headers = opened.body, self._all_headers(opened.headers)
+        if opened.status >= 400 and not is_openai_error(body):
+            body = foreign_error_body(opened.model.name, opened.status)
+            headers = _replaced(headers, b"content-type", b"application/json")
+        usage = self._outcome.usage = usage_of(opened.value)
+        elapsed_s = time.perf_counter() - self._started_s
+        cost_usd = self._recorder.cost_usd(opened.model, usage, elapsed_s)
+        if cost_usd is not None:
+            headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
+        await send_whole(send, opened.status, headers, body)
+        self._ended(opened.status, Ending.COMPLETE)
+
+    async def _stream(self, opened: Opened, reader: EventReader, send: Send) -> None:
+        """Pass on events as they come, one chunk at a time; a break is a last event of its own.
+
+        The upstream is read no faster than the client reads: each `send` waits for it.
+        """
+        await start(send, opened.status, self._all_headers(opened.headers))
+        await send_part(send, opened.body, more=True)
+        broke: UpstreamError | None = None
+        try:
+            async for events in reader.events:
+                await send_part(send, events, more=True)
+        except UpstreamError as exc:
+            broke = exc
+            event = self._plan.endpoint.error_event(error_body(exc), reader.last_number + 1)
+            gap = b"\n\n" if reader.is_within_event else b""
+            await send_part(send, gap + event, more=True)
+        await send_part(send, b"", more=False)
+        broke = broke or reader.error
+        if broke is not None:
+            self._attempts.broke(opened, broke)
+        self._ended(opened.status, Ending.BROKEN if broke else Ending.COMPLETE)
+
+    async def _refuse(self, exc: UpstreamRefusedError, send: Send) -> None:
+        """Pass on the error that an upstream answered with, since no other answered better."""
+        body = refused_body(exc)
+        headers = self._all_headers(exc.headers)
+        headers = _replaced(headers, b"content-type", b"application/json")
+        await send_whole(send, exc.status, headers, body)
+        self._ended(exc.status, Ending.COMPLETE)
+
+    async def _fail(self, exc: UpstreamError, send: Send) -> None:
+        hints = [(name.encode(), value.encode()) for name, value in retry_after(exc).items()]
+        headers = [*self._own_headers(), (b"content-type", b"application/json"), *hints]
+        await send_whole(send, status_of(exc), headers, error_body(exc))
+        self._ended(status_of(exc), Ending.FAILED)
+
+    def _ended(self, status: int, ending: Ending) -> None:
+        self._outcome.status = status
+        self._outcome.ending = ending
+
+    def _note_first_byte(self) -> None:
+        self._outcome.first_byte_s = time.perf_counter() - self._started_s
+
+    def _note_held(self, opened: Opened) -> None:
+        """Remember who holds a response, before the client can go on from it."""
+        response_id = _response_id(opened)
+        if response_id is not None:
+            self._held.note(response_id, opened.model.name, opened.deployment.id)
+
+    def _note_usage(self) -> None:
+        """Take a stream's usage, or an estimate: what was cancelled or broke off is billed too."""
+        outcome, reader = self._outcome, self._reader
+        if reader is not None:
+            outcome.usage = reader.usage or self._estimate(reader.written_tokens)
+        elif outcome.ending is Ending.CLIENT_LEFT and outcome.usage is None:
+            outcome.usage = self._estimate(0)
+
+    def _estimate(self, completion_tokens: int) -> Usage:
+        prompt_bytes = sum(map(len, self._order.body.parts))
+        return Usage(
+            prompt_tokens=-(-prompt_bytes // CHARACTERS_PER_TOKEN),
+            completion_tokens=completion_tokens,
+            is_estimated=True,
+        )
+
+    def _all_headers(self, theirs: Sequence[tuple[bytes, bytes]]) -> RawHeaders:
+        """Return the upstream's headers and ours; where it has a request id, that one counts."""
+        names = {name for name, _ in theirs}
+        return [*theirs, *((name, v) for name, v in self._own_headers() if name not in names)]
+
+    def _own_headers(self) -> RawHeaders:
+        plan, outcome = self._plan, self._outcome
+        headers = {
+            "x-switchcraft-decision-id": self._call.decision_id,
+            "x-switchcraft-model": outcome.model.name,
+            "x-switchcraft-reason": str(outcome.reason(plan)),
+            "x-switchcraft-attempts": str(len(outcome.attempts)),
+        }
+        if plan.policy is not None:
+            headers["x-switchcraft-policy"] = str(plan.policy)
+        named = [(name.encode(), _header_value(value)) for name, value in headers.items()]
+        # The client's own bytes: servers read headers as latin-1.
+        return [(b"x-request-id", self._call.request_id.encode("latin-1")), *named]
+
+
+def _response_id(opened: Opened) -> str | None:
+    """Return the id of an answer of the Responses API."""
+    if opened.reader is not None:
+        return opened.reader.response_id
+    value = opened.value
+    is_response = isinstance(value, dict) and value.get("object") == "response"
+    found = value.get("id") if is_response else None
+    return found if isinstance(found, str) else None
+
+
+def _replaced(headers: RawHeaders, name: bytes, value: bytes) -> RawHeaders:
+    return [*(header for header in headers if header[0] != name), (name, value)]
+
+
+def _header_value(value: str) -> bytes:
+    """Return a value as a header can carry it: model names may be in any script."""
+    return value.encode() if value.isascii() else orjson.dumps(value)
