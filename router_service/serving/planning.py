@@ -11,14 +11,14 @@ from functools import partial
 from typing import Protocol
 
 from router_service.core.artifact import Artifact
-from router_service.core.capabilities import read_requirements
+from router_service.core.capabilities import Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
     ResponseElsewhereError,
     ResponseNotFoundError,
     SwitchcraftError,
 )
-from router_service.core.messages import Conversation, Reference, decode_object
+from router_service.core.messages import ChatRequest, Conversation, Reference, decode_object
 from router_service.core.selection import Policy, Reason
 from router_service.router import Decision
 from router_service.serving.endpoints import Endpoint
@@ -65,6 +65,24 @@ class DecidingRouter(Protocol):
         arms: Collection[str] | None = None,
     ) -> Decision:
         """Choose one of these arms for a conversation, and rank the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it was read, once, for all who plan it."""
+
+    endpoint: Endpoint
+    request: ChatRequest
+    wanted: Requirements
+    body: BodyTemplate
+
+    @classmethod
+    def read(cls, endpoint: Endpoint, body: bytes) -> Asked:
+        """Read a request body; raises InvalidRequestError."""
+        decoded = decode_object(body)
+        request = endpoint.parse(decoded)
+        wanted = read_requirements(decoded, request.conversation, endpoint.path)
+        return cls(endpoint, request, wanted, BodyTemplate.of(body))
 
 
 class Track(StrEnum):
@@ -129,21 +147,15 @@ class Planner:
         return (self._model_name, *routed, *self._pool.models)
 
     def plan(
-        self,
-        endpoint: Endpoint,
-        body: bytes,
-        policy: str | None = None,
-        holders: Holders = lambda _: None,
+        self, asked: Asked, policy: str | None = None, holders: Holders = lambda _: None
     ) -> Plan:
-        """Decide for a request body; `policy` is that of the header, and goes before the name's.
+        """Decide for a request; `policy` is that of the header, and goes before the name's.
 
-        Raises InvalidRequestError, and of its kinds ModelNotFoundError, PolicyError,
-        NoCapableModelError, ResponseNotFoundError and ResponseElsewhereError.
+        Raises ModelNotFoundError, PolicyError, NoCapableModelError, ResponseNotFoundError and
+        ResponseElsewhereError.
         """
-        decoded = decode_object(body)
-        request = endpoint.parse(decoded)
-        wanted = read_requirements(decoded, request.conversation, endpoint.path)
-        plan = partial(Plan, endpoint, stream=request.stream, body=BodyTemplate.of(body))
+        endpoint, request, wanted = asked.endpoint, asked.request, asked.wanted
+        plan = partial(Plan, endpoint, stream=request.stream, body=asked.body)
         pinned = self._pool.models.get(request.model)
         name, _, suffix = request.model.partition(":")
         if pinned is None and not (endpoint.is_routed and name == self._model_name):

@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from router_service.core.errors import SwitchcraftError
-from router_service.core.messages import Conversation, Role, decode_object
+from router_service.core.messages import Conversation, Role
 from router_service.core.publication import Canary
 from router_service.core.rollout import Excess, Tally, find_excess
 from router_service.serving.endpoints import Endpoint
-from router_service.serving.planning import Holders, Plan, Planner, Track
+from router_service.serving.planning import Asked, Holders, Plan, Planner, Track
 from router_service.telemetry.metrics import Metrics
 
 MAX_WAITING = 64
@@ -78,21 +78,17 @@ class Shadow:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
-    def ask(
-        self, endpoint: Endpoint, body: bytes, policy: str | None, obeyed: Plan
-    ) -> Future[str | None] | None:
+    def ask(self, asked: Asked, policy: str | None, obeyed: Plan) -> Future[str | None] | None:
         """Decide later; return where the arm will be, or None where too many requests wait."""
         if not self._waiting.acquire(blocking=False):
             self._metrics.shadow_decisions.labels("dropped").inc()
             return None
-        arm = self._thread.submit(self._decide, endpoint, body, policy, obeyed.model.name)
+        arm = self._thread.submit(self._decide, asked, policy, obeyed.model.name)
         arm.add_done_callback(lambda _: self._waiting.release())
         return arm
 
-    def _decide(
-        self, endpoint: Endpoint, body: bytes, policy: str | None, obeyed_model: str
-    ) -> str | None:
-        plan = _decided(lambda planner: planner.plan(endpoint, body, policy), self._planner)
+    def _decide(self, asked: Asked, policy: str | None, obeyed_model: str) -> str | None:
+        plan = _decided(lambda planner: planner.plan(asked, policy), self._planner)
         if plan is None:
             self._metrics.shadow_decisions.labels("failed").inc()
             return None
@@ -120,21 +116,22 @@ class TrialPlanner:
         policy: str | None = None,
         holders: Holders = lambda _: None,
     ) -> Plan:
-        """Decide for a request body; raises as the stable planner does."""
+        """Decide for a request body; raises InvalidRequestError, and as the stable planner does."""
+        asked = Asked.read(endpoint, body)
 
         def decide(planner: Planner) -> Plan:
-            return planner.plan(endpoint, body, policy, holders)
+            return planner.plan(asked, policy, holders)
 
-        plan = self._obeyed(decide, endpoint, body)
+        plan = self._obeyed(decide, asked.request.conversation)
         if self._shadow is None or plan.decision is None:
             return plan
-        return replace(plan, shadow_arm=self._shadow.ask(endpoint, body, policy, plan))
+        return replace(plan, shadow_arm=self._shadow.ask(asked, policy, plan))
 
-    def _obeyed(self, decide: Callable[[Planner], Plan], endpoint: Endpoint, body: bytes) -> Plan:
+    def _obeyed(self, decide: Callable[[Planner], Plan], conversation: Conversation) -> Plan:
         trial = self.canary
         if trial is None:
             return decide(self._stable)
-        if not trial.takes(endpoint.parse(decode_object(body)).conversation):
+        if not trial.takes(conversation):
             return replace(decide(self._stable), trial=trial)
         plan = _decided(decide, trial.planner)
         if plan is None:
@@ -150,6 +147,6 @@ def _decided(decide: Callable[[Planner], Plan], tried: Planner) -> Plan | None:
     """Return a tried release's plan, or None where it has none: that must cost no request."""
     try:
         plan = decide(tried)
-    except SwitchcraftError:  # a policy that it does not have; or the request's own fault
+    except SwitchcraftError:  # a policy, say, that it does not have
         return None
     return None if plan.router_failed else plan

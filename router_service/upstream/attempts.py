@@ -82,7 +82,7 @@ class Attempts:
         budget: RetryBudget,
         settings: RetrySettings,
     ) -> None:
-        """Ask through a client; breakers and budget are shared with other engines."""
+        """Ask through a client; the breakers are shared with other engines."""
         self._client = client
         self._breakers = breakers
         self._budget = budget
@@ -209,13 +209,15 @@ class Attempts:
 
     def broke(self, opened: Opened, exc: UpstreamError) -> None:
         """Count an answer that failed after its start was good."""
-        self._count_failure(opened.deployment, exc)
+        self._count_failure(opened.deployment, exc, had_begun=True)
 
-    def _count_failure(self, deployment: Deployment, exc: UpstreamError) -> None:
+    def _count_failure(
+        self, deployment: Deployment, exc: UpstreamError, *, had_begun: bool = False
+    ) -> None:
         if exc.failure in {Failure.UNFIT, Failure.BUSY} or isinstance(exc, DeadlineError):
             self._breakers.left(deployment.id)
         else:
-            self._breakers.failed(deployment.id, exc.retry_after_s)
+            self._breakers.failed(deployment.id, exc.retry_after_s, had_begun=had_begun)
 
     def _is_over(self, state: RetryCallState, tries: _Tries, order: Order) -> bool:
         """Whether this model is not asked again; a further try is taken from the budget here."""

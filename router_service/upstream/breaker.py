@@ -25,12 +25,12 @@ class _Window:
     buckets: deque[list[float]] = field(default_factory=deque)
     """Start, answers, failures of each part."""
 
-    def count(self, now_s: float, *, failed: bool) -> None:
+    def count(self, now_s: float, *, answers: int = 1, failures: int = 0) -> None:
         start = now_s - now_s % self.bucket_s
         if not self.buckets or self.buckets[-1][0] != start:
             self.buckets.append([start, 0, 0])
-        self.buckets[-1][1] += 1
-        self.buckets[-1][2] += failed
+        self.buckets[-1][1] += answers
+        self.buckets[-1][2] += failures
         while self.buckets[0][0] <= now_s - BUCKETS * self.bucket_s:
             self.buckets.popleft()
 
@@ -95,12 +95,17 @@ class Breakers:
         breaker = self._of(deployment_id)
         if breaker.is_probing:
             self._breakers[deployment_id] = breaker = self._new()
-        breaker.window.count(self._clock(), failed=False)
+        breaker.window.count(self._clock())
 
-    def failed(self, deployment_id: str, retry_after_s: float | None = None) -> None:
-        """Count a failure; one too many, or one that says when to come back, opens the breaker."""
+    def failed(
+        self, deployment_id: str, retry_after_s: float | None = None, *, had_begun: bool = False
+    ) -> None:
+        """Count a failure; one too many, or one that says when to come back, opens the breaker.
+
+        An answer that `had_begun` well was counted by `succeeded` then, and is not another one.
+        """
         breaker, settings = self._of(deployment_id), self._settings
-        breaker.window.count(self._clock(), failed=True)
+        breaker.window.count(self._clock(), answers=0 if had_begun else 1, failures=1)
         answers, failures = breaker.window.totals()
         is_often = failures > settings.allowed_fails and failures >= MIN_FAILURE_SHARE * answers
         if retry_after_s:

@@ -32,10 +32,20 @@ def ask(served: GatewayProcess, model: str) -> httpx.Response:
     return served.http.post(CHAT, json=body)
 
 
-def set_fault(upstream: Sandbox, model: str, fault: str) -> None:
-    """Let the sandbox fail for a model; no fault lets it answer again."""
-    root = upstream.base_url.removesuffix("/v1")
-    httpx.put(f"{root}/sandbox/faults/{model}", content=fault).raise_for_status()
+def publishing_at(redis_server: RedisServer, folder: Path) -> list[str]:
+    """Return where a publisher points, and keeps its releases."""
+    return ["--to", redis_server.url, "--store", str(folder / "store")]
+
+
+def following(redis_server: RedisServer, folder: Path, upstream: Sandbox) -> Path:
+    """Return a configuration that serves what is published there."""
+    redis_url = redis_server.url
+    return write_config(
+        folder / "config.yaml",
+        upstream.base_url,
+        router={"publication": "redis"},
+        server={"redis_url": redis_url},
+    )
 
 
 def loading_s(artifact: Path) -> float:
@@ -53,14 +63,9 @@ def test_a_fleet_takes_up_a_publication_within_two_seconds(
     Where other processes hold the cores it may take four times what loading takes there, and the
     best of four publications counts.
     """
-    where = ["--to", redis_server.url, "--store", str(tmp_path / "store")]
+    where = publishing_at(redis_server, tmp_path)
     assert main(["publish", str(artifacts["one"]), *where]) == 0
-    config = write_config(
-        tmp_path / "config.yaml",
-        upstream.base_url,
-        router={"publication": "redis"},
-        server={"redis_url": redis_server.url},
-    )
+    config = following(redis_server, tmp_path, upstream)
     with gateway(config, tmp_path) as one, gateway(config, tmp_path) as other:
         assert one.artifact() == other.artifact() == "one"
         spare_s = []
@@ -86,10 +91,10 @@ def test_breakers_are_shared(tmp_path: Path, upstream: Sandbox, redis_server: Re
     )
     model = ARMS[0]
     with gateway(config, tmp_path) as one, gateway(config, tmp_path) as other:
-        set_fault(upstream, model, "status=500")
+        upstream.set_faults(model, "status=500")
         while ask(one, model).status_code != 503:
             pass
-        set_fault(upstream, model, "")
+        upstream.set_faults(model, "")
         wait_until(lambda: ask(other, model).status_code == 503, "the other leaves it alone")
         asked = upstream.stats()["requests"]
         assert ask(one, model).status_code == ask(other, model).status_code == 503
@@ -101,14 +106,9 @@ def test_redis_killed_and_restarted_under_load(
     tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path], redis_server: RedisServer
 ) -> None:
     """Requests go on as before while Redis is away; when it is back, so is all that is shared."""
-    where = ["--to", redis_server.url, "--store", str(tmp_path / "store")]
+    where = publishing_at(redis_server, tmp_path)
     assert main(["publish", str(artifacts["one"]), *where]) == 0
-    config = write_config(
-        tmp_path / "config.yaml",
-        upstream.base_url,
-        router={"publication": "redis"},
-        server={"redis_url": redis_server.url},
-    )
+    config = following(redis_server, tmp_path, upstream)
     with gateway(config, tmp_path) as served, Load((served.url,), clients=2) as load:
         redis_server.kill()
         wait_until(lambda: served.metric(UP) == 0, "the metric shows that it is away")

@@ -280,7 +280,7 @@ def test_redis_away_is_said_and_not_waited_for() -> None:
 def test_the_next_best_model_answers_where_the_chosen_one_fails(stream: bool) -> None:
     """An upstream that fails before its first event is replaced, as in chat."""
     with run_in_thread() as base_url, served(create_app(served_at(base_url), FakeRouter())) as url:
-        httpx.put(f"{base_url.removesuffix('/v1')}/sandbox/faults/medium", content="status=500")
+        Sandbox(base_url).set_faults("medium", "status=500")
         answer = httpx.post(url + RESPONSES, json=BODY | {"stream": stream})
     assert (answer.status_code, answer.headers["x-switchcraft-model"]) == (200, "large")
     assert answer.headers["x-switchcraft-reason"] == "fallback"
@@ -290,7 +290,7 @@ def test_nobody_else_answers_for_who_holds_a_response() -> None:
     """What goes on from a response fails with its holder: no other model knows what was said."""
     with run_in_thread() as base_url, served(create_app(served_at(base_url), FakeRouter())) as url:
         made = httpx.post(url + RESPONSES, json=BODY).json()
-        httpx.put(f"{base_url.removesuffix('/v1')}/sandbox/faults/medium", content="status=500")
+        Sandbox(base_url).set_faults("medium", "status=500")
         body = BODY | {"previous_response_id": made["id"]}
         answer = httpx.post(url + RESPONSES, json=body)
         asked = Sandbox(base_url).stats()["by_model"]

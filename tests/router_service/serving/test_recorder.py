@@ -12,7 +12,7 @@ from router_service.core.cost import Price
 from router_service.core.usage import Usage
 from router_service.serving.endpoints import CHAT
 from router_service.serving.engine import make_planner
-from router_service.serving.planning import Track
+from router_service.serving.planning import Asked, Track
 from router_service.serving.pool import Pool
 from router_service.serving.recorder import Call, Ending, Outcome, Recorder
 from router_service.settings import Deployment, Model, Settings
@@ -84,7 +84,7 @@ def test_a_release_is_judged_by_what_was_not_the_clients_fault(
     metrics, trial, router = Metrics(), Trial(), FakeRouter()
     settings = Settings.sandbox("http://127.0.0.1:9/v1", list(router.probabilities))
     pool = Pool.build(settings, router.artifact.manifest)
-    plan = make_planner(settings, router, pool).plan(CHAT, json.dumps(BODY).encode())
+    plan = make_planner(settings, router, pool).plan(Asked.read(CHAT, json.dumps(BODY).encode()))
     plan = replace(plan, track=Track.CANARY, trial=trial)
 
     async def record() -> None:

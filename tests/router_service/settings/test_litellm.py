@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-
 import pytest
 
 from router_service.core.capabilities import Capabilities, Feature
 from router_service.core.cost import LongPromptPrice, Price
 from router_service.core.errors import ConfigError
-from router_service.settings import Deployment, Model, Settings, Timeouts, load_settings
+from router_service.settings import Deployment, Model, Settings, Timeouts
+from tests.router_service.settings.conftest import LoadFile as Load
 
 PRODUCTION = """
 environment_variables:
@@ -85,19 +83,12 @@ ENVIRON = {
     "LAST_RESORT": "llama",
 }
 LOCAL = "{model: openai/x, api_base: 'http://h/v1'}"
-Load = Callable[..., Settings]
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Load:
-    """Return what loads a text as a file named config.yaml."""
-
-    def load_text(text: str, environ: Mapping[str, str] = ENVIRON) -> Settings:
-        path = tmp_path / "config.yaml"
-        path.write_text(text)
-        return load_settings(path, environ)
-
-    return load_text
+def load(load_file: Load) -> Load:
+    """Return what loads a text, with this module's variables unless others are given."""
+    return lambda text, environ=ENVIRON: load_file(text, environ)
 
 
 def by_name(settings: Settings) -> dict[str, Model]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,9 @@ from router_service.settings import (
     KeySettings,
     Model,
     Settings,
-    load_settings,
     read_settings,
 )
+from tests.router_service.settings.conftest import LoadFile as Load
 
 LITELLM = """
 model_list:
@@ -43,19 +42,12 @@ router_settings: {routing_strategy: simple-shuffle}
 general_settings: {master_key: os.environ/MASTER, database_url: os.environ/NOT_SET}
 """
 ENVIRON = {"MY_KEY": "key-1", "ANTHROPIC_API_KEY": "key-2", "MASTER": "key-3"}
-Load = Callable[..., Settings]
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Load:
-    """Return what loads a text as a file named config.yaml."""
-
-    def load_text(text: str, environ: Mapping[str, str] = ENVIRON) -> Settings:
-        path = tmp_path / "config.yaml"
-        path.write_text(text)
-        return load_settings(path, environ)
-
-    return load_text
+def load(load_file: Load) -> Load:
+    """Return what loads a text, with this module's variables unless others are given."""
+    return lambda text, environ=ENVIRON: load_file(text, environ)
 
 
 def one(params: str, extra: str = "") -> str:

@@ -68,6 +68,16 @@ def test_a_busy_deployment_may_fail_now_and_then(breakers: Breakers) -> None:
     assert breakers.admit("d")
 
 
+def test_a_stream_that_breaks_is_one_answer(breakers: Breakers) -> None:
+    """Three of five streams that break are most of them: a break is no answer of its own."""
+    for _ in range(5):
+        assert breakers.admit("d")
+        breakers.succeeded("d")
+    for _ in range(3):
+        breakers.failed("d", had_begun=True)
+    assert not breakers.admit("d")
+
+
 def test_old_failures_are_forgotten(breakers: Breakers, clock: Clock) -> None:
     """What failed before the window began does not count."""
     fail(breakers, 2)
