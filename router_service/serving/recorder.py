@@ -119,7 +119,7 @@ class Recorder:
             metrics.fallbacks.labels(plan.model.name, model).inc()
         metrics.upstream_seconds.labels(model).observe(outcome.upstream_s)
         if outcome.first_byte_s is not None:
-            metrics.time_to_first_byte.labels(model).observe(outcome.first_byte_s)
+            metrics.time_to_first_token.labels(model).observe(outcome.first_byte_s)
         if outcome.ending is Ending.CLIENT_LEFT:
             metrics.client_disconnects.inc()
         elif outcome.ending is Ending.BROKEN:

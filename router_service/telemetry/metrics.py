@@ -5,6 +5,8 @@ Label values come from the configuration and the artifact, never from a client.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -13,10 +15,14 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 NO_MODEL = "none"
 """The `model` of requests that were refused before one was chosen."""
 
-# From a warm decision for a short request on one core, to one that waits in a long queue.
-_DECISION_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+# From a stage that only looks something up, to a request that waits in a long queue.
+_STAGE_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 # From the sandbox's milliseconds to a long reasoning answer.
 _UPSTREAM_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
+_PROBABILITY_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_REGRET_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_TOKEN_BUCKETS = (32, 64, 128, 192, 256, 320, 384, 448, 512)
+_BYTE_BUCKETS = (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
 
 
 class Metrics:
@@ -25,11 +31,15 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._define_requests()
+        self._define_router()
         self._define_timings()
         self._define_usage()
         self._define_troubles()
         self._define_refusals()
         self._define_releases()
+        self._define_answers()
+        self._define_feedback()
+        self._define_log()
 
     def _define_requests(self) -> None:
         self.requests = Counter(
@@ -53,11 +63,53 @@ class Metrics:
             "artifact_info", "1, with the artifact that decides.", "name", "encoder", "commit"
         )
 
+    def _define_router(self) -> None:
+        self.chosen_probability = self._histogram(
+            "chosen_probability",
+            "Probability of a correct answer that the router gave to the arm that it chose.",
+            _PROBABILITY_BUCKETS,
+            "arm",
+        )
+        self.expected_regret = self._histogram(
+            "expected_regret",
+            "Probability of a correct answer that a decision gave up to save cost: the most "
+            "probable arm's less the chosen one's.",
+            _REGRET_BUCKETS,
+        )
+        self.packed_tokens = self._histogram(
+            "packed_tokens", "Tokens of the encoder's input.", _TOKEN_BUCKETS
+        )
+        self.request_bytes = self._histogram(
+            "request_bytes", "Size of routed requests' bodies.", _BYTE_BUCKETS
+        )
+        self.cache_lookups = self._counter(
+            "cache_lookups",
+            "Lookups by cache (signatures: tokenized tool signatures) and outcome (hit, miss).",
+            "cache",
+            "outcome",
+        )
+
     def _define_timings(self) -> None:
+        self.stage_seconds = self._histogram(
+            "stage_seconds",
+            "Time that a request spent in a stage of the gateway's own: body (until it was "
+            "read), queue (waiting for a thread), parse, pack, classify, select.",
+            _STAGE_BUCKETS_S,
+            "stage",
+        )
+        self.latency_budget_seconds = self._gauge(
+            "latency_budget_seconds", "The time that a decision may take, as configured."
+        )
+        self.decisions_over_budget = self._counter(
+            "decisions_over_budget", "Decisions that took longer than the latency budget."
+        )
+        self.decisions_queued = self._gauge(
+            "decisions_queued", "Requests that wait for a thread to decide."
+        )
         self.decision_seconds = Histogram(
             "switchcraft_decision_seconds",
             "From a read request body to its decision: waiting for a thread, parsing, deciding.",
-            buckets=_DECISION_BUCKETS_S,
+            buckets=_STAGE_BUCKETS_S,
             registry=self.registry,
         )
         self.upstream_seconds = Histogram(
@@ -67,9 +119,9 @@ class Metrics:
             buckets=_UPSTREAM_BUCKETS_S,
             registry=self.registry,
         )
-        self.time_to_first_byte = Histogram(
-            "switchcraft_time_to_first_byte_seconds",
-            "From the request to the upstream until the first byte of its answer's body.",
+        self.time_to_first_token = Histogram(
+            "switchcraft_time_to_first_token_seconds",
+            "From the request to the upstream until a streamed answer's first output.",
             ["model"],
             buckets=_UPSTREAM_BUCKETS_S,
             registry=self.registry,
@@ -89,6 +141,17 @@ class Metrics:
             "Tokens at list price, where both are known, by who counted the tokens.",
             "model",
             "source",
+        )
+        self.routed_cost_usd = self._counter(
+            "routed_cost_usd",
+            "Cost of routed requests that could be priced for the baseline model too.",
+            "model",
+        )
+        self.baseline_cost_usd = self._counter(
+            "baseline_cost_usd",
+            "What the same requests would have cost at the baseline model's price for the same "
+            "tokens, by the model that answered; less routed_cost_usd it is what was saved.",
+            "model",
         )
         self.unpriced = self._counter(
             "unpriced_answers",
@@ -125,6 +188,9 @@ class Metrics:
         )
         self.breaker_openings = self._counter(
             "breaker_openings", "Times that a deployment was left alone.", "deployment"
+        )
+        self.breaker_open = self._gauge(
+            "breaker_open", "1 while a deployment is left alone.", "deployment"
         )
         self.store_errors = self._counter(
             "store_errors", "Operations that the store lost, by operation.", "operation"
@@ -164,6 +230,15 @@ class Metrics:
             "kind",
             "outcome",
         )
+        self.last_reload_successful = self._gauge(
+            "last_reload_successful",
+            "1 where the last taking-up of this kind (config, artifact) succeeded, 0 where it was "
+            "refused.",
+            "kind",
+        )
+        self.last_reload_timestamp_seconds = self._gauge(
+            "last_reload_timestamp_seconds", "When that was, in Unix seconds.", "kind"
+        )
         self.release_requests = self._counter(
             "release_requests", "Routed requests that have ended, by release.", "release"
         )
@@ -187,12 +262,74 @@ class Metrics:
             "agrees",
         )
 
+    def _define_answers(self) -> None:
+        self.tool_calls = self._counter(
+            "tool_calls",
+            "Tool calls in answers, by model and whether they fit their tool's schema: yes, no "
+            "(arguments that break it, or are no JSON), unknown_tool, unchecked.",
+            "model",
+            "fits",
+        )
+        self.weak_evidence = self._counter(
+            "weak_evidence",
+            "Calls that the conversation's next turn spoke against, by arm and kind: tool_error, "
+            "repeated_call. They may have been right all the same.",
+            "arm",
+            "kind",
+        )
+
+    def _define_feedback(self) -> None:
+        self.feedback = self._counter(
+            "feedback",
+            "Decisions that clients gave feedback on, by arm and verdict: correct, wrong, or "
+            "expected where the calls that were expected are judged later.",
+            "arm",
+            "verdict",
+        )
+        self.calibration_decisions = self._counter(
+            "calibration_decisions",
+            "Decisions with a verdict, by the tenth that the chosen arm's probability is in: 0.0 "
+            "to 0.9.",
+            "bin",
+        )
+        self.calibration_predicted = self._counter(
+            "calibration_predicted", "The same, their probabilities added up.", "bin"
+        )
+        self.calibration_correct = self._counter(
+            "calibration_correct", "The same, those that were correct.", "bin"
+        )
+
+    def _define_log(self) -> None:
+        self.log_lines = self._counter(
+            "decision_log_lines", "Lines written to the decision log, by type.", "type"
+        )
+        self.log_dropped = self._counter(
+            "decision_log_dropped",
+            "Lines that the decision log lost, by reason: full (too many waited), failed (they "
+            "could not be written).",
+            "reason",
+        )
+        self.log_queued = self._gauge(
+            "decision_log_queued", "Lines that wait to be written to the decision log."
+        )
+        self.log_up = self._gauge(
+            "decision_log_up", "1 while the decision log can be written; 1 without one."
+        )
+        self.spans_dropped = self._counter(
+            "spans_dropped", "Spans that the trace collector did not get."
+        )
+
     def exposition(self) -> bytes:
         """Return all series in Prometheus' text format (`CONTENT_TYPE`)."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"switchcraft_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(
+            f"switchcraft_{name}", text, labels, buckets=buckets, registry=self.registry
+        )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"switchcraft_{name}", text, labels, registry=self.registry)
