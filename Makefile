@@ -17,6 +17,7 @@ serve: $(VENV)/.serve
 
 ## test: everything CI runs: lint, types, import contracts, tests
 test: check
+	.ci/debian-packages $(VENV)/debian
 	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest
 
 ## check: what can be said of the code without running it

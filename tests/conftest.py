@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from router_service.sandbox.server import run_in_thread
+from tests.debian import program
 from tests.serving import Sandbox, wait_for
 
 DATA = "bfcl-2024-08"
@@ -42,6 +43,24 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
         finally:
             server.terminate()
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """Return the Prometheus server's path; skip where it is missing."""
+    return program("prometheus", "prometheus")
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Return promtool's path; skip where it is missing."""
+    return program("promtool", "prometheus")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """Return the browser's path, for Playwright's `executable_path`; skip where it is missing."""
+    return program("chromium", "chromium")
 
 
 @pytest.fixture(scope="session")

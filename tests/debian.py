@@ -1,0 +1,24 @@
+"""Programs of Debian's packages that tests run: Prometheus and a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+_UNPACKED = Path(sys.prefix) / "debian" / "usr" / "bin"
+"""Where `make test` puts what it need not install."""
+
+
+def program(name: str, package: str) -> Path:
+    """Return a program's path; skip where it is missing, fail where CI=true promises it."""
+    found = shutil.which(name) or shutil.which(name, path=str(_UNPACKED))
+    if found is not None:
+        return Path(found)
+    missing = f"no {name}: `apt-get install {package}`, or `make test` as root on a Debian"
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing)
+    pytest.skip(missing)
