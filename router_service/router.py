@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import Goal, parse_goal, reach
 from router_service.core.messages import Conversation
-from router_service.core.packing import Packer
+from router_service.core.packing import CacheCounts, Packer
 from router_service.core.selection import (
     Policy,
     Reason,
@@ -22,6 +23,7 @@ from router_service.core.selection import (
     ranking,
     select,
 )
+from router_service.core.stages import Clock, Laps, Stage, StageName
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,18 @@ class Decision:
     reason: Reason
     packed_tokens: int
     ranking: tuple[str, ...]
+    stages: tuple[Stage, ...] = ()
+    """How long packing, classifying and selecting took, where a router timed them."""
+
+    @property
+    def probability(self) -> float:
+        """The chosen arm's."""
+        return self.probabilities[self.arm]
+
+    @property
+    def expected_regret(self) -> float:
+        """What the choice gives up of the highest probability, to save cost."""
+        return max(self.probabilities.values()) - self.probability
 
 
 class Router:
@@ -51,14 +65,17 @@ class Router:
         device: str = "cpu",
         prices: Mapping[str, Price] | None = None,
         arms: Collection[str] | None = None,
+        clock: Clock = time.perf_counter,
     ) -> None:
         """Load the artifact's model; `prices` replaces the profile's list prices by arm.
 
-        `arms` are those to choose among (default: all of the artifact's), in whatever order.
+        `arms` are those to choose among (default: all of the artifact's), in whatever order;
+        `clock` times the stages of a decision.
         Raises ArtifactError where the artifact does not know one of them, or there is none.
         """
         manifest = artifact.manifest
         self.artifact = artifact
+        self._clock = clock
         self._columns = _columns(artifact, manifest.arms if arms is None else arms)
         self.arms: tuple[str, ...] = tuple(manifest.arms[column] for column in self._columns)
         self._packer = Packer(manifest.packing, artifact.tokenizer)
@@ -73,6 +90,11 @@ class Router:
             len(self._columns) == len(manifest.arms) and costs_usd == manifest.costs_usd()
         )
         self._costs_usd = [costs_usd[column] for column in self._columns]
+
+    @property
+    def signature_lookups(self) -> CacheCounts:
+        """Lookups of tokenized tool signatures so far."""
+        return self._packer.signature_lookups
 
     @classmethod
     def load(cls, directory: Path) -> Router:
@@ -125,10 +147,13 @@ class Router:
 
         `arms` are those of the router's that can serve it (default: all); there is at least one.
         """
+        laps = Laps(self._clock)
         packed = self._packer.pack(conversation)
+        laps.end(StageName.PACK)
         row = self._classifier.predict([packed])[0].tolist()
+        laps.end(StageName.CLASSIFY)
         able = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
-        return decide_among(
+        decision = decide_among(
             [self.arms[index] for index in able],
             [row[self._columns[index]] for index in able],
             [self._costs_usd[index] for index in able],
@@ -136,6 +161,8 @@ class Router:
             packed_tokens=len(packed.token_ids),
             is_unread=bool(conversation.unread),
         )
+        laps.end(StageName.SELECT)
+        return replace(decision, stages=laps.stages)
 
 
 def decide_among(

@@ -18,7 +18,7 @@ from router_service.core.artifact import (
 )
 from router_service.core.cost import ArmProfile, Price
 from router_service.core.messages import Conversation
-from router_service.core.packing import PackingSpec
+from router_service.core.packing import CacheCounts, PackingSpec
 from router_service.core.selection import Policy, parse_policy
 from router_service.router import Decision, decide_among
 
@@ -55,6 +55,11 @@ class FakeRouter:
             Path(), manifest(tuple(self.probabilities)), Tokenizer(WordLevel({"[UNK]": 0}))
         )
         self.asked: list[Conversation] = []
+
+    @property
+    def signature_lookups(self) -> CacheCounts:
+        """Return what was looked up of tool signatures: nothing, for nothing is packed."""
+        return CacheCounts()
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy by name or rule."""

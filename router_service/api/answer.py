@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from dataclasses import replace
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -16,6 +17,7 @@ from router_service.api.body import read_body
 from router_service.api.exchange import Exchange
 from router_service.api.refusals import refusal
 from router_service.core.errors import InvalidRequestError, SwitchcraftError
+from router_service.core.stages import Laps, StageName
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.engine import Engine
 from router_service.serving.gateway import Gateway
@@ -73,9 +75,12 @@ class RoutedAnswer(Response):
         return Exchange(engine.attempts, gateway, order, plan=plan, call=call)
 
     async def _plan(self, engine: Engine) -> Plan:
+        laps = Laps(time.perf_counter)
         body = await read_body(self._request, self._gateway.server)
+        laps.end(StageName.BODY)
         policy = self._request.headers.get(POLICY_HEADER)
-        return await self._gateway.plan(engine, self._endpoint, body, policy)
+        plan = await self._gateway.plan(engine, self._endpoint, body, policy)
+        return replace(plan, stages=(*laps.stages, *plan.stages))
 
 
 def read_call(request: Request) -> Call:

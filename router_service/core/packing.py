@@ -100,6 +100,14 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """Lookups in a cache since it was made."""
+
+    hits: int = 0
+    misses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class _Clip:
     ids: Ids
     cut: bool
@@ -155,6 +163,12 @@ class Packer:
         self._marker = self._encode(TRUNCATED)
         # Agents send the same tools with every turn; 4,096 signatures are about 1 MB.
         self._encode_signature = lru_cache(maxsize=4096)(self._encode)
+
+    @property
+    def signature_lookups(self) -> CacheCounts:
+        """Lookups of tokenized tool signatures so far."""
+        info = self._encode_signature.cache_info()
+        return CacheCounts(info.hits, info.misses)
 
     def pack(self, conversation: Conversation) -> Packed:
         """Pack one conversation: at most `budget_tokens` ids, and the features asked for."""

@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from router_service import __version__
 from router_service.core.errors import OverloadedError, ResponseNotFoundError
+from router_service.core.stages import Laps, StageName
 from router_service.serving.draining import Drain
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.engine import Engine
@@ -90,10 +92,15 @@ class Gateway:
         started_s = time.perf_counter()
 
         async def planned(holders: Holders) -> Plan:
+            laps = Laps(time.perf_counter)
+
+            def decide() -> Plan:
+                laps.end(StageName.QUEUE)
+                plan = engine.planner.plan(endpoint, body, policy, holders)
+                return replace(plan, stages=(*laps.stages, *plan.stages))
+
             try:
-                return await self._decisions.run(
-                    engine.planner.plan, endpoint, body, policy, holders
-                )
+                return await self._decisions.run(decide)
             except OverloadedError as exc:
                 self.metrics.shed_requests.labels(exc.reason).inc()
                 raise
@@ -104,7 +111,10 @@ class Gateway:
             # Another replica may have relayed it: this is the one request that waits for Redis.
             await self.held.fetch(exc.identifier)
             plan = await planned(lambda reference: self.held.find(reference.id))
-        self.metrics.decision_seconds.observe(time.perf_counter() - started_s)
+        seconds = time.perf_counter() - started_s
+        self.metrics.decision_seconds.observe(seconds)
+        if seconds > engine.settings.router.latency_budget_s:
+            self.metrics.decisions_over_budget.inc()
         return plan
 
     @asynccontextmanager

@@ -19,7 +19,9 @@ from router_service.core.errors import (
     SwitchcraftError,
 )
 from router_service.core.messages import ChatRequest, Conversation, Reference, decode_object
+from router_service.core.packing import CacheCounts
 from router_service.core.selection import Policy, Reason
+from router_service.core.stages import Stage
 from router_service.router import Decision
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.pool import Pool, capable
@@ -54,6 +56,10 @@ class DecidingRouter(Protocol):
     """What the gateway needs of a router; `router.Router` is one."""
 
     artifact: Artifact
+
+    @property
+    def signature_lookups(self) -> CacheCounts:
+        """Lookups of tokenized tool signatures so far."""
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy; raises PolicyError."""
@@ -118,6 +124,10 @@ class Plan:
     """Whether the track's own release could not decide: the stable one did instead, or nobody."""
     shadow_arm: Future[str | None] | None = None
     """What a shadow release will have chosen; None where it failed."""
+    baseline: Model | None = None
+    """Whose price savings are counted against."""
+    stages: tuple[Stage, ...] = ()
+    """How long the gateway's own work took, from reading the body to the choice."""
 
     @property
     def model(self) -> Model:
@@ -132,7 +142,7 @@ class Planner:
         self, router: DecidingRouter, pool: Pool, *, model_name: str, default_policy: Policy
     ) -> None:
         """Plan with a router for a pool; `model_name` asks for routing."""
-        self._router = router
+        self.router = router
         self._pool = pool
         self._model_name = model_name
         self._default_policy = default_policy
@@ -155,7 +165,13 @@ class Planner:
         ResponseElsewhereError.
         """
         endpoint, request, wanted = asked.endpoint, asked.request, asked.wanted
-        plan = partial(Plan, endpoint, stream=request.stream, body=asked.body)
+        plan = partial(
+            Plan,
+            endpoint,
+            stream=request.stream,
+            body=asked.body,
+            baseline=self._pool.baseline,
+        )
         pinned = self._pool.models.get(request.model)
         name, _, suffix = request.model.partition(":")
         if pinned is None and not (endpoint.is_routed and name == self._model_name):
@@ -181,7 +197,7 @@ class Planner:
         self, conversation: Conversation, policy: Policy, arms: Collection[str]
     ) -> Decision | None:
         try:
-            return self._router.decide(conversation, policy, arms)
+            return self.router.decide(conversation, policy, arms)
         except SwitchcraftError:
             raise
         except Exception:  # noqa: BLE001 - whatever it is, it must not cost a request
@@ -189,7 +205,7 @@ class Planner:
             return None
 
     def _dearest_first(self, arms: Collection[str]) -> tuple[Model, ...]:
-        manifest = self._router.artifact.manifest
+        manifest = self.router.artifact.manifest
         costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
         return self._pool.playing(sorted(arms, key=lambda arm: (-costs_usd[arm], arm)))
 
@@ -213,4 +229,4 @@ class Planner:
         text, param = (header, POLICY_HEADER) if header is not None else (suffix, "model")
         if text in {None, "default"}:
             return self._default_policy
-        return self._router.policy(text, param=param)
+        return self.router.policy(text, param=param)

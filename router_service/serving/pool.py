@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from router_service.core.artifact import Manifest
 from router_service.core.capabilities import Requirements
@@ -31,6 +32,8 @@ class Pool:
     """Who answers requests without tools: the first, and where it cannot, the next."""
     pass_through: Model | None = None
     """Who answers what the gateway does not serve itself, by its first deployment alone."""
+    baseline: Model | None = None
+    """Whose price savings are counted against."""
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
@@ -43,7 +46,9 @@ class Pool:
         models = _by_name(_completed(settings, playing, manifest), settings)
         by_arm = _assign_arms(settings, manifest, models)
         chat_models = tuple(_chat_models(settings, manifest, models, by_arm))
-        return cls(models, by_arm, _unique(chat_models), _pass_through(settings, models))
+        pass_through = _pass_through(settings, models)
+        baseline = _named_in(settings, models, "baseline_model")
+        return cls(models, by_arm, _unique(chat_models), pass_through, baseline)
 
     def pinned(self, model: Model, wanted: Requirements) -> tuple[Model, ...]:
         """Return a model that a request named, and those that answer where it fails.
@@ -160,13 +165,10 @@ def _chat_models(
     models: Mapping[str, Model],
     by_arm: Mapping[str, Model],
 ) -> Iterator[Model]:
-    name = settings.router.chat_model
-    if name is not None:
-        if name not in models:
-            problem = f"there is no model {name!r} in model_list; it has {_named(models)}"
-            raise ConfigError(settings.source, "router.chat_model", problem)
-        yield models[name]
-        yield from (models[other] for other in models[name].fallbacks)
+    named = _named_in(settings, models, "chat_model")
+    if named is not None:
+        yield named
+        yield from (models[other] for other in named.fallbacks)
     costs_usd = manifest.costs_usd(arm_prices(settings))
     by_cost = sorted(zip(costs_usd, manifest.arms, strict=True))
     yield from (by_arm[arm] for _, arm in by_cost if arm in by_arm)
@@ -187,14 +189,24 @@ def _named(models: Mapping[str, Model]) -> str:
 
 
 def _pass_through(settings: Settings, models: Mapping[str, Model]) -> Model | None:
-    name = settings.router.pass_through
-    if name is None:
+    model = _named_in(settings, models, "pass_through")
+    if model is None:
         return None
-    if name not in models:
+    first = model.deployments[0]
+    return _served_by(model, lambda d: d == first)
+
+
+def _named_in(
+    settings: Settings,
+    models: Mapping[str, Model],
+    field: Literal["baseline_model", "chat_model", "pass_through"],
+) -> Model | None:
+    """Return the model that a field of `router` names; raises ConfigError for an unknown one."""
+    name: str | None = getattr(settings.router, field)
+    if name is not None and name not in models:
         problem = f"there is no model {name!r} in model_list; it has {_named(models)}"
-        raise ConfigError(settings.source, "router.pass_through", problem)
-    first = models[name].deployments[0]
-    return _served_by(models[name], lambda d: d == first)
+        raise ConfigError(settings.source, f"router.{field}", problem)
+    return None if name is None else models[name]
 
 
 def _served_by(model: Model, is_it: Callable[[Deployment], bool]) -> Model | None:

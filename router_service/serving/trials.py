@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -12,8 +13,9 @@ from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import Conversation, Role
 from router_service.core.publication import Canary
 from router_service.core.rollout import Excess, Tally, find_excess
+from router_service.core.stages import Laps, StageName
 from router_service.serving.endpoints import Endpoint
-from router_service.serving.planning import Asked, Holders, Plan, Planner, Track
+from router_service.serving.planning import Asked, DecidingRouter, Holders, Plan, Planner, Track
 from router_service.telemetry.metrics import Metrics
 
 MAX_WAITING = 64
@@ -73,6 +75,7 @@ class Shadow:
 
     def __init__(self, planner: Planner, metrics: Metrics) -> None:
         """Decide with a planner, one request at a time; the thread ends with this object."""
+        self.router = planner.router
         self._planner = planner
         self._metrics = metrics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
@@ -109,6 +112,13 @@ class TrialPlanner:
         self._shadow = shadow
         self.names = stable.names
 
+    @property
+    def routers(self) -> frozenset[DecidingRouter]:
+        """All that decide: the stable release's, and those that are tried."""
+        canary = () if self.canary is None else (self.canary.planner.router,)
+        shadow = () if self._shadow is None else (self._shadow.router,)
+        return frozenset((self._stable.router, *canary, *shadow))
+
     def plan(
         self,
         endpoint: Endpoint,
@@ -117,15 +127,19 @@ class TrialPlanner:
         holders: Holders = lambda _: None,
     ) -> Plan:
         """Decide for a request body; raises InvalidRequestError, and as the stable planner does."""
+        laps = Laps(time.perf_counter)
         asked = Asked.read(endpoint, body)
+        laps.end(StageName.PARSE)
 
         def decide(planner: Planner) -> Plan:
             return planner.plan(asked, policy, holders)
 
         plan = self._obeyed(decide, asked.request.conversation)
-        if self._shadow is None or plan.decision is None:
-            return plan
-        return replace(plan, shadow_arm=self._shadow.ask(asked, policy, plan))
+        if plan.decision is None:
+            return replace(plan, stages=laps.stages)
+        stages = (*laps.stages, *plan.decision.stages)
+        shadow_arm = self._shadow.ask(asked, policy, plan) if self._shadow else None
+        return replace(plan, stages=stages, shadow_arm=shadow_arm)
 
     def _obeyed(self, decide: Callable[[Planner], Plan], conversation: Conversation) -> Plan:
         trial = self.canary

@@ -36,6 +36,7 @@ from router_service.settings.merging import (
 from router_service.settings.references import References
 from router_service.settings.unused import without_effect
 from router_service.settings.values import (
+    Count,
     KeySettings,
     Port,
     RouterSettings,
@@ -70,7 +71,7 @@ class File(BaseModel):
 
 
 class Overrides(BaseSettings):
-    """The environment variables `SWITCHCRAFT_CONFIG`, `_HOST`, `_PORT` and `_REDIS_URL`."""
+    """The environment: `SWITCHCRAFT_CONFIG`, `_HOST`, `_PORT`, `_WORKERS` and `_REDIS_URL`."""
 
     model_config = SettingsConfigDict(
         env_prefix="SWITCHCRAFT_",
@@ -83,6 +84,7 @@ class Overrides(BaseSettings):
     config: Path | None = None
     host: str | None = None
     port: Port | None = None
+    workers: Count | None = None
     redis_url: SecretStr | None = None
 
 
@@ -108,10 +110,15 @@ def read_settings(
     given = {
         "host": host or overrides.host,
         "port": overrides.port if port is None else port,
+        "workers": overrides.workers,
         "redis_url": overrides.redis_url,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    return settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
+    server = settings.server.model_copy(update=changes)
+    if server.workers > 1 and server.redis_url is None:
+        problem = "more than one share their state in Redis; set server.redis_url, or 1 worker"
+        raise ConfigError(settings.source, "server.workers", problem)
+    return settings.model_copy(update={"server": server})
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:

@@ -199,6 +199,12 @@ class RouterSettings(Frozen):
     """Model for requests without tools, of which the router knows nothing. By default the model
     of the arm with the lowest profiled cost: agents send their tools along with every turn, and
     what comes without any is side work such as a title or a summary."""
+    baseline_model: str | None = None
+    """Model of the pool that savings are counted against: what the routed requests would have
+    cost at its price for the same tokens. Without it nothing is counted."""
+    latency_budget_s: Seconds = 0.025
+    """How long a decision may take, from the read body to the choice: one that takes longer is
+    counted, and is obeyed all the same."""
     unknown_prices: Literal["refuse", "allow"] = "refuse"
     """Whether a model may have no price in the file, in the price list or in the artifact; what
     its answers cost is then unknown wherever it shows, and never 0."""
@@ -224,6 +230,9 @@ class ServerSettings(Frozen):
 
     host: str = "127.0.0.1"
     port: Port = 8080
+    workers: Count = 1
+    """Processes that serve the port together, each on a core of its own; more than one share
+    their state in `redis_url`."""
     max_body_bytes: Count = 10 * 1024 * 1024
     """Larger request bodies are refused with status 413."""
     body_timeout_s: Seconds = 60.0
