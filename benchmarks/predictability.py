@@ -128,7 +128,7 @@ def noise(data: Path) -> Iterator[dict[str, object]]:
     """
     source = Checked.of(bfcl.recorded(data / REPEATED), paraphrases(None))
     for arm in source.arms():
-        runs: Mapping[str, dict[int, bool]] = defaultdict(dict)
+        runs: Mapping[str, dict[int, float]] = defaultdict(dict)
         for outcome in source.outcomes(arm):
             runs[outcome.example_id][outcome.attempt] = outcome.correct
         pairs = np.array([[run[0], run[1]] for run in runs.values() if len(run) > 1], dtype=float)

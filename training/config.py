@@ -24,17 +24,25 @@ class _Frozen(BaseModel):
 class SourceConfig(_Frozen):
     """Where recorded answers are read from; paths are below the data folder of the command line."""
 
-    format: Literal["bfcl", "mcpmark", "labelled"] = Field(
+    format: Literal["bfcl", "mcpmark", "labelled", "decisions", "outcomes"] = Field(
         description="`bfcl`: a folder as the leaderboard records it; `mcpmark`: one with tasks and"
-        " runs; `labelled`: a labelling run."
+        " runs; `labelled`: a labelling run; `decisions`: a gateway's decision log; `outcomes`:"
+        " the rows that were imported of one."
     )
     path: Path = Field(description="The folder; of a labelling run, the file of rows it asked.")
     answers: Path | None = Field(None, description="The folder that a labelling run wrote.")
+    weak_evidence: bool = Field(
+        default=False,
+        description="Of a decision log: whether a call that the next turn speaks against, and"
+        " nobody judged, is a label of 0.25. It never says that a call was right.",
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> SourceConfig:
         if (self.format == "labelled") != (self.answers is not None):
             raise ValueError("`answers` belongs to the format `labelled`, which needs it")
+        if self.weak_evidence and self.format != "decisions":
+            raise ValueError("`weak_evidence` belongs to the format `decisions`")
         return self
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from router_service.core.errors import ConfigError
+from router_service.core.errors import ConfigError, DataError
 from training.checking.embeddings import encoder_embeddings
 from training.checking.paraphrase import Paraphrases
 from training.checking.values import Alike
 from training.config import PACKAGE, RunConfig, SourceConfig
 from training.datasets import bfcl
 from training.datasets.mcpmark import McpMark
+from training.decisions.source import Traffic
 from training.evaluation.table import Table
 from training.labelling.recording import Labelled
 from training.preferences.cache import load_labels, save_labels
@@ -125,13 +126,33 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Da
     return _together(parts, arms=len(config.pool))
 
 
+def require_own(dataset: Dataset, config: RunConfig, data: Path) -> None:
+    """Raise DataError, saying what to do, where too few queries can be measured for the folds."""
+    own, folds = len(dataset.own), config.evaluation.folds
+    if own >= folds:
+        return
+    problem = (
+        f"has {own} queries that every arm of the pool was asked, and {folds} folds need as many:"
+        " nothing can be measured. Record more (`switchcraft-train label` asks every arm; a gateway"
+        " does in time with router.exploration_share), or name a recording that has them as"
+        " `source`, and this one under `also`, where its queries teach"
+    )
+    raise DataError(data / config.source.path, None, problem)
+
+
 def open_source(source: SourceConfig, data: Path, alike: Alike | None = None) -> OutcomeSource:
     """Return the source that a configuration names, below a folder of data."""
-    if source.format == "mcpmark":
-        return McpMark(data / source.path)
-    if source.answers is not None:
-        return Checked.of(Labelled(data / source.path, data / source.answers), alike)
-    return Checked.of(bfcl.recorded(data / source.path), alike)
+    path = data / source.path
+    match source.format:
+        case "mcpmark":
+            return McpMark(path)
+        case "decisions":
+            return Traffic.of_log(path, weak_evidence=source.weak_evidence, alike=alike)
+        case "outcomes":
+            return Traffic.of_rows(path)
+        case "labelled" if source.answers is not None:
+            return Checked.of(Labelled(path, data / source.answers), alike)
+    return Checked.of(bfcl.recorded(path), alike)
 
 
 def paraphrases(source: str | None) -> Alike | None:
@@ -185,8 +206,10 @@ def _key(config: RunConfig, source: SourceConfig, arms: Sequence[str], data: Pat
     the questions of some recordings, the encoder that tells paraphrases, and whom was asked.
     """
     files = source_sha256(source, data)
-    code = [tree_sha256(PACKAGE / room, "*.py") for room in ("checking", "datasets")]
-    facts = (source.format, files, code, _benchmark(), config.checking.paraphrases, *arms)
+    rooms = ("checking", "datasets", "decisions")
+    code = [tree_sha256(PACKAGE / room, "*.py") for room in rooms]
+    how = (source.format, source.weak_evidence, config.checking.paraphrases)
+    facts = (*how, files, code, _benchmark(), *arms)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

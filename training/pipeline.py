@@ -18,7 +18,7 @@ from router_service.core.artifact import TOKENIZER, Encoder, Measure
 from router_service.core.classifier import Classifier
 from training.config import RunConfig
 from training.contest import Contest, compete
-from training.dataset import Dataset, load_dataset
+from training.dataset import Dataset, load_dataset, require_own
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.report import Report, write_report
 from training.evaluation.sections import all_sections, main_figures
@@ -41,13 +41,14 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
 
     Checkpoints and what may be used again lie below `workspace`, `out/work` where none is given.
     Of several processes the main one alone goes on after training.
-    Raises DataError where a row of a source does not parse, ConfigError where an arm of the pool
-    has no recorded answers.
+    Raises DataError where a row of a source does not parse or too few queries can be measured,
+    ConfigError where an arm of the pool has no recorded answers.
     """
     provenance = trace(config, data)
     workspace = workspace or out / "work"
     workspace.mkdir(parents=True, exist_ok=True)
     dataset = load_dataset(config, data, workspace / "labels")
+    require_own(dataset, config, data)
     encoder = load_encoder(config.encoder.source)
     config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
     material = gather(config, dataset, encoder, workspace)

@@ -105,12 +105,13 @@ class Answer:
 class Outcome:
     """What came of asking a model a query: whether it was right, and what it used.
 
-    None is unknown. `attempt` counts as an answer's does.
+    `correct` is between 0 and 1 where nobody judged, and there is only evidence. None is unknown.
+    `attempt` counts as an answer's does.
     """
 
     example_id: str
     arm: str
-    correct: bool
+    correct: float
     input_tokens: int | None
     output_tokens: int | None
     seconds: float | None

@@ -1,4 +1,4 @@
-"""`switchcraft-train import`: a dataset as published -> rows, and a report of counts."""
+"""`switchcraft-train import`: a dataset, or a decision log -> rows, and a report of counts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from router_service.core.errors import ConfigError
 from training.datasets.sources import SOURCES
 from training.records import Judged
 
@@ -16,14 +17,25 @@ if TYPE_CHECKING:
     from training.datasets.quarantine import Quarantine
     from training.datasets.report import Report
 
+DECISIONS: Final = "decisions"
+"""The source that is a gateway's log."""
+
 
 def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the stage to the command line's."""
     parser = stages.add_parser(
-        "import", help="read a dataset as published into rows, and count what a split gives"
+        "import",
+        help="read a dataset as published, or a gateway's decision log, into rows of training",
     )
-    parser.add_argument("source", choices=SOURCES, help="which dataset it is")
-    parser.add_argument("path", type=Path, help="its folder or file, as downloaded")
+    parser.add_argument(
+        "source",
+        type=_named,
+        metavar="SOURCE[:PATH]",
+        help=f"which it is: {', '.join((*SOURCES, DECISIONS))}",
+    )
+    parser.add_argument(
+        "path", type=Path, nargs="?", help="its folder or file, where SOURCE does not name it"
+    )
     parser.add_argument("--out", type=Path, help="where the rows go, the first of duplicates only")
     parser.add_argument(
         "--quarantine",
@@ -34,11 +46,49 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--corrections", type=Path, metavar="PATCH", help="reviewed changes")
     parser.add_argument("--seed", type=int, default=1, help="of the split (default: %(default)s)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="the counts as JSON")
-    parser.set_defaults(stage=import_dataset)
+    parser.add_argument(
+        "--weak-evidence",
+        action="store_true",
+        help="of a decision log: a call that the next turn speaks against, and nobody judged, is"
+        " 0.25 right; it never says that a call was right (default: it says nothing)",
+    )
+    parser.set_defaults(stage=import_source)
 
 
-def import_dataset(arguments: argparse.Namespace) -> int:
-    """Import as the arguments say, print the counts, and return 0."""
+def _named(text: str) -> tuple[str, Path | None]:
+    """Read `SOURCE` or `SOURCE:PATH`."""
+    name, _, path = text.partition(":")
+    if name not in (*SOURCES, DECISIONS):
+        known = ", ".join((*SOURCES, DECISIONS))
+        raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {known})")
+    return name, Path(path) if path else None
+
+
+def import_source(arguments: argparse.Namespace) -> int:
+    """Import as the arguments say, print the counts, and return 0.
+
+    Raises ConfigError where not exactly one path is given, or an option is another source's.
+    """
+    name, path = arguments.source
+    if (path is None) == (arguments.path is None):
+        raise ConfigError("import", "path", f"name one, as {name}:PATH or as {name} PATH")
+    arguments.source, arguments.path = name, path or arguments.path
+    if name == DECISIONS:
+        return _import_decisions(arguments)
+    if arguments.weak_evidence:
+        raise ConfigError("import", "--weak-evidence", "is for decisions:PATH alone")
+    return _import_dataset(arguments)
+
+
+def _import_decisions(arguments: argparse.Namespace) -> int:
+    from training.decisions.command import import_decisions  # noqa: PLC0415
+
+    if arguments.corrections is not None:
+        raise ConfigError("import", "--corrections", "corrects rows of benchmarks, not a log")
+    return import_decisions(arguments.path, arguments)
+
+
+def _import_dataset(arguments: argparse.Namespace) -> int:
     # Imported here: a command line with many stages loads what one of them needs.
     from training.datasets.quarantine import Quarantine  # noqa: PLC0415
 

@@ -17,26 +17,46 @@ ONE_OF = "$one_of"
 
 def encode(judged: Judged) -> bytes:
     """Return one JSON line without its end."""
-    example, expected = judged.example, judged.expected
-    row = {
+    return dump({**example_to_json(judged.example), **expected_to_json(judged.expected)})
+
+
+def decode(row: Mapping[str, Json]) -> Judged:
+    """Read a row; raises KeyError, TypeError or ValueError where it is not one."""
+    return Judged(example_from_json(row), expected_from_json(row))
+
+
+def dump(row: Mapping[str, Json]) -> bytes:
+    """Return a row as one JSON line without its end; raises TypeError where it has no JSON."""
+    return orjson.dumps(row, default=_one_of_to_json, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
+def example_to_json(example: Example) -> Mapping[str, Json]:
+    """Return the part of a row that is the query."""
+    return {
         "id": example.id,
         "dataset": example.dataset,
         "category": example.category,
         "conversation": example.conversation,
         "request": example.request,
-        "expected": [_call_to_json(call) for call in expected.calls],
-        "any_call": expected.any_call,
     }
-    return orjson.dumps(row, default=_one_of_to_json, option=orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
-def decode(row: Mapping[str, Json]) -> Judged:
-    """Read a row; raises KeyError, TypeError or ValueError where it is not one."""
-    example = Example(
-        row["id"], row["category"], row["request"], row["dataset"], row["conversation"]
-    )
-    calls = tuple(map(_call_from_json, row["expected"]))
-    return Judged(example, Expected(calls, row["any_call"]))
+def expected_to_json(expected: Expected) -> Mapping[str, Json]:
+    """Return the part of a row that is expected of an answer."""
+    calls = [_call_to_json(call) for call in expected.calls]
+    return {"expected": calls, "any_call": expected.any_call}
+
+
+def example_from_json(row: Mapping[str, Json]) -> Example:
+    """Read a row's query; raises KeyError where it has none."""
+    return Example(row["id"], row["category"], row["request"], row["dataset"], row["conversation"])
+
+
+def expected_from_json(row: Mapping[str, Json]) -> Expected:
+    """Read what a row expects; raises as `decode` does."""
+    if row["expected"] is None:
+        raise ValueError(f"nobody said which calls {row['id']} expects, only what was right")
+    return Expected(tuple(map(_call_from_json, row["expected"])), row["any_call"])
 
 
 def write_rows(rows: Iterable[Judged], path: Path) -> int:

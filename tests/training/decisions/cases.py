@@ -1,0 +1,97 @@
+"""Decision logs for tests, written through the models that the gateway writes them by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from router_service.core.decision_log import (
+    Call,
+    Content,
+    LoggedDecision,
+    LoggedEvidence,
+    LoggedFeedback,
+)
+
+BOOK: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "book",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+Line = LoggedDecision | LoggedFeedback | LoggedEvidence
+
+
+def call(city: str) -> Call:
+    """Return a call of the one tool."""
+    return Call(name="book", arguments={"city": city})
+
+
+def content(text: str, calls: tuple[Call, ...] | None = ()) -> Content:
+    """Return a request with one tool, and what was answered."""
+    request = {"messages": [{"role": "user", "content": text}], "tools": [BOOK]}
+    return Content(request=request, calls=calls)
+
+
+def decision(name: str, arm: str = "large", **facts: Any) -> LoggedDecision:  # noqa: ANN401
+    """Return a complete decision of a pool of two arms, with these facts of its own."""
+    known = {
+        "created": 1.0,
+        "id": name,
+        "conversation": name,
+        "request_sha256": "0" * 64,
+        "artifact": "made-up",
+        "artifact_sha256": "1" * 64,
+        "release": "stable",
+        "policy": "theta=0.5",
+        "arm": arm,
+        "reason": "threshold",
+        "propensity": 1.0,
+        "probabilities": {"large": 0.9, "small": 0.6},
+        "expected_cost_usd": {"large": 0.01, "small": 0.001},
+        "packed_tokens": 20,
+        "model": arm,
+        "status": 200,
+        "ending": "complete",
+        "prompt_tokens": 90,
+        "completion_tokens": 20,
+        "cost_usd": 0.01 if arm == "large" else 0.001,
+        "latency_s": 2.0,
+    }
+    return LoggedDecision(**(known | facts))
+
+
+def right(name: str, created: float = 2.0) -> LoggedFeedback:
+    """Return feedback that a decision's answer was right."""
+    return LoggedFeedback(created=created, decision_id=name, correct=True)
+
+
+def wrong(name: str, created: float = 2.0) -> LoggedFeedback:
+    """Return feedback that it was wrong."""
+    return LoggedFeedback(created=created, decision_id=name, correct=False)
+
+
+def expects(name: str, *calls: Call) -> LoggedFeedback:
+    """Return feedback that names the calls that would have been right."""
+    return LoggedFeedback(created=2.0, decision_id=name, expected=calls)
+
+
+def doubt(name: str) -> LoggedEvidence:
+    """Return weak evidence against a decision's call."""
+    return LoggedEvidence(
+        created=2.0, decision_id=name, arm="large", kind="tool_error", tool="book"
+    )
+
+
+def write_log(folder: Path, lines: Iterable[Line], name: str = "decisions-1.jsonl") -> Path:
+    """Write lines to one file of a log's folder; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(line.model_dump_json() + "\n" for line in lines)
+    (folder / name).write_text(text)
+    return folder

@@ -1,0 +1,180 @@
+"""`import decisions:PATH`, and runs that train from a log or from what was imported of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from router_service.core.errors import DataError
+from tests.training.decisions.cases import (
+    Line,
+    call,
+    content,
+    decision,
+    doubt,
+    expects,
+    right,
+    write_log,
+    wrong,
+)
+from training.cli import main
+from training.config import RunConfig
+from training.dataset import load_dataset, require_own
+from training.datasets.rows import read_rows
+
+LINES: tuple[Line, ...] = (
+    decision("a", "large", content=content("Oslo", (call("Oslo"),))),
+    decision("b", "small", content=content("Oslo", (call("Rome"),))),
+    decision("c", "large", content=content("Rome", (call("Rome"),)), completion_tokens=None),
+    decision("d", "large", content=content("Bern")),
+    decision("e", "large"),
+    *(expects("a", call("Oslo")), right("c"), doubt("d")),
+)
+PRICE = {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20}
+
+
+def config_of(**source: object) -> RunConfig:
+    """Return a run of two arms on this source."""
+    pool = [{"arm": arm, "price": PRICE} for arm in ("large", "small")]
+    return RunConfig.model_validate({"name": "own", "source": source, "pool": pool})
+
+
+def test_the_import_says_what_became_of_every_decision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The printed and the written counts are those of the log, and both spellings are one."""
+    folder, report = write_log(tmp_path / "log", LINES), tmp_path / "report.json"
+    out = tmp_path / "rows.jsonl"
+    options = ["--out", str(out), "--report", str(report)]
+    assert main(["import", f"decisions:{folder}", *options]) == 0
+    first, rows = capsys.readouterr().out, out.read_bytes()
+    assert main(["import", "decisions", str(folder), *options]) == 0
+    assert (capsys.readouterr().out, out.read_bytes()) == (first, rows)
+    assert json.loads(report.read_bytes()) == {
+        "source": "decisions",
+        "path": str(folder),
+        "decisions": 5,
+        "fates": {
+            "checked against the expected calls": 2,
+            "judged by feedback": 1,
+            "without a verdict": 1,
+            "without content": 1,
+        },
+        "queries": 2,
+        "quarantined": 0,
+        "arms": {
+            "large": {"answers": 2, "correct": 1.0},
+            "small": {"answers": 1, "correct": 0.0},
+        },
+    }
+    assert "5 decisions, 2 queries" in first
+    assert "without content" in first
+
+
+@pytest.mark.parametrize("weak_evidence", [False, True])
+def test_a_run_learns_the_same_from_the_log_and_from_its_rows(
+    tmp_path: Path, weak_evidence: bool
+) -> None:
+    """Labels, usage and calls are equal; what every arm was asked is measured, the rest teaches."""
+    folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
+    flag = ["--weak-evidence"] if weak_evidence else []
+    assert main(["import", f"decisions:{folder}", "--out", str(out), *flag]) == 0
+    log = load_dataset(
+        config_of(format="decisions", path="log", weak_evidence=weak_evidence), tmp_path
+    )
+    rows = load_dataset(config_of(format="outcomes", path="rows.jsonl"), tmp_path)
+    assert log.examples == rows.examples
+    assert [example.query for example in log.examples] == ["Oslo", "Rome", "Bern"][: 2 + len(flag)]
+    nan = np.nan
+    wanted = [[1, 0], [1, nan], [0.25, nan]][: 2 + len(flag)]
+    for dataset in (log, rows):
+        np.testing.assert_array_equal(dataset.labels.correct, wanted)
+        np.testing.assert_array_equal(dataset.calls, [1, 1, nan][: len(wanted)])
+        assert dataset.own == (0,)
+        np.testing.assert_allclose(
+            dataset.table(config_of(format="outcomes", path="r")).cost_usd, [[1.3e-3] * 2]
+        )
+    for was, now in zip(log.labels.usage.matrices(), rows.labels.usage.matrices(), strict=True):
+        np.testing.assert_array_equal(was, now)
+
+
+def test_a_log_that_cannot_be_measured_says_what_to_do(tmp_path: Path) -> None:
+    """Without queries that every arm was asked a run stops, and names exploration and `also`."""
+    write_log(tmp_path / "log", LINES)
+    config = config_of(format="decisions", path="log")
+    with pytest.raises(DataError, match=r"1 queries that every arm.*exploration_share.*also"):
+        require_own(load_dataset(config, tmp_path), config, tmp_path)
+
+
+def test_bad_lines_are_quarantined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A corrupt line stops the import, which names it, unless there is a file to set it aside."""
+    folder = write_log(tmp_path / "log", LINES)
+    (folder / "decisions-2.jsonl").write_text("{half a\n")
+    assert main(["import", f"decisions:{folder}"]) == 1
+    assert "decisions-2.jsonl:1: JSONDecodeError" in capsys.readouterr().err
+    aside = tmp_path / "bad.jsonl"
+    assert main(["import", f"decisions:{folder}", "--quarantine", str(aside)]) == 0
+    assert "1 lines quarantined" in capsys.readouterr().out
+    assert json.loads(aside.read_text())["row"] == "{half a"
+
+
+def test_rows_without_expected_calls_are_not_taken_for_a_benchmark_s(tmp_path: Path) -> None:
+    """Where only verdicts are known, a reader of expected calls is told so."""
+    folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
+    assert main(["import", f"decisions:{folder}", "--out", str(out)]) == 0
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*nobody said which calls"):
+        list(read_rows(out))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["decisions"], "name one, as decisions:PATH or as decisions PATH"),
+        (["decisions:log", "log"], "name one, as decisions:PATH"),
+        (["xlam:log", "--weak-evidence"], "is for decisions:PATH alone"),
+        (["decisions:log", "--corrections", "p"], "corrects rows of benchmarks"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says what to write instead."""
+    assert main(["import", *options]) == 1
+    assert problem in capsys.readouterr().err
+
+
+def test_an_unknown_source_is_refused_with_those_that_are_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The message has the names."""
+    with pytest.raises(SystemExit):
+        main(["import", "decision:log"])
+    assert "choose from bfcl, confetti" in capsys.readouterr().err
+
+
+def test_weak_evidence_is_a_log_s_alone() -> None:
+    """Elsewhere in a configuration it is a mistake."""
+    with pytest.raises(ValidationError, match="weak_evidence"):
+        config_of(format="bfcl", path="x", weak_evidence=True)
+
+
+def test_a_log_beside_a_benchmark_only_teaches(tmp_path: Path) -> None:
+    """Under `also` its queries are masked rows of the arms that answered."""
+    everything = [
+        line
+        for i in range(3)
+        for arm in ("large", "small")
+        for line in (decision(f"{arm}{i}", arm, content=content(f"q{i}")), wrong(f"{arm}{i}"))
+    ]
+    write_log(tmp_path / "measured", everything)
+    write_log(tmp_path / "log", LINES)
+    config = config_of(format="decisions", path="measured").model_copy(
+        update={"also": (config_of(format="decisions", path="log").source,)}
+    )
+    dataset = load_dataset(config, tmp_path)
+    assert (dataset.own, dataset.extra) == ((0, 1, 2), (3, 4))
+    np.testing.assert_array_equal(dataset.labels.correct[3:], [[1, 0], [1, np.nan]])

@@ -1,0 +1,88 @@
+"""A decision log is read whole, whatever the order of its lines, and says where it is broken."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import DataError
+from tests.training.decisions.cases import decision, doubt, right, write_log, wrong
+from training.datasets.quarantine import Quarantine
+from training.decisions.log import read_log
+
+
+def test_feedback_finds_its_decision_in_whichever_file(tmp_path: Path) -> None:
+    """Files of several writers are one log; the last feedback of a decision counts."""
+    write_log(tmp_path, [wrong("a", created=9), doubt("b")], "decisions-1.jsonl")
+    write_log(tmp_path, [decision("a"), right("a", created=3)], "decisions-2.jsonl")
+    plain = write_log(tmp_path / "old", [decision("b"), decision("a")])
+    packed = gzip.compress((plain / "decisions-1.jsonl").read_bytes())
+    (tmp_path / "decisions-0.jsonl.gz").write_bytes(packed)
+    (tmp_path / "notes.txt").write_text("no lines of the log")
+
+    log = read_log(tmp_path)
+
+    assert {each.id for each in log.decisions} == {"a", "b"}
+    assert log.feedback["a"].correct is False
+    assert log.evidence == {"b"}
+
+
+def test_a_broken_line_is_named_and_a_quarantine_takes_it(tmp_path: Path) -> None:
+    """A line that is none stops the reading with file and line, or is set aside, and it goes on."""
+    folder = write_log(tmp_path / "log", [decision("a"), decision("b")])
+    file = folder / "decisions-1.jsonl"
+    first, second = file.read_text().splitlines()
+    bad = first.replace('"propensity":1.0', '"propensity":0.0')
+    file.write_text(f'{{"type": "other"}}\n{bad}\n{second}\n')
+    with pytest.raises(DataError, match=r"decisions-1\.jsonl:1: ValueError"):
+        read_log(folder)
+    quarantine = Quarantine(tmp_path / "bad.jsonl")
+    assert [each.id for each in read_log(folder, quarantine.add).decisions] == ["b"]
+    quarantine.close()
+    assert "decision.propensity: Input should be greater than 0" in quarantine.path.read_text()
+    assert quarantine.count == 2
+
+
+def test_a_line_that_is_being_written_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a killed gateway left, half a line at the end, costs no other line, and is said."""
+    folder = write_log(tmp_path, [decision("a"), decision("b")])
+    file = folder / "decisions-1.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    with caplog.at_level(logging.WARNING):
+        assert [each.id for each in read_log(folder).decisions] == ["a"]
+    assert "the last line has no end" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("decisions-1.jsonl", "", "holds no decision"),
+        ("decisions-1.jsonl", right("a").model_dump_json() + "\n", "holds no decision"),
+        ("rows.txt", "", "holds no file that ends in"),
+    ],
+)
+def test_what_is_no_log_is_an_error(tmp_path: Path, name: str, text: str, problem: str) -> None:
+    """A folder without decisions is refused by name."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=problem) as caught:
+        read_log(tmp_path)
+    assert caught.value.path == tmp_path
+
+
+def test_a_model_that_plays_two_arms_is_neither(tmp_path: Path) -> None:
+    """What a fallback's model answered belongs to an arm only where it can be no other's."""
+    folder = write_log(
+        tmp_path,
+        [
+            decision("a", "large", model="gpt"),
+            decision("b", "small", model="gpt"),
+            decision("c", "small", model="mini"),
+            decision("d", "large", model="tiny", is_fallback=True),
+        ],
+    )
+    assert read_log(folder).arms_by_model() == {"mini": "small"}

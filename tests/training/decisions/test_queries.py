@@ -1,0 +1,164 @@
+"""What a log's lines teach: verdicts of the arm that answered, merged by query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router_service.core.decision_log import Call, Content
+from tests.training.decisions.cases import (
+    BOOK,
+    Line,
+    call,
+    content,
+    decision,
+    doubt,
+    expects,
+    right,
+    write_log,
+    wrong,
+)
+from training.decisions.log import read_log
+from training.decisions.queries import WEAKLY_CORRECT, Fate, Queries, read_queries
+
+
+def read(folder: Path, *lines: Line, weak_evidence: bool = False) -> Queries:
+    """Write a log and read its queries."""
+    return read_queries(read_log(write_log(folder, lines)), weak_evidence=weak_evidence)
+
+
+def labels(found: Queries) -> list[tuple[str, str, float]]:
+    """Return each outcome as query, arm and label."""
+    return [(o.example_id, o.arm, o.correct) for query in found.queries for o in query.outcomes]
+
+
+def test_equal_queries_are_one_and_each_answer_counts(tmp_path: Path) -> None:
+    """Case and spacing of a query are folded; an arm that was asked twice has two attempts."""
+    found = read(
+        tmp_path,
+        decision("a", "large", content=content("Book Oslo", (call("Oslo"),))),
+        decision("b", "large", content=content("book  oslo"), prompt_tokens=7),
+        decision("c", "small", content=content("Book Oslo")),
+        decision("d", "small", content=content("Book Rome")),
+        *(right("a"), wrong("b"), wrong("c"), right("d")),
+    )
+    assert labels(found) == [
+        ("a", "large", 1),
+        ("a", "large", 0),
+        ("a", "small", 0),
+        ("d", "small", 1),
+    ]
+    query = found.queries[0]
+    assert [(o.attempt, o.input_tokens, o.seconds) for o in query.outcomes] == [
+        (0, 90, 2.0),
+        (1, 7, 2.0),
+        (0, 90, 2.0),
+    ]
+    assert (query.calls, query.expected) == (1, None)
+    assert query.example.conversation == "a"
+    assert found.fates == {Fate.JUDGED: 4}
+
+
+def test_expected_calls_judge_every_answer_to_the_query(tmp_path: Path) -> None:
+    """The checker judges what was logged, of the other arm too; a client's verdict stands."""
+    oslo, rome = (call("Oslo"),), (call("Rome"),)
+    found = read(
+        tmp_path,
+        decision("a", "large", content=content("Book", oslo)),
+        decision("b", "small", content=content("Book", rome)),
+        decision("c", "small", content=content("Book", rome)),
+        decision("d", "small", content=content("Book", None)),
+        *(expects("a", call("oslo")), right("c")),
+    )
+    assert [label for _, _, label in labels(found)] == [1, 0, 1, 0]
+    assert found.fates == {Fate.CHECKED: 3, Fate.JUDGED: 1}
+    query = found.queries[0]
+    assert query.expected is not None
+    assert [each.arguments for each in query.expected.calls] == [{"city": ("oslo",)}]
+    assert query.calls == 1
+
+
+def test_no_call_may_be_what_was_right(tmp_path: Path) -> None:
+    """`expected: []` is an answer without calls."""
+    found = read(
+        tmp_path,
+        decision("a", "large", content=content("Hello", ())),
+        decision("b", "small", content=content("Hello", (call("Oslo"),))),
+        expects("a"),
+    )
+    assert labels(found) == [("a", "large", 1), ("a", "small", 0)]
+    assert found.queries[0].calls == 0
+
+
+def test_a_fallback_says_something_of_the_arm_that_answered_alone(tmp_path: Path) -> None:
+    """Its answer is a label of that arm, or of none where its model is no arm."""
+    found = read(
+        tmp_path,
+        decision("a", "large", content=content("x"), model="small", is_fallback=True),
+        decision("b", "large", content=content("y"), model="other", is_fallback=True),
+        decision("c", "small", content=content("z")),
+        *(wrong("a"), wrong("b"), right("c")),
+    )
+    assert labels(found) == [("a", "small", 0), ("c", "small", 1)]
+    assert found.fates[Fate.UNKNOWN_ARM] == 1
+
+
+def test_weak_evidence_is_no_label_unless_it_is_asked_for(tmp_path: Path) -> None:
+    """It is a soft label then, and a verdict stands before it."""
+    lines = (
+        decision("a", content=content("x")),
+        decision("b", content=content("y")),
+        *(doubt("a"), doubt("b"), right("b")),
+    )
+    assert labels(read(tmp_path, *lines)) == [("b", "large", 1)]
+    found = read(tmp_path, *lines, weak_evidence=True)
+    assert labels(found) == [("a", "large", WEAKLY_CORRECT), ("b", "large", 1)]
+    assert found.queries[0].calls is None
+
+
+HOSTED = {"type": "web_search"}
+NO_MESSAGES = Content(request={"messages": [], "tools": [BOOK]}, calls=())
+NO_FUNCTION = Content(request={"messages": [{"role": "user", "content": "x"}], "tools": [HOSTED]})
+BROKEN: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "book", "parameters": {"$ref": "#/none"}},
+}
+BROKEN_TOOL = Content(
+    request={"messages": [{"role": "user", "content": "x"}], "tools": [BROKEN]}, calls=(call("x"),)
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "feedback", "fate"),
+    [
+        ({}, right("a"), Fate.NO_CONTENT),
+        ({"content": NO_MESSAGES}, right("a"), Fate.UNREADABLE),
+        ({"content": NO_FUNCTION}, right("a"), Fate.UNREADABLE),
+        ({"content": content("x"), "ending": "broken"}, right("a"), Fate.UNFINISHED),
+        ({"content": content("x"), "status": 400}, wrong("a"), Fate.UNFINISHED),
+        ({"content": content("x")}, right("z"), Fate.UNJUDGED),
+        (
+            {"content": content("x")},
+            expects("a", Call(name="fly", arguments={})),
+            Fate.UNCHECKABLE,
+        ),
+        ({"content": BROKEN_TOOL}, expects("a", call("x")), Fate.UNCHECKABLE),
+    ],
+    ids=lambda value: value.name if isinstance(value, Fate) else "",
+)
+def test_what_teaches_nothing_is_counted(
+    tmp_path: Path, facts: dict[str, Any], feedback: Line, fate: Fate
+) -> None:
+    """No client's request stops the reading; a decision has one fate, and the summary says it."""
+    found = read(
+        tmp_path,
+        decision("a", **facts),
+        feedback,
+        decision("b", content=content("good")),
+        right("b"),
+    )
+    assert found.fates == {fate: 1, Fate.JUDGED: 1}
+    assert [query.example.id for query in found.queries] == ["b"]
+    assert found.summary() == f"1 of 2 decisions teach, 1 queries; left out: 1 {fate}"
