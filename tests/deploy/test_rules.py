@@ -1,0 +1,62 @@
+"""Recording rules and alerts, by Prometheus' own tools."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
+CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yaml"
+RUNBOOK = ROOT / "deploy" / "RUNBOOK.md"
+CASES = sorted((Path(__file__).parent / "alerts").glob("*.yaml"))
+
+
+def _alerts() -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    return {rule["alert"]: rule for rule in rules if "alert" in rule}
+
+
+def _run(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_reads_what_is_shipped(promtool: Path) -> None:
+    """Configuration and rules are what Prometheus takes."""
+    _run(promtool, "check", "rules", RULES)
+    _run(promtool, "check", "config", "--syntax-only", CONFIG)
+
+
+@pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
+def test_alerts(promtool: Path, cases: Path) -> None:
+    """Alerts fire when they should, with these words, and are silent just below."""
+    _run(promtool, "test", "rules", cases)
+
+
+def test_every_alert_has_fired() -> None:
+    """No alert is without a case in which it fires."""
+    tests = [test for path in CASES for test in yaml.safe_load(path.read_text())["tests"]]
+    checks = [check for test in tests for check in test["alert_rule_test"]]
+    assert {check["alertname"] for check in checks if check["exp_alerts"]} == _alerts().keys()
+
+
+def test_every_alert_says_how_bad_it_is() -> None:
+    """An alert has one of two severities and says what is wrong in a sentence."""
+    for alert in _alerts().values():
+        assert alert["labels"]["severity"] in {"critical", "warning"}
+        assert {"summary", "description", "runbook_url"} == alert["annotations"].keys()
+
+
+def test_every_alert_is_in_the_runbook() -> None:
+    """Each alert leads to its section in the runbook, and each section is of an alert."""
+    sections = re.findall(r"^### (Switchcraft\w+)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert sorted(sections) == sorted(_alerts())
+    for name, alert in _alerts().items():
+        assert alert["annotations"]["runbook_url"] == f"deploy/RUNBOOK.md#{name.lower()}"
