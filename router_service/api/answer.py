@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from router_service.api.accounting import CALL
 from router_service.api.auth import CALLER
 from router_service.api.body import read_body
 from router_service.api.exchange import Exchange
@@ -25,9 +25,6 @@ from router_service.serving.planning import POLICY_HEADER, Plan
 from router_service.serving.recorder import Call
 from router_service.upstream.attempts import Order
 from router_service.upstream.client import DEADLINE_HEADER
-
-MAX_REQUEST_ID = 200
-"""Longest id of a client's that is logged and given back, in characters."""
 
 MAX_DEADLINE_S = 24 * 3600.0
 """Longest time that a request may ask for."""
@@ -58,7 +55,8 @@ class RoutedAnswer(Response):
         gateway, call = self._gateway, self._call
         try:
             deadline_s = read_deadline(self._request)
-            plan = await self._plan(engine)
+            with call.trace.deciding():
+                plan = await self._plan(engine)
         except (ClientDisconnect, SwitchcraftError) as exc:
             return refusal(gateway.recorder, call, exc)
         except Exception:
@@ -71,6 +69,7 @@ class RoutedAnswer(Response):
             self._request.headers,
             deadline_s,
             expects_json=plan.endpoint.is_json,
+            trace=call.trace,
         )
         return Exchange(engine.attempts, gateway, order, plan=plan, call=call)
 
@@ -84,11 +83,11 @@ class RoutedAnswer(Response):
 
 
 def read_call(request: Request) -> Call:
-    """Return a new id of ours for a request, and its client's own."""
-    decision_id = f"dec_{secrets.token_hex(12)}"
-    theirs = request.headers.get("x-request-id", "")[:MAX_REQUEST_ID]
-    caller = request.scope.get("state", {}).get(CALLER)
-    return Call(decision_id, theirs or decision_id, time.perf_counter(), caller)
+    """Return what a request is known by, now that it is known by whose key it came."""
+    state = request.scope["state"]
+    call: Call = state[CALL]
+    call.key = state[CALLER]
+    return call
 
 
 def read_deadline(request: Request) -> float:

@@ -20,6 +20,7 @@ from router_service.api import (
     responses,
     schemas,
 )
+from router_service.api.accounting import Accounting
 from router_service.api.admission import Admission
 from router_service.api.auth import Authentication
 from router_service.serving.gateway import Gateway
@@ -60,6 +61,7 @@ def create_app(settings: Settings, router: DecidingRouter, origin: Origin | None
     app.add_middleware(
         Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
     )
+    app.add_middleware(Accounting, recorder=gateway.recorder, tracer=gateway.tracer)
     # The last takes every path under /v1/ that none before it does.
     for module in (chat, responses, models, decisions, health, metrics, admin, other):
         app.include_router(module.routes)

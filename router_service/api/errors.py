@@ -101,9 +101,9 @@ def retry_after(exc: Exception) -> dict[str, str]:
     return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 
-def error_response(exc: Exception, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(exc: Exception) -> Response:
     """Return the answer to a request that failed before anything was answered."""
-    return _json(status_of(exc), error_body(exc), {**headers_of(exc), **(headers or {})})
+    return _json(status_of(exc), error_body(exc), headers_of(exc))
 
 
 def headers_of(exc: Exception) -> dict[str, str]:

@@ -26,7 +26,12 @@ from router_service.serving.planning import Plan
 from router_service.serving.recorder import Call, Ending, Outcome
 from router_service.upstream.attempts import Attempts, Order
 from router_service.upstream.opening import Opened
-from router_service.upstream.relay import CHARACTERS_PER_TOKEN, EventReader, is_openai_error
+from router_service.upstream.relay import (
+    CHARACTERS_PER_TOKEN,
+    EventReader,
+    identity_of,
+    is_openai_error,
+)
 
 
 class Exchange(Response):
@@ -91,6 +96,7 @@ class Exchange(Response):
             body = foreign_error_body(opened.model.name, opened.status)
             headers = _replaced(headers, b"content-type", b"application/json")
         usage = self._outcome.usage = usage_of(opened.value)
+        self._outcome.identity = identity_of(opened.value)
         elapsed_s = time.perf_counter() - self._started_s
         cost_usd = self._recorder.cost_usd(opened.model, usage, elapsed_s)
         if cost_usd is not None:
@@ -152,6 +158,7 @@ class Exchange(Response):
         outcome, reader = self._outcome, self._reader
         if reader is not None:
             outcome.usage = reader.usage or self._estimate(reader.written_tokens)
+            outcome.identity = reader.identity
         elif outcome.ending is Ending.CLIENT_LEFT and outcome.usage is None:
             outcome.usage = self._estimate(0)
 
@@ -164,9 +171,7 @@ class Exchange(Response):
         )
 
     def _all_headers(self, theirs: Sequence[tuple[bytes, bytes]]) -> RawHeaders:
-        """Return the upstream's headers and ours; where it has a request id, that one counts."""
-        names = {name for name, _ in theirs}
-        return [*theirs, *((name, v) for name, v in self._own_headers() if name not in names)]
+        return [*theirs, *self._own_headers()]
 
     def _own_headers(self) -> RawHeaders:
         plan, outcome = self._plan, self._outcome
@@ -178,9 +183,7 @@ class Exchange(Response):
         }
         if plan.policy is not None:
             headers["x-switchcraft-policy"] = str(plan.policy)
-        named = [(name.encode(), _header_value(value)) for name, value in headers.items()]
-        # The client's own bytes: servers read headers as latin-1.
-        return [(b"x-request-id", self._call.request_id.encode("latin-1")), *named]
+        return [(name.encode(), _header_value(value)) for name, value in headers.items()]
 
 
 def _response_id(opened: Opened) -> str | None:

@@ -71,6 +71,7 @@ class PassedAnswer(Response):
             deadline_s=read_deadline(request),
             method=request.method,
             content_type=request.headers.get("content-type", "").encode("latin-1"),
+            trace=self._call.trace,
         )
 
 
@@ -103,7 +104,6 @@ class _Passing(Response):
 
     async def _exchange(self, send: Send) -> Response | None:
         """Pass on the answer; returns the one of the gateway's own where there is none."""
-        ours = {"x-request-id": self._call.request_id}
         try:
             async with self._upstream.send(self._deployment, self._message) as answer:
                 if answer.status in KEY_REFUSED:
@@ -111,16 +111,18 @@ class _Passing(Response):
                         answer.model, answer.status, headers=(), body=b""
                     )
                     self._status, self._ending = answer.status, Ending.COMPLETE
-                    return Response(refused_body(refused), answer.status, ours, "application/json")
+                    return Response(
+                        refused_body(refused), answer.status, media_type="application/json"
+                    )
                 await self._relay(answer, send)
         except UpstreamError as exc:
             if self._ending is not Ending.BROKEN:
                 self._status, self._ending = status_of(exc), Ending.FAILED
-                return error_response(exc, ours)
+                return error_response(exc)
         return None
 
     async def _relay(self, answer: Answer, send: Send) -> None:
-        await start(send, answer.status, self._told(answer))
+        await start(send, answer.status, _told(answer))
         # Until the last part is sent, an error leaves the client without one.
         self._status, self._ending = answer.status, Ending.BROKEN
         async for part in answer.chunks():
@@ -128,11 +130,6 @@ class _Passing(Response):
         await send_part(send, b"", more=False)
         self._ending = Ending.COMPLETE
 
-    def _told(self, answer: Answer) -> RawHeaders:
-        theirs = answer.headers
-        ours = [
-            (b"x-request-id", self._call.request_id.encode("latin-1")),
-            (b"x-switchcraft-reason", b"passed"),
-        ]
-        names = {name for name, _ in theirs}
-        return [*theirs, *(header for header in ours if header[0] not in names)]
+
+def _told(answer: Answer) -> RawHeaders:
+    return [*answer.headers, (b"x-switchcraft-reason", b"passed")]

@@ -16,4 +16,4 @@ def refusal(recorder: Recorder, call: Call, exc: SwitchcraftError | ClientDiscon
         recorder.left(call, CLIENT_LEFT)
         return Response(status_code=CLIENT_LEFT)
     recorder.refused(call, status_of(exc))
-    return error_response(exc, {"x-request-id": call.request_id})
+    return error_response(exc)

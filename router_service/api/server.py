@@ -42,6 +42,7 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
     configure_logging()
     read = partial(read_settings, config, host=host, port=port)
     settings = read()
+    configure_logging(settings.logging.level)
     for setting in settings.without_effect:
         _log.warning("%s: %s", settings.source, setting)
     server = settings.server.model_copy(update={"host": listening_host(settings)})

@@ -12,6 +12,7 @@ from dataclasses import replace
 from router_service import __version__
 from router_service.core.errors import OverloadedError, ResponseNotFoundError
 from router_service.core.stages import Laps, StageName
+from router_service.core.tracing import Tracer
 from router_service.serving.draining import Drain
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.engine import Engine
@@ -20,7 +21,7 @@ from router_service.serving.planning import DecidingRouter, Holders, Plan
 from router_service.serving.recorder import Recorder
 from router_service.serving.reloading import Origin, Reloader
 from router_service.serving.syncing import Syncer
-from router_service.settings import ServerSettings, Settings
+from router_service.settings import ServerSettings, Settings, TracingSettings
 from router_service.store.base import DecisionRecord, HeldResponse, RecordStore
 from router_service.store.guarded import GuardedStore
 from router_service.store.held import HeldResponses
@@ -54,6 +55,7 @@ class Gateway:
         self.store = GuardedStore(_decisions(settings.server), self._store_failed)
         self.held = self._held_responses(settings.server)
         self.recorder = Recorder(self.metrics, self.store)
+        self.tracer = _tracer(settings.tracing, self.metrics)
         self.reloader = Reloader(self, origin)
         self.syncer = Syncer(
             _shared_state(settings.server),
@@ -136,6 +138,7 @@ class Gateway:
         await self.engine.retire()
         await self.store.aclose()
         await self.held.aclose()
+        await self.tracer.aclose()
 
     def _held_responses(self, server: ServerSettings) -> HeldResponses:
         ttl_s, url = server.response_ttl_s, server.redis_url
@@ -159,6 +162,15 @@ class Gateway:
         manifest, info = self.engine.manifest, self.metrics.artifact_info
         info.clear()
         info.labels(manifest.name, manifest.encoder.name, manifest.provenance.commit).set(1)
+
+
+def _tracer(settings: TracingSettings, metrics: Metrics) -> Tracer:
+    if settings.otlp_endpoint is None:
+        return Tracer()
+    # Loaded where it is wanted alone: the exporter brings a second HTTP client.
+    from router_service.telemetry.tracing import OtlpTracer  # noqa: PLC0415
+
+    return OtlpTracer(settings, metrics.spans_dropped.inc)
 
 
 def _shared_state(server: ServerSettings) -> SharedState:

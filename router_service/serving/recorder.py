@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from router_service.core.selection import Policy
+from router_service.core.tracing import UNTRACED, Fact, Told, Trace
 from router_service.core.usage import NOTHING_USED, Usage
 from router_service.serving.planning import GatewayReason, Plan
 from router_service.settings import Model
@@ -15,6 +17,7 @@ from router_service.store.guarded import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics
 from router_service.upstream.attempts import Attempt
+from router_service.upstream.relay import Identity
 
 
 class Ending(StrEnum):
@@ -43,13 +46,15 @@ class Outcome:
     upstream_s: float = 0.0
     attempts: list[Attempt] = field(default_factory=list)
     """Each try of a deployment that has ended, in order."""
+    identity: Identity = field(default_factory=Identity)
+    """What the upstream's answer says of itself."""
 
     def reason(self, plan: Plan) -> str:
         """Return why this model answers."""
         return plan.reason if self.model is plan.model else GatewayReason.FALLBACK
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One request as it is known by: our id, the client's id, when it came, and by whose key.
 
@@ -60,10 +65,13 @@ class Call:
     request_id: str
     started_s: float
     key: str | None = None
+    trace: Trace = UNTRACED
+    is_logged: bool = False
+    """Whether its line is written: each request has one."""
 
 
 class Recorder:
-    """Accounts for every chat request, once, when it has ended."""
+    """Accounts for every request, once, when it has ended."""
 
     def __init__(self, metrics: Metrics, store: GuardedStore[DecisionRecord]) -> None:
         """Record to these."""
@@ -73,7 +81,7 @@ class Recorder:
     def refused(self, call: Call, status: int) -> None:
         """Account for a request that was refused before a model was chosen."""
         self._metrics.requests.labels(NO_MODEL, "none", str(status)).inc()
-        log_request(_call_fields(call) | {"status": status})
+        _log(call, {"status": status})
 
     def left(self, call: Call, status: int) -> None:
         """Account for a client that left before its request was read."""
@@ -89,7 +97,9 @@ class Recorder:
             self._count_release(plan, outcome, cost_usd)
         record = _record(call, plan, outcome, cost_usd)
         self._store.save(record)
-        log_request(_call_fields(call) | record.model_dump(include=_LOGGED, exclude_none=True))
+        call.trace.decided(plan.stages)
+        call.trace.answered(_told(outcome))
+        _log(call, record.model_dump(include=_LOGGED, exclude_none=True))
 
     def passed(self, call: Call, model: str, status: int, ending: Ending) -> None:
         """Account for a request that was passed to an upstream unread."""
@@ -98,8 +108,20 @@ class Recorder:
             self._metrics.client_disconnects.inc()
         elif ending is Ending.BROKEN:
             self._metrics.broken_streams.labels(model).inc()
-        told = {"model": model, "reason": "passed", "status": status, "ending": ending}
-        log_request(_call_fields(call) | told)
+        told: dict[str, Fact] = {
+            "model": model,
+            "reason": "passed",
+            "status": status,
+            "ending": ending,
+        }
+        _log(call, told)
+
+    def ended(self, call: Call, method: str, path: str, status: int) -> None:
+        """Account for a request that nobody else has: its path is all that it is known by."""
+        if not call.is_logged:
+            is_quiet = path in QUIET_PATHS and status < 400
+            told: dict[str, Fact] = {"method": method, "path": path[:MAX_PATH], "status": status}
+            _log(call, told, is_quiet=is_quiet)
 
     def cost_usd(self, model: Model, usage: Usage | None, upstream_s: float) -> float | None:
         """Return what an answer cost at its price, or None where that is unknown."""
@@ -158,10 +180,37 @@ _LOGGED = {
 }  # fmt: skip
 
 
+MAX_PATH = 200
+"""Longest path of a client's that is logged, in characters; a query never is."""
+
+QUIET_PATHS = frozenset(
+    "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics".split()
+)
+"""What is asked every few seconds; logged at level debug."""
+
+
+def _log(call: Call, fields: Mapping[str, Fact], *, is_quiet: bool = False) -> None:
+    call.is_logged = True
+    call.trace.note({"decision_id": call.decision_id, "request_id": call.request_id, **fields})
+    log_request({**_call_fields(call), **fields}, is_quiet=is_quiet)
+
+
+def _told(outcome: Outcome) -> Told:
+    usage, ending = outcome.usage, outcome.ending
+    return Told(
+        response_id=outcome.identity.id,
+        response_model=outcome.identity.model,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        completion_tokens=usage.completion_tokens if usage else None,
+        failure=str(ending) if ending in {Ending.BROKEN, Ending.CLIENT_LEFT} else None,
+    )
+
+
 def _call_fields(call: Call) -> dict[str, object]:
     duration_ms = round((time.perf_counter() - call.started_s) * 1e3, 1)
     fields = {"id": call.decision_id, "request_id": call.request_id, "ms": duration_ms}
-    return fields if call.key is None else {**fields, "key": call.key}
+    optional = {"key": call.key, "trace_id": call.trace.trace_id}
+    return fields | {name: value for name, value in optional.items() if value is not None}
 
 
 def _kind(policy: Policy | None) -> str:

@@ -1,8 +1,8 @@
 """One YAML file and the environment -> one frozen `Settings`, or an error that says what to do.
 
 The file's `model_list` is LiteLLM's, so that a LiteLLM user's file works as it is; `router`,
-`server`, `upstreams` and `keys` are ours. Environment variables named `SWITCHCRAFT_*` override a
-few fields.
+`server`, `upstreams`, `keys`, `tracing` and `logging` are ours. Environment variables named
+`SWITCHCRAFT_*` override a few fields.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from router_service.settings.unused import without_effect
 from router_service.settings.values import (
     Count,
     KeySettings,
+    LoggingSettings,
     Port,
     RouterSettings,
     ServerSettings,
     Settings,
+    TracingSettings,
     UpstreamSettings,
 )
 
-OWN_SECTIONS = ("router", "server", "upstreams", "keys")
+OWN_SECTIONS = ("router", "server", "upstreams", "keys", "tracing", "logging")
 
 
 _LITELLM_SECTIONS: Mapping[str, type[Section]] = {
@@ -68,6 +70,8 @@ class File(BaseModel):
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
     keys: KeySettings = KeySettings()
+    tracing: TracingSettings = TracingSettings()
+    logging: LoggingSettings = LoggingSettings()
 
 
 class Overrides(BaseSettings):
@@ -157,6 +161,8 @@ def _settings(file: File, references: References) -> Settings:
         server=unless_set(file.server, redis_url=file.router_settings.redis()),
         upstreams=upstreams,
         keys=_merged_keys(file, source),
+        tracing=file.tracing,
+        logging=file.logging,
         source=source,
         without_effect=tuple(_without_effect(file)),
     )

@@ -44,6 +44,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Name = Annotated[str, Field(min_length=1)]
+HttpAddress = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
 HeaderName = Annotated[str, BeforeValidator(lambda value: str(value).lower())]
 
 
@@ -290,6 +291,33 @@ class KeySettings(Frozen):
         return {where: key.get_secret_value() for where, key in keys.items()}
 
 
+class TracingSettings(Frozen):
+    """The file's `tracing` section: where OpenTelemetry spans go; nowhere by default.
+
+    The exporter reads the standard `OTEL_EXPORTER_OTLP_*` variables (certificate, compression,
+    timeout, further headers), the queue `OTEL_BSP_SCHEDULE_DELAY`.
+    """
+
+    otlp_endpoint: HttpAddress | None = Field(default=None, repr=False)
+    """Base address of a collector that takes OTLP over HTTP, such as `http://collector:4318`; spans
+    go to `/v1/traces` below it."""
+    headers: Mapping[Name, SecretStr] = Field(default_factory=dict)
+    """What the collector wants with each request, its key for one."""
+    sample_share: Share = 1.0
+    """Of the requests that begin a trace here; one that a client began is kept as the client says
+    in `traceparent`."""
+    service_name: Name | None = None
+    """What the spans' service is called; by default `OTEL_SERVICE_NAME`, else `switchcraft`."""
+
+
+class LoggingSettings(Frozen):
+    """The file's `logging` section."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is written; a request's line is `info`, a probe's `debug`. No level has
+    prompts, answers or keys."""
+
+
 class Settings(Frozen):
     """All of the configuration; one that names no models is completed by `Settings.sandbox`."""
 
@@ -300,6 +328,8 @@ class Settings(Frozen):
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
     keys: KeySettings = KeySettings()
+    tracing: TracingSettings = TracingSettings()
+    logging: LoggingSettings = LoggingSettings()
     source: str = "the default configuration"
     """Where it was read from, for error messages."""
     without_effect: tuple[str, ...] = ()

@@ -34,16 +34,17 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(line, default=str).decode()
 
 
-def configure_logging(level: int = logging.INFO) -> None:
+def configure_logging(level: str = "info") -> None:
     """Send all of the process's logs to standard error, a JSON line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    # The HTTP client's line a request names the upstream's address.
-    for name in ("httpx", "httpcore"):
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # The HTTP clients' line a request names the address.
+    for name in ("httpx", "httpcore", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def log_request(fields: Mapping[str, object]) -> None:
-    """Write the one line of a request that has ended."""
-    _requests.info("request", extra={FIELDS: fields})
+def log_request(fields: Mapping[str, object], *, is_quiet: bool = False) -> None:
+    """Write the one line of a request that has ended, at level debug where it is a quiet one."""
+    level = logging.DEBUG if is_quiet else logging.INFO
+    _requests.log(level, "request", extra={FIELDS: fields})

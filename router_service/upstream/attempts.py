@@ -22,6 +22,7 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
+from router_service.core.tracing import UNTRACED, Trace
 from router_service.settings import Deployment, Model, RetrySettings
 from router_service.upstream.breaker import Breakers
 from router_service.upstream.budget import RetryBudget
@@ -53,6 +54,8 @@ class Order:
     """When the request's own time is over, by the event loop's clock."""
     expects_json: bool = True
     """Whether a good answer that is no JSON object is a failure."""
+    trace: Trace = field(default=UNTRACED, repr=False)
+    """Of the request that this is done for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,9 @@ class Attempts:
         body: bytes,
         stack: AsyncExitStack,
     ) -> Opened:
-        message = Message(model.name, order.path, body, order.client_headers, order.deadline_s)
+        message = Message(
+            model.name, order.path, body, order.client_headers, order.deadline_s, trace=order.trace
+        )
         async with AsyncExitStack() as connection:
             answer = await connection.enter_async_context(self._client.send(deployment, message))
             opened = Opened(model, deployment, answer.status, answer.headers, b"")

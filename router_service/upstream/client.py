@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import anyio
@@ -17,12 +17,14 @@ import httpx
 
 from router_service import __version__
 from router_service.core.errors import Failure, UpstreamError
+from router_service.core.tracing import UNTRACED, Callee, Outgoing, Trace
 from router_service.settings import Deployment, Timeouts
 from router_service.upstream.patience import Patience, read_retry_after
 
-FORWARDED = frozenset(
-    "x-request-id traceparent tracestate openai-beta idempotency-key x-sandbox".split()
-)
+TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
+"""W3C Trace Context."""
+
+FORWARDED = TRACE_HEADERS | frozenset("x-request-id openai-beta idempotency-key x-sandbox".split())
 """Request headers that upstreams get; all others, credentials above all, stay here."""
 
 MAX_WHOLE_BYTES = 64 * 1024 * 1024
@@ -61,6 +63,8 @@ class Message:
     content_type: bytes = b"application/json"
     query: str = ""
     """What the client wrote behind `?`."""
+    trace: Trace = field(default=UNTRACED, repr=False)
+    """Of the request that this is sent for."""
 
 
 class Answer:
@@ -159,31 +163,39 @@ class UpstreamClient:
         UpstreamError where there is no answer, or one that is neither good nor an error, and its
         kind DeadlineError where the request's own time is over.
         """
-        client = self._clients[deployment.origin]
-        request = client.build_request(
+        with message.trace.calling(_callee(deployment, message)) as outgoing:
+            request = self._request(deployment, message, outgoing)
+            patience = Patience(message.model, deployment.timeouts, message.deadline_s)
+            with patience.next_wait(), _translated(message.model):
+                response = await self._clients[deployment.origin].send(request, stream=True)
+            outgoing.status = response.status_code
+            try:
+                if response.status_code // 100 not in {2, 4, 5}:
+                    problem = f"answered with status {response.status_code}"
+                    raise UpstreamError(message.model, problem, Failure.MALFORMED)
+                yield Answer(message.model, response, patience)
+            finally:
+                await response.aclose()
+
+    def _request(
+        self, deployment: Deployment, message: Message, outgoing: Outgoing
+    ) -> httpx.Request:
+        return self._clients[deployment.origin].build_request(
             message.method,
             deployment.url(message.path, message.query),
             content=message.body,
-            headers=self._headers(deployment, message),
+            headers=self._headers(deployment, message, outgoing),
             timeout=_timeout(deployment.timeouts),
         )
-        patience = Patience(message.model, deployment.timeouts, message.deadline_s)
-        with patience.next_wait(), _translated(message.model):
-            response = await client.send(request, stream=True)
-        try:
-            if response.status_code // 100 not in {2, 4, 5}:
-                problem = f"answered with status {response.status_code}"
-                raise UpstreamError(message.model, problem, Failure.MALFORMED)
-            yield Answer(message.model, response, patience)
-        finally:
-            await response.aclose()
 
-    def _headers(self, deployment: Deployment, message: Message) -> Headers:
+    def _headers(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Headers:
+        # Both or neither: a client's `tracestate` belongs to its own `traceparent`.
+        passed = self._forwarded - TRACE_HEADERS if outgoing.headers else self._forwarded
+        told = [(name, v) for name, v in message.client_headers.items() if name in passed]
         # As bytes: httpx would refuse a client's letter that is not ASCII.
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in message.client_headers.items()
-            if name in self._forwarded
+            for name, value in (*told, *outgoing.headers.items())
         ]
         headers += [
             (b"content-type", message.content_type),
@@ -199,6 +211,10 @@ class UpstreamClient:
             value = f"Bearer {key}" if deployment.key_header == "authorization" else key
             headers.append((deployment.key_header.encode(), value.encode()))
         return headers
+
+
+def _callee(deployment: Deployment, message: Message) -> Callee:
+    return Callee(deployment.base_url, deployment.upstream_model, message.method, message.path)
 
 
 # Each class has its own line, so that a new one of httpx fails a test rather than passes unseen.

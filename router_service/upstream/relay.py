@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 import orjson
 
@@ -18,10 +19,21 @@ MAX_HELD_BYTES = 1024 * 1024
 CHARACTERS_PER_TOKEN = 4
 """OpenAI's rule of thumb for English, for answers whose provider does not count."""
 
+MAX_IDENTITY = 200
+"""Longest id or model of an upstream's that is kept, in characters."""
+
 _BLANK_LINE = re.compile(rb"\n\n|\n\r\n|\r\r")
 _SEAM_BYTES = 2  # of what is held, a blank line may begin in as many
 _DONE = b"[DONE]"
 _LAST_TYPES = {"response.completed", "response.incomplete", "response.failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The id and the model that an answer says it is; None where it does not."""
+
+    id: str | None = None
+    model: str | None = None
 
 
 class EventReader:
@@ -46,6 +58,8 @@ class EventReader:
         """The number of the last event, where events have one (Responses API)."""
         self.response_id: str | None = None
         """Of a response that the upstream may keep (Responses API)."""
+        self.identity = Identity()
+        """What the answer says of itself."""
         self.events = self._events()
         """The bytes as they are, cut between events alone; to be read once.
 
@@ -142,6 +156,8 @@ class EventReader:
         self._is_done = self._is_done or event.get("type") in _LAST_TYPES
         self.usage = usage_of(event) or self.usage
         self.response_id = self.response_id or _response_id(event)
+        if self.identity.id is None:
+            self.identity = identity_of(event)
         number = event.get("sequence_number")
         self.last_number = number if isinstance(number, int) else self.last_number
         self._characters += _written_characters(event)
@@ -171,6 +187,19 @@ def decoded(body: bytes) -> Json:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
+
+
+def identity_of(value: Json) -> Identity:
+    """Return what an answer, or an event of it, says of itself."""
+    response = value.get("response") if isinstance(value, dict) else None
+    told = response if isinstance(response, dict) else value
+    if not isinstance(told, dict):
+        return Identity()
+    return Identity(*(_short(told.get(name)) for name in ("id", "model")))
+
+
+def _short(value: Json) -> str | None:
+    return value[:MAX_IDENTITY] if isinstance(value, str) else None
 
 
 def _response_id(event: Json) -> str | None:
