@@ -1,0 +1,237 @@
+"""What the dashboards' panels have in common: queries by form, and one look for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    common,
+    heatmap,
+    prometheus,
+    stat,
+    statetimeline,
+    timeseries,
+)
+from grafana_foundation_sdk.builders.dashboard import ThresholdsConfig
+from grafana_foundation_sdk.cog import variants
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import dashboard
+from grafana_foundation_sdk.models.common import (
+    BigValueGraphMode,
+    BigValueTextMode,
+    GraphThresholdsStyleMode,
+    LegendDisplayMode,
+    LegendPlacement,
+    StackingMode,
+    TooltipDisplayMode,
+    VisibilityMode,
+    VizOrientation,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    DataSourceRef,
+    Threshold,
+    ThresholdsMode,
+    ValueMap,
+    ValueMappingResult,
+)
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+_LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
+DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+Panel = Builder[dashboard.Panel]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A PromQL expression, and what its lines are called."""
+
+    expr: str
+    legend: str = ""
+
+
+def selected(series: str, where: str = "") -> str:
+    """Return a selector of the dashboard's job."""
+    return f'{series}{{job="$job"{", " + where if where else ""}}}'
+
+
+def per_second(series: str, by: str = "", where: str = "") -> str:
+    """Return how often a counter went up per second, now."""
+    return f"sum{_by(by)}(rate({selected(series, where)}[$__rate_interval]))"
+
+
+def in_range(series: str, by: str = "", where: str = "") -> str:
+    """Return by how much a counter went up in the time that the dashboard shows."""
+    return f"sum{_by(by)}(increase({selected(series, where)}[$__range]))"
+
+
+def quantile(share: float, histogram: str, by: str = "") -> str:
+    """Return a quantile of a histogram, now."""
+    buckets = per_second(f"{histogram}_bucket", ", ".join(filter(None, ("le", by))))
+    return f"histogram_quantile({share}, {buckets})"
+
+
+def mean(histogram: str, by: str = "") -> str:
+    """Return the mean of a histogram, now."""
+    return f"{per_second(f'{histogram}_sum', by)} / {per_second(f'{histogram}_count', by)}"
+
+
+def shares(parts: str, whole: str) -> str:
+    """Return each part's share of the whole."""
+    return f"{parts} / on () group_left () {whole}"
+
+
+def _by(labels: str) -> str:
+    return f" by ({labels}) " if labels else ""
+
+
+def graph(
+    title: str,
+    description: str,
+    unit: str,
+    queries: Sequence[Query],
+    *,
+    bound: float | None = None,
+    is_stacked: bool = False,
+) -> timeseries.Panel:
+    """Return lines over time; values above a bound are in the red."""
+    panel = (
+        timeseries.Panel()
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .unit(unit)
+        .min(0)
+        .span(8)
+        .height(8)
+        .line_width(1)
+        .fill_opacity(30 if is_stacked else 5)
+        .show_points(VisibilityMode.NEVER)
+        .legend(_legend())
+        .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
+        .targets(_targets(queries))
+    )
+    if is_stacked:
+        panel = panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL).group("A"))
+    if bound is None:
+        return panel
+    style = common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
+    return panel.thresholds(_thresholds({bound: "red"})).thresholds_style(style)
+
+
+def number(
+    title: str,
+    description: str,
+    unit: str,
+    query: Query,
+    *,
+    bounds: Mapping[float, str] | None = None,
+    words: Mapping[str, tuple[str, str]] | None = None,
+) -> stat.Panel:
+    """Return one number, coloured from each bound on, or a word and its colour by value."""
+    panel = (
+        stat.Panel()
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .unit(unit)
+        .no_value("no data")
+        .span(4)
+        .height(4)
+        .graph_mode(BigValueGraphMode.NONE)
+        .reduce_options(_LAST)
+        .thresholds(_thresholds(bounds or {}))
+        .targets(_targets([query], is_instant=True))
+    )
+    if query.legend:
+        panel = panel.text_mode(BigValueTextMode.NAME)
+    if words is None:
+        return panel
+    options = {
+        value: ValueMappingResult(text=text, color=color) for value, (text, color) in words.items()
+    }
+    return panel.mappings([ValueMap(options=options)])
+
+
+def bars(title: str, description: str, unit: str, queries: Sequence[Query]) -> bargauge.Panel:
+    """Return a bar for each label, over all of the time that the dashboard shows."""
+    return (
+        bargauge.Panel()
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .unit(unit)
+        .min(0)
+        .span(8)
+        .height(8)
+        .orientation(VizOrientation.HORIZONTAL)
+        .reduce_options(_LAST)
+        .thresholds(_thresholds({}))
+        .targets(_targets(queries, is_instant=True))
+    )
+
+
+def distribution(title: str, description: str, unit: str, histogram: str) -> heatmap.Panel:
+    """Return how a histogram's values were distributed over time."""
+    expr = f"sum by (le) (increase({selected(f'{histogram}_bucket')}[$__rate_interval]))"
+    target = _target(Query(expr, "{{le}}"), "A").format(PromQueryFormat.HEATMAP)
+    return (
+        heatmap.Panel()
+        .calculate(calculate=False)
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .unit(unit)
+        .span(8)
+        .height(8)
+        .targets([target])
+    )
+
+
+def states(
+    title: str, description: str, query: Query, words: Mapping[str, tuple[str, str]]
+) -> statetimeline.Panel:
+    """Return since when what has been in which state."""
+    options = {
+        value: ValueMappingResult(text=text, color=color) for value, (text, color) in words.items()
+    }
+    return (
+        statetimeline.Panel()
+        .title(title)
+        .description(description)
+        .datasource(DATASOURCE)
+        .span(8)
+        .height(8)
+        .mappings([ValueMap(options=options)])
+        .targets(_targets([query]))
+    )
+
+
+def _targets(
+    queries: Sequence[Query], *, is_instant: bool = False
+) -> list[Builder[variants.Dataquery]]:
+    return [
+        _target(query, chr(ord("A") + number), is_instant=is_instant)
+        for number, query in enumerate(queries)
+    ]
+
+
+def _target(query: Query, ref: str, *, is_instant: bool = False) -> prometheus.Dataquery:
+    target = prometheus.Dataquery().datasource(DATASOURCE).ref_id(ref).expr(query.expr)
+    target = target.legend_format(query.legend or "__auto")
+    return target.instant() if is_instant else target.range()
+
+
+def _legend() -> common.VizLegendOptions:
+    return (
+        common.VizLegendOptions()
+        .display_mode(LegendDisplayMode.LIST)
+        .placement(LegendPlacement.BOTTOM)
+        .show_legend(True)
+    )
+
+
+def _thresholds(bounds: Mapping[float, str]) -> ThresholdsConfig:
+    steps = [Threshold(None, "green"), *(Threshold(at, color) for at, color in bounds.items())]
+    return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
