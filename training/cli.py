@@ -16,6 +16,7 @@ from training.datasets import command as datasets
 from training.evaluation import command as evaluation
 from training.labelling import command as labelling
 from training.publishing import command as publishing
+from training.replay import command as replay
 from training.review import command as review
 from training.sweep import command as sweep
 
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     labelling.register(stages)
     evaluation.register(stages)
     sweep.register(stages)
+    replay.register(stages)
     publishing.register(stages)
     return parser
 

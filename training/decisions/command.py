@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import orjson
@@ -13,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from router_service.core.errors import DataError
-from training.datasets.quarantine import Quarantine
-from training.decisions.log import pass_unfinished, read_log
+from training.decisions.log import read_log_aside
 from training.decisions.queries import DATASET, Queries, Query, read_queries
 from training.decisions.rows import write_queries
 from training.records import Json
@@ -26,13 +24,7 @@ def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
     Raises DataError where a line cannot be read and there is no quarantine for it, or a file
     cannot be written.
     """
-    quarantined = 0
-    if arguments.quarantine is None:
-        log = read_log(path, pass_unfinished)
-    else:
-        with closing(Quarantine(arguments.quarantine)) as quarantine:
-            log = read_log(path, quarantine.add)
-            quarantined = quarantine.count
+    log, quarantined = read_log_aside(path, arguments.quarantine)
     found = read_queries(log, weak_evidence=arguments.weak_evidence)
     if arguments.out is not None:
         write_queries(found.queries, arguments.out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from router_service.core.decision_log import (
 )
 from router_service.core.errors import DataError
 from training.datasets.lines import OnFault, read_lines
+from training.datasets.quarantine import Quarantine
 from training.records import Json
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,17 @@ def read_log(path: Path, on_fault: OnFault = pass_unfinished) -> DecisionLog:
     if not decisions:
         raise DataError(path, None, "holds no decision; is it the folder of a decision log?")
     return DecisionLog(path, tuple(decisions.values()), feedback, frozenset(evidence))
+
+
+def read_log_aside(path: Path, quarantine: Path | None) -> tuple[DecisionLog, int]:
+    """Read a log; lines that cannot be read go to the file `quarantine`, and are counted.
+
+    Raises as `read_log` does, at the first such line where there is no file for it.
+    """
+    if quarantine is None:
+        return read_log(path), 0
+    with closing(Quarantine(quarantine)) as aside:
+        return read_log(path, aside.add), aside.count
 
 
 def _lines(path: Path, on_fault: OnFault) -> Iterator[Line]:

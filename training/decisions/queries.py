@@ -130,6 +130,16 @@ def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) 
     )
 
 
+def checked(
+    example: Example, expected: Expected, answer: Answer, alike: Alike | None = None
+) -> float | None:
+    """Return the checker's verdict; None where it cannot judge by these tools, any client's."""
+    try:
+        return float(judge(example, expected, answer, alike).correct)
+    except (*BAD_ROW, SwitchcraftError):
+        return None
+
+
 def read_queries(
     log: DecisionLog, *, weak_evidence: bool = False, alike: Alike | None = None
 ) -> Queries:
@@ -219,11 +229,8 @@ class _Reader:
         if feedback is not None and feedback.correct is not None:
             return float(feedback.correct), Fate.JUDGED
         if expected is not None:
-            try:
-                verdict = judge(answered.example, expected, answer, self._alike)
-            except (*BAD_ROW, SwitchcraftError):  # tools are any client's
-                return None, Fate.UNCHECKABLE
-            return float(verdict.correct), Fate.CHECKED
+            correct = checked(answered.example, expected, answer, self._alike)
+            return correct, Fate.UNCHECKABLE if correct is None else Fate.CHECKED
         if feedback is not None:
             return None, Fate.UNCHECKABLE
         if self._weak_evidence and name in self._log.evidence:

@@ -1,0 +1,59 @@
+"""A world in which what every arm would have done is known, and logs of a part of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from training.evaluation.evaluate import Choices, route
+from training.evaluation.metrics import Floats
+from training.replay.estimators import Reward, Rounds
+
+COSTS_USD = (1.0, 0.3, 0.2, 0.1)
+TURNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Conversations of `TURNS` turns: which arms are right, and what a router says, (turns, arms).
+
+    The router is overconfident, and the turns of a conversation are alike.
+    """
+
+    correct: Floats
+    said: Floats
+
+    @classmethod
+    def of(cls, conversations: int, seed: int) -> World:
+        """Make a world up."""
+        rng = np.random.default_rng(seed)
+        skill = np.array([1.2, 0.6, 0.3, -0.2])
+        hard = np.repeat(rng.normal(0, 1.0, (conversations, 1)), TURNS, axis=0)
+        suits = rng.normal(0, 1.0, (len(hard), len(skill)))
+        true = 1 / (1 + np.exp(-(skill + suits - hard)))
+        said = np.clip(true + rng.normal(0.1, 0.1, true.shape), 0.01, 0.99)
+        return cls((rng.random(true.shape) < true).astype(np.float64), said)
+
+    def chosen_by(self, rule: str) -> Choices:
+        """Return the arm that a rule picks for each turn."""
+        return route(self.said, COSTS_USD, rule)
+
+    def value(self, choices: Choices) -> float:
+        """Return the accuracy that choices truly have."""
+        return float(self.correct[np.arange(len(choices)), choices].mean())
+
+    def log(
+        self, conversations: int, choices: Choices, share: float, seed: int
+    ) -> tuple[Rounds, Reward, Choices]:
+        """Draw conversations, and log choices with exploration; return the turns drawn."""
+        rng = np.random.default_rng(seed)
+        drawn = rng.integers(0, len(self.said) // TURNS, conversations)
+        rows = (drawn[:, None] * TURNS + np.arange(TURNS)).ravel()
+        policy, arms = choices[rows], self.said.shape[1]
+        explored = rng.random(len(rows)) < share
+        chosen = np.where(explored, rng.integers(0, arms, len(rows)), policy)
+        propensity = share / arms + (1 - share) * (chosen == policy)
+        seen = self.correct[rows, chosen]
+        numbers = np.repeat(np.arange(conversations), TURNS)
+        return Rounds(chosen, propensity, numbers), Reward(seen, self.said[rows], "low"), rows
