@@ -1,4 +1,4 @@
-"""`switchcraft serve | route | policies | sandbox | key`."""
+"""`switchcraft serve | route | policies | metrics | sandbox | key`."""
 
 from __future__ import annotations
 
@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     policies.set_defaults(command=_policies)
 
+    metrics = commands.add_parser("metrics", help="every Prometheus series, as a Markdown table")
+    metrics.set_defaults(command=_metrics)
+
     sandbox = commands.add_parser("sandbox", help="an OpenAI-compatible provider, offline")
     sandbox.add_argument("--host", default="127.0.0.1")
     sandbox.add_argument("--port", type=int, default=8081)
@@ -98,6 +101,13 @@ def _policies(arguments: argparse.Namespace) -> int:
         else tell_goal(arguments.goal, manifest)
     )
     print("\n".join(lines))
+    return 0
+
+
+def _metrics(_arguments: argparse.Namespace) -> int:
+    from router_service.telemetry.table import list_series  # noqa: PLC0415
+
+    print("\n".join(list_series()))
     return 0
 
 

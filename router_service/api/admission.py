@@ -9,7 +9,7 @@ from router_service.api.errors import error_response, status_of
 from router_service.core.errors import OverloadedError
 from router_service.serving.draining import Drain
 from router_service.serving.overload import Slots
-from router_service.telemetry.metrics import NO_MODEL, Metrics
+from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 
 API_PREFIX = "/v1/"
 """What is counted and shed; probes, metrics and administration must answer under any load."""
@@ -26,7 +26,6 @@ class Admission:
         self._slots = slots
         self._drain = drain
         self._metrics = metrics
-        metrics.requests_in_flight.set_function(lambda: slots.in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -39,8 +38,9 @@ class Admission:
             with self._slots.slot(scope.get("state", {}).get(CALLER)):
                 await self._app(scope, receive, last)
         except OverloadedError as exc:
+            status = status_label(status_of(exc))
             self._metrics.shed_requests.labels(exc.reason).inc()
-            self._metrics.requests.labels(NO_MODEL, "none", str(status_of(exc))).inc()
+            self._metrics.requests.labels(NO_MODEL, "none", status).inc()
             await error_response(exc)(scope, receive, last)
 
 

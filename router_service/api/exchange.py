@@ -163,9 +163,8 @@ class Exchange(Response):
             outcome.usage = self._estimate(0)
 
     def _estimate(self, completion_tokens: int) -> Usage:
-        prompt_bytes = sum(map(len, self._order.body.parts))
         return Usage(
-            prompt_tokens=-(-prompt_bytes // CHARACTERS_PER_TOKEN),
+            prompt_tokens=-(-self._order.body.size_bytes // CHARACTERS_PER_TOKEN),
             completion_tokens=completion_tokens,
             is_estimated=True,
         )

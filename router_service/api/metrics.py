@@ -15,6 +15,6 @@ routes = APIRouter()
 @routes.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
     """Show every series in Prometheus' text format."""
-    return Response(
-        gateway_of(request).metrics.exposition(), headers={"content-type": CONTENT_TYPE}
-    )
+    gateway = gateway_of(request)
+    gateway.show()
+    return Response(gateway.metrics.exposition(), headers={"content-type": CONTENT_TYPE})

@@ -53,6 +53,12 @@ class Engine:
         self._leases = 0
         self._is_retired = False
 
+    @property
+    def deployment_ids(self) -> frozenset[str]:
+        """Every deployment of the pool."""
+        models = self.pool.models.values()
+        return frozenset(deployment.id for model in models for deployment in model.deployments)
+
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Engine]:
         """Keep the connections open for as long as the block runs."""

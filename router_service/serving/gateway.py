@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from router_service import __version__
 from router_service.core.errors import OverloadedError, ResponseNotFoundError
 from router_service.core.stages import Laps, StageName
 from router_service.core.tracing import Tracer
 from router_service.serving.draining import Drain
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.engine import Engine
+from router_service.serving.gauges import Gauges
 from router_service.serving.overload import DecisionQueue, Slots
 from router_service.serving.planning import DecidingRouter, Holders, Plan
 from router_service.serving.recorder import Recorder
@@ -48,10 +48,8 @@ class Gateway:
         """
         self.server = settings.server
         self.metrics = Metrics()
-        self.metrics.build_info.labels(__version__).set(1)
         self.breakers = Breakers(settings.upstreams.breaker, time.monotonic, self._left_alone)
         self.engine = Engine(settings, router, self.breakers)
-        self._show_artifact()
         self.store = GuardedStore(_decisions(settings.server), self._store_failed)
         self.held = self._held_responses(settings.server)
         self.recorder = Recorder(self.metrics, self.store)
@@ -62,6 +60,7 @@ class Gateway:
             self.metrics,
             adopt=self.breakers.adopt,
             follower=self.reloader,
+            on_look=self.show,
         )
         server = settings.server
         self.slots = Slots(server.max_requests_in_flight, server.max_requests_in_flight_per_key)
@@ -74,6 +73,8 @@ class Gateway:
         self._decisions = DecisionQueue(
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
         )
+        self._gauges = Gauges(self.metrics, self.breakers, self.slots, self._decisions)
+        self._gauges.take_up(self.engine)
 
     @property
     def is_store_reachable(self) -> bool:
@@ -84,8 +85,12 @@ class Gateway:
         """Answer from the next request on with another engine, and retire the present one."""
         retired, self.engine = self.engine, engine
         self.breakers.reconfigure(engine.settings.upstreams.breaker)
-        self._show_artifact()
+        self._gauges.take_up(engine)
         await retired.retire()
+
+    def show(self) -> None:
+        """Bring the gauges up to date."""
+        self._gauges.refresh(self.engine)
 
     async def plan(
         self, engine: Engine, endpoint: Endpoint, body: bytes, policy: str | None
@@ -157,11 +162,6 @@ class Gateway:
         self.syncer.opened(deployment_id, seconds)
         self.metrics.breaker_openings.labels(deployment_id).inc()
         _log.warning("deployment %s is left alone for %.1f s", deployment_id, seconds)
-
-    def _show_artifact(self) -> None:
-        manifest, info = self.engine.manifest, self.metrics.artifact_info
-        info.clear()
-        info.labels(manifest.name, manifest.encoder.name, manifest.provenance.commit).set(1)
 
 
 def _tracer(settings: TracingSettings, metrics: Metrics) -> Tracer:

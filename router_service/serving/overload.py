@@ -64,7 +64,8 @@ class DecisionQueue:
         self._limiter = anyio.CapacityLimiter(threads)
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
-        self._waiting = 0
+        self.waiting = 0
+        """How many wait for a thread."""
 
     async def run(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a function returns in a thread; raises OverloadedError before it is run."""
@@ -78,9 +79,9 @@ class DecisionQueue:
             self._free.release()
 
     async def _acquire(self) -> None:
-        if self._free.locked() and self._waiting >= self._max_waiting:
+        if self._free.locked() and self.waiting >= self._max_waiting:
             raise OverloadedError("decisions_queued", "Too many requests wait for a decision.")
-        self._waiting += 1
+        self.waiting += 1
         try:
             async with asyncio.timeout(self._max_wait_s):
                 await self._free.acquire()
@@ -88,4 +89,4 @@ class DecisionQueue:
             problem = f"No decision was made within {self._max_wait_s:g} s."
             raise OverloadedError("decisions_queued", problem) from exc
         finally:
-            self._waiting -= 1
+            self.waiting -= 1

@@ -10,12 +10,13 @@ from enum import StrEnum
 from router_service.core.selection import Policy
 from router_service.core.tracing import UNTRACED, Fact, Told, Trace
 from router_service.core.usage import NOTHING_USED, Usage
+from router_service.router import Decision
 from router_service.serving.planning import GatewayReason, Plan
 from router_service.settings import Model
 from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
 from router_service.telemetry.logs import log_request
-from router_service.telemetry.metrics import NO_MODEL, Metrics
+from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.upstream.attempts import Attempt
 from router_service.upstream.relay import Identity
 
@@ -80,7 +81,7 @@ class Recorder:
 
     def refused(self, call: Call, status: int) -> None:
         """Account for a request that was refused before a model was chosen."""
-        self._metrics.requests.labels(NO_MODEL, "none", str(status)).inc()
+        self._metrics.requests.labels(NO_MODEL, "none", status_label(status)).inc()
         _log(call, {"status": status})
 
     def left(self, call: Call, status: int) -> None:
@@ -93,6 +94,9 @@ class Recorder:
         cost_usd = self.cost_usd(outcome.model, outcome.usage, outcome.upstream_s)
         self._count(plan, outcome)
         self._count_usage(outcome, cost_usd)
+        if plan.decision is not None:
+            self._count_decision(plan, plan.decision)
+            self._count_savings(plan, outcome, cost_usd)
         if plan.decision is not None and outcome.ending is not Ending.CLIENT_LEFT:
             self._count_release(plan, outcome, cost_usd)
         record = _record(call, plan, outcome, cost_usd)
@@ -103,7 +107,7 @@ class Recorder:
 
     def passed(self, call: Call, model: str, status: int, ending: Ending) -> None:
         """Account for a request that was passed to an upstream unread."""
-        self._metrics.requests.labels(model, "none", str(status)).inc()
+        self._metrics.requests.labels(model, "none", status_label(status)).inc()
         if ending is Ending.CLIENT_LEFT:
             self._metrics.client_disconnects.inc()
         elif ending is Ending.BROKEN:
@@ -132,15 +136,16 @@ class Recorder:
 
     def _count(self, plan: Plan, outcome: Outcome) -> None:
         metrics, model = self._metrics, outcome.model.name
-        metrics.requests.labels(model, _kind(plan.policy), str(outcome.status)).inc()
-        if plan.decision is not None:
-            metrics.decisions.labels(plan.decision.arm, plan.decision.reason).inc()
+        policy, status = _kind(plan.policy), status_label(outcome.status)
+        metrics.requests.labels(model, policy, status).inc()
+        for stage in plan.stages:
+            metrics.stage_seconds.labels(stage.name).observe(stage.seconds)
         if plan.router_failed:
             metrics.router_failures.labels(plan.track).inc()
         if outcome.model is not plan.model:
             metrics.fallbacks.labels(plan.model.name, model).inc()
         metrics.upstream_seconds.labels(model).observe(outcome.upstream_s)
-        if outcome.first_byte_s is not None:
+        if plan.stream and outcome.first_byte_s is not None:
             metrics.time_to_first_token.labels(model).observe(outcome.first_byte_s)
         if outcome.ending is Ending.CLIENT_LEFT:
             metrics.client_disconnects.inc()
@@ -149,6 +154,24 @@ class Recorder:
         for attempt in outcome.attempts:
             kind = attempt.failure or "answered"
             metrics.attempts.labels(attempt.model, attempt.deployment_id, kind).inc()
+
+    def _count_decision(self, plan: Plan, decision: Decision) -> None:
+        metrics = self._metrics
+        metrics.decisions.labels(decision.arm, decision.reason).inc()
+        metrics.chosen_probability.labels(decision.arm).observe(decision.probability)
+        metrics.expected_regret.observe(decision.expected_regret)
+        metrics.packed_tokens.observe(decision.packed_tokens)
+        metrics.request_bytes.observe(plan.body.size_bytes)
+
+    def _count_savings(self, plan: Plan, outcome: Outcome, cost_usd: float | None) -> None:
+        """Count a cost beside the baseline's for the same usage, where both are known."""
+        if plan.baseline is None or cost_usd is None:
+            return
+        baseline_usd = self.cost_usd(plan.baseline, outcome.usage, outcome.upstream_s)
+        if baseline_usd is not None:
+            model = outcome.model.name
+            self._metrics.routed_cost_usd.labels(model).inc(cost_usd)
+            self._metrics.baseline_cost_usd.labels(model).inc(baseline_usd)
 
     def _count_usage(self, outcome: Outcome, cost_usd: float | None) -> None:
         metrics, model, usage = self._metrics, outcome.model.name, outcome.usage

@@ -212,12 +212,12 @@ class Reloader:
         self._show_publication()
 
     def _taken(self, kind: Kind, what: str) -> None:
-        self._gateway.metrics.reloads.labels(kind, "taken").inc()
+        self._count(kind, is_taken=True)
         fields = {"event": "reload", "kind": kind, "outcome": "taken"}
         _log.info("took up another %s: %s", kind, what, extra={FIELDS: fields})
 
     def _refused(self, kind: Kind, exc: Exception) -> None:
-        self._gateway.metrics.reloads.labels(kind, "refused").inc()
+        self._count(kind, is_taken=False)
         reason = _reason(exc)
         self.refusal = Refusal(kind=kind, reason=reason, time=datetime.now(UTC).isoformat())
         fields = {"event": "reload", "kind": kind, "outcome": "refused"}
@@ -225,6 +225,12 @@ class Reloader:
             "refused another %s, the present one serves on: %s", kind, reason,
             extra={FIELDS: fields}, exc_info=None if isinstance(exc, SwitchcraftError) else exc,
         )  # fmt: skip
+
+    def _count(self, kind: Kind, *, is_taken: bool) -> None:
+        metrics = self._gateway.metrics
+        metrics.reloads.labels(kind, "taken" if is_taken else "refused").inc()
+        metrics.last_reload_successful.labels(kind).set(is_taken)
+        metrics.last_reload_timestamp_seconds.labels(kind).set(time.time())
 
     def _show_publication(self) -> None:
         serial = self.publication.serial if self.publication else 0

@@ -53,12 +53,17 @@ class Syncer:
         *,
         adopt: Callable[[Mapping[str, float]], None],
         follower: Follower,
+        on_look: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Sync by `run`; `adopt` gets the seconds that are left to each cool-down."""
+        """Sync by `run`; `adopt` gets the seconds that are left to each cool-down.
+
+        `on_look` is called after each look, whether the state was there or not.
+        """
         self._state = state
         self._adopt = adopt
         self._follower = follower
+        self._on_look = on_look
         self._clock = clock
         self._up = metrics.shared_state_up
         self._up.set(1)
@@ -99,6 +104,7 @@ class Syncer:
         else:
             pointer = await self._pointer.read(directory)
         self._follower.follow(pointer, self._rejected | self._untold_rejections.keys())
+        self._on_look()
 
     async def aclose(self) -> None:
         """Let go of the state."""

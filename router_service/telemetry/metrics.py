@@ -5,12 +5,29 @@ Label values come from the configuration and the artifact, never from a client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names where the workers of one gateway keep their values: by it the library
+decides, when it is imported, how values are kept (README of prometheus_client: "Multiprocess
+Mode")."""
 
 NO_MODEL = "none"
 """The `model` of requests that were refused before one was chosen."""
@@ -25,11 +42,40 @@ _TOKEN_BUCKETS = (32, 64, 128, 192, 256, 320, 384, 448, 512)
 _BYTE_BUCKETS = (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
 
 
+Together = Literal["sum", "min", "max"]
+"""How the gauges of several workers are shown as one; those that have ended take no part."""
+
+_MODES: Mapping[Together, Literal["livesum", "livemin", "livemax"]] = {
+    "sum": "livesum",
+    "min": "livemin",
+    "max": "livemax",
+}
+
+_STATUSES = frozenset({*HTTPStatus, 499, 529})
+"""Those that are registered, nginx' and ours for a client that left, Anthropic's "overloaded"."""
+
+# Workers' files have no such series, and one worker is to show what several do.
+disable_created_metrics()  # type: ignore[no-untyped-call] # the library's own lack
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What is known of a series before it has a value; `name` is that of its samples."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    text: str
+    together: Together | None = None
+    """Of gauges alone."""
+
+
 class Metrics:
     """The series, in a registry of their own: two gateways in a process do not mix."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._series: list[Series] = []
         self._define_requests()
         self._define_router()
         self._define_timings()
@@ -42,25 +88,30 @@ class Metrics:
         self._define_log()
 
     def _define_requests(self) -> None:
-        self.requests = Counter(
-            "switchcraft_requests",
+        self.requests = self._counter(
+            "requests",
             "Chat requests that have ended, by the model asked, the kind of policy that chose it "
             "(theta, drift or none), and the HTTP status that the client got; 499 for a client "
             "that left.",
-            ["model", "policy", "status"],
-            registry=self.registry,
+            "model",
+            "policy",
+            "status",
         )
-        self.decisions = Counter(
-            "switchcraft_decisions",
+        self.decisions = self._counter(
+            "decisions",
             "Decisions of the router, by the arm chosen and the reason.",
-            ["arm", "reason"],
-            registry=self.registry,
+            "arm",
+            "reason",
         )
         self.build_info = self._gauge(
             "build_info", "1, with the version that is running.", "version"
         )
         self.artifact_info = self._gauge(
-            "artifact_info", "1, with the artifact that decides.", "name", "encoder", "commit"
+            "artifact_info",
+            "1, with the artifact that decides; 0, with one that has decided before it.",
+            "name",
+            "encoder",
+            "commit",
         )
 
     def _define_router(self) -> None:
@@ -98,33 +149,33 @@ class Metrics:
             "stage",
         )
         self.latency_budget_seconds = self._gauge(
-            "latency_budget_seconds", "The time that a decision may take, as configured."
+            "latency_budget_seconds", "How long a decision may take, as configured."
         )
         self.decisions_over_budget = self._counter(
-            "decisions_over_budget", "Decisions that took longer than the latency budget."
+            "decisions_over_budget",
+            "Decisions that took longer than the latency budget, of those in decision_seconds.",
         )
         self.decisions_queued = self._gauge(
-            "decisions_queued", "Requests that wait for a thread to decide."
+            "decisions_queued",
+            "Requests that wait for a thread to decide.",
+            together="sum",
         )
-        self.decision_seconds = Histogram(
-            "switchcraft_decision_seconds",
+        self.decision_seconds = self._histogram(
+            "decision_seconds",
             "From a read request body to its decision: waiting for a thread, parsing, deciding.",
-            buckets=_STAGE_BUCKETS_S,
-            registry=self.registry,
+            _STAGE_BUCKETS_S,
         )
-        self.upstream_seconds = Histogram(
-            "switchcraft_upstream_seconds",
+        self.upstream_seconds = self._histogram(
+            "upstream_seconds",
             "From the request to the upstream until the end of its answer.",
-            ["model"],
-            buckets=_UPSTREAM_BUCKETS_S,
-            registry=self.registry,
+            _UPSTREAM_BUCKETS_S,
+            "model",
         )
-        self.time_to_first_token = Histogram(
-            "switchcraft_time_to_first_token_seconds",
+        self.time_to_first_token = self._histogram(
+            "time_to_first_token_seconds",
             "From the request to the upstream until a streamed answer's first output.",
-            ["model"],
-            buckets=_UPSTREAM_BUCKETS_S,
-            registry=self.registry,
+            _UPSTREAM_BUCKETS_S,
+            "model",
         )
 
     def _define_usage(self) -> None:
@@ -208,10 +259,10 @@ class Metrics:
             "reason: overloaded, decisions_queued, too_many_requests, shutting_down.",
             "reason",
         )
-        self.requests_in_flight = Gauge(
-            "switchcraft_requests_in_flight",
+        self.requests_in_flight = self._gauge(
+            "requests_in_flight",
             "Requests that were let in and are not answered to their end.",
-            registry=self.registry,
+            together="sum",
         )
 
     def _define_releases(self) -> None:
@@ -219,9 +270,12 @@ class Metrics:
             "shared_state_up",
             "1 while the state that replicas share can be read, 0 while it is away and each goes "
             "by its own; always 1 without Redis.",
+            together="min",
         )
         self.publication_serial = self._gauge(
-            "publication_serial", "The publication that is served; 0 without one."
+            "publication_serial",
+            "The publication that is served, by all workers; 0 without one.",
+            together="min",
         )
         self.reloads = self._counter(
             "reloads",
@@ -233,8 +287,9 @@ class Metrics:
         self.last_reload_successful = self._gauge(
             "last_reload_successful",
             "1 where the last taking-up of this kind (config, artifact) succeeded, 0 where it was "
-            "refused.",
+            "refused; starting counts as one.",
             "kind",
+            together="min",
         )
         self.last_reload_timestamp_seconds = self._gauge(
             "last_reload_timestamp_seconds", "When that was, in Unix seconds.", "kind"
@@ -310,26 +365,49 @@ class Metrics:
             "reason",
         )
         self.log_queued = self._gauge(
-            "decision_log_queued", "Lines that wait to be written to the decision log."
+            "decision_log_queued",
+            "Lines that wait to be written to the decision log.",
+            together="sum",
         )
         self.log_up = self._gauge(
-            "decision_log_up", "1 while the decision log can be written; 1 without one."
+            "decision_log_up",
+            "1 while the decision log can be written; 1 without one.",
+            together="min",
         )
         self.spans_dropped = self._counter(
             "spans_dropped", "Spans that the trace collector did not get."
         )
 
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """Every series, in the order in which they are defined."""
+        return tuple(self._series)
+
     def exposition(self) -> bytes:
-        """Return all series in Prometheus' text format (`CONTENT_TYPE`)."""
-        return generate_latest(self.registry)
+        """Return all series in Prometheus' text format (`CONTENT_TYPE`), of all workers as one."""
+        if SHARED_DIRECTORY not in os.environ:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call] # the library's own lack
+        return generate_latest(registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        self._series.append(Series(f"switchcraft_{name}_total", "counter", labels, text))
         return Counter(f"switchcraft_{name}", text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(
-            f"switchcraft_{name}", text, labels, buckets=buckets, registry=self.registry
-        )
+        name = f"switchcraft_{name}"
+        self._series.append(Series(name, "histogram", labels, text))
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"switchcraft_{name}", text, labels, registry=self.registry)
+    def _gauge(self, name: str, text: str, *labels: str, together: Together = "max") -> Gauge:
+        """Define a gauge, which is to be set: a function or a removal would stay in one worker."""
+        name = f"switchcraft_{name}"
+        self._series.append(Series(name, "gauge", labels, text, together))
+        mode = _MODES[together]
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
+
+
+def status_label(status: int) -> str:
+    """Return a status as a label: what upstreams make up shares one label a class."""
+    return str(int(status)) if status in _STATUSES else f"{status // 100}xx"

@@ -41,6 +41,11 @@ class BodyTemplate:
             end = stop
         return cls((*parts, body[end:]))
 
+    @property
+    def size_bytes(self) -> int:
+        """The body's length, without its model's name."""
+        return sum(map(len, self.parts))
+
     def with_model(self, model: str) -> bytes:
         """Return the body with `model` as its top-level model."""
         return orjson.dumps(model).join(self.parts)

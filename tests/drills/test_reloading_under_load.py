@@ -14,6 +14,7 @@ from tests.serving import Sandbox
 
 TAKEN = 'switchcraft_reloads_total{kind="config",outcome="taken"}'
 REFUSED = 'switchcraft_reloads_total{kind="config",outcome="refused"}'
+LAST = 'switchcraft_last_reload_successful{kind="config"}'
 
 
 def test_hang_up_under_load(tmp_path: Path, upstream: Sandbox) -> None:
@@ -68,7 +69,10 @@ def test_a_broken_configuration_is_refused_whole(tmp_path: Path, upstream: Sandb
         served.counts(REFUSED, 2)
         assert "is not valid YAML" in served.log.read_text()
         assert "is not valid YAML" in str(served.status()["last_refusal"])
-        assert served.metric(TAKEN) == 0
+        assert (served.metric(TAKEN), served.metric(LAST)) == (0, 0)
+        write_config(config, upstream.base_url)
+        served.hang_up()
+        served.counts(LAST, 1)
     load.check(upstream.stats()["completed"])
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
-from router_service.core.messages import Conversation
+from router_service.core.messages import Conversation, Role, ToolSpec, Turn
 from router_service.core.selection import Drift, Reason, Threshold, select
 from router_service.router import Router
 
@@ -133,3 +134,23 @@ def test_what_was_not_read_is_ranked_by_probability(
     decision = router.decide(partial, Threshold(0.0))
     ranked = [decision.probabilities[arm] for arm in decision.ranking]
     assert ranked == sorted(ranked, reverse=True)
+
+
+def test_each_step_of_a_decision_is_timed(conversations: list[Conversation]) -> None:
+    """Packing, classifying and selecting follow each other by the clock that a router is given."""
+    ticks = count(10.0)
+    router = Router(Artifact.load(SHIPPED), clock=lambda: next(ticks))
+    stages = router.decide(conversations[0]).stages
+    told = [(stage.name, stage.started_s, stage.seconds) for stage in stages]
+    assert told == [("pack", 10, 1), ("classify", 11, 1), ("select", 12, 1)]
+
+
+def test_tool_signatures_are_looked_up(router: Router) -> None:
+    """The first request with a tool is a miss, and each one after it a hit."""
+    tool = ToolSpec("measure_the_moon", "", ())
+    conversation = Conversation((Turn(Role.USER, "How far is it?"),), (tool,))
+    before = router.signature_lookups
+    for _ in range(3):
+        router.decide(conversation)
+    after = router.signature_lookups
+    assert (after.hits - before.hits, after.misses - before.misses) == (2, 1)

@@ -1,0 +1,119 @@
+"""What is shown of a gateway as it is now, and series that are there before they first count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+from router_service import __version__
+from router_service.core.packing import CacheCounts
+from router_service.core.selection import Reason
+from router_service.serving.engine import Engine
+from router_service.serving.overload import DecisionQueue, Slots
+from router_service.serving.planning import DecidingRouter, Track
+from router_service.telemetry.metrics import Metrics
+from router_service.upstream.breaker import Breakers
+
+_SOURCES = ("upstream", "gateway")
+_TOKENS = ("prompt", "completion", "cached", "reasoning")
+
+
+class Gauges:
+    """Shows a gateway's state when it is looked at, which costs requests nothing.
+
+    A worker's files keep a label for ever, so that what is no more is 0, and never removed.
+    """
+
+    def __init__(
+        self, metrics: Metrics, breakers: Breakers, slots: Slots, decisions: DecisionQueue
+    ) -> None:
+        """Show these, and that the process has started."""
+        self._metrics = metrics
+        self._breakers = breakers
+        self._slots = slots
+        self._decisions = decisions
+        self._artifact: tuple[str, ...] | None = None
+        self._deployment_ids: set[str] = set()
+        self._counted: WeakKeyDictionary[DecidingRouter, CacheCounts] = WeakKeyDictionary()
+        metrics.build_info.labels(__version__).set(1)
+        _begin(metrics)
+
+    def take_up(self, engine: Engine) -> None:
+        """Show the engine that answers from now on; its models' series begin at 0."""
+        manifest = engine.manifest
+        artifact = (manifest.name, manifest.encoder.name, manifest.provenance.commit)
+        info = self._metrics.artifact_info
+        if self._artifact is not None:
+            info.labels(*self._artifact).set(0)
+        info.labels(*artifact).set(1)
+        self._artifact = artifact
+        self._metrics.latency_budget_seconds.set(engine.settings.router.latency_budget_s)
+        _begin_engine(self._metrics, engine)
+        self.refresh(engine)
+
+    def refresh(self, engine: Engine) -> None:
+        """Show how things are now."""
+        self._metrics.requests_in_flight.set(self._slots.in_flight)
+        self._metrics.decisions_queued.set(self._decisions.waiting)
+        self._show_breakers(engine)
+        for router in engine.planner.routers:
+            self._count_lookups(router)
+
+    def _show_breakers(self, engine: Engine) -> None:
+        present = set(engine.deployment_ids)
+        open_ids = self._breakers.open_ids() & present
+        self._deployment_ids |= present
+        for deployment_id in self._deployment_ids:
+            self._metrics.breaker_open.labels(deployment_id).set(deployment_id in open_ids)
+
+    def _count_lookups(self, router: DecidingRouter) -> None:
+        now, before = router.signature_lookups, self._counted.get(router, CacheCounts())
+        lookups = self._metrics.cache_lookups
+        lookups.labels("signatures", "hit").inc(now.hits - before.hits)
+        lookups.labels("signatures", "miss").inc(now.misses - before.misses)
+        self._counted[router] = now
+
+
+def _begin(metrics: Metrics) -> None:
+    """Let series of known labels exist: the first increase of one that did not goes unseen."""
+    for kind in ("config", "artifact"):
+        metrics.last_reload_successful.labels(kind).set(1)
+        metrics.last_reload_timestamp_seconds.labels(kind).set(time.time())
+        for outcome in ("taken", "refused"):
+            metrics.reloads.labels(kind, outcome)
+    for reason in ("overloaded", "decisions_queued", "too_many_requests", "shutting_down"):
+        metrics.shed_requests.labels(reason)
+    for operation in ("put", "get", "overflow", "pause"):
+        metrics.store_errors.labels(operation)
+    for track in Track:
+        metrics.router_failures.labels(track)
+        metrics.release_requests.labels(track)
+        metrics.release_failures.labels(track)
+        metrics.release_cost_usd.labels(track)
+    for bound in ("errors", "cost"):
+        metrics.canary_withdrawals.labels(bound)
+
+
+def _begin_engine(metrics: Metrics, engine: Engine) -> None:
+    for arm in engine.pool.by_arm:
+        metrics.chosen_probability.labels(arm)
+        for reason in Reason:
+            metrics.decisions.labels(arm, reason)
+    for deployment_id in engine.deployment_ids:
+        metrics.breaker_openings.labels(deployment_id)
+    for name in _model_names(engine):
+        metrics.broken_streams.labels(name)
+        metrics.upstream_seconds.labels(name)
+        metrics.time_to_first_token.labels(name)
+        metrics.routed_cost_usd.labels(name)
+        metrics.baseline_cost_usd.labels(name)
+        for source in _SOURCES:
+            metrics.cost_usd.labels(name, source)
+            for kind in _TOKENS:
+                metrics.tokens.labels(name, kind, source)
+
+
+def _model_names(engine: Engine) -> Iterator[str]:
+    """Yield what models are called in metrics: by their own names, not by their aliases."""
+    yield from {model.name for model in engine.pool.models.values()}

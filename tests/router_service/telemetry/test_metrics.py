@@ -1,0 +1,40 @@
+"""The series: a page that tells all of them, labels that stay few, gauges as the gateway is."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from router_service.telemetry.metrics import Metrics, status_label
+from router_service.telemetry.table import list_series
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_of_series_is_that_of_the_code() -> None:
+    """`deploy/METRICS.md` is what `switchcraft metrics` writes now."""
+    page = (ROOT / "deploy" / "METRICS.md").read_text()
+    assert page.splitlines() == "\n".join(list_series()).splitlines()
+
+
+def test_every_series_that_is_shown_is_listed() -> None:
+    """What a scrape has of type, name and meaning is what the list of series says."""
+    metrics = Metrics()
+    shown = {
+        (f"{family.name}_total" if family.type == "counter" else family.name): family
+        for family in text_string_to_metric_families(metrics.exposition().decode())
+    }
+    listed = {series.name: series for series in metrics.series}
+    assert shown.keys() == listed.keys()
+    for name, series in listed.items():
+        assert (shown[name].type, shown[name].documentation) == (series.kind, series.text)
+
+
+def test_statuses_are_few() -> None:
+    """Those that mean something have their own label; what an upstream makes up shares one."""
+    assert [status_label(status) for status in (200, 429, 499, 529)] == ["200", "429", "499", "529"]
+    assert [status_label(status) for status in (299, 420, 599)] == ["2xx", "4xx", "5xx"]
+    assert status_label(HTTPStatus.OK) == "200"
+    assert len({status_label(status) for status in range(100, 1000)}) < 80
