@@ -44,8 +44,11 @@ class Status(BaseModel):
 
 @routes.post("/reload")
 async def reload(request: Request) -> Report:
-    """Read the configuration anew, and take it up whole or not at all."""
-    return await gateway_of(request).reloader.reload()
+    """Read the configuration anew, and take it up whole or not at all.
+
+    The other workers follow where it was taken up, each by itself.
+    """
+    return await gateway_of(request).reloader.reload_all()
 
 
 @routes.get("/status")

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import math
-import signal
-import socket
-import threading
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 
-import uvicorn
-from fastapi import FastAPI
-
-from router_service.api.app import create_app
-from router_service.api.protocol import Limits, bounded
-from router_service.core.artifact import Artifact
+from router_service.api.job import Job
+from router_service.api.listening import DrainingServer, uvicorn_config
+from router_service.api.supervisor import Supervisor, listening
 from router_service.sandbox.server import run_in_thread
 from router_service.serving.access import listening_host
-from router_service.serving.building import EngineBuilder
-from router_service.serving.draining import Drain
-from router_service.serving.reloading import Origin
-from router_service.serving.starting import first_router
-from router_service.settings import ServerSettings, Settings, read_settings
+from router_service.settings import ServerSettings, Settings
 from router_service.telemetry.logs import configure_logging
-
-KEEP_ALIVE_S = 75
-"""Longer than clients keep idle connections: it is they who close them, not we under them."""
+from router_service.telemetry.metrics import SHARED_DIRECTORY
+from router_service.telemetry.sharing import shared_values
 
 _log = logging.getLogger("switchcraft.server")
 
@@ -37,77 +25,41 @@ _log = logging.getLogger("switchcraft.server")
 def serve(config: Path | None = None, *, host: str | None = None, port: int | None = None) -> None:
     """Serve until the process is asked to stop; without a configuration, from a sandbox.
 
-    Raises ConfigError and ArtifactError, which say what to do, before anything listens.
+    Raises ConfigError and ArtifactError, which say what to do, before anything is served.
     """
     configure_logging()
-    read = partial(read_settings, config, host=host, port=port)
-    settings = read()
+    job = Job(config, host, port)
+    settings = job.read()
     configure_logging(settings.logging.level)
     for setting in settings.without_effect:
         _log.warning("%s: %s", settings.source, setting)
     server = settings.server.model_copy(update={"host": listening_host(settings)})
-    artifact = Artifact.load(settings.router.artifact)
-    with with_upstream(settings, artifact.manifest.arms) as complete:
-        builder = EngineBuilder()
-        router, publication = first_router(complete, builder)
-        origin = Origin(read, builder, publication, has_file=bool(settings.models))
-        app = create_app(complete, router, origin)
-        _log.info("serving at http://%s:%s/v1", server.host, server.port)
-        DrainingServer(uvicorn_config(app, server), app.state.gateway.drain).run()
+    is_shared = server.workers > 1 or SHARED_DIRECTORY in os.environ
+    with shared_values() if is_shared else nullcontext(), sandbox_for(settings) as sandbox_url:
+        job = job.played_by(sandbox_url)
+        if server.workers > 1:
+            _serve_together(job, settings, server)
+        else:
+            _serve_alone(job, server)
 
 
-class DrainingServer(uvicorn.Server):
-    """Serves until a first signal, drains, and ends with status 0; a second one ends it at once.
+def _serve_alone(job: Job, server: ServerSettings) -> None:
+    app = job.app()
+    _log.info("serving at http://%s:%s/v1", server.host, server.port)
+    DrainingServer(uvicorn_config(app, server), app.state.gateway.drain).run()
 
-    While it drains it listens on: probes must get their answer, and who comes late is told so.
-    """
 
-    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
-        super().__init__(config)
-        self._drain = drain
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Take a signal to stop."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
-
-    async def on_tick(self, counter: int) -> bool:
-        """Say whether to stop serving: once all is drained."""
-        if not await super().on_tick(counter):
-            return False
-        if not self._drain.has_begun:
-            _log.info("asked to stop: %s requests are in flight", self._drain.in_flight)
-            self._drain.begin()
-        return self.force_exit or self._drain.is_over
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close what is left; answers that nobody has read yet have the rest of the time."""
-        if self.force_exit:
-            for connection in self.server_state.connections:
-                connection.transport.abort()
-        self.config.timeout_graceful_shutdown = 1 + math.ceil(self._drain.remaining_s)
-        await super().shutdown(sockets)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take signals while serving; uvicorn's own raises them again, and no end is a good one."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        signals = (signal.SIGINT, signal.SIGTERM)
-        originals = {number: signal.signal(number, self.handle_exit) for number in signals}
-        try:
-            yield
-        finally:
-            for number, handler in originals.items():
-                signal.signal(number, handler)
+def _serve_together(job: Job, settings: Settings, server: ServerSettings) -> None:
+    with listening(server, settings.source) as listeners:
+        supervisor = Supervisor(job, listeners, server.workers, has_file=bool(settings.models))
+        asyncio.run(supervisor.run())
 
 
 @contextmanager
-def with_upstream(settings: Settings, arms: tuple[str, ...]) -> Iterator[Settings]:
-    """Yield the settings; those that name no models play every arm on a sandbox, and say so."""
+def sandbox_for(settings: Settings) -> Iterator[str | None]:
+    """Yield the address of a sandbox for settings that name no models, and say so; else None."""
     if settings.models:
-        yield settings
+        yield None
         return
     with run_in_thread() as base_url:
         _log.warning(
@@ -115,30 +67,4 @@ def with_upstream(settings: Settings, arms: tuple[str, ...]) -> Iterator[Setting
             "asked; name yours in a file, and give it with --config",
             base_url,
         )
-        yield Settings.sandbox(base_url, arms, server=settings.server)
-
-
-def uvicorn_config(app: FastAPI, server: ServerSettings) -> uvicorn.Config:
-    """Return how the gateway is served: fast loop and parser, its own logs, no proxy's word."""
-    return uvicorn.Config(
-        app,
-        host=server.host,
-        port=server.port,
-        loop="uvloop",
-        http=bounded(_limits(server)),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-    )
-
-
-def _limits(server: ServerSettings) -> Limits:
-    return Limits(
-        max_header_bytes=server.max_header_bytes,
-        header_timeout_s=server.header_timeout_s,
-        write_timeout_s=server.write_timeout_s,
-    )
+        yield base_url

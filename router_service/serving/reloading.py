@@ -49,6 +49,8 @@ class Origin:
     """What its first engine was made of."""
     has_file: bool = True
     """Whether there is a file, which SIGHUP asks to be read again."""
+    tell_others: Callable[[], None] = lambda: None
+    """Has the other workers of this gateway reload, and does not wait for them."""
 
 
 class Reloadable(Shared, Protocol):
@@ -115,6 +117,13 @@ class Reloader:
                 raise ReloadRefusedError(_reason(exc)) from exc
             self._taken("config", ", ".join(report.changed) or "nothing has changed")
             return report
+
+    async def reload_all(self) -> Report:
+        """Reload here, and have the other workers reload what was taken up; raises as `reload`."""
+        report = await self.reload()
+        if self._origin is not None:
+            self._origin.tell_others()
+        return report
 
     @contextmanager
     def on_hang_up(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from router_service.api.app import create_app
-from router_service.api.server import with_upstream
+from router_service.api.server import sandbox_for
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
 from router_service.serving.pool import Pool, arm_prices
@@ -300,11 +300,9 @@ def test_default_policy_and_name_can_be_configured(sandbox: Sandbox) -> None:
 
 
 def test_without_models_a_sandbox_plays_them(caplog: pytest.LogCaptureFixture) -> None:
-    """Settings without models get a sandbox for every arm, and the log says so."""
-    with with_upstream(Settings(), ("a", "b")) as settings:
-        assert [model.name for model in settings.models] == ["a", "b"]
-        health = settings.models[0].deployments[0].origin + "/healthz"
-        assert httpx.get(health).headers["x-sandbox"] == "true"
+    """Settings without models get a sandbox, and the log says so; others get none."""
+    with sandbox_for(Settings()) as url:
+        assert httpx.get(f"{url}/models").headers["x-sandbox"] == "true"
     assert "no upstream is configured" in caplog.text
-    with with_upstream(settings, ("a", "b")) as same:
-        assert same is settings
+    with sandbox_for(Settings.sandbox("http://h/v1", ("a", "b"))) as none:
+        assert none is None

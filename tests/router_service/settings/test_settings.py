@@ -252,6 +252,18 @@ def test_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert server.redis_url.get_secret_value() == "redis://c"
 
 
+def test_workers_need_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that share nothing would not know each other's decisions; the error says so."""
+    path = tmp_path / "config.yaml"
+    path.write_text(one("{model: x, api_base: 'http://h'}", "server: {workers: 2}"))
+    with pytest.raises(ConfigError, match=r"server\.workers: .* set server\.redis_url"):
+        read_settings(path)
+    monkeypatch.setenv("SWITCHCRAFT_REDIS_URL", "redis://c")
+    assert read_settings(path).server.workers == 2
+    monkeypatch.setenv("SWITCHCRAFT_WORKERS", "3")
+    assert read_settings(path).server.workers == 3
+
+
 def test_bad_environment_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that does not fit is named."""
     monkeypatch.setenv("SWITCHCRAFT_PORT", "high")

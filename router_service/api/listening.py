@@ -1,0 +1,103 @@
+"""How a process listens: uvicorn with our protocol, and an end that drains."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from router_service.api.protocol import Limits, bounded
+from router_service.serving.draining import Drain
+from router_service.settings import ServerSettings
+
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections: it is they who close them, not we under them."""
+
+Handler = Callable[[int, FrameType | None], None]
+
+_log = logging.getLogger("switchcraft.server")
+
+
+class DrainingServer(uvicorn.Server):
+    """Serves until a first signal, drains, and ends with status 0; a second one ends it at once.
+
+    While it drains it listens on: probes must get their answer, and who comes late is told so.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
+        super().__init__(config)
+        self._drain = drain
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Take a signal to stop."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Say whether to stop serving: once all is drained."""
+        if not await super().on_tick(counter):
+            return False
+        if not self._drain.has_begun:
+            _log.info("asked to stop: %s requests are in flight", self._drain.in_flight)
+            self._drain.begin()
+        return self.force_exit or self._drain.is_over
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close what is left; answers that nobody has read yet have the rest of the time."""
+        if self.force_exit:
+            for connection in self.server_state.connections:
+                connection.transport.abort()
+        self.config.timeout_graceful_shutdown = 1 + math.ceil(self._drain.remaining_s)
+        await super().shutdown(sockets)
+
+    @property
+    def handlers(self) -> Mapping[signal.Signals, Handler]:
+        """What is done at which signal."""
+        return {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take signals while serving; uvicorn's own raises them again, and no end is a good one."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        originals = {number: signal.signal(number, do) for number, do in self.handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in originals.items():
+                signal.signal(number, handler)
+
+
+def uvicorn_config(app: FastAPI, server: ServerSettings) -> uvicorn.Config:
+    """Return how the gateway is served: fast loop and parser, its own logs, no proxy's word."""
+    return uvicorn.Config(
+        app,
+        host=server.host,
+        port=server.port,
+        loop="uvloop",
+        http=bounded(_limits(server)),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+
+
+def _limits(server: ServerSettings) -> Limits:
+    return Limits(
+        max_header_bytes=server.max_header_bytes,
+        header_timeout_s=server.header_timeout_s,
+        write_timeout_s=server.write_timeout_s,
+    )

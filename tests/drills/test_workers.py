@@ -1,0 +1,209 @@
+"""Several processes serve one port as if they were one, with a real Redis between them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.bodies import BODY, CHAT
+from tests.drills.processes import GatewayProcess, free_port, gateway, wait_until, write_config
+from tests.serving import Sandbox
+
+REQUESTS = 10
+DECISIONS = "switchcraft_decisions_total{"
+IN_FLIGHT = "switchcraft_requests_in_flight"
+LAST = 'switchcraft_last_reload_successful{kind="config"}'
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox, redis_url: str) -> Path:
+    """Return the configuration of a gateway of two workers."""
+    path = tmp_path_factory.mktemp("workers") / "config.yaml"
+    return write_config(path, sandbox.base_url, server={"workers": 2, "redis_url": redis_url})
+
+
+@pytest.fixture(scope="module")
+def served(config: Path) -> Iterator[GatewayProcess]:
+    """Yield a gateway of which both workers serve."""
+    with gateway(config, config.parent) as started:
+        wait_until(lambda: len(workers(started)) == 2, "both workers serve")
+        yield started
+
+
+def workers(served: GatewayProcess) -> set[int]:
+    """Return the processes that serve now: those that the log names, and that have not ended."""
+    begun = re.findall(r"worker (\d+) serves", served.log.read_text())
+    return {int(pid) for pid in begun if is_running(int(pid))}
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended: one that nobody has waited for has no command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except OSError:
+        return False
+
+
+@contextmanager
+def alone(pid: int, served: GatewayProcess) -> Iterator[httpx.Client]:
+    """Have the other workers stand still, and yield a client that this one must answer."""
+    others = workers(served) - {pid}
+    for other in others:
+        os.kill(other, signal.SIGSTOP)
+    try:
+        with httpx.Client(base_url=served.url, timeout=30) as http:
+            yield http
+    finally:
+        for other in others:
+            os.kill(other, signal.SIGCONT)
+
+
+def decisions(http: httpx.Client) -> float:
+    """Return what is counted, as whoever answers shows it."""
+    lines = http.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(DECISIONS))
+
+
+def ask(http: httpx.Client, times: int = REQUESTS, **changes: object) -> set[int]:
+    """Send requests that are routed; return the statuses of their answers."""
+    return {http.post(CHAT, json=BODY | changes).status_code for _ in range(times)}
+
+
+def test_what_workers_count_adds_up(served: GatewayProcess) -> None:
+    """Each worker answers its part, and shows all; one that is killed is not forgotten."""
+    with httpx.Client(base_url=served.url) as http:
+        before = decisions(http)
+    first, second = workers(served)
+    for pid in (first, second):
+        with alone(pid, served) as http:
+            assert ask(http) == {200}
+    for pid in (first, second):
+        with alone(pid, served) as http:
+            shown = wait_for_decisions(http, before + 2 * REQUESTS)
+            assert 'switchcraft_stage_seconds_count{stage="classify"}' in shown
+            assert shown.count("switchcraft_build_info{") == 1
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: len(workers(served)) == 2, "another worker serves")
+    (new,) = workers(served) - {second}
+    with alone(new, served) as http:
+        assert ask(http) == {200}
+        wait_for_decisions(http, before + 3 * REQUESTS)
+
+
+def wait_for_decisions(http: httpx.Client, wanted: float) -> str:
+    """Return what is shown once it has so many decisions, and not more."""
+    wait_until(lambda: decisions(http) >= wanted, f"{wanted} decisions")
+    assert decisions(http) == wanted
+    return http.get("/metrics").text
+
+
+def test_a_decision_is_known_to_every_worker(served: GatewayProcess) -> None:
+    """What one worker decided another can tell."""
+    first, second = workers(served)
+    with alone(first, served) as http:
+        path = "/v1/decisions/" + http.post(CHAT, json=BODY).headers["x-switchcraft-decision-id"]
+        wait_until(lambda: http.get(path).status_code == 200, "the decision is kept")
+    with alone(second, served) as http:
+        assert http.get(path).json()["id"] in path
+
+
+def test_a_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> None:
+    """Asked of one worker, or of the parent by a signal; one that is refused changes no worker."""
+    text = config.read_text()
+    tree = yaml.safe_load(text)
+    first, second = workers(served)
+    try:
+        config.write_text(yaml.safe_dump(tree | {"router": {"model_name": "posted"}}))
+        assert httpx.post(f"{served.url}/admin/reload", timeout=30).status_code == 200
+        for pid in (first, second):
+            answers_to(pid, served, "posted")
+        config.write_text("model_list: [")
+        assert httpx.post(f"{served.url}/admin/reload", timeout=30).status_code == 409
+        assert served.metric(LAST) == 0
+        for pid in (first, second):
+            answers_to(pid, served, "posted")
+    finally:
+        config.write_text(text)
+    served.hang_up()
+    for pid in (first, second):
+        answers_to(pid, served, "switchcraft")
+    wait_until(lambda: served.metric(LAST) == 1, "the last reload succeeded")
+    assert workers(served) == {first, second}
+
+
+def answers_to(pid: int, served: GatewayProcess, name: str) -> None:
+    """Return once a worker routes what asks for this name."""
+    with alone(pid, served) as http:
+        wait_until(lambda: ask(http, 1, model=name) == {200}, f"{pid} answers to {name}")
+
+
+def test_workers_drain(config: Path, tmp_path: Path) -> None:
+    """At SIGTERM a stream comes to its end first; what hangs is given up at a second one."""
+    with gateway(config, tmp_path) as served:
+        threading.Thread(target=hang, args=(served.url,), daemon=True).start()
+        wait_until(lambda: served.metric(IN_FLIGHT) == 1, "a request hangs")
+        slow = {"x-sandbox": "chunk_delay_s=0.3"}
+        with served.http.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow) as answer:
+            parts = answer.iter_bytes()
+            text = next(parts)
+            served.process.send_signal(signal.SIGTERM)
+            text += b"".join(parts)
+        assert text.endswith(b"data: [DONE]\n\n")
+        served.process.send_signal(signal.SIGTERM)
+        # Well before `shutdown_timeout_s`.
+        assert served.process.wait(timeout=20) == 0
+        wait_until(lambda: not workers(served), "no worker is left")
+
+
+def hang(url: str) -> None:
+    """Ask for what is never answered."""
+    with suppress(httpx.HTTPError):
+        httpx.post(url + CHAT, json=BODY, headers={"x-sandbox": "hang"}, timeout=60)
+
+
+def test_the_sandbox_is_shared(redis_url: str, tmp_path: Path) -> None:
+    """Without a configuration the workers ask their parent's sandbox, and they end with it."""
+    port, log = free_port(), tmp_path / "log"
+    environment = {"SWITCHCRAFT_WORKERS": "2", "SWITCHCRAFT_REDIS_URL": redis_url}
+    command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(command, stderr=file, env={**os.environ, **environment}) as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        served = GatewayProcess(str(http.base_url), process, log, http)
+        try:
+            wait_until(lambda: len(workers(served)) == 2, "both workers serve", 60)
+            for pid in workers(served):
+                with alone(pid, served) as one:
+                    assert ask(one, 1) == {200}
+        finally:
+            process.kill()
+        wait_until(lambda: not workers(served), "nobody is left who holds the port")
+    assert log.read_text().count("no upstream is configured") == 1
+
+
+def test_a_worker_that_cannot_serve_stops_the_start(config: Path, tmp_path: Path) -> None:
+    """The command ends with status 1 and the reason, as that of one process does."""
+    tree = yaml.safe_load(config.read_text()) | {"router": {"default_policy": "none-such"}}
+    broken = tmp_path / "config.yaml"
+    broken.write_text(yaml.safe_dump(tree))
+    command = [sys.executable, "-m", "router_service.cli", "serve", "--config", str(broken)]
+    ended = subprocess.run(
+        [*command, "--port", str(free_port())], capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    last = ended.stderr.decode().splitlines()[-1]
+    assert last.startswith("switchcraft: ")
+    assert "router.default_policy" in last
