@@ -1,0 +1,141 @@
+"""The number of series is the operator's: no client makes them more."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import orjson
+from pydantic import SecretStr
+from starlette.types import ASGIApp, Message, Scope
+
+from router_service.api.app import create_app
+from router_service.core.keys import new_key
+from router_service.serving.gateway import Gateway
+from router_service.settings import KeySettings, Settings
+from tests.bodies import BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import ONE_TRY, Sandbox
+
+REQUESTS = 200_000
+FIRST = 2_000
+KEY = new_key()
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW")
+AUTHORIZED = {"authorization": f"Bearer {KEY}"}
+
+Sent = tuple[str, str, dict[str, str], bytes]
+"""Method, path, headers and body."""
+
+
+def word(lot: random.Random) -> str:
+    """Return a name that nobody has sent before."""
+    return f"{lot.getrandbits(64):x}"
+
+
+def with_unknown_key(lot: random.Random) -> Sent:
+    """Return a request whose key, path and headers are the client's own."""
+    headers = {"authorization": f"Bearer {word(lot)}", f"x-{word(lot)}": word(lot)}
+    return lot.choice(METHODS), f"/v1/{word(lot)}", headers, b""
+
+
+def with_unknown_path(lot: random.Random) -> Sent:
+    """Return a request for something that there is not, below a path that there is or not."""
+    below = lot.choice(("", "/v1/models", "/v1/decisions", "/admin", "/v1"))
+    body = orjson.dumps({"model": word(lot)})
+    return lot.choice(METHODS), f"{below}/{word(lot)}", AUTHORIZED, body
+
+
+def with_unknown_model(lot: random.Random) -> Sent:
+    """Return a chat request for a model, or by a policy, that there is not."""
+    name = lot.choice((word(lot), f"switchcraft:{word(lot)}"))
+    headers = {"user-agent": word(lot), "x-request-id": word(lot)}
+    return "POST", CHAT, AUTHORIZED | headers, orjson.dumps(BODY | {"model": name})
+
+
+def with_own_words(lot: random.Random) -> Sent:
+    """Return a chat request that is answered, by a rule, about tools and for users of its own."""
+    tool = {"type": "function", "function": {"name": word(lot), "description": word(lot)}}
+    headers = {
+        "x-switchcraft-policy": f"{lot.choice(('theta', 'drift'))}={lot.random():.6f}",
+        "x-request-id": word(lot),
+        "x-stainless-lang": word(lot),
+    }
+    own = {"tools": [tool], "user": word(lot), "metadata": {word(lot): word(lot)}}
+    return "POST", CHAT, AUTHORIZED | headers, orjson.dumps(BODY | own)
+
+
+MIX: dict[Callable[[random.Random], Sent], float] = {
+    with_unknown_key: 0.6,
+    with_unknown_path: 0.24,
+    with_unknown_model: 0.15,
+    with_own_words: 0.01,
+}
+
+
+async def status_of(app: ASGIApp, sent: Sent) -> int:
+    """Send a request to an app as a server does; return the status of its answer."""
+    method, path, headers, body = sent
+    named = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope: Scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(),
+        "query_string": b"", "headers": [(b"host", b"localhost"), *named], "scheme": "http",
+        "http_version": "1.1", "server": ("localhost", 80), "client": ("127.0.0.1", 1), "state": {},
+    }  # fmt: skip
+    statuses: list[int] = []
+    parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> Message:
+        for part in parts:
+            return part
+        await asyncio.Event().wait()  # a client that stays
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    await app(scope, receive, send)
+    (status,) = statuses
+    return status
+
+
+async def send_many(app: ASGIApp, seed: int, requests: int) -> Counter[int]:
+    """Send so many requests of the mix, one after the other; return their statuses."""
+    lot = random.Random(seed)
+    kinds = lot.choices(list(MIX), list(MIX.values()), k=requests)
+    return Counter([await status_of(app, kind(lot)) for kind in kinds])
+
+
+def count_series(gateway: Gateway) -> int:
+    """Return how many series a scrape has now."""
+    gateway.show()
+    lines = gateway.metrics.exposition().splitlines()
+    return sum(not line.startswith(b"#") for line in lines)
+
+
+def test_clients_make_no_series(sandbox: Sandbox) -> None:
+    """200,000 requests with names of their own leave the number of series where it was.
+
+    Where it was is after the first 2,000 of the same kinds, which have shown every outcome.
+    """
+    settings = Settings.sandbox(
+        sandbox.base_url, list(FakeRouter().probabilities), upstreams=ONE_TRY
+    )
+    keys = KeySettings(api={"team": SecretStr(KEY)}, admin=SecretStr(new_key()))
+    app = create_app(settings.model_copy(update={"keys": keys}), FakeRouter())
+    gateway: Gateway = app.state.gateway
+
+    async def attack() -> tuple[int, int, Counter[int]]:
+        async with gateway.running():
+            await send_many(app, 0, FIRST)
+            before = count_series(gateway)
+            statuses = await send_many(app, 1, REQUESTS)
+            return before, count_series(gateway), statuses
+
+    before, after, statuses = asyncio.run(attack())
+    assert after == before
+    assert statuses.total() == REQUESTS
+    assert {200, 401, 403, 404} <= statuses.keys()
+    assert statuses[200] > REQUESTS / 200
