@@ -12,6 +12,8 @@ from router_service.core.messages import decode_object, parse_conversation
 from router_service.core.selection import Policy
 from router_service.router import Router
 
+_FIELDS = ("arm", "probabilities", "cost_usd", "policy", "reason", "packed_tokens")
+
 
 def decide_lines(router: Router, policy: Policy, lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield one JSON object for each line, in order; a line that cannot be read is an `error`."""
@@ -25,6 +27,5 @@ def _decide(router: Router, policy: Policy, line: bytes) -> dict[str, object]:
     except InvalidRequestError as exc:
         return {"error": exc.body()}
     decision = asdict(router.decide(conversation, policy))
-    # Offline nothing fails, so nothing is tried next; the line's fields are a contract.
-    del decision["ranking"]
-    return decision
+    # Offline nothing fails and nothing is explored; the line's fields are a contract.
+    return {name: decision[name] for name in _FIELDS}

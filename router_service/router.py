@@ -18,6 +18,7 @@ from router_service.core.packing import CacheCounts, Packer
 from router_service.core.selection import (
     Policy,
     Reason,
+    explore,
     most_probable,
     parse_policy,
     ranking,
@@ -41,6 +42,10 @@ class Decision:
     reason: Reason
     packed_tokens: int
     ranking: tuple[str, ...]
+    propensity: float = 1.0
+    """The probability with which this arm was chosen."""
+    features: tuple[float, ...] = ()
+    """Structural counts, in the order of the artifact's manifest."""
     stages: tuple[Stage, ...] = ()
     """How long packing, classifying and selecting took, where a router timed them."""
 
@@ -162,7 +167,7 @@ class Router:
             is_unread=bool(conversation.unread),
         )
         laps.end(StageName.SELECT)
-        return replace(decision, stages=laps.stages)
+        return replace(decision, features=packed.features, stages=laps.stages)
 
 
 def decide_among(
@@ -187,6 +192,25 @@ def decide_among(
         reason=reason,
         packed_tokens=packed_tokens,
         ranking=tuple(arms[index] for index in order),
+    )
+
+
+def explored(decision: Decision, share: float, draw: float) -> Decision:
+    """Return a decision that may be for another arm than the policy's, with its propensity.
+
+    `draw` is uniform in [0, 1). Where the arm fails, the policy's own order is tried. What part of
+    could not be read is decided as before: nothing would be learned from it.
+    """
+    if decision.reason is Reason.UNREAD:
+        return decision
+    drawn = explore(0, len(decision.ranking), share, draw)
+    arm = decision.ranking[drawn.arm]
+    return replace(
+        decision,
+        arm=arm,
+        reason=decision.reason if drawn.arm == 0 else Reason.EXPLORED,
+        propensity=drawn.propensity,
+        ranking=(arm, *(other for other in decision.ranking if other != arm)),
     )
 
 

@@ -82,7 +82,7 @@ class FakeRouter:
             [costs_usd[arm] for arm in able],
             policy or self.policy(),
             packed_tokens=7,
-            is_unread=False,
+            is_unread=bool(conversation.unread),
         )
 
 

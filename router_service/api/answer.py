@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from router_service.api.accounting import CALL
-from router_service.api.auth import CALLER
+from router_service.api.auth import caller_of
 from router_service.api.body import read_body
 from router_service.api.exchange import Exchange
 from router_service.api.refusals import refusal
@@ -84,9 +84,8 @@ class RoutedAnswer(Response):
 
 def read_call(request: Request) -> Call:
     """Return what a request is known by, now that it is known by whose key it came."""
-    state = request.scope["state"]
-    call: Call = state[CALL]
-    call.key = state[CALLER]
+    call: Call = request.scope["state"][CALL]
+    call.key = caller_of(request)
     return call
 
 

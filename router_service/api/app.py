@@ -13,6 +13,7 @@ from router_service.api import (
     chat,
     decisions,
     errors,
+    feedback,
     health,
     metrics,
     models,
@@ -63,7 +64,7 @@ def create_app(settings: Settings, router: DecidingRouter, origin: Origin | None
     )
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=gateway.tracer)
     # The last takes every path under /v1/ that none before it does.
-    for module in (chat, responses, models, decisions, health, metrics, admin, other):
+    for module in (chat, responses, models, decisions, feedback, health, metrics, admin, other):
         app.include_router(module.routes)
     errors.register(app)
     return app

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.api.errors import error_response
@@ -76,6 +77,12 @@ def admit(access: Access, path: str, headers: Headers) -> str | None:
             code="admin_key_needed",
         )
     raise UnauthorizedError(is_missing=not key)
+
+
+def caller_of(request: Request) -> str | None:
+    """Return the name of the key that let a request in; None where none is configured."""
+    caller: str | None = request.scope.get("state", {}).get(CALLER)
+    return caller
 
 
 def sent_key(headers: Headers) -> bytes:

@@ -20,6 +20,7 @@ from router_service.api.errors import (
     status_of,
 )
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
+from router_service.core.said import said_by
 from router_service.core.usage import Usage, usage_of
 from router_service.serving.gateway import Gateway
 from router_service.serving.planning import Plan
@@ -101,6 +102,8 @@ class Exchange(Response):
         cost_usd = self._recorder.cost_usd(opened.model, usage, elapsed_s)
         if cost_usd is not None:
             headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
+        if opened.status < 400:
+            self._outcome.said = said_by(opened.value)
         await send_whole(send, opened.status, headers, body)
         self._ended(opened.status, Ending.COMPLETE)
 
@@ -122,7 +125,9 @@ class Exchange(Response):
             await send_part(send, gap + event, more=True)
         await send_part(send, b"", more=False)
         broke = broke or reader.error
-        if broke is not None:
+        if broke is None:
+            self._outcome.said = reader.listener.said()
+        else:
             self._attempts.broke(opened, broke)
         self._ended(opened.status, Ending.BROKEN if broke else Ending.COMPLETE)
 

@@ -109,6 +109,29 @@ def responses_request() -> Document:
     return json_request(schema)
 
 
+def feedback_request(max_calls: int) -> Document:
+    """Return what feedback must have: a decision, and one of the two ways to speak of it."""
+    call: Document = {
+        "type": "object",
+        "required": ["name", "arguments"],
+        "properties": {"name": _STRING, "arguments": {"type": "object"}},
+        "additionalProperties": False,
+    }
+    properties: Document = {
+        "decision_id": {"type": "string", "minLength": 1, "maxLength": 100},
+        "correct": {"type": "boolean"},
+        "expected": {"type": "array", "items": call, "maxItems": max_calls},
+    }
+    schema = {
+        "type": "object",
+        "required": ["decision_id"],
+        "properties": properties,
+        "additionalProperties": False,
+        "oneOf": [{"required": ["correct"]}, {"required": ["expected"]}],
+    }
+    return json_request(schema)
+
+
 def model_request() -> Document:
     """Return what a request must have of which only the model is read."""
     properties: Document = {"model": {"type": "string", "minLength": 1}}

@@ -157,6 +157,8 @@ class Artifact:
     directory: Path
     manifest: Manifest
     tokenizer: Tokenizer
+    sha256: str = ""
+    """Of the manifest, which holds those of all other files."""
 
     @classmethod
     def load(cls, directory: Path) -> Artifact:
@@ -169,7 +171,7 @@ class Artifact:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as exc:  # the library raises plain Exception
             raise ArtifactError(path, f"is not a tokenizer that loads: {exc}") from exc
-        return cls(directory, manifest, tokenizer)
+        return cls(directory, manifest, tokenizer, sha256(directory / MANIFEST))
 
     def model_path(self, device: str) -> Path:
         """Return the graph for a device, the CPU's where there is none of its own."""

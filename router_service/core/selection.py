@@ -21,6 +21,8 @@ class Reason(StrEnum):
     """No arm was predicted correct: the most probable one."""
     UNREAD = "unread"
     """Part of the request could not be read: the most probable arm for what could."""
+    EXPLORED = "explored"
+    """Another arm than the policy's was drawn, so that something is learned of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,24 @@ def ranking(
         chosen = choose([probabilities[arm] for arm in left], [costs_usd[arm] for arm in left])
         tried.append(left.pop(chosen))
     return tuple(tried)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The arm that was drawn, and the probability with which it was."""
+
+    arm: int
+    propensity: float
+
+
+def explore(chosen: int, arms: int, share: float, draw: float) -> Draw:
+    """Draw any of `arms` arms, each as likely, with probability `share`; else take the chosen one.
+
+    `draw` is uniform in [0, 1). The propensities of all arms add up to 1 (epsilon-greedy).
+    """
+    # Below the share the draw is uniform in [0, share): it says which arm, too.
+    arm = min(int(draw / share * arms), arms - 1) if draw < share else chosen
+    return Draw(arm, share / arms + (1 - share) * (arm == chosen))
 
 
 def most_probable(probabilities: Sequence[float], costs_usd: Sequence[float]) -> int:

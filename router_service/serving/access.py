@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 from router_service.core.errors import ConfigError
 from router_service.core.keys import KeyRing, is_weak
-from router_service.settings import KeySettings, Settings
-
-ADMIN = "admin"
-"""The name of the admin key in logs and records."""
+from router_service.settings import ADMIN, KeySettings, Settings
 
 LOOPBACK = "127.0.0.1"
 

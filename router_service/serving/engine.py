@@ -86,6 +86,7 @@ def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Plan
         pool,
         model_name=settings.router.model_name,
         default_policy=_default_policy(settings, router),
+        exploration_share=settings.router.exploration_share,
     )
 
 

@@ -12,9 +12,12 @@ from dataclasses import replace
 from router_service.core.errors import OverloadedError, ResponseNotFoundError
 from router_service.core.stages import Laps, StageName
 from router_service.core.tracing import Tracer
+from router_service.serving.aftermath import Aftermath
 from router_service.serving.draining import Drain
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.engine import Engine
+from router_service.serving.evidence import Evidence
+from router_service.serving.feedback import Feedback
 from router_service.serving.gauges import Gauges
 from router_service.serving.overload import DecisionQueue, Slots
 from router_service.serving.planning import DecidingRouter, Holders, Plan
@@ -22,7 +25,15 @@ from router_service.serving.recorder import Recorder
 from router_service.serving.reloading import Origin, Reloader
 from router_service.serving.syncing import Syncer
 from router_service.settings import ServerSettings, Settings, TracingSettings
-from router_service.store.base import DecisionRecord, HeldResponse, RecordStore
+from router_service.store.base import (
+    DecisionRecord,
+    EvidenceMark,
+    FeedbackMark,
+    HeldResponse,
+    R,
+    RecordStore,
+    RememberedCall,
+)
 from router_service.store.guarded import GuardedStore
 from router_service.store.held import HeldResponses
 from router_service.store.memory import MemoryStore
@@ -50,9 +61,12 @@ class Gateway:
         self.metrics = Metrics()
         self.breakers = Breakers(settings.upstreams.breaker, time.monotonic, self._left_alone)
         self.engine = Engine(settings, router, self.breakers)
-        self.store = GuardedStore(_decisions(settings.server), self._store_failed)
+        self.store = GuardedStore(self._store(DecisionRecord), self._store_failed)
         self.held = self._held_responses(settings.server)
-        self.recorder = Recorder(self.metrics, self.store)
+        self.aftermath = self._aftermath(settings)
+        self.recorder = Recorder(self.metrics, self.store, self.aftermath.answered)
+        marks = GuardedStore(self._store(FeedbackMark), self._store_failed)
+        self.feedback = Feedback(self.store, marks, self.aftermath, self.metrics)
         self.tracer = _tracer(settings.tracing, self.metrics)
         self.reloader = Reloader(self, origin)
         self.syncer = Syncer(
@@ -127,6 +141,7 @@ class Gateway:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Do what goes on beside requests for as long as the block runs, and then close."""
+        self.aftermath.start()
         syncing = asyncio.create_task(self.syncer.run())
         try:
             with self.reloader.on_hang_up():
@@ -141,9 +156,30 @@ class Gateway:
         await self.reloader.aclose()
         await self.syncer.aclose()
         await self.engine.retire()
+        await self.aftermath.aclose()
         await self.store.aclose()
+        await self.feedback.aclose()
         await self.held.aclose()
         await self.tracer.aclose()
+
+    def _store(self, kind: type[R]) -> RecordStore[R]:
+        """Return a store of what is known for as long as decisions are."""
+        server = self.server
+        if server.redis_url is not None:
+            url = server.redis_url.get_secret_value()
+            return RedisStore(url, kind, ttl_s=server.decision_ttl_s)
+        return MemoryStore(
+            ttl_s=server.decision_ttl_s, max_records=server.max_decisions, clock=time.monotonic
+        )
+
+    def _aftermath(self, settings: Settings) -> Aftermath:
+        log = settings.decision_log
+        evidence = Evidence(
+            GuardedStore(self._store(RememberedCall), self._store_failed),
+            GuardedStore(self._store(EvidenceMark), self._store_failed),
+            keeps_names=log.content,
+        )
+        return Aftermath(log, self.metrics, evidence)
 
     def _held_responses(self, server: ServerSettings) -> HeldResponses:
         ttl_s, url = server.response_ttl_s, server.redis_url
@@ -177,12 +213,3 @@ def _shared_state(server: ServerSettings) -> SharedState:
     if server.redis_url is not None:
         return RedisSharedState(server.redis_url.get_secret_value())
     return MemorySharedState(time.monotonic)
-
-
-def _decisions(server: ServerSettings) -> RecordStore[DecisionRecord]:
-    if server.redis_url is not None:
-        url = server.redis_url.get_secret_value()
-        return RedisStore(url, DecisionRecord, ttl_s=server.decision_ttl_s)
-    return MemoryStore(
-        ttl_s=server.decision_ttl_s, max_records=server.max_decisions, clock=time.monotonic
-    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from hashlib import sha256
 from typing import Protocol
 
 from router_service.core.artifact import Artifact
@@ -22,7 +24,7 @@ from router_service.core.messages import ChatRequest, Conversation, Reference, d
 from router_service.core.packing import CacheCounts
 from router_service.core.selection import Policy, Reason
 from router_service.core.stages import Stage
-from router_service.router import Decision
+from router_service.router import Decision, explored
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.pool import Pool, capable
 from router_service.settings import Model
@@ -74,6 +76,21 @@ class DecidingRouter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a request and its conversation are known by where nothing of them is kept."""
+
+    body_sha256: str
+    conversation: str
+    """32 hexadecimal digits, the same at each of a conversation's turns."""
+
+    @classmethod
+    def of(cls, body: bytes, conversation: Conversation) -> Fingerprint:
+        """Hash a body, and how its conversation opens."""
+        opening = "\0".join(conversation.opening).encode(errors="surrogatepass")
+        return cls(sha256(body).hexdigest(), sha256(opening).hexdigest()[:32])
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A request as it was read, once, for all who plan it."""
 
@@ -81,6 +98,7 @@ class Asked:
     request: ChatRequest
     wanted: Requirements
     body: BodyTemplate
+    fingerprint: Fingerprint
 
     @classmethod
     def read(cls, endpoint: Endpoint, body: bytes) -> Asked:
@@ -88,7 +106,8 @@ class Asked:
         decoded = decode_object(body)
         request = endpoint.parse(decoded)
         wanted = read_requirements(decoded, request.conversation, endpoint.path)
-        return cls(endpoint, request, wanted, BodyTemplate.of(body))
+        fingerprint = Fingerprint.of(body, request.conversation)
+        return cls(endpoint, request, wanted, BodyTemplate.of(body), fingerprint)
 
 
 class Track(StrEnum):
@@ -115,6 +134,9 @@ class Plan:
     reason: Reason | GatewayReason
     stream: bool
     body: BodyTemplate
+    fingerprint: Fingerprint
+    artifact: Artifact
+    """Whose router decides, or would."""
     policy: Policy | None = None
     decision: Decision | None = None
     track: Track = Track.STABLE
@@ -139,13 +161,20 @@ class Planner:
     """Plans requests; CPU-bound, and may be shared by threads."""
 
     def __init__(
-        self, router: DecidingRouter, pool: Pool, *, model_name: str, default_policy: Policy
+        self,
+        router: DecidingRouter,
+        pool: Pool,
+        *,
+        model_name: str,
+        default_policy: Policy,
+        exploration_share: float = 0.0,
     ) -> None:
         """Plan with a router for a pool; `model_name` asks for routing."""
         self.router = router
         self._pool = pool
         self._model_name = model_name
         self._default_policy = default_policy
+        self._exploration_share = exploration_share
         self.policy_names = tuple(
             name for name in router.artifact.manifest.policies if name != "default"
         )
@@ -171,6 +200,8 @@ class Planner:
             stream=request.stream,
             body=asked.body,
             baseline=self._pool.baseline,
+            fingerprint=asked.fingerprint,
+            artifact=self.router.artifact,
         )
         pinned = self._pool.models.get(request.model)
         name, _, suffix = request.model.partition(":")
@@ -192,6 +223,15 @@ class Planner:
             return plan(guess, GatewayReason.UNDECIDED, policy=chosen, router_failed=True)
         candidates = self._pool.playing(decision.ranking)
         return plan(candidates, decision.reason, policy=chosen, decision=decision)
+
+    def explored(self, plan: Plan) -> Plan:
+        """Return a plan of this planner's, for a share of requests with another arm."""
+        if plan.decision is None or self._exploration_share == 0:
+            return plan
+        draw = random.random()  # noqa: S311 - nobody gains by guessing it
+        decision = explored(plan.decision, self._exploration_share, draw)
+        candidates = self._pool.playing(decision.ranking)
+        return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 
     def _decide(
         self, conversation: Conversation, policy: Policy, arms: Collection[str]

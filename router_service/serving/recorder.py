@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from router_service.core.said import Said
 from router_service.core.selection import Policy
 from router_service.core.tracing import UNTRACED, Fact, Told, Trace
 from router_service.core.usage import NOTHING_USED, Usage
@@ -45,6 +46,8 @@ class Outcome:
     usage: Usage | None = None
     first_byte_s: float | None = None
     upstream_s: float = 0.0
+    said: Said | None = None
+    """What a complete answer says, where it was read."""
     attempts: list[Attempt] = field(default_factory=list)
     """Each try of a deployment that has ended, in order."""
     identity: Identity = field(default_factory=Identity)
@@ -71,13 +74,28 @@ class Call:
     """Whether its line is written: each request has one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request that was sent to a model, when all is over."""
+
+    record: DecisionRecord
+    plan: Plan
+    outcome: Outcome
+
+
 class Recorder:
     """Accounts for every request, once, when it has ended."""
 
-    def __init__(self, metrics: Metrics, store: GuardedStore[DecisionRecord]) -> None:
-        """Record to these."""
+    def __init__(
+        self,
+        metrics: Metrics,
+        store: GuardedStore[DecisionRecord],
+        on_ended: Callable[[Ended], None] = lambda _: None,
+    ) -> None:
+        """Record to these; `on_ended` must return at once."""
         self._metrics = metrics
         self._store = store
+        self._on_ended = on_ended
 
     def refused(self, call: Call, status: int) -> None:
         """Account for a request that was refused before a model was chosen."""
@@ -101,6 +119,7 @@ class Recorder:
             self._count_release(plan, outcome, cost_usd)
         record = _record(call, plan, outcome, cost_usd)
         self._store.save(record)
+        self._on_ended(Ended(record, plan, outcome))
         call.trace.decided(plan.stages)
         call.trace.answered(_told(outcome))
         _log(call, record.model_dump(include=_LOGGED, exclude_none=True))
@@ -258,6 +277,7 @@ def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) ->
     return DecisionRecord(
         id=call.decision_id,
         created=time.time(),
+        key=call.key,
         model=outcome.model.name,
         deployment=outcome.attempts[-1].deployment_id if outcome.attempts else None,
         attempts=len(outcome.attempts),
@@ -266,6 +286,7 @@ def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) ->
         shadow_arm=_shadow_arm(plan),
         reason=outcome.reason(plan),
         policy=str(plan.policy) if plan.policy else None,
+        propensity=decision.propensity if decision else None,
         probabilities=decision.probabilities if decision else None,
         cost_usd=decision.cost_usd if decision else None,
         packed_tokens=decision.packed_tokens if decision else None,
@@ -274,6 +295,7 @@ def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) ->
         ending=outcome.ending,
         prompt_tokens=usage.prompt_tokens if usage else None,
         completion_tokens=usage.completion_tokens if usage else None,
+        calls=len(outcome.said.calls) if outcome.said else None,
         usage_is_estimated=usage.is_estimated if usage else None,
         actual_cost_usd=cost_usd,
         latency_s=time.perf_counter() - call.started_s,

@@ -272,7 +272,8 @@ def _completed(present: Settings, read: Settings) -> Settings:
 def _without_restart(present: Settings, read: Settings) -> Settings:
     """Return new settings but for what a running process cannot change."""
     router = read.router.model_copy(update={"publication": present.router.publication})
-    bound = {name: getattr(present, name) for name in ("server", "tracing", "logging")}
+    fixed = ("server", "decision_log", "tracing", "logging")
+    bound = {name: getattr(present, name) for name in fixed}
     changes = {**bound, "router": router}
     return _completed(present, read).model_copy(update=changes)
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from router_service.core.errors import SwitchcraftError
-from router_service.core.messages import Conversation, Role
+from router_service.core.messages import Conversation
 from router_service.core.publication import Canary
 from router_service.core.rollout import Excess, Tally, find_excess
 from router_service.core.stages import Laps, StageName
@@ -22,8 +22,6 @@ MAX_WAITING = 64
 """Decisions that may wait for the shadow: about a second's worth on one core, a few MB at most."""
 
 Tallies = Mapping[Track, Tally]
-
-_OPENING = (frozenset({Role.SYSTEM, Role.DEVELOPER}), frozenset({Role.USER}))
 
 
 class CanaryTrial:
@@ -62,11 +60,9 @@ class CanaryTrial:
 
     def _lot(self, conversation: Conversation) -> float:
         """Draw a number in [0, 1) by how the conversation opens, and anew for each release."""
-        opening = (
-            next((turn.text for turn in conversation.turns if turn.role in roles), "")
-            for roles in _OPENING
+        facts = "\0".join((self.canary.release.key, *conversation.opening)).encode(
+            errors="surrogatepass"
         )
-        facts = "\0".join((self.canary.release.key, *opening)).encode(errors="surrogatepass")
         return int.from_bytes(hashlib.sha256(facts).digest()[:8]) / 2**64
 
 
@@ -134,27 +130,31 @@ class TrialPlanner:
         def decide(planner: Planner) -> Plan:
             return planner.plan(asked, policy, holders)
 
-        plan = self._obeyed(decide, asked.request.conversation)
+        planner, plan = self._obeyed(decide, asked.request.conversation)
         if plan.decision is None:
             return replace(plan, stages=laps.stages)
         stages = (*laps.stages, *plan.decision.stages)
         shadow_arm = self._shadow.ask(asked, policy, plan) if self._shadow else None
-        return replace(plan, stages=stages, shadow_arm=shadow_arm)
+        return replace(planner.explored(plan), stages=stages, shadow_arm=shadow_arm)
 
-    def _obeyed(self, decide: Callable[[Planner], Plan], conversation: Conversation) -> Plan:
+    def _obeyed(
+        self, decide: Callable[[Planner], Plan], conversation: Conversation
+    ) -> tuple[Planner, Plan]:
+        """Return who decides, and how: by its policy, for a shadow is compared with that."""
         trial = self.canary
         if trial is None:
-            return decide(self._stable)
+            return self._stable, decide(self._stable)
         if not trial.takes(conversation):
-            return replace(decide(self._stable), trial=trial)
+            return self._stable, replace(decide(self._stable), trial=trial)
         plan = _decided(decide, trial.planner)
         if plan is None:
             stable = decide(self._stable)
-            return replace(stable, trial=trial, track=Track.CANARY, router_failed=True)
+            failed = replace(stable, trial=trial, track=Track.CANARY, router_failed=True)
+            return self._stable, failed
         # What the router is not asked for is the stable release's: its prices, its chat model.
         if plan.decision is None:
-            return decide(self._stable)
-        return replace(plan, trial=trial, track=Track.CANARY)
+            return self._stable, decide(self._stable)
+        return trial.planner, replace(plan, trial=trial, track=Track.CANARY)
 
 
 def _decided(decide: Callable[[Planner], Plan], tried: Planner) -> Plan | None:

@@ -2,8 +2,10 @@
 
 from router_service.settings.reading import load_settings, read_settings
 from router_service.settings.values import (
+    ADMIN,
     NEVER_FORWARDED,
     BreakerSettings,
+    DecisionLogSettings,
     Deployment,
     KeySettings,
     LoggingSettings,
@@ -18,8 +20,10 @@ from router_service.settings.values import (
 )
 
 __all__ = [
+    "ADMIN",
     "NEVER_FORWARDED",
     "BreakerSettings",
+    "DecisionLogSettings",
     "Deployment",
     "KeySettings",
     "LoggingSettings",

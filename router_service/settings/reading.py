@@ -1,8 +1,8 @@
 """One YAML file and the environment -> one frozen `Settings`, or an error that says what to do.
 
 The file's `model_list` is LiteLLM's, so that a LiteLLM user's file works as it is; `router`,
-`server`, `upstreams`, `keys`, `tracing` and `logging` are ours. Environment variables named
-`SWITCHCRAFT_*` override a few fields.
+`server`, `upstreams`, `keys`, `decision_log`, `tracing` and `logging` are ours. Environment
+variables named `SWITCHCRAFT_*` override a few fields.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from router_service.settings.references import References
 from router_service.settings.unused import without_effect
 from router_service.settings.values import (
     Count,
+    DecisionLogSettings,
     KeySettings,
     LoggingSettings,
     Port,
@@ -47,7 +48,7 @@ from router_service.settings.values import (
     UpstreamSettings,
 )
 
-OWN_SECTIONS = ("router", "server", "upstreams", "keys", "tracing", "logging")
+OWN_SECTIONS = ("router", "server", "upstreams", "keys", "decision_log", "tracing", "logging")
 
 
 _LITELLM_SECTIONS: Mapping[str, type[Section]] = {
@@ -72,6 +73,7 @@ class File(BaseModel):
     keys: KeySettings = KeySettings()
     tracing: TracingSettings = TracingSettings()
     logging: LoggingSettings = LoggingSettings()
+    decision_log: DecisionLogSettings = DecisionLogSettings()
 
 
 class Overrides(BaseSettings):
@@ -163,6 +165,7 @@ def _settings(file: File, references: References) -> Settings:
         keys=_merged_keys(file, source),
         tracing=file.tracing,
         logging=file.logging,
+        decision_log=file.decision_log,
         source=source,
         without_effect=tuple(_without_effect(file)),
     )

@@ -39,6 +39,9 @@ ADDRESSED_BY_MODEL = frozenset(
 """Endpoints that Azure's older address has below the model's; others take it in the body (Azure
 OpenAI reference: "Data plane inference")."""
 
+ADMIN = "admin"
+"""The name of the admin key in logs and records."""
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -214,6 +217,10 @@ class RouterSettings(Frozen):
     pass_through: str | None = None
     """Model whose first deployment's upstream answers everything under `/v1/` that the gateway does
     not serve itself, such as files and conversations; without it that is answered by 404."""
+    exploration_share: Share = 0.0
+    """Share of the routed requests for which an arm is drawn from those that could serve them, each
+    as likely as the others, in place of the policy's choice; a log of such decisions can judge arms
+    that the policy does not choose."""
     forward_headers: tuple[HeaderName, ...] = ()
     """Request headers that upstreams get in addition to the standard ones."""
 
@@ -284,6 +291,13 @@ class KeySettings(Frozen):
     admin: ClientKey | None = None
     """The key for `/metrics`, `/openapi.json` and `/admin/`; it is good for everything else too."""
 
+    @field_validator("api")
+    @classmethod
+    def _clients(cls, keys: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        if ADMIN in keys:
+            raise ValueError(f"{ADMIN!r} is what keys.admin is known by; give it another name")
+        return keys
+
     def by_path(self) -> dict[str, str]:
         """Return all keys by where they stand in the file."""
         keys = {f"keys.api.{name}": key for name, key in self.api.items()}
@@ -318,6 +332,25 @@ class LoggingSettings(Frozen):
     prompts, answers or keys."""
 
 
+class DecisionLogSettings(Frozen):
+    """The file's `decision_log` section: what is kept of decisions for those who train on them."""
+
+    path: Path | None = None
+    """Folder of the log's files, which workers and replicas may share; without it there is none."""
+    content: bool = False
+    """Whether requests, answers and expected calls are kept in full; else hashes of them are."""
+    evidence: bool = False
+    """Whether a conversation's next turn is searched for weak evidence against its last calls."""
+    check_calls: bool = True
+    """Whether the tool calls of answers are held against their tools' schemas, log or none."""
+    retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
+    """How long a line is kept at most; files are deleted whole, by when they were begun."""
+    max_file_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
+    """A file that has reached this many millions of bytes is followed by another."""
+    max_queued: Count = 1000
+    """Answers that wait to be written; more are dropped and counted, for no request waits."""
+
+
 class Settings(Frozen):
     """All of the configuration; one that names no models is completed by `Settings.sandbox`."""
 
@@ -330,6 +363,7 @@ class Settings(Frozen):
     keys: KeySettings = KeySettings()
     tracing: TracingSettings = TracingSettings()
     logging: LoggingSettings = LoggingSettings()
+    decision_log: DecisionLogSettings = DecisionLogSettings()
     source: str = "the default configuration"
     """Where it was read from, for error messages."""
     without_effect: tuple[str, ...] = ()

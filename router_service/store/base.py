@@ -39,6 +39,8 @@ class DecisionRecord(StoredRecord):
     """When the answer ended, in Unix seconds."""
     model: str
     """The pool's model that answered, or that was asked last."""
+    key: str | None = None
+    """Name of the key that asked; None where none was needed."""
     deployment: str | None = None
     """Id of the deployment that did."""
     attempts: int = 0
@@ -51,6 +53,8 @@ class DecisionRecord(StoredRecord):
     """What a shadow release would have chosen; None without one, or where it was too late."""
     reason: str
     policy: str | None = None
+    propensity: float | None = None
+    """The probability with which the arm was chosen; None where the router was not asked."""
     probabilities: Mapping[str, float] | None = None
     """Of a correct answer, by arm."""
     cost_usd: Mapping[str, float] | None = None
@@ -63,6 +67,8 @@ class DecisionRecord(StoredRecord):
     """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    calls: int | None = None
+    """Tool calls of the answer; None where they are unknown."""
     usage_is_estimated: bool | None = None
     """Whether the gateway counted the tokens, because the upstream did not say."""
     actual_cost_usd: float | None = None
@@ -73,14 +79,44 @@ class DecisionRecord(StoredRecord):
     """From the request to the upstream until the first byte of its answer."""
 
 
+class FeedbackMark(StoredRecord):
+    """That a decision has had feedback, which metrics count once."""
+
+    kind: ClassVar[str] = "feedback"
+
+
+class RememberedCall(StoredRecord):
+    """A tool call of an answer, for what the conversation's next turn says of it.
+
+    The id is a hash of the call's own, and of whose it is.
+    """
+
+    kind: ClassVar[str] = "call"
+
+    decision_id: str
+    arm: str
+    tool: str
+    """The tool's name, or a hash of it where content is not kept."""
+    arguments_sha256: str
+
+
+class EvidenceMark(StoredRecord):
+    """That something was said against a call, which counts once."""
+
+    kind: ClassVar[str] = "evidence"
+
+
 R = TypeVar("R", bound=StoredRecord)
 
 
 class RecordStore(Protocol[R]):
-    """Keeps records of one kind for a while; `put` and `get` raise StoreError."""
+    """Keeps records of one kind for a while; each operation raises StoreError."""
 
     async def put(self, record: R) -> None:
         """Keep a record under its id."""
+
+    async def add(self, record: R) -> bool:
+        """Keep a record where its id is not there; False where it is, whoever put it there."""
 
     async def get(self, record_id: str) -> R | None:
         """Return a record, or None where it is unknown or has expired."""

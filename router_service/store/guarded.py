@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Generic
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
 
 from router_service.core.errors import StoreError
 from router_service.store.backoff import Backoff
@@ -16,6 +17,9 @@ MAX_WRITES_IN_FLIGHT = 100
 """With the timeouts of Redis this is 500 writes a second that fail, and more that succeed."""
 
 DRAIN_TIMEOUT_S = 1.0
+
+A = TypeVar("A")
+T = TypeVar("T")
 _log = logging.getLogger("switchcraft.store")
 
 
@@ -31,7 +35,7 @@ class GuardedStore(Generic[R]):
         on_error: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Guard a store; `on_error` gets the operation: `put`, `get`, `overflow` or `pause`."""
+        """Guard a store; `on_error` gets `put`, `add`, `get`, `overflow` or `pause`."""
         self._store = store
         self._on_error = on_error
         self._clock = clock
@@ -52,18 +56,32 @@ class GuardedStore(Generic[R]):
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
+    async def put(self, record: R) -> None:
+        """Write a record and wait for it; raises StoreError as `get` does."""
+        await self._attempt("put", self._store.put, record)
+
+    async def add(self, record: R) -> bool:
+        """Write a record where there is none of its id; raises StoreError as `get` does."""
+        return await self._attempt("add", self._store.add, record)
+
     async def get(self, record_id: str) -> R | None:
         """Return a record, or None; raises StoreError, at once while the store is left alone."""
+        return await self._attempt("get", self._store.get, record_id)
+
+    async def _attempt(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
         if self._backoff.is_pausing(self._clock()):
             self._on_error("pause")
-            raise StoreError("look up a record", "it failed a moment ago; try again soon")
+            raise StoreError("be asked", "it failed a moment ago; try again soon")
+        return await self._ask(name, operation, argument)
+
+    async def _ask(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
         try:
-            record = await self._store.get(record_id)
+            result = await operation(argument)
         except StoreError as exc:
-            self._failed("get", exc)
+            self._failed(name, exc)
             raise
         self._succeeded()
-        return record
+        return result
 
     async def aclose(self) -> None:
         """Wait a moment for the writes under way, then let go of the store."""
@@ -77,12 +95,8 @@ class GuardedStore(Generic[R]):
             self._failed("close", exc)
 
     async def _put(self, record: R) -> None:
-        try:
-            await self._store.put(record)
-        except StoreError as exc:
-            self._failed("put", exc)
-        else:
-            self._succeeded()
+        with suppress(StoreError):
+            await self._ask("put", self._store.put, record)
 
     def _failed(self, operation: str, exc: StoreError) -> None:
         self._on_error(operation)

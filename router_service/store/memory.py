@@ -23,6 +23,13 @@ class MemoryStore(Generic[R]):
         """Keep a record; the oldest ones go where there are too many."""
         self.keep(record)
 
+    async def add(self, record: R) -> bool:
+        """Keep a record where its id is not there."""
+        is_new = self.find(record.id) is None
+        if is_new:
+            self.keep(record)
+        return is_new
+
     async def get(self, record_id: str) -> R | None:
         """Return a record that has not expired."""
         return self.find(record_id)

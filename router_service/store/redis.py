@@ -34,6 +34,12 @@ class RedisStore(Generic[R]):
         with translated(f"keep a {self._kind.kind}"):
             await self._redis.set(self._key(record.id), record.model_dump_json(), ex=self._ttl_s)
 
+    async def add(self, record: R) -> bool:
+        """Keep a record where its id is not there, in one step; raises StoreError."""
+        with translated(f"add a {self._kind.kind}"):
+            key, value = self._key(record.id), record.model_dump_json()
+            return bool(await self._redis.set(key, value, ex=self._ttl_s, nx=True))
+
     async def get(self, record_id: str) -> R | None:
         """Return a record; raises StoreError, also for one that another version wrote."""
         with translated(f"look up a {self._kind.kind}"):

@@ -10,6 +10,7 @@ import orjson
 
 from router_service.core.errors import Failure, UpstreamError
 from router_service.core.messages import Json
+from router_service.core.said import Listener
 from router_service.core.usage import Usage, usage_of
 from router_service.upstream.client import Answer
 
@@ -25,7 +26,8 @@ MAX_IDENTITY = 200
 _BLANK_LINE = re.compile(rb"\n\n|\n\r\n|\r\r")
 _SEAM_BYTES = 2  # of what is held, a blank line may begin in as many
 _DONE = b"[DONE]"
-_LAST_TYPES = {"response.completed", "response.incomplete", "response.failed"}
+# A tuple, not a set: what an upstream sends as a type may be a list, which no set is asked for.
+_LAST_TYPES = ("response.completed", "response.incomplete", "response.failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class EventReader:
         """Of a response that the upstream may keep (Responses API)."""
         self.identity = Identity()
         """What the answer says of itself."""
+        self.listener = Listener()
+        """What the answer has said so far."""
         self.events = self._events()
         """The bytes as they are, cut between events alone; to be read once.
 
@@ -120,6 +124,7 @@ class EventReader:
         data = b"".join(self._held)
         self._let_go()
         self.is_within_event = self.has_output = True
+        self.listener.has_missed = True
         return data
 
     def _hold(self, part: bytes) -> None:
@@ -161,6 +166,7 @@ class EventReader:
         number = event.get("sequence_number")
         self.last_number = number if isinstance(number, int) else self.last_number
         self._characters += _written_characters(event)
+        self.listener.hear(event)
 
 
 def is_error(value: Json) -> bool:

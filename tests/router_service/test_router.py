@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
+from router_service.core.features import extract
 from router_service.core.messages import Conversation, Role, ToolSpec, Turn
 from router_service.core.selection import Drift, Reason, Threshold, select
-from router_service.router import Router
+from router_service.router import Router, explored
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +126,39 @@ def test_a_decision_among_some_arms_ranks_those_alone(
         assert rest.ranking == full.ranking[1:]
         assert rest.probabilities == {arm: full.probabilities[arm] for arm in rest.probabilities}
         assert full.arm not in rest.probabilities
+
+
+def test_an_explored_arm_stands_before_the_policy_s_order(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """Every arm is drawn by some number, with the share of it that is its own, and may fail."""
+    decision = router.decide(conversations[0], Threshold(0.5))
+    arms = len(router.arms)
+    drawn = [explored(decision, 0.4, 0.4 * (i + 0.5) / arms) for i in range(arms)]
+    assert tuple(d.arm for d in drawn) == decision.ranking
+    for tried in drawn:
+        is_policys = tried.arm == decision.arm
+        assert tried.ranking[1:] == tuple(a for a in decision.ranking if a != tried.arm)
+        assert tried.reason == (decision.reason if is_policys else Reason.EXPLORED)
+        assert tried.propensity == pytest.approx(0.4 / arms + 0.6 * is_policys)
+    assert explored(decision, 0.4, 0.4) == replace(decision, propensity=drawn[0].propensity)
+
+
+def test_what_was_not_read_is_not_explored(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """Of a request that was read in part nothing would be learned."""
+    partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
+    decision = router.decide(partial, Threshold(0.0))
+    assert explored(decision, 1.0, 0.99) == decision
+
+
+def test_a_decision_has_the_counts_that_it_was_made_from(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """The features are those of the manifest, in its order."""
+    names = router.artifact.manifest.packing.features
+    assert router.decide(conversations[0]).features == extract(conversations[0], names)
 
 
 def test_what_was_not_read_is_ranked_by_probability(

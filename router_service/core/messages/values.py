@@ -18,7 +18,8 @@ class Role(StrEnum):
     FUNCTION = "function"
 
 
-_ROLES = {role.value: role for role in Role}
+_SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
+_USER_ROLES = frozenset({Role.USER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,15 @@ class Conversation:
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...] = ()
     unread: tuple[str, ...] = ()
+
+    @property
+    def opening(self) -> tuple[str, str]:
+        """The first system text and the first user text, which its later turns repeat."""
+        system, user = (
+            next((turn.text for turn in self.turns if turn.role in roles), "")
+            for roles in (_SYSTEM_ROLES, _USER_ROLES)
+        )
+        return system, user
 
     @property
     def latest_user(self) -> int | None:

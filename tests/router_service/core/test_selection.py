@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from router_service.core.errors import PolicyError
 from router_service.core.selection import (
+    Draw,
     Drift,
     Policy,
     Reason,
     Selection,
     Threshold,
+    explore,
     parse_policy,
     ranking,
     select,
@@ -78,6 +80,26 @@ def test_a_larger_drift_never_costs_more(
     narrow = select(probabilities, costs, Drift(min(a, b)))
     wide = select(probabilities, costs, Drift(max(a, b)))
     assert costs[wide.arm] <= costs[narrow.arm]
+
+
+@given(st.integers(1, 9), st.data(), unit)
+def test_arms_are_drawn_as_often_as_their_propensity_says(
+    arms: int, data: st.DataObject, share: float
+) -> None:
+    """Over evenly spread draws an arm's frequency is its propensity, and these add up to 1."""
+    chosen = data.draw(st.integers(0, arms - 1))
+    draws = [explore(chosen, arms, share, (i + 0.5) / 1000) for i in range(1000)]
+    propensities = {draw.arm: draw.propensity for draw in draws}
+    for arm, propensity in propensities.items():
+        frequency = sum(draw.arm == arm for draw in draws) / 1000
+        assert frequency == pytest.approx(propensity, abs=0.003)
+    missing = (arms - len(propensities)) * share / arms
+    assert sum(propensities.values()) + missing == pytest.approx(1)
+
+
+def test_without_exploration_every_choice_is_the_policy_s() -> None:
+    """A share of 0 takes the chosen arm for sure."""
+    assert {explore(2, 5, 0.0, draw / 100) for draw in range(100)} == {Draw(2, 1.0)}
 
 
 @pytest.mark.parametrize("probabilities", [(), (0.5, math.nan)])

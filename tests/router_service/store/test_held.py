@@ -28,6 +28,10 @@ class Shared:
         """Keep a record."""
         self.records[record.id] = record
 
+    async def add(self, record: HeldResponse) -> bool:
+        """Keep a record that is new."""
+        return self.records.setdefault(record.id, record) is record
+
     async def get(self, record_id: str) -> HeldResponse | None:
         """Return a record."""
         self.asked.append(record_id)

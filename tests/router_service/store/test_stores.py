@@ -58,6 +58,13 @@ class Unreliable:
         self._check()
         self.kept.append(record)
 
+    async def add(self, record: DecisionRecord) -> bool:
+        """Keep a record that is new, or fail."""
+        is_new = await self.get(record.id) is None
+        if is_new:
+            await self.put(record)
+        return is_new
+
     async def get(self, decision_id: str) -> DecisionRecord | None:
         """Return a record, or fail."""
         self._check()
@@ -112,6 +119,21 @@ def test_redis_keeps_and_forgets(redis_url: str) -> None:
         assert await reader.get("dec_redis") is None
         await writer.aclose()
         await reader.aclose()
+
+    asyncio.run(check())
+
+
+def test_only_the_first_adds(redis_url: str) -> None:
+    """Of all who add a record under one id one is told that it was the first, in either store."""
+
+    async def check() -> None:
+        replicas = [RedisStore(redis_url, DecisionRecord, ttl_s=60) for _ in range(8)]
+        added = await asyncio.gather(*(replica.add(record("dec_added")) for replica in replicas))
+        assert sorted(added) == [False] * 7 + [True]
+        for replica in replicas:
+            await replica.aclose()
+        memory = MemoryStore[DecisionRecord](ttl_s=10, max_records=2, clock=Clock())
+        assert [await memory.add(record()) for _ in range(3)] == [True, False, False]
 
     asyncio.run(check())
 

@@ -1,0 +1,183 @@
+"""The decision log's files: lines in, and whatever happens to the disk, no request knows of it.
+
+`logging`'s rotating handlers rename files that other processes may hold open, leave half a line
+where the disk is full, and know no retention; so the files are written here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from io import FileIO
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from router_service.settings import DecisionLogSettings
+from router_service.telemetry.metrics import Metrics
+
+RETRY_S = 1.0
+"""Between two tries of a folder that cannot be written."""
+LONGEST_FILE_S = 24 * 3600.0
+FILES_IN_RETENTION = 24
+"""A file is deleted when its first line is too old: of many, each takes few lines with it."""
+
+_PREFIX = "decisions-"
+_BEGUN = "%Y%m%dT%H%M%SZ"
+_log = logging.getLogger("switchcraft.decision_log")
+
+
+class DecisionLog:
+    """Appends lines to files of its own in a folder that others may write to; for one thread.
+
+    What cannot be written is dropped and counted. A line is whole or not there.
+    """
+
+    def __init__(
+        self,
+        settings: DecisionLogSettings,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Write nothing yet; `clock` returns Unix seconds."""
+        self._folder = settings.path
+        self._retention_s = settings.retention_days * 24 * 3600
+        self._max_age_s = min(LONGEST_FILE_S, self._retention_s / FILES_IN_RETENTION)
+        self._max_bytes = settings.max_file_mb * 1e6
+        self._metrics = metrics
+        self._clock = clock
+        self._file: FileIO | None = None
+        self._begun_s = 0.0
+        self._written_bytes = 0
+        self._is_up = True
+        self._lost = 0
+        self._retry_at_s = 0.0
+        metrics.log_up.set(1)
+
+    def start(self) -> None:
+        """Make the folder where it is missing, and see whether it can be written."""
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._open(self._folder)
+        except OSError as exc:
+            self._failed(exc)
+
+    def write(self, line: BaseModel, kind: str) -> None:
+        """Append a line of this type; without a folder nothing is done."""
+        if self._folder is None:
+            return
+        try:
+            self._append(self._folder, line.model_dump_json(exclude_none=True).encode() + b"\n")
+        except OSError as exc:
+            self._failed(exc)
+            self._lost += 1
+            self._metrics.log_dropped.labels("failed").inc()
+            return
+        self._succeeded()
+        self._metrics.log_lines.labels(kind).inc()
+
+    def tidy(self) -> None:
+        """Delete files that are too old, and end the present one where it is."""
+        if self._folder is None:
+            return
+        try:
+            if self._file is not None and self._is_over():
+                self._close()
+            oldest_s = self._clock() - self._retention_s
+            for path in _begun_before(self._folder, oldest_s):
+                path.unlink(missing_ok=True)
+        except OSError as exc:
+            _log.warning("old files of the decision log cannot be deleted: %s", exc.strerror)
+
+    def close(self) -> None:
+        """End the present file."""
+        self._close()
+
+    def _append(self, folder: Path, line: bytes) -> None:
+        if self._clock() < self._retry_at_s:
+            raise OSError("it failed a moment ago")
+        file = self._usable_file(folder)
+        written = 0
+        try:
+            while written < len(line):
+                written += file.write(line[written:])
+        except OSError:
+            self._cut(file)
+            raise
+        self._written_bytes += len(line)
+
+    def _usable_file(self, folder: Path) -> FileIO:
+        file = self._file
+        # What was deleted would take lines for ever, and no error would tell.
+        is_gone = file is not None and os.fstat(file.fileno()).st_nlink == 0
+        if file is None or is_gone or self._is_over():
+            self._close()
+            file = self._open(folder)
+        return file
+
+    def _is_over(self) -> bool:
+        is_old = self._clock() >= self._begun_s + self._max_age_s
+        return is_old or self._written_bytes >= self._max_bytes
+
+    def _open(self, folder: Path) -> FileIO:
+        self._begun_s = self._clock()
+        begun = datetime.fromtimestamp(self._begun_s, UTC).strftime(_BEGUN)
+        path = folder / f"{_PREFIX}{begun}-{secrets.token_hex(4)}.jsonl"
+        self._file = FileIO(path, "xb", opener=_private)
+        self._written_bytes = 0
+        self.tidy()
+        return self._file
+
+    def _cut(self, file: FileIO) -> None:
+        """End a file with its last whole line."""
+        try:
+            file.truncate(self._written_bytes)
+        except OSError:
+            _log.warning("the decision log's file %s may end with half a line", file.name)
+        self._close()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
+        file.close()
+        if self._written_bytes == 0:
+            Path(os.fsdecode(file.name)).unlink(missing_ok=True)
+
+    def _failed(self, exc: OSError) -> None:
+        if self._clock() >= self._retry_at_s:
+            self._retry_at_s = self._clock() + RETRY_S
+        if self._is_up:
+            problem = exc.strerror or exc
+            _log.warning("the decision log cannot be written, requests go on: %s", problem)
+        self._is_up = False
+        self._metrics.log_up.set(0)
+
+    def _succeeded(self) -> None:
+        if not self._is_up:
+            _log.warning("the decision log is written again; %d lines are lost", self._lost)
+        self._is_up = True
+        self._lost = 0
+        self._metrics.log_up.set(1)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that its owner's group may read, and nobody else."""
+    return os.open(path, flags, 0o640)
+
+
+def _begun_before(folder: Path, limit_s: float) -> Iterator[Path]:
+    for path in folder.glob(f"{_PREFIX}*.jsonl"):
+        begun = path.name.removeprefix(_PREFIX).partition("-")[0]
+        try:
+            begun_s = datetime.strptime(begun, _BEGUN).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            continue  # somebody else's
+        if begun_s < limit_s:
+            yield path

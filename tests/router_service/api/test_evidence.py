@@ -1,0 +1,204 @@
+"""What the next turn says against a call is weak evidence, found once, and only where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from router_service.core.decision_log import LoggedEvidence
+from router_service.settings import KeySettings, RouterSettings, ServerSettings
+from tests.bodies import ASK, BODY, CHAT, WEATHER
+from tests.logs import LoggingGateway, logging_gateway
+from tests.serving import served, wait_for
+
+OSLO, BERGEN = '{"city": "Oslo"}', '{"city": "Bergen"}'
+SERIES = 'weak_evidence_total{{arm="medium",kind="{}"}}'
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[str]:
+    """Serve models that call the weather tool with what `user` says, each call with its own id."""
+    numbers = count()
+
+    async def chat(request: Request) -> JSONResponse:
+        body = await request.json()
+        function = {"name": "get_weather", "arguments": body["user"]}
+        call = {"id": f"call_{next(numbers)}", "type": "function", "function": function}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return JSONResponse({"choices": [{"index": 0, "message": message}]})
+
+    async def respond(request: Request) -> JSONResponse:
+        body = await request.json()
+        call = {"type": "function_call", "call_id": f"call_{next(numbers)}", "name": "get_weather"}
+        output = [call | {"arguments": body["user"]}]
+        return JSONResponse({"object": "response", "id": "resp_1", "output": output})
+
+    routes = [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/responses", respond, methods=["POST"]),
+    ]
+    with served(Starlette(routes=routes)) as url:
+        yield f"{url}/v1"
+
+
+class Talk:
+    """One conversation, a turn at a time."""
+
+    def __init__(self, gateway: LoggingGateway, key: str | None = None) -> None:
+        self.gateway = gateway
+        self.messages = [*ASK]
+        self.decisions: list[str] = []
+        self.headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    def turn(self, arguments: str, result: str | None = None, **fields: object) -> None:
+        """Give the last call this result, and let the next answer call with these arguments."""
+        if result is not None:
+            call_id = self.messages[-1]["tool_calls"][0]["id"]
+            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
+        self.send(arguments, **fields)
+
+    def send(self, arguments: str, **fields: object) -> None:
+        """Send the conversation as it is, and add the answer."""
+        body = BODY | {"messages": self.messages, "user": arguments} | fields
+        response = self.gateway.http.post(CHAT, json=body, headers=self.headers)
+        self.messages.append(response.json()["choices"][0]["message"])
+        self.decisions.append(response.headers["x-switchcraft-decision-id"])
+
+
+def settled(gateway: LoggingGateway, decisions: int) -> list[LoggedEvidence]:
+    """Return the evidence once so many decisions are logged, and so all before them."""
+    gateway.decisions(decisions)
+    wait_for(lambda: gateway.metric("decision_log_queued") == 0, "all is written")
+    return gateway.evidence(0)
+
+
+def test_a_result_that_is_an_error(upstream: str, tmp_path: Path) -> None:
+    """It speaks against the call that it answers, however often later turns repeat it."""
+    with logging_gateway(upstream, tmp_path, evidence=True, content=True) as gateway:
+        talk = Talk(gateway)
+        talk.turn(OSLO)
+        talk.turn(OSLO, "Error: no such city")
+        talk.turn(OSLO, "7 degrees")
+        talk.turn(OSLO, "8 degrees")
+        (line,) = settled(gateway, 4)
+        assert gateway.metric(SERIES.format("tool_error")) == 1
+        assert gateway.metric('decision_log_lines_total{type="evidence"}') == 1
+    assert (line.decision_id, line.arm, line.kind) == (talk.decisions[0], "medium", "tool_error")
+    assert (line.tool, line.strength) == ("get_weather", "weak")
+
+
+def test_a_call_that_is_repeated_with_other_arguments(upstream: str, tmp_path: Path) -> None:
+    """The next answer calls the same tool otherwise; with equal arguments it says nothing."""
+    with logging_gateway(upstream, tmp_path, evidence=True) as gateway:
+        talk = Talk(gateway)
+        talk.turn(OSLO)
+        talk.turn('{ "city":"Oslo" }', "7 degrees")
+        talk.turn(BERGEN, "7 degrees")
+        (line,) = settled(gateway, 3)
+        assert gateway.metric(SERIES.format("repeated_call")) == 1
+    assert (line.decision_id, line.kind) == (talk.decisions[1], "repeated_call")
+    assert line.tool != "get_weather"
+
+
+def test_a_request_that_is_sent_again_counts_once(upstream: str, tmp_path: Path) -> None:
+    """A client's retry repeats the error, and nothing is learned twice."""
+    with logging_gateway(upstream, tmp_path, evidence=True) as gateway:
+        talk = Talk(gateway)
+        talk.turn(OSLO)
+        talk.turn(OSLO, "Error: no such city")
+        del talk.messages[-1]
+        talk.send(OSLO)
+        talk.send(BERGEN)
+        assert len(settled(gateway, 4)) == 1
+
+
+@pytest.mark.parametrize("log", [{"evidence": False}, {"evidence": True, "path": None}])
+def test_evidence_is_an_opt_in_and_needs_no_log(
+    upstream: str, tmp_path: Path, log: dict[str, Any]
+) -> None:
+    """Without it nothing is searched; without a log the metric counts alone."""
+    with logging_gateway(upstream, tmp_path, **log) as gateway:
+        talk = Talk(gateway)
+        talk.turn(OSLO)
+        talk.turn(OSLO, "Error: no such city")
+        talk.turn(OSLO)
+        calls = 'tool_calls_total{fits="yes",model="medium"}'
+        wait_for(lambda: gateway.metric(calls) == 3, "all answers are looked at")
+        wait_for(lambda: gateway.metric("decision_log_queued") == 0, "all is done")
+        assert gateway.metric(SERIES.format("tool_error")) == bool(log["evidence"])
+        assert gateway.evidence(0) == []
+
+
+def test_only_what_an_arm_chose_is_held_against_it(upstream: str, tmp_path: Path) -> None:
+    """A pinned model's calls are nobody's fault; its turn speaks against those before it."""
+    with logging_gateway(upstream, tmp_path, evidence=True) as gateway:
+        talk = Talk(gateway)
+        talk.turn(OSLO, model="small")
+        talk.turn(OSLO, "Error: no such city")
+        talk.turn(OSLO, "Error: no such city", model="small")
+        gateway.decisions(1)
+        wait_for(lambda: gateway.metric(SERIES.format("tool_error")) == 1, "it is found")
+        assert [line.decision_id for line in gateway.evidence(1)] == [talk.decisions[1]]
+
+
+def test_nobody_speaks_against_another_keys_calls(upstream: str, tmp_path: Path) -> None:
+    """An id that is another client's is unknown, as is one of another conversation."""
+    keys = KeySettings(api={"a": SecretStr("key-of-a-3c81d0"), "b": SecretStr("key-of-b-77aa21")})
+    changes = {"keys": keys, "router": RouterSettings()}
+    with logging_gateway(upstream, tmp_path, evidence=True, changes=changes) as gateway:
+        mine, theirs = Talk(gateway, "key-of-a-3c81d0"), Talk(gateway, "key-of-b-77aa21")
+        mine.turn(OSLO)
+        theirs.messages = [*mine.messages]
+        theirs.turn(OSLO, "Error: no such city")
+        other = Talk(gateway, "key-of-a-3c81d0")
+        other.messages = [{"role": "user", "content": "Another opening."}, *mine.messages[1:]]
+        other.turn(OSLO, "Error: no such city")
+        mine.turn(OSLO, "Error: no such city")
+        assert [line.decision_id for line in gateway.evidence(1)] == [mine.decisions[0]]
+
+
+def test_the_responses_api_and_other_replicas(
+    upstream: str, tmp_path: Path, redis_url: str
+) -> None:
+    """One replica answers, another sees the result: they share what was called."""
+    server = {"server": ServerSettings(redis_url=SecretStr(redis_url))}
+    tool = {"type": "function", **WEATHER["function"]}
+    body: dict[str, Any] = {"model": "switchcraft", "tools": [tool], "user": OSLO}
+    with (
+        logging_gateway(upstream, tmp_path, evidence=True, changes=server) as one,
+        logging_gateway(upstream, tmp_path, evidence=True, changes=server) as other,
+    ):
+        first = one.http.post("/v1/responses", json=body | {"input": ASK})
+        one.decisions(1)
+        wait_for(lambda: one.metric("decision_log_queued") == 0, "the call is remembered")
+        call = first.json()["output"][0]
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "Error: x"}
+        for replica in (other, one):
+            replica.http.post("/v1/responses", json=body | {"input": [*ASK, call, result]})
+        one.decisions(3)
+        for replica in (one, other):
+            settled(replica, 0)
+        found = [replica.metric(SERIES.format("tool_error")) for replica in (other, one)]
+        (line,) = one.evidence(1)
+    assert sum(found) == 1
+    assert line.decision_id == first.headers["x-switchcraft-decision-id"]
+
+
+def test_a_store_that_is_away_costs_evidence_alone(upstream: str, tmp_path: Path) -> None:
+    """Answers and their lines go on."""
+    server = {"server": ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))}
+    with logging_gateway(upstream, tmp_path, evidence=True, changes=server) as gateway:
+        talk = Talk(gateway)
+        talk.turn(OSLO)
+        talk.turn(OSLO, "Error: no such city")
+        assert len(gateway.decisions(2)) == 2
+    assert len(gateway.lines()) == 2

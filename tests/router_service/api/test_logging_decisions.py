@@ -1,0 +1,241 @@
+"""What a real gateway writes of its decisions, in front of a real sandbox."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import SecretStr
+
+from router_service.settings import KeySettings, RouterSettings
+from tests.bodies import ASK, BODY, CHAT, TOOLS, WEATHER
+from tests.fakes import FakeRouter
+from tests.logs import LoggingGateway, logging_gateway
+from tests.serving import Sandbox, scripted, wait_for
+
+RESPONSES_BODY: Any = {
+    "model": "switchcraft",
+    "input": ASK,
+    "tools": [{"type": "function", **WEATHER["function"]}],
+}
+
+
+def test_every_routed_request_is_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Of both APIs, whole and streamed; what the router was not asked for is none."""
+    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
+        for stream in (False, True):
+            gateway.ask(stream=stream)
+            gateway.http.post("/v1/responses", json=RESPONSES_BODY | {"stream": stream})
+        gateway.ask(model="small")
+        gateway.ask(tools=[])
+        asked = gateway.ask()
+        decisions = gateway.decisions(5)
+    assert len(decisions) == len(gateway.lines()) == 5
+    assert {(d.arm, d.model, d.reason) for d in decisions} == {("medium", "medium", "threshold")}
+    assert all(d.calls == 1 and d.calls_fit for d in decisions)
+    assert {d.stream for d in decisions} == {False, True}
+    assert decisions[-1].id == asked.headers["x-switchcraft-decision-id"]
+
+
+def test_a_line_says_what_was_decided_and_what_became_of_it(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Probabilities, costs and the artifact, tokens and times, and hashes in place of content."""
+    body = orjson.dumps(BODY)
+    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
+        answer = gateway.http.post(CHAT, content=body)
+        (line,) = gateway.decisions(1)
+    usage = answer.json()["usage"]
+    assert line.request_sha256 == hashlib.sha256(body).hexdigest()
+    assert line.probabilities == FakeRouter().probabilities
+    assert set(line.expected_cost_usd) == set(line.probabilities)
+    assert (line.propensity, line.artifact, line.release) == (1.0, "fake", "stable")
+    assert (line.prompt_tokens, line.completion_tokens) == (
+        usage["prompt_tokens"],
+        usage["completion_tokens"],
+    )
+    assert line.cost_usd == pytest.approx(usage["total_tokens"] * 2 / 1e6)
+    assert (line.status, line.ending, line.attempts) == (200, "complete", 1)
+    assert line.answer_sha256 is not None
+    assert line.content is None
+
+
+def test_the_turns_of_a_conversation_are_known_by_one_hash(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """It is the same at each turn, in either API, and another for another opening."""
+    later = [*ASK, {"role": "assistant", "content": "It rains."}, {"role": "user", "content": "?"}]
+    other = [{"role": "user", "content": "What is the weather in Bergen?"}]
+    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
+        for messages in (ASK, later, other):
+            gateway.ask(messages=messages)
+        gateway.http.post("/v1/responses", json=RESPONSES_BODY)
+        first, second, third, fourth = (d.conversation for d in gateway.decisions(4))
+    assert first == second == fourth != third
+    assert len(first) == 32
+
+
+KEY = "planted-key-of-a-client-9f3a"
+SAID = "Whether-planted-words-are-in-the-log"
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_content_is_kept_where_the_operator_wants_it(
+    sandbox: Sandbox, tmp_path: Path, content: bool
+) -> None:
+    """By default nothing of a request, an answer, a tool or a key; by opt-in all but the key."""
+    keys = KeySettings(api={"team-a": SecretStr(KEY)})
+    messages = [{"role": "user", "content": f"What is the weather in Oslo? {SAID}"}]
+    with logging_gateway(
+        sandbox.base_url, tmp_path, changes={"keys": keys}, content=content, evidence=True
+    ) as gateway:
+        headers = {"authorization": f"Bearer {KEY}"}
+        for path, body in (
+            (CHAT, BODY | {"messages": messages}),
+            ("/v1/responses", RESPONSES_BODY),
+        ):
+            assert gateway.http.post(path, json=body, headers=headers).status_code == 200
+        lines = gateway.decisions(2)
+    text = gateway.text()
+    assert KEY not in text
+    assert {line.key for line in lines} == {"team-a"}
+    for word in (SAID, "get_weather", "Oslo", '"city"'):
+        assert (word in text) is content
+    if content:
+        kept = [line.content for line in lines if line.content is not None]
+        assert kept[0].request["messages"] == messages
+        assert [k.request["tools"][0]["function"]["name"] for k in kept] == ["get_weather"] * 2
+        assert kept[1].request["messages"] == ASK
+        assert [call.name for k in kept for call in k.calls or ()] == ["get_weather"] * 2
+
+
+@pytest.mark.parametrize(
+    ("faults", "stream", "expected"),
+    [
+        ("status=503", False, (503, "complete", None)),
+        ("cut_after=0", False, (502, "failed", None)),
+        ("cut_after=2", True, (200, "broken", None)),
+        ("", True, (200, "complete", 1)),
+    ],
+)
+def test_of_an_answer_that_failed_no_calls_are_known(
+    sandbox: Sandbox, tmp_path: Path, faults: str, stream: bool, expected: tuple[Any, ...]
+) -> None:
+    """Half an answer is none to be judged by."""
+    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
+        gateway.ask(faults, stream=stream)
+        (line,) = gateway.decisions(1)
+    assert (line.status, line.ending, line.calls) == expected
+    assert (line.answer_sha256 is None) == (line.calls is None)
+
+
+def answer_with(name: str, arguments: str) -> bytes:
+    """Return an upstream's whole HTTP answer that calls a tool."""
+    call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    body = orjson.dumps(
+        {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
+    )
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "fits", "calls_fit"),
+    [
+        ("get_weather", '{"city": "Oslo"}', "yes", True),
+        ("get_weather", '{"town": "Oslo"}', "no", False),
+        ("get_weather", "{", "no", False),
+        ("send_mail", "{}", "unknown_tool", False),
+    ],
+)
+def test_calls_are_held_against_their_schemas(
+    tmp_path: Path, name: str, arguments: str, fits: str, calls_fit: bool
+) -> None:
+    """By model, with a log and without one, and not where the operator turns it off."""
+    series = f'tool_calls_total{{fits="{fits}",model="medium"}}'
+    with scripted(answer_with(name, arguments)) as upstream:
+        with logging_gateway(upstream, tmp_path / "log") as gateway:
+            gateway.ask()
+            (line,) = gateway.decisions(1)
+            assert line.calls_fit is calls_fit
+            assert gateway.metric(series) == 1
+        with logging_gateway(upstream, tmp_path, path=None) as gateway:
+            gateway.ask()
+            wait_for(lambda: gateway.metric(series) == 1, "the call is counted")
+        with logging_gateway(upstream, tmp_path / "unchecked", check_calls=False) as gateway:
+            gateway.ask()
+            assert gateway.decisions(1)[0].calls_fit is None
+            assert gateway.metric(series) == 0
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def test_a_schema_that_cannot_be_checked_is_told(tmp_path: Path) -> None:
+    """Neither good nor bad is said of the call."""
+    function = WEATHER["function"] | {"parameters": {"$ref": "https://127.0.0.1:9/schema"}}
+    with (
+        scripted(answer_with("get_weather", "{}")) as upstream,
+        logging_gateway(upstream, tmp_path) as gateway,
+    ):
+        gateway.ask(tools=[{"type": "function", "function": function}])
+        assert gateway.decisions(1)[0].calls_fit is None
+        assert gateway.metric('tool_calls_total{fits="unchecked",model="medium"}') == 1
+
+
+def test_requests_go_on_without_the_log(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A folder that disappears costs no request: a metric and one log line tell of it."""
+    folder = tmp_path / "log"
+    with logging_gateway(sandbox.base_url, folder) as gateway:
+        assert gateway.metric("decision_log_up") == 1
+        shutil.rmtree(folder)
+        assert {gateway.ask().status_code for _ in range(5)} == {200}
+        lost = 'decision_log_dropped_total{reason="failed"}'
+        wait_for(lambda: gateway.metric(lost) == 5, "the lost lines are counted")
+        assert gateway.metric("decision_log_up") == 0
+
+
+def test_all_that_was_answered_is_written_before_the_end(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A gateway that is stopped writes what is queued."""
+    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
+        for _ in range(20):
+            gateway.ask()
+    assert len(gateway.lines()) == 20
+
+
+def explored(gateway: LoggingGateway, requests: int) -> list[tuple[str, str, float]]:
+    """Send requests; return what each line says of its choice."""
+    for _ in range(requests):
+        gateway.ask()
+    return [(d.arm, d.reason, d.propensity) for d in gateway.decisions(requests)]
+
+
+def test_exploration_draws_arms_and_says_how_likely_they_were(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """With a share of 1 each of three arms has a third, and the log says so; others obey."""
+    everything = {"router": RouterSettings(exploration_share=1)}
+    with logging_gateway(sandbox.base_url, tmp_path, changes=everything) as gateway:
+        seen = explored(gateway, 40)
+        decided = gateway.ask()
+        record_path = f"/v1/decisions/{decided.headers['x-switchcraft-decision-id']}"
+        wait_for(lambda: gateway.http.get(record_path).status_code == 200, "it is recorded")
+        assert gateway.http.get(record_path).json()["propensity"] == pytest.approx(1 / 3)
+        pinned = gateway.ask(model="large")
+        unread = gateway.ask(tools=[*TOOLS, {"type": "function"}])
+    assert {arm for arm, _, _ in seen} == {"small", "medium", "large"}  # else by 3 * (2/3)**40
+    assert all(
+        reason == ("threshold" if arm == "medium" else "explored") for arm, reason, _ in seen
+    )
+    assert {round(propensity, 6) for *_, propensity in seen} == {0.333333}
+    assert pinned.headers["x-switchcraft-reason"] == "pinned"
+    assert unread.headers["x-switchcraft-reason"] == "unread"
+
+
+def test_without_exploration_every_decision_is_certain(sandbox: Sandbox, tmp_path: Path) -> None:
+    """By default the policy decides, with propensity 1."""
+    with logging_gateway(sandbox.base_url, tmp_path) as gateway:
+        assert set(explored(gateway, 5)) == {("medium", "threshold", 1.0)}

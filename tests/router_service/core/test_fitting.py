@@ -1,0 +1,143 @@
+"""Calls against their tools' schemas, which are a client's and may be meant to do harm."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from router_service.core.fitting import Fit, fit, parameters_by_tool
+from router_service.core.said import WrittenCall
+from tests.bodies import WEATHER
+
+Schema = Mapping[str, Any]
+
+
+def fits(schema: Any, arguments: Any) -> Fit:  # noqa: ANN401 - JSON
+    """Say whether arguments fit a tool of this schema."""
+    call = WrittenCall("c", "f", orjson.dumps(arguments).decode())
+    return fit(call, {"f": schema})
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("get_weather", '{"city": "Oslo"}', Fit.YES),
+        ("get_weather", '{"city": 7}', Fit.NO),
+        ("get_weather", "{}", Fit.NO),
+        ("get_weather", '{"city": "Os', Fit.NO),
+        ("get_weather", '"Oslo"', Fit.NO),
+        ("get_weather", "", Fit.NO),
+        ("send_mail", "{}", Fit.UNKNOWN_TOOL),
+    ],
+)
+def test_a_call_fits_or_not(name: str, arguments: str, expected: Fit) -> None:
+    """The arguments are one JSON object that its tool's schema allows."""
+    parameters = parameters_by_tool({"tools": [WEATHER]})
+    assert fit(WrittenCall("c", name, arguments), parameters) is expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tools": [WEATHER]},
+        {"tools": [{"type": "function", **WEATHER["function"]}]},
+        {"functions": [WEATHER["function"]]},
+    ],
+)
+def test_tools_of_every_form_have_their_schema(body: Mapping[str, Any]) -> None:
+    """Chat Completions, Responses, and the older functions."""
+    assert parameters_by_tool(body) == {"get_weather": WEATHER["function"]["parameters"]}
+
+
+def test_tools_without_a_schema() -> None:
+    """One without parameters takes any object, one of free text is not checked."""
+    assert fits(None, {"a": 1}) is Fit.YES
+    assert fit(WrittenCall("c", "sh", "ls", is_custom=True), {"sh": None}) is Fit.UNCHECKED
+
+
+def test_local_references_are_followed() -> None:
+    """As pydantic and zod write them."""
+    city = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    for place in ("$defs", "definitions"):
+        reference = {"$ref": f"#/{place}/City"}
+        schema = {"properties": {"a": reference, "b": reference}, place: {"City": city}}
+        assert fits(schema, {"a": {"name": "Oslo"}, "b": {"name": "Bergen"}}) is Fit.YES
+        assert fits(schema, {"a": {"name": "Oslo"}, "b": {}}) is Fit.NO
+
+
+def test_a_format_is_a_remark() -> None:
+    """What JSON Schema leaves to the reader breaks no call (JSON Schema 2020-12, section 7)."""
+    assert fits({"properties": {"day": {"format": "date"}}}, {"day": "tomorrow"}) is Fit.YES
+
+
+def test_nothing_is_fetched() -> None:
+    """A reference to a server or a file leads nowhere: no connection is made."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/schema.json"
+        for reference in (address, "file:///etc/hostname", "other.json", "//host/x"):
+            for keyword in ("$ref", "$dynamicRef"):
+                assert fits({"properties": {"a": {keyword: reference}}}, {}) is Fit.UNCHECKED
+        assert fits({"$schema": address, "type": "object"}, {}) in {Fit.YES, Fit.UNCHECKED}
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def bomb(levels: int, prefix: str = "#/$defs/") -> Schema:
+    """Return a small schema that takes 2 ** levels steps."""
+    doubled = {f"d{i}": {"allOf": [{"$ref": f"{prefix}d{i + 1}"}] * 2} for i in range(levels)}
+    return {"$ref": f"{prefix}d0", "$defs": {**doubled, f"d{levels}": {"type": "object"}}}
+
+
+NESTED: Schema = {"type": "object"}
+for _ in range(30):
+    NESTED = {"allOf": [NESTED], "unevaluatedProperties": False}
+
+HOSTILE: list[Any] = [
+    bomb(40),
+    bomb(40, prefix="#/%24defs/"),
+    {"$id": "http://a/", **bomb(40)},
+    {"properties": {"pattern": bomb(40)}, "$ref": "#/properties/pattern"},
+    {"$ref": "#"},
+    {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+    {"properties": {"next": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}},
+    {"$ref": "#/$defs/none"},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$anchor": "x"}}},
+    NESTED,
+    {"anyOf": [{"const": i} for i in range(100_000)]},
+    {"properties": {f"p{i}": {"pattern": r"^(\w{1,200}|x)$"} for i in range(2000)}},
+    {"properties": {"a": {"pattern": "(a{1000}){1000}"}}},
+    {"properties": {"a": {"pattern": r"(a)\1(?=b)"}}},
+    {"type": "strng"},
+    {"properties": []},
+    [],
+    7,
+]
+
+
+@pytest.mark.parametrize("schema", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_schema_that_is_too_much_is_not_checked(schema: Any) -> None:  # noqa: ANN401
+    """What would take for ever, or cannot be read, is left unchecked, and that soon."""
+    started_s = time.perf_counter()
+    assert fits(schema, {"a": "b", "next": {"next": {}}}) is Fit.UNCHECKED
+    assert time.perf_counter() - started_s < 5  # 2 ** 40 steps would take hours
+
+
+def test_patterns_take_linear_time() -> None:
+    """A pattern on which backtracking engines hang is answered."""
+    schema = {"properties": {"a": {"pattern": "^(a+)+$"}}}
+    assert fits(schema, {"a": "a" * 50_000 + "b"}) is Fit.NO
+    assert fits(schema, {"a": "a" * 50_000}) is Fit.YES
+
+
+def test_large_arguments_of_a_large_schema_are_not_checked() -> None:
+    """Work is bounded by both together; either alone is fine."""
+    large = {"properties": {f"p{i}": {"type": "string"} for i in range(400)}}
+    assert fits(large, {"p1": "x"}) is Fit.YES
+    assert fits({"type": "object"}, {"p1": "x" * 100_000}) is Fit.YES
+    assert fits(large, {"p1": "x" * 100_000}) is Fit.UNCHECKED

@@ -1,0 +1,84 @@
+"""Which results a request ends with, and which of them say that their call failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from router_service.core.results import ToolResult, is_error, latest_results
+
+ERRORS = [
+    "Error: no such city",
+    "error",
+    "ValueError: invalid literal for int()",
+    "requests.exceptions.HTTPError: 404",
+    "  Traceback (most recent call last):\n  File ...",
+    "Error executing tool get_weather: 1 validation error",
+    "Error invoking tool 'get_weather' with kwargs {}",
+    "An error occurred while running the tool. Please try again. Error: x",
+    '{"isError": true, "content": []}',
+    '{"error": "not found"}',
+    '{"error": {"code": 404}}',
+    '{"success": false, "message": "no"}',
+    '{"ok": false}',
+    [{"type": "text", "text": "Error: no"}],
+]
+GOOD = [
+    "",
+    "7 degrees",
+    "Error handling in Python is done by exceptions.",
+    "Errors: 0, warnings: 2",
+    "No error: all is well",
+    '{"error": null, "result": 1}',
+    '{"error": "", "result": 1}',
+    '{"errors": 0, "success": true}',
+    '{"result": "Error: is a word"}',
+    '["Error: x"]',
+    '{"error": ',
+    None,
+    7,
+    [{"type": "image_url"}],
+]
+
+
+@pytest.mark.parametrize("content", ERRORS)
+def test_errors_are_known(content: Any) -> None:  # noqa: ANN401 - JSON
+    """What frameworks and MCP servers write for a tool that failed."""
+    assert is_error(content)
+
+
+@pytest.mark.parametrize("content", GOOD)
+def test_what_speaks_of_errors_is_none(content: Any) -> None:  # noqa: ANN401
+    """A page about errors, or a report without any, is a good result."""
+    assert not is_error(content)
+
+
+def test_a_chat_requests_last_results() -> None:
+    """Those behind the last answer are new, those before it are not."""
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "tool_calls": [{"id": "a"}]},
+        {"role": "tool", "tool_call_id": "a", "content": "Error: old"},
+        {"role": "assistant", "tool_calls": [{"id": "b"}, {"id": "c"}]},
+        {"role": "tool", "tool_call_id": "b", "content": "fine"},
+        {"role": "tool", "tool_call_id": "c", "content": "x", "isError": True},
+    ]
+    expected = (ToolResult("c", is_error=True), ToolResult("b", is_error=False))
+    assert latest_results({"messages": messages}) == expected
+    said = {"role": "user", "content": "Never mind."}
+    assert latest_results({"messages": [*messages, said]}) == ()
+
+
+def test_a_responses_requests_last_results() -> None:
+    """The same of items."""
+    output = {"type": "function_call_output", "call_id": "a", "output": '{"error": "x"}'}
+    items = [{"role": "user", "content": "Go."}, {"type": "function_call", "call_id": "a"}, output]
+    assert latest_results({"input": items}) == (ToolResult("a", is_error=True),)
+    assert latest_results({"input": "Go."}) == ()
+
+
+@pytest.mark.parametrize("messages", [None, 7, "text", [None, 7], [{"role": "tool"}], [[]]])
+def test_what_cannot_be_read_is_no_result(messages: Any) -> None:  # noqa: ANN401
+    """Judging a request is the upstream's."""
+    assert latest_results({"messages": messages}) == ()

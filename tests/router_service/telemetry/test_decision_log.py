@@ -1,0 +1,212 @@
+"""The decision log's files: whole lines, rotation, retention, and disks that fail."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from router_service.core.decision_log import LoggedFeedback, read_line
+from router_service.settings import DecisionLogSettings
+from router_service.telemetry.decision_log import RETRY_S, DecisionLog
+from router_service.telemetry.metrics import Metrics
+
+DAY_S = 24 * 3600.0
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+class Written:
+    """A log in a folder, and what is said of it."""
+
+    def __init__(self, folder: Path, **settings: float) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.metrics = Metrics()
+        fields = {"path": folder, **settings}
+        self.log = DecisionLog(DecisionLogSettings.model_validate(fields), self.metrics, self.clock)
+        self.log.start()
+
+    def write(self, *names: str) -> None:
+        """Write feedback on these decisions."""
+        for name in names:
+            line = LoggedFeedback(created=self.clock(), decision_id=name, correct=True)
+            self.log.write(line, line.type)
+
+    def files(self) -> list[Path]:
+        """Return the log's files, the oldest first."""
+        return sorted(self.folder.glob("*.jsonl"))
+
+    def names(self) -> list[str]:
+        """Return the decisions of all lines, which are all whole."""
+        lines = (
+            line for file in self.files() for line in file.read_bytes().splitlines(keepends=True)
+        )
+        read = [read_line.validate_json(line) for line in lines if line.endswith(b"\n")]
+        return [line.decision_id for line in read if isinstance(line, LoggedFeedback)]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return a series' value; 0 where it is not."""
+        return (
+            self.metrics.registry.get_sample_value(f"switchcraft_decision_log_{name}", labels) or 0
+        )
+
+
+def test_lines_are_written_and_counted(tmp_path: Path) -> None:
+    """Each line is there as soon as it is written, in one file, which strangers may not read."""
+    written = Written(tmp_path / "a" / "log")
+    written.write("dec_1", "dec_2")
+    assert written.names() == ["dec_1", "dec_2"]
+    assert written.metric("lines_total", type="feedback") == 2
+    (file,) = written.files()
+    assert file.stat().st_mode & 0o007 == 0
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
+    """The log is off by default, and up."""
+    metrics = Metrics()
+    log = DecisionLog(DecisionLogSettings(), metrics)
+    log.start()
+    log.write(LoggedFeedback(created=1, decision_id="dec_1", correct=True), "feedback")
+    log.tidy()
+    log.close()
+    assert metrics.registry.get_sample_value("switchcraft_decision_log_up") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_share_a_folder(tmp_path: Path) -> None:
+    """Each has files of its own, also where they begin in the same second."""
+    logs = [Written(tmp_path) for _ in range(3)]
+    for number, written in enumerate(logs):
+        written.write(f"dec_{number}")
+    assert len(logs[0].files()) == 3
+    assert sorted(logs[0].names()) == ["dec_0", "dec_1", "dec_2"]
+
+
+def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
+    """Files are hardly larger than the limit, and no line is parted or lost."""
+    written = Written(tmp_path, max_file_mb=0.001)
+    written.write(*map(str, range(100)))
+    assert len(written.files()) > 5
+    assert all(file.stat().st_size < 1200 for file in written.files())
+    assert sorted(map(int, written.names())) == list(range(100))
+
+
+def test_a_file_has_one_day_at_most(tmp_path: Path) -> None:
+    """A quiet gateway ends its file when the day is over, without a line to write."""
+    written = Written(tmp_path)
+    written.write("dec_1")
+    written.clock.now_s += DAY_S
+    written.log.tidy()
+    written.write("dec_2")
+    assert len(written.files()) == 2
+
+
+def test_no_line_is_kept_longer_than_the_retention(tmp_path: Path) -> None:
+    """Files are deleted when their first line is too old; other people's files stay."""
+    other = tmp_path / "notes.jsonl"
+    odd = tmp_path / "decisions-old.jsonl"
+    other.touch()
+    odd.touch()
+    written = Written(tmp_path, retention_days=2)
+    for name in ("dec_1", "dec_2", "dec_3"):
+        written.write(name)
+        written.clock.now_s += DAY_S
+    written.log.tidy()
+    assert written.names() == ["dec_2", "dec_3"]
+    written.clock.now_s += 2 * DAY_S
+    written.log.tidy()
+    assert written.files() == [odd, other]
+
+
+def test_a_file_without_lines_is_not_left_behind(tmp_path: Path) -> None:
+    """A gateway that decided nothing leaves nothing."""
+    written = Written(tmp_path)
+    written.log.close()
+    assert written.files() == []
+
+
+def outage_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was logged of the log."""
+    return [r.getMessage() for r in caplog.records if r.name == "switchcraft.decision_log"]
+
+
+def test_a_folder_that_is_deleted_and_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lines are dropped and counted, the log is down and says so once, and once that it is back."""
+    folder = tmp_path / "log"
+    written = Written(folder)
+    written.write("dec_1")
+    shutil.rmtree(folder)
+    written.write("dec_2", "dec_3")
+    assert written.metric("up") == 0
+    assert written.metric("dropped_total", reason="failed") == 2
+    folder.mkdir()
+    written.clock.now_s += RETRY_S
+    written.write("dec_4", "dec_5")
+    assert written.names() == ["dec_4", "dec_5"]
+    assert written.metric("up") == 1
+    first, second = outage_messages(caplog)
+    assert "requests go on: No such file or directory" in first
+    assert "2 lines are lost" in second
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A gateway starts all the same, with its log down from the start."""
+    (tmp_path / "file").touch()
+    written = Written(tmp_path / "file" / "log")
+    assert written.metric("up") == 0
+    written.write("dec_1")
+    written.log.tidy()
+    assert written.metric("dropped_total", reason="failed") == 1
+    assert len(outage_messages(caplog)) == 1
+
+
+# The limit of a process's file size fails a write in its midst, as a disk that is full does.
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from tests.router_service.telemetry.test_decision_log import RETRY_S, Written
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+written = Written(Path(sys.argv[1]))
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+written.write(*(f"dec_{number}" for number in range(100)))
+assert written.metric("up") == 0
+kept = written.names()
+assert 0 < len(kept) < 20
+assert written.metric("dropped_total", reason="failed") == 100 - len(kept)
+assert all(file.read_bytes().endswith(b"\\n") for file in written.files())
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+written.clock.now_s += RETRY_S
+written.write("dec_lost")
+assert len(written.files()) == 1, "a file without a line is left"
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+written.clock.now_s += RETRY_S
+written.write("dec_back")
+assert sorted(written.names()) == sorted([*kept, "dec_back"])
+assert written.metric("up") == 1
+print("ok")
+"""
+
+
+def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
+    """What did not fit is cut off and counted; with room again the log goes on in a new file."""
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "log")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stdout == "ok\n", ended.stderr
