@@ -1,0 +1,292 @@
+"""`switchcraft-train replay` on logs: what it counts, what it shows, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.decision_log import Content
+from router_service.router import Router
+from tests.training.decisions.cases import (
+    Line,
+    call,
+    content,
+    decision,
+    expects,
+    right,
+    write_log,
+    wrong,
+)
+from training.cli import main
+from training.decisions.log import read_log
+from training.records import Json
+from training.replay.stage import replay_log
+
+ARMS = Artifact.load(SHIPPED).manifest.arms
+
+
+def lines(
+    n: int, share: float, *, arms: tuple[str, str] = ("large", "small"), text: str = ""
+) -> Iterator[Line]:
+    """Yield decisions of `theta=0.5` that explores a share, two turns a conversation, judged."""
+    rng = np.random.default_rng(0)
+    for i in range(n):
+        says = {arms[0]: float(rng.uniform(0.6, 0.98)), arms[1]: float(rng.uniform(0.3, 0.9))}
+        policy, other = arms[::-1] if says[arms[1]] >= 0.5 else arms
+        explores = rng.random() < share / 2
+        arm = other if explores else policy
+        propensity = share / 2 if explores else 1 - share / 2
+        yield decision(
+            f"d{i}",
+            arm,
+            conversation=f"c{i // 2}",
+            probabilities=says,
+            expected_cost_usd={arms[0]: 0.01, arms[1]: 0.001},
+            propensity=propensity,
+            reason="explored" if explores else "threshold",
+            cost_usd=0.01 if arm == arms[0] else 0.001,
+            content=content(f"{text} {i}") if text else None,
+        )
+        yield right(f"d{i}") if rng.random() < says[arm] else wrong(f"d{i}")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Run the command; return its status and what it printed."""
+    status = main(["replay", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_a_policy_is_judged_by_the_log_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table and the file agree; the intervals hold what each policy truly comes to."""
+    log = write_log(tmp_path / "log", lines(600, 0.4))
+    rules = ("--policy", "theta=0.5", "--policy", "drift=0")
+    status, printed, _ = run(capsys, log, *rules, "--out", tmp_path / "out")
+    assert status == 0
+    found: Json = json.loads((tmp_path / "out" / "replay.json").read_bytes())
+    assert (found["replayed"], found["conversations"], found["with_feedback"]) == (600, 300, 600)
+    assert (found["explored"], found["left"], found["artifact"]) == (600, {}, None)
+    dearest = found["accuracy"]["policies"]["drift=0"]
+    truth = np.mean([max(d.probabilities.values()) for d in read_log(log).decisions])
+    for name in ("ips", "snips", "dr"):
+        low, high = dearest[name]["interval"]
+        assert low <= truth <= high
+        assert f"{dearest[name]['value'] * 100:.1f} [{low * 100:.1f}, {high * 100:.1f}]" in printed
+    chosen = found["accuracy"]["chosen"]["value"]
+    regret = found["accuracy"]["policies"]["drift=0"]["regret"]["value"]
+    assert regret == pytest.approx(chosen - dearest["dr"]["value"])
+    costs = found["cost_usd"]["policies"]
+    assert costs["theta=0.5"]["dr"]["value"] < costs["drift=0"]["dr"]["value"]
+    assert "*" not in printed
+
+
+def test_a_log_without_exploration_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The policy that was logged needs none; of another only the model's word is given, as such."""
+    log = write_log(
+        tmp_path, (line.model_copy(update={"propensity": 1.0}) for line in lines(60, 0.0))
+    )
+    _, printed, _ = run(capsys, log, "--policy", "drift=0", "--policy", "theta=0.5")
+    other, same = printed.split("theta=0.5")
+    assert "DR*" in other
+    assert "the old router's own word" in same
+    assert "DR*" not in same
+    assert same.count("* drift=0: in") == 1
+    rows = [line.split() for line in other.splitlines() if "SNIPS" in line or " IPS" in line]
+    assert [row[-2:] for row in rows] == [["-", "-"], ["-", "-"]]
+
+
+def test_the_default_is_the_log_s_policy_without_its_exploration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What exploration cost is the regret of not exploring, with the other sign."""
+    log = write_log(tmp_path, lines(200, 0.4))
+    _, printed, _ = run(capsys, log)
+    assert "theta=0.5" in printed
+
+
+def test_what_is_no_evidence_of_the_chosen_arm_is_left_out(tmp_path: Path) -> None:
+    """Fallbacks and broken answers are counted; unknown costs and verdicts are simply unknown."""
+    log = write_log(
+        tmp_path,
+        [
+            *(decision("a"), right("a"), decision("b", cost_usd=None), wrong("b")),
+            *(decision("c"), decision("d", is_fallback=True), right("d")),
+            *(decision("e", ending="broken"), wrong("e")),
+            decision("f", expected_cost_usd={"large": 1.0}),
+        ],
+    )
+    found = replay_log(read_log(log), ["theta=0.5"])
+    assert (found.decisions, found.replayed, found.with_feedback) == (6, 3, 2)
+    assert sorted(found.left.values()) == [1, 1, 1]
+    assert found.accuracy.policies["theta=0.5"].n == 2
+    assert found.cost_usd.policies["theta=0.5"].n == 2
+
+
+def test_without_feedback_costs_are_still_estimated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Accuracy is unknown then, and it is said where it would come from."""
+    log = write_log(tmp_path, (d for d in lines(50, 0.4) if d.type == "decision"))
+    _, printed, _ = run(capsys, log, "--policy", "drift=0")
+    assert "No feedback: accuracy is unknown" in printed
+    row = next(line for line in printed.splitlines() if "DR" in line)
+    assert row.split()[2] == "-"
+    assert row.split()[3] != "-"
+
+
+def test_expected_calls_are_a_verdict_too(tmp_path: Path) -> None:
+    """The checker judges what was logged, as it does for training."""
+    log = write_log(
+        tmp_path,
+        [
+            *(decision("a", content=content("x", (call("Oslo"),))), expects("a", call("oslo"))),
+            *(decision("b", content=content("y", (call("Rome"),))), expects("b", call("Oslo"))),
+            *(decision("c"), expects("c", call("Oslo"))),
+        ],
+    )
+    found = replay_log(read_log(log), ["theta=0.5"]).accuracy.chosen
+    assert found is not None
+    assert (found.value, found.n) == (0.5, 2)
+
+
+def test_another_artifact_reads_the_requests_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It chooses by its own probabilities and costs, among the arms that could serve."""
+    pair = (ARMS[0], ARMS[2])
+    log = write_log(tmp_path / "log", lines(40, 0.4, arms=pair, text="Book a table in Oslo"))
+    write_log(
+        log,
+        [
+            decision(
+                "without", pair[0], probabilities={pair[0]: 0.9}, expected_cost_usd={pair[0]: 0.1}
+            )
+        ],
+        "decisions-2.jsonl",
+    )
+    status, printed, _ = run(
+        capsys,
+        log,
+        "--artifact",
+        SHIPPED,
+        "--policy",
+        "theta=0",
+        "--policy",
+        "default",
+        "--out",
+        tmp_path,
+    )
+    assert status == 0
+    assert "probabilities: reference-pool" in printed
+    assert "left out: 1 without content" in printed
+    found = json.loads((tmp_path / "replay.json").read_bytes())
+    assert (found["replayed"], list(found["accuracy"]["policies"])) == (40, ["theta=0", "default"])
+    cheapest = found["accuracy"]["policies"]["theta=0"]
+    share = np.mean([d.arm == pair[1] for d in read_log(log).decisions[:-1]])
+    assert cheapest["same"] == pytest.approx(share)
+
+
+def test_an_artifact_needs_requests_and_arms_that_it_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each refusal names the log and the setting, or both lists of arms."""
+    pair = (ARMS[0], ARMS[2])
+    bare = write_log(tmp_path / "bare", lines(20, 0.4, arms=pair))
+    status, _, error = run(capsys, bare, "--artifact", SHIPPED)
+    assert status == 1
+    assert "decision_log.content" in error
+    foreign = write_log(tmp_path / "foreign", lines(20, 0.4, text="x"))
+    _, _, error = run(capsys, foreign, "--artifact", SHIPPED)
+    assert "chose among ['large', 'small']; the artifact knows" in error
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [("theta=2", "outside 0 to 1"), ("economy", "write theta=P or drift=P")],
+)
+def test_what_is_no_policy_is_refused(
+    tmp_path: Path, policy: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name needs the artifact that defines it."""
+    log = write_log(tmp_path, lines(20, 0.4))
+    status, _, error = run(capsys, log, "--policy", policy)
+    assert status == 1
+    assert problem in error
+
+
+def test_one_conversation_is_nothing_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Intervals are over conversations: a single one has none."""
+    log = write_log(tmp_path, [decision("a", conversation="c"), decision("b", conversation="c")])
+    status, _, error = run(capsys, log, "--policy", "theta=0.5")
+    assert status == 1
+    assert "fewer than two conversations" in error
+
+
+def test_an_artifact_is_not_praised_for_what_it_has_learned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was trained from logs is warned of where the decisions are older than it."""
+    pair = (ARMS[0], ARMS[2])
+    log = read_log(write_log(tmp_path, lines(20, 0.4, arms=pair, text="Book a table")))
+    router = Router(Artifact.load(SHIPPED))
+    with caplog.at_level(logging.WARNING):
+        replay_log(log, ["theta=0.5"], router)
+    assert not caplog.records
+    learned = _learned_from_traffic(router)
+    with caplog.at_level(logging.WARNING):
+        replay_log(log, ["theta=0.5"], learned)
+    assert "20 of these 20 decisions are older" in caplog.text
+
+
+def _learned_from_traffic(router: Router) -> Router:
+    """Return the same router, with a provenance that names a decision log."""
+    artifact = router.artifact
+    manifest = artifact.manifest
+    config = "source: {format: labelled}\nalso: [{format: decisions, path: log}]\n"
+    provenance = manifest.provenance.model_copy(update={"config": config})
+    changed = manifest.model_copy(update={"provenance": provenance})
+    return Router(Artifact(artifact.directory, changed, artifact.tokenizer))
+
+
+def test_a_request_that_was_not_read_whole_goes_where_the_service_sends_it(tmp_path: Path) -> None:
+    """To the most probable arm, whatever the policy."""
+    unread: Json = {"reason": "unread", "probabilities": {"large": 0.9, "small": 0.8}}
+    log = write_log(tmp_path, [decision(name, **unread) for name in "ab"])
+    assert replay_log(read_log(log), ["theta=0.5"]).cost_usd.policies["theta=0.5"].same == 1
+    read = write_log(
+        tmp_path / "read", [decision(name, **unread | {"reason": "argmax"}) for name in "ab"]
+    )
+    assert replay_log(read_log(read), ["theta=0.5"]).cost_usd.policies["theta=0.5"].same == 0
+
+
+def test_a_request_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    """Another artifact is asked about the others alone."""
+    pair = (ARMS[0], ARMS[2])
+    odd = Content(request={"messages": []}, calls=())
+    log = write_log(
+        tmp_path,
+        [
+            *lines(10, 0.4, arms=pair, text="Book a table"),
+            decision(
+                "odd",
+                pair[0],
+                content=odd,
+                probabilities={pair[0]: 0.9},
+                expected_cost_usd={pair[0]: 0.1},
+            ),
+        ],
+    )
+    found = replay_log(read_log(log), ["theta=0.5"], Router(Artifact.load(SHIPPED)))
+    assert (found.replayed, list(found.left.values())) == (10, [1])
