@@ -104,9 +104,7 @@ def measure(world: World, share: float, logs: int) -> Mapping[str, Json]:
     """Print how estimates fare on many logs of one share of exploration, and return it."""
     found = [_replayed(world, share, seed) for seed in range(logs)]
     print(f"\nexploration {share:g}")
-    print(
-        f"{'target':<15} {'as logged':>9} {'effective n':>11} {'reward':<9} {'truth':>8}", end=" "
-    )
+    print(f"{'target':<15} {'tried':>5} {'effective n':>11} {'reward':<9} {'truth':>8}", end=" ")
     print(f"{'estimate':<9} {'bias':>8} {'(s.e.)':>9} {'width':>8} {'coverage':>9}")
     return {
         f"{target} {reward}": _compare(
@@ -124,7 +122,7 @@ def _replayed(world: World, share: float, seed: int) -> Mapping[str, Mapping[str
     rows = np.asarray(rng.integers(0, n, size=n), dtype=np.int64)
     chosen = np.where(rng.random(n) < share, rng.integers(0, arms, size=n), world.policy[rows])
     propensity = share / arms + (1 - share) * (chosen == world.policy[rows])
-    rounds = Rounds(chosen, propensity, np.arange(n))
+    rounds = Rounds(chosen, propensity, chosen != world.policy[rows], np.arange(n))
     targets = {name: choices[rows] for name, choices in world.targets.items()}
     rewards = world.rewards(rows, chosen)
     return {name: replay(rounds, reward, targets, seed) for name, reward in rewards.items()}
@@ -136,11 +134,11 @@ def _compare(world: World, target: str, reward: str, found: list[Replayed]) -> M
     truth = world.truth(reward, target)
     figures: dict[str, Json] = {
         "truth": truth,
-        "as_logged": float(np.mean([each.same for each in found])),
+        "tried": float(np.mean([each.tried for each in found])),
         "effective_n": float(np.mean([each.effective_n for each in found])),
     }
     shown = (
-        f"{target:<15} {figures['as_logged']:>9.0%} {figures['effective_n']:>11.0f}"
+        f"{target:<15} {figures['tried']:>5.0f} {figures['effective_n']:>11.0f}"
         f" {reward:<9} {truth * factor:>8.3f}"
     )
     for name in NAMES:

@@ -16,6 +16,9 @@ from training.decisions.queries import checked, read_answer, read_example, read_
 from training.evaluation.metrics import Floats
 from training.replay.estimators import Reward, Rounds
 
+EXPLORED = "explored"
+"""The reason of a decision that exploration took against the policy."""
+
 
 class Left(StrEnum):
     """Why a decision is not replayed."""
@@ -52,6 +55,7 @@ class Logged:
         return Rounds(
             chosen=np.array([places[decision.arm] for decision in self.decisions]),
             propensity=np.array([decision.propensity for decision in self.decisions]),
+            explored=np.array([decision.reason == EXPLORED for decision in self.decisions]),
             conversations=conversations,
         )
 

@@ -63,7 +63,7 @@ def _rows(
     name: str, got: Replayed | None, paid: Replayed | None
 ) -> Iterator[tuple[str, str, str, str]]:
     either = got or paid
-    mark = MARK if either is not None and either.coverage < 1 else ""
+    mark = MARK if either is not None and (either.coverage < 1 or either.is_thin) else ""
     yield (
         name,
         f"DR{mark}",
@@ -100,6 +100,12 @@ def _notes(found: Replay) -> Iterator[str]:
     elif found.with_feedback < found.replayed:
         yield "Accuracy holds if whether there is feedback does not depend on the answer."
     for name, replayed in (found.accuracy.policies or found.cost_usd.policies).items():
+        if replayed.coverage == 1 and replayed.is_thin:
+            yield (
+                f"{MARK} {name}: exploration took its arm, where the logged policy took another, in"
+                f" {replayed.tried} decisions alone. Its intervals are too narrow: log more, or"
+                " explore more."
+            )
         if replayed.coverage < 1:
             yield (
                 f"{MARK} {name}: in {1 - replayed.coverage:.1%} of the decisions the log could not"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.training.replay.worlds import World
+from training.evaluation.evaluate import Choices
 from training.evaluation.metrics import Estimate
 from training.replay.estimators import Replayed, Reward, Rounds, logged, replay
 
 HALF = Rounds(
     chosen=np.array([0, 1, 0, 1]),
     propensity=np.array([0.8, 0.2, 0.8, 0.2]),
+    explored=np.array([False, True, False, True]),
     conversations=np.arange(4),
 )
 EXPECTED = np.array([[0.9, 0.5], [0.8, 0.4], [0.7, 0.6], [0.6, 0.2]])
@@ -21,6 +25,16 @@ SEEN = np.array([1.0, 0.0, 0.0, 1.0])
 def of(rounds: Rounds, reward: Reward, target: list[int]) -> Replayed:
     """Replay one target."""
     return replay(rounds, reward, {"target": np.array(target)})["target"]
+
+
+def take(rounds: Rounds, rows: Choices) -> Rounds:
+    """Return some of the rounds, in the order given."""
+    return Rounds(
+        rounds.chosen[rows],
+        rounds.propensity[rows],
+        rounds.explored[rows],
+        rounds.conversations[rows],
+    )
 
 
 def value(found: Estimate | None) -> float:
@@ -53,7 +67,7 @@ def test_a_policy_that_costs_more_is_the_worse_one() -> None:
 def test_what_nobody_judged_does_not_count() -> None:
     """A round without an outcome is left out of every mean."""
     seen = np.where([True, True, False, True], SEEN, np.nan)
-    rounds = Rounds(HALF.chosen[[0, 1, 3]], HALF.propensity[[0, 1, 3]], np.arange(3))
+    rounds = take(HALF, np.array([0, 1, 3]))
     all_rounds = of(HALF, Reward(seen, EXPECTED, "low"), [0, 0, 1, 1])
     judged = of(rounds, Reward(seen[[0, 1, 3]], EXPECTED[[0, 1, 3]], "low"), [0, 0, 1])
     for name in ("n", "same", "coverage", "effective_n", "model"):
@@ -66,7 +80,7 @@ def test_what_nobody_judged_does_not_count() -> None:
 
 def test_without_exploration_nothing_is_pretended() -> None:
     """Where the log could not have chosen the arm, weights say nothing, and DR is marked."""
-    certain = Rounds(HALF.chosen, np.ones(4), HALF.conversations)
+    certain = Rounds(HALF.chosen, np.ones(4), HALF.chosen < 0, HALF.conversations)
     found = of(certain, Reward(SEEN, EXPECTED, "low"), [0, 0, 1, 1])
     assert (found.coverage, found.ips, found.snips, found.mean_weight) == (0.5, None, None, None)
     assert value(found.dr) == pytest.approx((1 + 0.8 + 0.6 + 1) / 4)
@@ -76,13 +90,24 @@ def test_without_exploration_nothing_is_pretended() -> None:
     assert value(same.regret) == 0
 
 
+def test_what_exploration_hardly_tried_is_marked() -> None:
+    """A target that departs from the logged policy needs decisions that took its arm."""
+    reward = Reward(np.tile(SEEN, 20), np.tile(EXPECTED, (20, 1)), "low")
+    rounds = replace(take(HALF, np.tile(np.arange(4), 20)), conversations=np.arange(80))
+    policy, other = np.zeros(80, dtype=np.int64), np.ones(80, dtype=np.int64)
+    found = replay(rounds, reward, {"policy": policy, "other": other})
+    assert [(each.tried, each.is_thin) for each in found.values()] == [(0, False), (40, False)]
+    few = replay(HALF, Reward(SEEN, EXPECTED, "low"), {"policy": policy[:4], "other": other[:4]})
+    assert [(each.tried, each.is_thin) for each in few.values()] == [(0, False), (2, True)]
+
+
 def test_turns_that_repeat_each_other_say_no_more() -> None:
     """Each conversation's turns five times over: the intervals stay, to the last digit."""
     world = World.of(200, seed=1)
     rounds, reward, rows = world.log(60, world.chosen_by("drift=0.1"), 0.3, seed=1)
     target = world.chosen_by("theta=0.8")[rows]
     often = np.repeat(np.arange(len(rows)), 5)
-    repeated = Rounds(rounds.chosen[often], rounds.propensity[often], rounds.conversations[often])
+    repeated = take(rounds, often)
     once = of(rounds, reward, target.tolist())
     many = of(
         repeated, Reward(reward.seen[often], reward.expected[often], "low"), target[often].tolist()

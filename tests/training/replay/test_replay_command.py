@@ -88,6 +88,16 @@ def test_a_policy_is_judged_by_the_log_alone(
     assert "*" not in printed
 
 
+def test_a_policy_that_was_hardly_tried_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table says how few decisions its intervals rest on."""
+    log = write_log(tmp_path, lines(60, 0.2))
+    _, printed, _ = run(capsys, log, "--policy", "drift=0", "--policy", "theta=0.5")
+    assert "* drift=0: exploration took its arm" in printed
+    assert "* theta=0.5" not in printed
+
+
 def test_a_log_without_exploration_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

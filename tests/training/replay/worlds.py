@@ -56,4 +56,8 @@ class World:
         propensity = share / arms + (1 - share) * (chosen == policy)
         seen = self.correct[rows, chosen]
         numbers = np.repeat(np.arange(conversations), TURNS)
-        return Rounds(chosen, propensity, numbers), Reward(seen, self.said[rows], "low"), rows
+        return (
+            Rounds(chosen, propensity, chosen != policy, numbers),
+            Reward(seen, self.said[rows], "low"),
+            rows,
+        )
