@@ -49,7 +49,7 @@ def _now() -> list[Panel]:
             Query(f"{selected('switchcraft_artifact_info')} == 1", "{{name}}"),
         ),
         number(
-            "Input drift",
+            "Input drift, now",
             "Largest difference between the distributions of lengths, in the last hour and in the"
             " week before: 0 is equal. By chance 200 requests are 0.2 apart once in four million"
             " hours.",
@@ -58,7 +58,7 @@ def _now() -> list[Panel]:
             bounds={0.2: "red"},
         ),
         number(
-            "Arm drift",
+            "Arm drift, now",
             "Share of the last hour's decisions that would have to change arms to give the week"
             " before's shares.",
             "percentunit",
@@ -66,7 +66,7 @@ def _now() -> list[Panel]:
             bounds={0.25: "red"},
         ),
         number(
-            "Calibration error",
+            "Calibration error, now",
             "By how much answers are correct more or less often than said, by the feedback of a"
             " week.",
             "percentunit",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
-RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
-CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yaml"
-RUNBOOK = ROOT / "deploy" / "RUNBOOK.md"
+from tests.deploy.programs import CONFIG, DEPLOY, RULES, run
+
+RUNBOOK = DEPLOY / "RUNBOOK.md"
 CASES = sorted((Path(__file__).parent / "alerts").glob("*.yaml"))
 
 
@@ -23,21 +21,16 @@ def _alerts() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for rule in rules if "alert" in rule}
 
 
-def _run(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_prometheus_reads_what_is_shipped(promtool: Path) -> None:
     """Configuration and rules are what Prometheus takes."""
-    _run(promtool, "check", "rules", RULES)
-    _run(promtool, "check", "config", "--syntax-only", CONFIG)
+    run(promtool, "check", "rules", RULES)
+    run(promtool, "check", "config", "--syntax-only", CONFIG)
 
 
 @pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
 def test_alerts(promtool: Path, cases: Path) -> None:
     """Alerts fire when they should, with these words, and are silent just below."""
-    _run(promtool, "test", "rules", cases)
+    run(promtool, "test", "rules", cases)
 
 
 def test_every_alert_has_fired() -> None:

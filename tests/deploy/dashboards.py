@@ -1,0 +1,52 @@
+"""The shipped dashboards, as Grafana reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.grafana.build import FOLDER
+
+FILES = sorted(FOLDER.glob("*.json"))
+
+
+@dataclass(frozen=True, slots=True)
+class PanelQuery:
+    """One query of a panel, its variables still open."""
+
+    dashboard: str
+    panel: str
+    expr: str
+    legend: str
+
+    def filled(self, variables: Mapping[str, str]) -> str:
+        """Return the query as Grafana sends it."""
+        expr = self.expr
+        for name, value in variables.items():
+            expr = expr.replace(f"${name}", value)
+        assert "$" not in expr, f"{self.panel}: {expr}"
+        return expr
+
+
+def panels(text: str) -> list[dict[str, Any]]:
+    """Return a dashboard's panels, rows included."""
+    listed: list[dict[str, Any]] = json.loads(text)["panels"]
+    return listed
+
+
+def queries() -> list[PanelQuery]:
+    """Return every query of every panel of every dashboard."""
+    return [
+        PanelQuery(path.stem, panel["title"], target["expr"], target["legendFormat"])
+        for path in FILES
+        for panel in panels(path.read_text())
+        for target in panel.get("targets", ())
+    ]
+
+
+def query(dashboard: str, panel: str) -> PanelQuery:
+    """Return the only query of a panel."""
+    (found,) = [q for q in queries() if (q.dashboard, q.panel) == (dashboard, panel)]
+    return found

@@ -1,0 +1,133 @@
+"""Dashboards: as their script writes them, readable, and about series that exist."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from deploy.grafana.build import FOLDER, dashboards
+from router_service.telemetry.metrics import Metrics
+from tests.deploy.dashboards import FILES, panels, queries
+from tests.deploy.programs import RULES, run
+
+FROM_PROMETHEUS = {"job", "instance"}
+VARIABLES = {"job": "switchcraft", "__rate_interval": "1m", "__range": "6h"}
+
+
+def _recorded() -> dict[str, str]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    return {rule["record"]: rule["expr"] for rule in rules if "record" in rule}
+
+
+def _known_series() -> dict[str, set[str]]:
+    """Return the labels of every series by its name, those of rules included."""
+    known = {"up": FROM_PROMETHEUS, "ALERTS": {"alertname", "alertstate"} | FROM_PROMETHEUS}
+    for series in Metrics().series:
+        labels = FROM_PROMETHEUS | set(series.labels)
+        ends = ("_bucket", "_sum", "_count") if series.kind == "histogram" else ("",)
+        known |= {series.name + end: labels | {"le"} for end in ends}
+    # The level of a recorded name is its labels, by Prometheus' convention.
+    return known | {name: set(name.partition(":")[0].split("_")) for name in _recorded()}
+
+
+def _all_exprs() -> list[str]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [rule["expr"] for group in groups for rule in group["rules"]]
+    return [q.expr for q in queries()] + rules
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_dashboard_is_what_its_script_writes(path: Path) -> None:
+    """The JSON in the repository is the script's, unchanged."""
+    assert path.read_text() == dashboards()[path.name]
+    assert {path.name for path in FILES} == dashboards().keys()
+    assert path.parent == FOLDER
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_grafana_reads_it(path: Path) -> None:
+    """Grafana's own model of a dashboard takes it and gives the same back."""
+    tree = json.loads(path.read_text())
+    assert tree["schemaVersion"] >= 41
+    assert Dashboard.from_json(tree).title == tree["title"]
+    variables = {variable["name"]: variable for variable in tree["templating"]["list"]}
+    assert variables["datasource"]["query"] == "prometheus"
+    assert variables["job"]["datasource"]["uid"] == "${datasource}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_panels_say_what_they_show(path: Path) -> None:
+    """A panel has a title of its own, a description, a unit, a data source and queries."""
+    shown = [panel for panel in panels(path.read_text()) if panel["type"] != "row"]
+    assert len({panel["title"] for panel in shown}) == len(shown)
+    for panel in shown:
+        assert panel["description"].endswith(".")
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["type"] == "state-timeline" or panel["fieldConfig"]["defaults"]["unit"]
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(set(references)) == len(references) > 0
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_panels_lie_beside_each_other(path: Path) -> None:
+    """No two panels overlap, none leaves the grid, and each has a number of its own."""
+    listed = panels(path.read_text())
+    assert len({panel["id"] for panel in listed}) == len(listed)
+    for one, other in itertools.combinations([panel["gridPos"] for panel in listed], 2):
+        assert not _overlap(one, other), (one, other)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in listed)
+
+
+def test_queries_name_series_that_exist() -> None:
+    """Every series in a panel or a rule is the gateway's own, Prometheus' or a rule's."""
+    known = _known_series()
+    for expr in _all_exprs():
+        named = re.findall(r"[\w:]*switchcraft_\w+(?::\w+)?|\bup\b|\bALERTS\b", expr)
+        assert named, expr
+        assert set(named) <= known.keys(), expr
+
+
+def test_queries_name_labels_that_exist() -> None:
+    """A selector's labels are its series'; a query groups by, and a legend shows, no others."""
+    known = _known_series()
+    for expr in _all_exprs():
+        for name, matchers in re.findall(r"([\w:]+)\{([^}]*)\}", expr):
+            assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)) <= known[name], expr
+        assert _grouped(expr) <= _labels(expr, known), expr
+    for q in queries():
+        shown = set(re.findall(r"\{\{(\w+)\}\}", q.legend))
+        assert shown <= _labels(q.expr, known), (q.expr, q.legend)
+
+
+def test_prometheus_reads_every_query(promtool: Path, tmp_path: Path) -> None:
+    """What panels ask, with their variables filled, is PromQL."""
+    rules = [{"record": "asked", "expr": q.filled(VARIABLES)} for q in queries()]
+    path = tmp_path / "asked.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": rules}]}))
+    run(promtool, "check", "rules", "--lint=none", path)
+
+
+def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+    below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+    return not (beside or below)
+
+
+def _grouped(expr: str) -> set[str]:
+    lists = re.findall(r"\b(?:by|on|ignoring)\s*\(([^)]*)\)", expr)
+    return {label.strip() for names in lists for label in names.split(",") if label.strip()}
+
+
+def _labels(expr: str, known: dict[str, set[str]]) -> set[str]:
+    """Return the labels of all series in an expression, and those that it makes."""
+    made = set(re.findall(r'label_replace\(.*?, "(\w+)"', expr))
+    named = re.findall(r"[\w:]+", expr)
+    return made.union(*(known[name] for name in named if name in known))

@@ -1,0 +1,228 @@
+"""An operator's questions, asked of a real Prometheus by the dashboards' own queries."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import openai
+import pytest
+
+from router_service.sandbox.server import run_in_thread
+from tests.bodies import ASK, TOOLS
+from tests.deploy.dashboards import queries, query
+from tests.deploy.prometheus import Prometheus, running
+from tests.drills.processes import ARMS, GatewayProcess, gateway, wait_until, write_config
+
+VARIABLES = {"job": "switchcraft", "__rate_interval": "3s", "__range": "1h"}
+BASELINE = "gpt-4-turbo-2024-04-09-FC"
+BASELINE_USD_PER_TOKEN = (10e-6, 30e-6)
+"""Prompt and completion, as the shipped artifact's list prices are."""
+POLICIES = ("theta=0", "theta=0", "drift=0")
+"""The cheapest arm twice as often as the most probable one."""
+NOT_HAPPENED = {
+    "Calibration error", "Calibration error, now", "Calls that break their schema", "Fallbacks",
+    "Feedback", "Refused for who asked", "Said and seen", "Shadow", "Told and lost", "Tool calls",
+    "Weak evidence",
+}  # fmt: skip
+"""Panels without a value: nothing of the kind was done here."""
+WAIT_S = 60.0
+
+
+@dataclass
+class Operator:
+    """Who looks at the dashboards of one gateway."""
+
+    prometheus: Prometheus
+    gateway: GatewayProcess
+    config: Path
+    upstream_url: str
+    key: str
+
+    def look(self, dashboard: str, panel: str) -> dict[str, float]:
+        """Return what a panel shows."""
+        return self.prometheus.ask(query(dashboard, panel).filled(VARIABLES))
+
+    def number(self, dashboard: str, panel: str) -> float:
+        """Return the one number that a panel shows; NaN while it shows none."""
+        values = list(self.look(dashboard, panel).values())
+        return values[0] if len(values) == 1 else math.nan
+
+    def sees(self, dashboard: str, panel: str, least: float, most: float) -> None:
+        """Return once a panel's number is within these."""
+        wait_until(
+            lambda: least <= self.number(dashboard, panel) <= most,
+            f"{panel} is in {least} to {most}",
+            WAIT_S,
+        )
+
+    def configure(self, **router: object) -> httpx.Response:
+        """Write another configuration and ask for it to be taken up."""
+        write_gateway(self.config, self.upstream_url, self.key, **router)
+        return self.gateway.http.post("/admin/reload")
+
+
+@dataclass
+class Traffic:
+    """An agent that asks one request after the other until the block ends."""
+
+    operator: Operator
+    text: str = "What is the weather in Oslo?"
+    ids: list[str] = field(default_factory=list)
+    """Of its decisions."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the last answer."""
+        self._end.set()
+        self._thread.join(WAIT_S)
+
+    def _ask(self) -> None:
+        client = client_of(self.operator)
+        number = 0
+        while not self._end.wait(0.05):
+            number += 1
+            messages: Any = [{"role": "user", "content": f"{self.text} ({number % 7})"}]
+            answer = client.chat.completions.with_raw_response.create(
+                model="switchcraft",
+                messages=messages,
+                tools=TOOLS,
+                extra_headers={"x-switchcraft-policy": POLICIES[number % len(POLICIES)]},
+            )
+            self.ids.append(answer.headers["x-switchcraft-decision-id"])
+
+
+def client_of(operator: Operator) -> openai.OpenAI:
+    """Return the client that an agent has."""
+    return openai.OpenAI(base_url=f"{operator.gateway.url}/v1", api_key=operator.key, max_retries=0)
+
+
+def write_gateway(path: Path, upstream_url: str, key: str, **router: object) -> Path:
+    """Write a configuration with an admin key and a baseline to save against."""
+    sections: dict[str, Any] = {"keys": {"admin": key}}
+    sections["router"] = {"baseline_model": BASELINE, "latency_budget_s": 10.0, **router}
+    return write_config(path, upstream_url, **sections)
+
+
+@pytest.fixture(scope="module")
+def operator(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """Yield who watches a gateway that Prometheus has seen before its first request."""
+    folder, key = tmp_path_factory.mktemp("operator"), "sk-" + secrets.token_urlsafe(32)
+    config = folder / "gateway.yaml"
+    with run_in_thread() as upstream_url:
+        write_gateway(config, upstream_url, key)
+        with (
+            gateway(config, folder) as served,
+            running(prometheus, folder, served.url.removeprefix("http://"), key) as asked,
+        ):
+            served.http.headers["authorization"] = f"Bearer {key}"
+            seen = "count_over_time(switchcraft_decisions_over_budget_total[1m]) >= 3"
+            wait_until(lambda: asked.ask(seen), "Prometheus has seen the gateway", WAIT_S)
+            yield Operator(asked, served, config, upstream_url, key)
+
+
+def test_an_operators_questions(operator: Operator) -> None:
+    """Shares, savings, latency, drift and reloads are what was done, by the panels' queries."""
+    with Traffic(operator) as quiet:
+        operator.sees("router-health", "Input drift, now", 0, 0.1)
+        operator.sees("router-health", "Arm drift, now", 0, 0.2)
+    ask_beside_the_router(operator)
+    all_arrived(operator, len(quiet.ids))
+    http = operator.gateway.http
+    decisions = [http.get(f"/v1/decisions/{identifier}").json() for identifier in quiet.ids]
+    shares_are(operator, decisions)
+    savings_are(operator, decisions)
+    operator.sees("overview", "Late decisions, last hour", 0, 0)
+    operator.sees("overview", "Last reload", 1, 1)
+    reload_fails_and_is_mended(operator)
+    with Traffic(operator, text="What is the weather in Oslo, and in Bergen? " * 40):
+        operator.sees("router-health", "Input drift, now", 0.5, 1)
+        operator.sees("overview", "Late decisions, last hour", 0.9, 1)
+    every_panel_answers(operator)
+
+
+def ask_beside_the_router(operator: Operator) -> None:
+    """Ask for a model by name, without tools, for what is unknown, and for what breaks."""
+    client = client_of(operator)
+    client.chat.completions.create(model=ARMS[0], messages=ASK)
+    client.chat.completions.create(model="switchcraft", messages=ASK)
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="no-such-model", messages=ASK)
+    faults = {"x-sandbox": "status=500"}
+    with pytest.raises(openai.InternalServerError):
+        client.chat.completions.create(model=ARMS[1], messages=ASK, extra_headers=faults)
+
+
+def all_arrived(operator: Operator, routed: int) -> None:
+    """Return once Prometheus has seen all that was asked."""
+    ended = "sum(switchcraft_requests_total)"
+    wait_until(
+        lambda: list(operator.prometheus.ask(ended).values()) == [routed + 4],
+        "all requests are counted",
+        WAIT_S,
+    )
+
+
+def shares_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
+    """Ask which arm serves what share: each bar is the arm's share of what was decided."""
+    sent = Counter(decision["arm"] for decision in decisions)
+    shown = operator.look("overview", "Share of decisions by arm")
+    assert len(sent) > 1
+    for arm in ARMS:
+        assert shown.get(f"arm={arm}", 0) == pytest.approx(sent[arm] / len(decisions), abs=0.02)
+    served = {f"model={model}" for model in (*sent, ARMS[0], ARMS[1], "none")}
+    wait_until(
+        lambda: served <= operator.look("overview", "Requests by model").keys(),
+        f"traffic is shown by model: {served}",
+    )
+
+
+def savings_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
+    """Ask what was saved today: the baseline's price for the same tokens, less what was paid."""
+    prompt, completion = BASELINE_USD_PER_TOKEN
+    baseline_usd = sum(
+        d["prompt_tokens"] * prompt + d["completion_tokens"] * completion for d in decisions
+    )
+    paid_usd = sum(decision["actual_cost_usd"] for decision in decisions)
+    # A range's ends lie between two looks: Prometheus adds up to one more.
+    shown = operator.number("money", "Saved")
+    assert shown == pytest.approx(baseline_usd - paid_usd, rel=0.1)
+    share = operator.number("money", "Saved, of the baseline's price")
+    assert share == pytest.approx(1 - paid_usd / baseline_usd, abs=0.02)
+
+
+def reload_fails_and_is_mended(operator: Operator) -> None:
+    """Ask whether the last reload failed: it shows, an alert fires, and the next one ends it."""
+    assert operator.configure(default_policy="no-such-policy").status_code == 409
+    operator.sees("overview", "Last reload", 0, 0)
+    firing = 'ALERTS{alertname="SwitchcraftReloadFailed", alertstate="firing"}'
+    wait_until(lambda: operator.prometheus.ask(firing), "the alert fires", WAIT_S)
+    assert operator.number("overview", "Alerts") >= 1
+    assert operator.configure(latency_budget_s=1e-6).status_code == 200
+    operator.sees("overview", "Last reload", 1, 1)
+    wait_until(lambda: not operator.prometheus.ask(firing), "the alert is over", WAIT_S)
+
+
+def every_panel_answers(operator: Operator) -> None:
+    """No query of a panel is refused, and only what did not happen is not shown."""
+    empty = {q.panel for q in queries() if not operator.prometheus.ask(q.filled(VARIABLES))}
+    assert empty <= NOT_HAPPENED
