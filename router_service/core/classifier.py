@@ -20,6 +20,12 @@ PROVIDERS = {
 }
 
 
+NO_CUDA = (
+    "cannot be run on cuda: the runtime finds none here; install switchcraft[gpu] where there is an "
+    "NVIDIA driver, or set router.device: cpu"
+)
+
+
 class Classifier:
     """Runs an artifact's graph; may be shared by threads, and releases the GIL while it runs.
 
@@ -41,17 +47,7 @@ class Classifier:
         Without a calibration, probabilities are as the graph says, and a calibration is fitted
         on them.
         """
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads or min(4, os.cpu_count() or 1)
-        # Spinning worker threads would take the core that the event loop needs.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 3
-        try:
-            self._session = ort.InferenceSession(
-                str(model_path), sess_options=options, providers=PROVIDERS[device]
-            )
-        except Exception as exc:  # the runtime's own classes are not exported
-            raise ArtifactError(model_path, f"is not a graph that loads: {exc}") from exc
+        self._session = _session(model_path, device, threads)
         self._inputs = {node.name for node in self._session.get_inputs()}
         output_arms = self._session.get_outputs()[0].shape[-1]
         if output_arms != arms:
@@ -76,3 +72,22 @@ class Classifier:
         if "features" in self._inputs:
             feed["features"] = np.asarray([row.features], dtype=np.float32)  # (1, features)
         return feed
+
+
+def _session(model_path: Path, device: str, threads: int | None) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or min(4, os.cpu_count() or 1)
+    # Spinning worker threads would take the core that the event loop needs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    providers = PROVIDERS[device]
+    if device == "cuda" and providers[0] in ort.get_available_providers():
+        ort.preload_dlls()  # from the packages that the runtime's extras install
+    try:
+        session = ort.InferenceSession(str(model_path), sess_options=options, providers=providers)
+    except Exception as exc:  # the runtime's own classes are not exported
+        raise ArtifactError(model_path, f"is not a graph that loads: {exc}") from exc
+    # Where it finds no CUDA the runtime takes the CPU, and only warns.
+    if session.get_providers()[0] != providers[0]:
+        raise ArtifactError(model_path, NO_CUDA)
+    return session

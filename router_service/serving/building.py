@@ -113,10 +113,11 @@ class _Build:
             raise ArtifactError(directory / MANIFEST, problem)
         pool = Pool.build(self._settings, artifact.manifest)
         prices = arm_prices(self._settings)
-        key = (directory, found, frozenset(pool.by_arm), frozenset(prices.items()))
+        device = self._settings.router.device
+        key = (directory, found, device, frozenset(pool.by_arm), frozenset(prices.items()))
         router = self.routers.get(key) or self._present.get(key)
         if router is None:
-            router = Router(artifact, prices=prices, arms=pool.by_arm)
+            router = Router(artifact, device=device, prices=prices, arms=pool.by_arm)
             router.check_canaries()
         self.routers[key] = router
         return router

@@ -194,6 +194,9 @@ class RouterSettings(Frozen):
     """Where `switchcraft-train publish` points at what to serve in the artifact's place: a
     directory, or `redis` for `server.redis_url`. The artifact above serves while nothing usable
     is published there."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """What the artifact's graph runs on; `cuda` needs the package's extra `gpu`, and its graph for
+    `cuda` where it has one."""
     arms: Mapping[str, str] = Field(default_factory=dict)
     """Model by arm of the artifact; one that is not here goes to the model of its own name, and
     is never chosen where there is none."""
