@@ -21,8 +21,8 @@ PROVIDERS = {
 
 
 NO_CUDA = (
-    "cannot be run on cuda: the runtime finds none here; install switchcraft[gpu] where there is an "
-    "NVIDIA driver, or set router.device: cpu"
+    "cannot be run on cuda: the runtime finds none here; install switchcraft[gpu] where there is"
+    " an NVIDIA driver, or set router.device: cpu"
 )
 
 

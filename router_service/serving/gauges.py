@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 from router_service import __version__
@@ -12,6 +11,7 @@ from router_service.core.selection import Reason
 from router_service.serving.engine import Engine
 from router_service.serving.overload import DecisionQueue, Slots
 from router_service.serving.planning import DecidingRouter, Track
+from router_service.settings import Model
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import Breakers
 
@@ -102,18 +102,21 @@ def _begin_engine(metrics: Metrics, engine: Engine) -> None:
             metrics.decisions.labels(arm, reason)
     for deployment_id in engine.deployment_ids:
         metrics.breaker_openings.labels(deployment_id)
-    for name in _model_names(engine):
-        metrics.broken_streams.labels(name)
-        metrics.upstream_seconds.labels(name)
-        metrics.time_to_first_token.labels(name)
-        metrics.routed_cost_usd.labels(name)
-        metrics.baseline_cost_usd.labels(name)
-        for source in _SOURCES:
-            metrics.cost_usd.labels(name, source)
-            for kind in _TOKENS:
-                metrics.tokens.labels(name, kind, source)
+    baseline = engine.pool.baseline
+    for model in {model.name: model for model in engine.pool.models.values()}.values():
+        _begin_model(metrics, model)
+        if baseline is not None and baseline.price is not None and model.price is not None:
+            metrics.routed_cost_usd.labels(model.name)
+            metrics.baseline_cost_usd.labels(model.name)
 
 
-def _model_names(engine: Engine) -> Iterator[str]:
-    """Yield what models are called in metrics: by their own names, not by their aliases."""
-    yield from {model.name for model in engine.pool.models.values()}
+def _begin_model(metrics: Metrics, model: Model) -> None:
+    """Begin a model's series; what it costs has none where its price is unknown, and is not 0."""
+    metrics.broken_streams.labels(model.name)
+    metrics.upstream_seconds.labels(model.name)
+    metrics.time_to_first_token.labels(model.name)
+    for source in _SOURCES:
+        if model.price is not None:
+            metrics.cost_usd.labels(model.name, source)
+        for kind in _TOKENS:
+            metrics.tokens.labels(model.name, kind, source)
