@@ -20,7 +20,7 @@ from tests.fakes import FakeRouter
 from tests.serving import ONE_TRY, Sandbox
 
 REQUESTS = 200_000
-FIRST = 2_000
+FIRST = 4_000
 KEY = new_key()
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW")
 AUTHORIZED = {"authorization": f"Bearer {KEY}"}
@@ -67,10 +67,10 @@ def with_own_words(lot: random.Random) -> Sent:
 
 
 MIX: dict[Callable[[random.Random], Sent], float] = {
-    with_unknown_key: 0.6,
-    with_unknown_path: 0.24,
-    with_unknown_model: 0.15,
-    with_own_words: 0.01,
+    with_unknown_key: 0.8,
+    with_unknown_path: 0.12,
+    with_unknown_model: 0.075,
+    with_own_words: 0.005,
 }
 
 
@@ -118,7 +118,7 @@ def count_series(gateway: Gateway) -> int:
 def test_clients_make_no_series(sandbox: Sandbox) -> None:
     """200,000 requests with names of their own leave the number of series where it was.
 
-    Where it was is after the first 2,000 of the same kinds, which have shown every outcome.
+    Where it was is after the first 4,000 of the same kinds, which have shown every outcome.
     """
     settings = Settings.sandbox(
         sandbox.base_url, list(FakeRouter().probabilities), upstreams=ONE_TRY
@@ -138,4 +138,4 @@ def test_clients_make_no_series(sandbox: Sandbox) -> None:
     assert after == before
     assert statuses.total() == REQUESTS
     assert {200, 401, 403, 404} <= statuses.keys()
-    assert statuses[200] > REQUESTS / 200
+    assert statuses[200] > REQUESTS / 400
