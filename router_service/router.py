@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,14 @@ from router_service.core.selection import (
     Policy,
     Reason,
     explore,
+    least_probability,
     most_probable,
     parse_policy,
     ranking,
     select,
 )
 from router_service.core.stages import Clock, Laps, Stage, StageName
+from router_service.core.unpacking import View, Viewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,17 @@ class Decision:
         return max(self.probabilities.values()) - self.probability
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a policy chooses by a decision's probabilities and costs."""
+
+    policy: str
+    arm: str
+    reason: Reason
+    floor: float
+    """What an arm's probability must reach; nothing where the reason is `unread`."""
+
+
 class Router:
     """Decides for conversations; holds one loaded artifact, and may be shared by threads."""
 
@@ -84,6 +97,7 @@ class Router:
         self._columns = _columns(artifact, manifest.arms if arms is None else arms)
         self.arms: tuple[str, ...] = tuple(manifest.arms[column] for column in self._columns)
         self._packer = Packer(manifest.packing, artifact.tokenizer)
+        self._viewer = Viewer(manifest.packing, artifact.tokenizer, self._packer)
         self._classifier = Classifier(
             artifact.model_path(device),
             arms=len(manifest.arms),
@@ -141,6 +155,10 @@ class Router:
         packed = [self._packer.pack(conversation) for conversation in conversations]
         rows: list[list[float]] = self._classifier.predict(packed).tolist()
         return rows
+
+    def view(self, conversation: Conversation) -> View:
+        """Show what the model sees of a conversation; CPU-bound, like a decision."""
+        return self._viewer.view(conversation)
 
     def decide(
         self,
@@ -212,6 +230,21 @@ def explored(decision: Decision, share: float, draw: float) -> Decision:
         propensity=drawn.propensity,
         ranking=(arm, *(other for other in decision.ranking if other != arm)),
     )
+
+
+def choices(decision: Decision, policies: Iterable[Policy]) -> Iterator[Choice]:
+    """Yield what other policies choose by the same probabilities, without asking the model anew."""
+    arms, probabilities = list(decision.probabilities), list(decision.probabilities.values())
+    costs_usd = [decision.cost_usd[arm] for arm in arms]
+    is_unread = decision.reason is Reason.UNREAD
+    for policy in policies:
+        chosen = select(probabilities, costs_usd, policy)
+        yield Choice(
+            policy=str(policy),
+            arm=decision.arm if is_unread else arms[chosen.arm],
+            reason=Reason.UNREAD if is_unread else chosen.reason,
+            floor=least_probability(probabilities, policy),
+        )
 
 
 def _selected(probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy) -> int:

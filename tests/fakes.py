@@ -20,6 +20,7 @@ from router_service.core.cost import ArmProfile, Price
 from router_service.core.messages import Conversation
 from router_service.core.packing import CacheCounts, PackingSpec
 from router_service.core.selection import Policy, parse_policy
+from router_service.core.unpacking import View
 from router_service.router import Decision, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
@@ -84,6 +85,11 @@ class FakeRouter:
             packed_tokens=7,
             is_unread=bool(conversation.unread),
         )
+
+    def view(self, conversation: Conversation) -> View:
+        """Show nothing."""
+        del conversation
+        return View(pieces=(), extents=(), features={}, tokens=7, budget_tokens=512)
 
 
 def _profile(usd_per_mtok: float) -> ArmProfile:

@@ -11,7 +11,7 @@ from router_service.serving.draining import Drain
 from router_service.serving.overload import Slots
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 
-API_PREFIX = "/v1/"
+SHED_PREFIXES = ("/v1/", "/ui/api/ask/")
 """What is counted and shed; probes, metrics and administration must answer under any load."""
 
 _CLOSE = (b"connection", b"close")
@@ -29,7 +29,7 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http" or not scope["path"].startswith(API_PREFIX):
+        if scope["type"] != "http" or not scope["path"].startswith(SHED_PREFIXES):
             await self._app(scope, receive, send)
             return
         last = _closing(send) if self._drain.has_begun else send

@@ -20,10 +20,11 @@ from router_service.api import (
     other,
     responses,
     schemas,
+    ui,
 )
 from router_service.api.accounting import Accounting
 from router_service.api.admission import Admission
-from router_service.api.auth import Authentication
+from router_service.api.auth import PAGE, Authentication
 from router_service.serving.gateway import Gateway
 from router_service.serving.planning import DecidingRouter
 from router_service.serving.reloading import Origin
@@ -63,8 +64,11 @@ def create_app(settings: Settings, router: DecidingRouter, origin: Origin | None
         Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
     )
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=gateway.tracer)
+    app.add_middleware(ui.PageHeaders)
     # The last takes every path under /v1/ that none before it does.
-    for module in (chat, responses, models, decisions, feedback, health, metrics, admin, other):
+    for module in (
+        chat, responses, models, decisions, feedback, health, metrics, admin, ui, other):
         app.include_router(module.routes)
+    app.mount(f"{PAGE}/static", ui.static)
     errors.register(app)
     return app

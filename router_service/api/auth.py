@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -22,10 +24,13 @@ PUBLIC_PATHS = frozenset(
 ADMIN_PATHS = frozenset(("/metrics", "/openapi.json"))
 ADMIN_PREFIX = "/admin/"
 
+PAGE = "/ui"
+PAGE_PREFIX = "/ui/"
+
 CALLER = "caller"
 """Where the name of a request's key stands in `scope["state"]`; None where none is configured."""
 
-_BEARER = "bearer "
+_BEARER, _BASIC = "bearer ", "basic "
 
 
 class Authentication:
@@ -64,8 +69,10 @@ def admit(access: Access, path: str, headers: Headers) -> str | None:
     if path in PUBLIC_PATHS:
         return None
     if access.is_open:
-        refuse_strangers(headers)
+        refuse_strangers(path, headers)
         return None
+    if is_page(path):
+        return _admit_to_page(access, path, headers)
     needs_admin = path in ADMIN_PATHS or path.startswith(ADMIN_PREFIX)
     key = sent_key(headers)
     caller = access.caller(key, needs_admin=needs_admin) if key else None
@@ -85,6 +92,40 @@ def caller_of(request: Request) -> str | None:
     return caller
 
 
+def is_page(path: str) -> bool:
+    """Whether a path is the page's, which people open in a browser."""
+    return path == PAGE or path.startswith(PAGE_PREFIX)
+
+
+def _admit_to_page(access: Access, path: str, headers: Headers) -> str:
+    """Return the admin key's name; a browser asks for the key, and then sends it by itself."""
+    refuse_other_sites(path, headers)
+    key = _password(headers) or sent_key(headers)
+    caller = access.caller(key, needs_admin=True) if key else None
+    if caller is not None:
+        return caller
+    # Where there is an admin key the browser asks again: to a 403 it would send the same for ever.
+    if not access.admin and access.caller(key, needs_admin=False) is not None:
+        raise ForbiddenError(
+            "The page needs the admin key, and none is configured. Ask the operator to set "
+            "keys.admin.",
+            code="admin_key_needed",
+        )
+    raise UnauthorizedError(is_missing=not key, asks_browser=True)
+
+
+def _password(headers: Headers) -> bytes:
+    """Return the password that a browser sends (RFC 7617), or b""; any user name will do."""
+    authorization = headers.get("authorization", "")
+    if authorization[: len(_BASIC)].lower() != _BASIC:
+        return b""
+    try:
+        decoded = base64.b64decode(authorization[len(_BASIC) :].strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+    return decoded.partition(b":")[2].strip()
+
+
 def sent_key(headers: Headers) -> bytes:
     """Return the key of a request as OpenAI's, Azure's and Anthropic's clients send it, or b""."""
     authorization = headers.get("authorization", "")
@@ -95,7 +136,34 @@ def sent_key(headers: Headers) -> bytes:
     return key.strip().encode("latin-1")
 
 
-def refuse_strangers(headers: Headers) -> None:
+def refuse_other_sites(path: str, headers: Headers) -> None:
+    """Raise ForbiddenError for what a browser sends for another site's page.
+
+    It adds the stored password to any request, whoever made it. Browsers of before 2023 say no
+    `Sec-Fetch-Site`, but with what changes anything an `Origin`.
+    """
+    if _is_visit(path, headers):
+        return
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    is_foreign = (
+        origin is not None and _netloc_of(origin) != headers.get("host", "")
+        if site is None
+        else site not in {"same-origin", "none"}
+    )
+    if is_foreign:
+        raise ForbiddenError(
+            "The request comes from a web page of another origin. Open the page itself.",
+            code="foreign_origin",
+        )
+
+
+def _is_visit(path: str, headers: Headers) -> bool:
+    """Whether a link was followed to the page: nothing of it is shown to where the link stood."""
+    is_document = headers.get("sec-fetch-dest") == "document"
+    return path == PAGE and is_document and headers.get("sec-fetch-mode") == "navigate"
+
+
+def refuse_strangers(path: str, headers: Headers) -> None:
     """Raise ForbiddenError for what a browser sends to a gateway without keys for a foreign page.
 
     Such a gateway trusts whoever connects from this machine, and a browser connects for every
@@ -111,6 +179,7 @@ def refuse_strangers(headers: Headers) -> None:
     origin = headers.get("origin")
     is_foreign = (
         headers.get("sec-fetch-site") in {"cross-site", "same-site"}
+        and not _is_visit(path, headers)
         if origin is None
         else not is_loopback(_host_of(origin))
     )
@@ -120,6 +189,13 @@ def refuse_strangers(headers: Headers) -> None:
             "none; set a key.",
             code="foreign_origin",
         )
+
+
+def _netloc_of(address: str) -> str:
+    try:
+        return urlsplit(address).netloc
+    except ValueError:
+        return ""
 
 
 def _host_of(address: str) -> str:

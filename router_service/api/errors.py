@@ -110,7 +110,8 @@ def headers_of(exc: Exception) -> dict[str, str]:
     """Return the headers that belong to an error's status (RFC 9110, sections 10.2.3 and 11.6)."""
     match exc:
         case UnauthorizedError():
-            return {"www-authenticate": "Bearer"}
+            basic = 'Basic realm="Switchcraft", charset="UTF-8"'  # RFC 7617
+            return {"www-authenticate": basic if exc.asks_browser else "Bearer"}
         case BodyTimeoutError():
             return {"connection": "close"}  # the rest of the body is never read
         case _:

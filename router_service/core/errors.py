@@ -76,13 +76,15 @@ class BodyTimeoutError(InvalidRequestError):
 class UnauthorizedError(InvalidRequestError):
     """A request without a key that is known here; the key itself is never kept."""
 
-    def __init__(self, *, is_missing: bool) -> None:
+    def __init__(self, *, is_missing: bool, asks_browser: bool = False) -> None:
+        """Say what is missing or wrong; `asks_browser` where a person may be asked for it."""
         problem = "No API key was sent" if is_missing else "The API key is not one of this gateway"
         super().__init__(
             f"{problem}. Send one that its operator gave you, as 'Authorization: Bearer KEY'.",
             code="missing_api_key" if is_missing else "invalid_api_key",
         )
         self.is_missing = is_missing
+        self.asks_browser = asks_browser
 
 
 class ForbiddenError(InvalidRequestError):

@@ -88,6 +88,8 @@ class Part:
     start: int
     stop: int
     cut: bool
+    marker: range = range(0)
+    """Where among the token ids it says that something was cut; empty where nothing says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class CacheCounts:
 class _Clip:
     ids: Ids
     cut: bool
+    marker: range = range(0)
 
 
 def split_template(template: str) -> Iterator[tuple[str, bool]]:
@@ -177,8 +180,9 @@ class Packer:
         parts: list[Part] = []
         for piece in self._pieces:
             if isinstance(piece, Slot):
-                clip = clips[piece]
-                parts.append(Part(piece, len(ids), len(ids) + len(clip.ids), clip.cut))
+                clip, start = clips[piece], len(ids)
+                marker = range(start + clip.marker.start, start + clip.marker.stop)
+                parts.append(Part(piece, start, start + len(clip.ids), clip.cut, marker))
                 ids.extend(clip.ids)
             else:
                 ids.extend(piece)
@@ -217,8 +221,7 @@ class Packer:
             return _Clip(ids, cut=len(text) > budget_tokens * CHARS_PER_TOKEN)
         kept = max(0, budget_tokens - len(self._marker))
         tail = kept // 2
-        both = ids[: kept - tail] + self._marker + ids[len(ids) - tail :]
-        return _Clip(both[:budget_tokens], cut=True)
+        return self._marked(ids[: kept - tail], ids[len(ids) - tail :], budget_tokens)
 
     def _tools(self, tools: Sequence[ToolSpec], budget_tokens: int) -> _Clip:
         ids: list[int] = []
@@ -227,8 +230,14 @@ class Packer:
             ids.extend(self._encode_signature(_clip_text(text, budget_tokens) + " ; "))
             if len(ids) > budget_tokens:
                 kept = max(0, budget_tokens - len(self._marker))
-                return _Clip((*ids[:kept], *self._marker)[:budget_tokens], cut=True)
+                return self._marked(tuple(ids[:kept]), (), budget_tokens)
         return _Clip(tuple(ids), cut=False)
+
+    def _marked(self, head: Ids, tail: Ids, budget_tokens: int) -> _Clip:
+        """Join what is left of a text by the mark that says so."""
+        ids = (head + self._marker + tail)[:budget_tokens]
+        end = min(len(head) + len(self._marker), len(ids))
+        return _Clip(ids, cut=True, marker=range(len(head), end))
 
     def _newest_first(self, turns: Sequence[Turn], budget_tokens: int) -> _Clip:
         ids: list[int] = []

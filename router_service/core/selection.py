@@ -78,17 +78,23 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
     Equal costs are decided by the higher probability, then by the earlier arm.
     """
     best = most_probable(probabilities, costs_usd)
-    match policy:
-        case Threshold(theta):
-            floor, reason = theta, Reason.THRESHOLD
-        case Drift(delta):
-            # 1e-9: p_max - delta in floats must not cut an arm that is exactly delta away.
-            floor, reason = probabilities[best] - delta - 1e-9, Reason.DRIFT
+    # 1e-9: p_max - delta in floats must not cut an arm that is exactly delta away.
+    tolerance = 1e-9 if isinstance(policy, Drift) else 0.0
+    floor = least_probability(probabilities, policy) - tolerance
     passing = [arm for arm, p in enumerate(probabilities) if p >= floor]
     if not passing:
         return Selection(best, Reason.ARGMAX)
     cheapest = min(passing, key=lambda arm: (costs_usd[arm], -probabilities[arm], arm))
-    return Selection(cheapest, reason)
+    return Selection(cheapest, Reason.DRIFT if isinstance(policy, Drift) else Reason.THRESHOLD)
+
+
+def least_probability(probabilities: Sequence[float], policy: Policy) -> float:
+    """Return what an arm's probability must reach under a policy."""
+    match policy:
+        case Threshold(theta):
+            return theta
+        case Drift(delta):
+            return max(probabilities) - delta
 
 
 def ranking(

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.selection import Policy
 from router_service.serving.access import Access
+from router_service.serving.explaining import Explainer
 from router_service.serving.planning import DecidingRouter, Planner
 from router_service.serving.pool import Pool
 from router_service.serving.trials import TrialPlanner
@@ -41,7 +42,9 @@ class Engine:
         self.access = Access.of(settings.keys)
         self.manifest = router.artifact.manifest
         self.pool = Pool.build(settings, self.manifest)
-        self.planner = with_trials(make_planner(settings, router, self.pool))
+        stable = make_planner(settings, router, self.pool)
+        self.planner = with_trials(stable)
+        self.explainer = Explainer(router, self.pool, stable)
         self.client = UpstreamClient(
             (d for model in self.pool.models.values() for d in model.deployments),
             max_connections=settings.upstreams.max_connections,

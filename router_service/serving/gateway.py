@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import ParamSpec, TypeVar
 
 from router_service.core.errors import OverloadedError, ResponseNotFoundError
 from router_service.core.stages import Laps, StageName
@@ -21,7 +22,8 @@ from router_service.serving.feedback import Feedback
 from router_service.serving.gauges import Gauges
 from router_service.serving.overload import DecisionQueue, Slots
 from router_service.serving.planning import DecidingRouter, Holders, Plan
-from router_service.serving.recorder import Recorder
+from router_service.serving.recent import Recent
+from router_service.serving.recorder import Ended, Recorder
 from router_service.serving.reloading import Origin, Reloader
 from router_service.serving.syncing import Syncer
 from router_service.settings import ServerSettings, Settings, TracingSettings
@@ -45,6 +47,9 @@ from router_service.upstream.breaker import Breakers
 
 _log = logging.getLogger("switchcraft.gateway")
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class Gateway:
     """Everything that outlives a request, and the engine that answers the next one."""
@@ -63,8 +68,9 @@ class Gateway:
         self.engine = Engine(settings, router, self.breakers)
         self.store = GuardedStore(self._store(DecisionRecord), self._store_failed)
         self.held = self._held_responses(settings.server)
+        self.recent = Recent()
         self.aftermath = self._aftermath(settings)
-        self.recorder = Recorder(self.metrics, self.store, self.aftermath.answered)
+        self.recorder = Recorder(self.metrics, self.store, self._ended)
         marks = GuardedStore(self._store(FeedbackMark), self._store_failed)
         self.feedback = Feedback(self.store, marks, self.aftermath, self.metrics)
         self.tracer = _tracer(settings.tracing, self.metrics)
@@ -120,11 +126,7 @@ class Gateway:
                 plan = engine.planner.plan(endpoint, body, policy, holders)
                 return replace(plan, stages=(*laps.stages, *plan.stages))
 
-            try:
-                return await self._decisions.run(decide)
-            except OverloadedError as exc:
-                self.metrics.shed_requests.labels(exc.reason).inc()
-                raise
+            return await self.in_queue(decide)
 
         try:
             plan = await planned(self.held.seen)
@@ -137,6 +139,14 @@ class Gateway:
         if seconds > engine.settings.router.latency_budget_s:
             self.metrics.decisions_over_budget.inc()
         return plan
+
+    async def in_queue(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run what computes like a decision in the decisions' threads; raises OverloadedError."""
+        try:
+            return await self._decisions.run(decide, *args, **kwargs)
+        except OverloadedError as exc:
+            self.metrics.shed_requests.labels(exc.reason).inc()
+            raise
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -193,6 +203,10 @@ class Gateway:
 
     def _store_failed(self, operation: str) -> None:
         self.metrics.store_errors.labels(operation).inc()
+
+    def _ended(self, ended: Ended) -> None:
+        self.recent.add(ended.record)
+        self.aftermath.answered(ended)
 
     def _left_alone(self, deployment_id: str, seconds: float) -> None:
         self.syncer.opened(deployment_id, seconds)

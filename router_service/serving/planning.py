@@ -24,6 +24,7 @@ from router_service.core.messages import ChatRequest, Conversation, Reference, d
 from router_service.core.packing import CacheCounts
 from router_service.core.selection import Policy, Reason
 from router_service.core.stages import Stage
+from router_service.core.unpacking import View
 from router_service.router import Decision, explored
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.pool import Pool, capable
@@ -73,6 +74,9 @@ class DecidingRouter(Protocol):
         arms: Collection[str] | None = None,
     ) -> Decision:
         """Choose one of these arms for a conversation, and rank the others."""
+
+    def view(self, conversation: Conversation) -> View:
+        """Show what the model sees of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +217,7 @@ class Planner:
             return plan((candidate,), GatewayReason.CONTINUED)
         if pinned is not None:
             return plan(self._pool.pinned(pinned, wanted), GatewayReason.PINNED)
-        chosen = self._policy(suffix or None, policy)
+        chosen = self.policy(suffix or None, policy)
         if not request.has_tools:
             return plan(capable(self._pool.chat_models, wanted), GatewayReason.CHAT)
         able = self._pool.capable_arms(wanted)
@@ -265,7 +269,8 @@ class Planner:
             raise ResponseElsewhereError(continues.id[:200], pinned.name, holder.name)
         return beside
 
-    def _policy(self, suffix: str | None, header: str | None) -> Policy:
+    def policy(self, suffix: str | None, header: str | None) -> Policy:
+        """Return the policy of a model name's suffix or of the header; raises PolicyError."""
         text, param = (header, POLICY_HEADER) if header is not None else (suffix, "model")
         if text in {None, "default"}:
             return self._default_policy
