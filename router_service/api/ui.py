@@ -36,7 +36,7 @@ HEADERS = {
 }
 
 routes = APIRouter(prefix=PAGE, include_in_schema=False)
-static = StaticFiles(directory=FOLDER)
+static = StaticFiles(directory=FOLDER / "static")
 
 Api = Annotated[Literal["chat", "responses"], Query()]
 _ENDPOINTS = {"chat": CHAT, "responses": RESPONSES}

@@ -1,0 +1,40 @@
+/** Sends the request for good, and shows the answer as it comes. */
+
+import { ask } from "./api.js";
+import { byId, facts, h } from "./dom.js";
+
+/** @param {"chat" | "responses"} kind @param {string} body @param {string} policy */
+export async function showAnswer(kind, body, policy) {
+  const place = byId("answer");
+  byId("answer-card").hidden = false;
+  place.replaceChildren(h("p", { class: "hint", role: "status" }, "Asking …"));
+  try {
+    const response = await ask(kind, body, policy);
+    const text = h("pre", { tabindex: 0, "aria-label": "Answer" });
+    place.replaceChildren(facts(ours(response.headers)), text);
+    await pour(response, text);
+  } catch (error) {
+    place.replaceChildren(h("p", { class: "notice error", role: "alert" }, error instanceof Error ? error.message : String(error)));
+  }
+}
+
+/** @param {Headers} headers @returns {[string, string][]} what the gateway says of its decision */
+function ours(headers) {
+  const prefix = "x-switchcraft-";
+  return [...headers].filter(([name]) => name.startsWith(prefix)).map(([name, value]) => [name.slice(prefix.length), value]);
+}
+
+/** @param {Response} response @param {HTMLElement} place */
+async function pour(response, place) {
+  if (response.headers.get("content-type")?.startsWith("application/json")) {
+    place.textContent = JSON.stringify(await response.json(), null, 2);
+    return;
+  }
+  const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
+  const decoder = new TextDecoder();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    place.append(decoder.decode(value, { stream: true }));
+  }
+}

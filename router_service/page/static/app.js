@@ -1,0 +1,46 @@
+/** Tabs, and what each of them shows. */
+
+import { startArtifact } from "./artifact.js";
+import { byId } from "./dom.js";
+import { startLive } from "./live.js";
+import { startPlayground } from "./playground.js";
+
+const tabs = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('[role="tab"]')]);
+const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
+
+/** @type {Record<string, () => void>} what is loaded when its tab is first seen */
+const starts = { playground: startPlayground, live: startLive, artifact: startArtifact };
+
+/** @param {string} name */
+function select(name) {
+  for (const [index, tab] of tabs.entries()) {
+    const isSelected = names[index] === name;
+    tab.setAttribute("aria-selected", String(isSelected));
+    tab.tabIndex = isSelected ? 0 : -1;
+    byId(names[index]).hidden = !isSelected;
+  }
+  starts[name]?.();
+  delete starts[name];
+}
+
+/** @param {KeyboardEvent} event (WAI-ARIA Authoring Practices, "Tabs") */
+function move(event) {
+  const at = tabs.indexOf(/** @type {HTMLElement} */ (event.target));
+  const last = tabs.length - 1;
+  /** @type {Record<string, number>} */
+  const targets = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at === 0 ? last : at - 1, Home: 0, End: last };
+  const to = targets[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  tabs[to].focus();
+  location.hash = names[to];
+}
+
+const asked = () => (names.includes(location.hash.slice(1)) ? location.hash.slice(1) : names[0]);
+
+for (const [index, tab] of tabs.entries()) {
+  tab.addEventListener("click", () => { location.hash = names[index]; });
+  tab.addEventListener("keydown", move);
+}
+addEventListener("hashchange", () => select(asked()));
+select(asked());

@@ -1,0 +1,39 @@
+/** Every arm's probability as a bar, its cost, and the line that it has to reach. */
+
+import { h, spoken } from "./dom.js";
+import { percent, usdPer1k } from "./format.js";
+
+/** @typedef {import("./api.js").Explained} Explained */
+/** @typedef {import("./api.js").Choice} Choice */
+/** @typedef {import("./api.js").Arm} Arm */
+
+/** @param {Explained} explained @param {Choice} choice */
+export function arms(explained, choice) {
+  const hasFloor = choice.reason !== "unread";
+  return h("div", {},
+    h("table", { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
+      h("caption", {}, caption(explained, choice, hasFloor)),
+      h("thead", {}, h("tr", {}, ...["Arm", "Right with", "Per 1,000"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice, hasFloor)))),
+    explained.excluded.length > 0 && h("p", { class: "hint" }, `Cannot serve this request: ${explained.excluded.join(", ")}.`));
+}
+
+/** @param {Explained} explained @param {Choice} choice @param {boolean} hasFloor */
+function caption(explained, choice, hasFloor) {
+  if (!hasFloor) return "By rising cost; the policy sets no line here.";
+  const line = choice.floor <= 0 ? "any probability will do" : `the line is what ${choice.policy} asks for: ${percent(choice.floor)}`;
+  return `By rising cost; ${line}.`;
+}
+
+/** @param {Arm} arm @param {Choice} choice @param {boolean} hasFloor */
+function row(arm, choice, hasFloor) {
+  const isChosen = arm.arm === choice.arm;
+  const passes = !hasFloor || arm.probability >= choice.floor - 1e-9;
+  const state = isChosen ? "chosen" : passes ? "passes" : "below the line";
+  return h("tr", { class: isChosen ? "is-chosen" : passes ? "passes" : "fails", "data-arm": arm.arm },
+    h("th", { scope: "row" }, arm.arm, arm.model !== arm.arm && h("small", {}, ` ${arm.model}`), spoken(`, ${state}`)),
+    h("td", { class: "probability" },
+      h("span", { class: hasFloor ? "bar has-floor" : "bar", "aria-hidden": "true" }, h("i", { style: { "--share": arm.probability } })),
+      h("b", {}, percent(arm.probability))),
+    h("td", { class: "number" }, usdPer1k(arm.cost_usd)));
+}

@@ -1,0 +1,103 @@
+/** The artifact's card: where it comes from, and what it was measured to do. */
+
+import * as api from "./api.js";
+import { byId, facts, h, showError, table } from "./dom.js";
+import { count, percent, points, usdPer1k, within } from "./format.js";
+import { frontierPlot } from "./frontier.js";
+
+/** @typedef {import("./api.js").Card} Card */
+/** @typedef {import("./api.js").Point} Point */
+/** @typedef {import("./api.js").Measure} Measure */
+
+export async function startArtifact() {
+  try {
+    const card = await api.artifact();
+    byId("artifact-body").replaceChildren(...described(card));
+  } catch (error) {
+    showError("artifact-error", error);
+  }
+}
+
+/** @param {Card} card */
+function described(card) {
+  return [
+    h("div", { class: "head" }, h("div", {},
+      h("h2", {}, card.name),
+      h("p", { class: "lead" }, `Chooses among ${card.arms.length} arms. Made on ${new Date(card.provenance.created).toLocaleDateString("en-GB", { dateStyle: "long" })} from commit `, h("code", {}, card.provenance.commit.slice(0, 12)), "."))),
+    h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Measured on queries held out from training"), metrics(card.metrics)),
+    frontier(card),
+    h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Arms, by expected cost"), arms(card)),
+    h("div", { class: "pair" },
+      h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "What reads a request"), model(card)),
+      h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Provenance"), provenance(card))),
+  ];
+}
+
+/** @param {Record<string, Measure>} measures */
+function metrics(measures) {
+  const told = (/** @type {string} */ name, /** @type {Measure} */ { value, stderr, n }) => {
+    const form = name.endsWith("usd") ? usdPer1k : name.endsWith("auc") ? (/** @type {number} */ v) => v.toFixed(3) : (/** @type {number} */ v) => percent(v);
+    return h("span", {}, form(value), h("small", {}, ` ± ${form(stderr)}, n = ${count(n)}`));
+  };
+  return facts(Object.entries(measures).map(([name, measure]) => [title(name), told(name, measure)]), "facts tiles");
+}
+
+/** @param {string} name such as `best_single_cost_usd` */
+function title(name) {
+  const words = name.replace("cost_usd", "cost per 1,000").replace("default_", "default_policy: ").replace("best_single_", "best_single_model: ").replace("oracle_", "oracle: ").replaceAll("_", " ");
+  return words.replace("auc", "AUC").replace(/^./, (first) => first.toUpperCase());
+}
+
+/** @param {Card} card */
+function frontier(card) {
+  if (card.frontier.length === 0) return h("p", { class: "notice" }, "This artifact has no measured frontier.");
+  return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Accuracy over cost"),
+    h("div", { class: "plot" }, frontierPlot(card, { current: card.default_policy })),
+    h("ul", { class: "legend plot-legend", "aria-hidden": "true" },
+      h("li", { class: "drift" }, h("span", { class: "swatch" }), "drift rules"), h("li", { class: "theta" }, h("span", { class: "swatch" }), "theta rules"),
+      h("li", { class: "line" }, h("span", { class: "swatch" }), "what no cheaper policy matches"), h("li", { class: "ring" }, h("span", { class: "swatch" }), "this gateway's default")),
+    h("details", {}, h("summary", {}, `All ${card.frontier.length} measured policies`), policies(card)));
+}
+
+/** @param {Card} card */
+function policies(card) {
+  const names = (/** @type {string} */ policy) => Object.keys(card.policies).filter((name) => card.policies[name] === policy).join(", ");
+  const rows = [...card.frontier].sort((a, b) => a.cost_usd.value - b.cost_usd.value).map((/** @type {Point} */ point) => [
+    `${point.policy} ${names(point.policy)}`.trim(),
+    `${percent(point.accuracy.value)} ${within(point.accuracy_interval, (value) => percent(value))}`,
+    point.versus_best ? points(point.versus_best.difference) : "",
+    `${usdPer1k(point.cost_usd.value)} ${within(point.cost_usd_interval, usdPer1k)}`,
+    point.versus_best?.cost_share ? percent(point.versus_best.cost_share) : ""]);
+  return table("Measured policies by rising cost, with 95% intervals", ["Policy", "Accuracy", "Points vs. best", "Per 1,000", "Cost, of best"], rows);
+}
+
+/** @param {Card} card */
+function arms(card) {
+  const rows = card.arms.map((/** @type {any} */ arm) => [
+    arm.arm, arm.model ?? "none: never chosen", usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
+    arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "", count(arm.profile.n)]);
+  return table("Arms by rising expected cost", ["Arm", "Played by", "Per 1,000", "Tokens in", "Tokens out", "Time", "n"], rows);
+}
+
+/** @param {Card} card */
+function model(card) {
+  const { encoder } = card;
+  return facts([
+    ["Encoder", encoder.name], ["Size", `${(encoder.parameters / 1e6).toFixed(1)} M parameters, ${encoder.layers} layers of ${encoder.hidden_size}`],
+    ["Window", `${card.budget_tokens} tokens, at most ${card.tool_budget_tokens} for tools`], ["Template", h("code", {}, card.template)],
+    ["Structural counts", card.features], ["Calibration", card.calibration],
+    ["Policies", Object.entries(card.policies).map(([name, rule]) => `${name}: ${rule}`).join(", ")],
+    ["Default of this gateway", card.default_policy],
+  ], "facts list");
+}
+
+/** @param {Card} card */
+function provenance({ provenance, version }) {
+  const versions = Object.entries(provenance.versions).map(([name, number]) => `${name} ${number}`).join(", ");
+  return h("div", {},
+    facts([
+      ["Created", provenance.created], ["Commit", h("code", {}, provenance.commit)], ["Seed", provenance.seed],
+      ["Data, SHA-256", h("code", {}, provenance.data_sha256)], ["Made with", versions || null], ["Gateway", `Switchcraft ${version}`],
+    ], "facts list"),
+    h("details", {}, h("summary", {}, "Training configuration"), h("pre", { tabindex: 0, "aria-label": "Training configuration" }, provenance.config)));
+}

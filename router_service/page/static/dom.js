@@ -1,0 +1,77 @@
+/** Elements made by hand: text is always text, never markup. */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** @typedef {Node | string | number | null | undefined | false} Child */
+/** @typedef {Record<string, unknown>} Props `on*` are listeners, `style` holds custom properties */
+
+/**
+ * @template {Element} E
+ * @param {E} element
+ * @param {Props} props
+ * @param {Child[]} children
+ * @returns {E}
+ */
+function filled(element, props, children) {
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    else if (name === "style") setStyle(/** @type {any} */ (element), /** @type {any} */ (value));
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.filter((c) => c !== null && c !== undefined && c !== false).map((c) => (c instanceof Node ? c : String(c))));
+  return element;
+}
+
+/** @param {HTMLElement} element @param {Record<string, string | number>} style */
+function setStyle(element, style) {
+  for (const [name, value] of Object.entries(style)) element.style.setProperty(name, String(value));
+}
+
+/** @param {string} tag @param {Props} [props] @param {...Child} children @returns {HTMLElement} */
+export function h(tag, props = {}, ...children) {
+  return filled(document.createElement(tag), props, children);
+}
+
+/** @param {string} tag @param {Props} [props] @param {...Child} children @returns {SVGElement} */
+export function s(tag, props = {}, ...children) {
+  return filled(/** @type {SVGElement} */ (document.createElementNS(SVG, tag)), props, children);
+}
+
+/** @param {string} id @returns {HTMLElement} */
+export function byId(id) {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`no element #${id}`);
+  return found;
+}
+
+/** Shows an error where there is one, and hides its place where there is none.
+ * @param {string} id @param {unknown} [error] */
+export function showError(id, error) {
+  const place = byId(id);
+  place.hidden = !error;
+  place.textContent = error instanceof Error ? error.message : String(error ?? "");
+}
+
+/** @param {string} text @returns {HTMLElement} for those who listen to the page */
+export const spoken = (text) => h("span", { class: "spoken" }, text);
+
+/**
+ * @param {[string, Child][]} facts
+ * @param {string} [kind]
+ */
+export function facts(facts, kind = "facts") {
+  const shown = facts.filter(([, value]) => value !== null && value !== undefined);
+  return h("dl", { class: kind }, ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** A table that scrolls in itself where it is too wide.
+ * @param {string} caption @param {string[]} head @param {Child[][]} rows first cells are headers */
+export function table(caption, head, rows) {
+  const cells = (/** @type {Child[]} */ [first, ...rest]) =>
+    h("tr", {}, h("th", { scope: "row" }, first), ...rest.map((cell) => h("td", {}, cell)));
+  return h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
+    h("table", {}, h("caption", { class: "spoken" }, caption),
+      h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, ...rows.map(cells))));
+}

@@ -1,0 +1,40 @@
+/** Numbers as people read them. */
+
+/** @param {number} share @param {number} [digits] */
+export const percent = (share, digits = 1) => `${(share * 100).toFixed(digits)}%`;
+
+/** Costs of one request are too small to read: they are told by the thousand.
+ * @param {number} usd of one request */
+export const usdPer1k = (usd) => `$${precise(usd * 1000)}`;
+
+/** @param {number} usd */
+export const usd = (usd) => `$${precise(usd)}`;
+
+/** @param {number} seconds */
+export const duration = (seconds) => (seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(2)} s`);
+
+/** @param {number} count */
+export const count = (count) => count.toLocaleString("en-US");
+
+/** @param {number} points a difference of shares */
+export const points = (points) => `${points < 0 ? "−" : "+"}${Math.abs(points * 100).toFixed(1)}`;
+
+/** @param {[number, number] | null | undefined} interval @param {(value: number) => string} form */
+export const within = (interval, form) => (interval ? `[${form(interval[0])}, ${form(interval[1])}]` : "");
+
+/** @param {number} unix_s */
+export const clock = (unix_s) => new Date(unix_s * 1000).toLocaleTimeString("en-GB");
+
+/** Two digits below the first, no more than four behind the point.
+ * @param {number} value */
+function precise(value) {
+  if (value >= 100) return value.toFixed(0);
+  if (value >= 0.1) return value.toFixed(2);
+  return value === 0 ? "0" : value.toPrecision(2).replace(/e.*$/, (tail) => ` × 10^${Number(tail.slice(1))}`);
+}
+
+/** @param {string} policy such as `drift=0.05` @returns {{rule: string, value: number}} */
+export function parsePolicy(policy) {
+  const [rule, value] = policy.split("=");
+  return { rule, value: Number(value) };
+}

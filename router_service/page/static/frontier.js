@@ -1,0 +1,120 @@
+/** Accuracy over cost, as measured: policies, the best single model, and what cannot be beaten. */
+
+import { s } from "./dom.js";
+import { parsePolicy, percent, usdPer1k } from "./format.js";
+
+/** @typedef {import("./api.js").Card} Card */
+/** @typedef {import("./api.js").Point} Point */
+/** @typedef {import("./api.js").Measure} Measure */
+/** @typedef {{x: (usd: number) => number, y: (share: number) => number}} Scales */
+
+const MARGIN = { left: 46, right: 14, top: 12, bottom: 38 };
+
+/**
+ * @param {Card} card
+ * @param {{current: string, rule?: string, small?: boolean}} options the policy to mark, and of which rule to show points
+ * @returns {SVGElement}
+ */
+export function frontierPlot(card, { current, rule, small = false }) {
+  const [width, height] = small ? [340, 230] : [760, 400];
+  const marks = references(card);
+  const shown = card.frontier.filter((/** @type {Point} */ point) => !rule || parsePolicy(point.policy).rule === rule);
+  const scales = scalesOf([...card.frontier, ...marks.filter((mark) => !small || mark.name !== "oracle")], width, height);
+  const now = card.frontier.find((/** @type {Point} */ point) => point.policy === current);
+  return s("svg", { class: "frontier", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told(card, now) },
+    ...axes(scales, card, marks, width, height),
+    staircase(card, scales),
+    ...shown.map((/** @type {Point} */ point) => dot(point, scales)),
+    ...marks.filter((mark) => !small || mark.name !== "oracle").map((mark) => reference(mark, scales, width)),
+    ...(now ? marked(now, scales, width) : []));
+}
+
+/** @param {Card} card @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
+function references(card) {
+  const metrics = card.metrics;
+  return [["best_single", "best single model"], ["oracle", "oracle"]]
+    .filter(([name]) => metrics[`${name}_accuracy`] && metrics[`${name}_cost_usd`]?.value > 0)
+    .map(([name, label]) => ({ name, label, accuracy: metrics[`${name}_accuracy`], cost_usd: metrics[`${name}_cost_usd`] }));
+}
+
+/** @param {{accuracy: Measure, cost_usd: Measure}[]} points @param {number} width @param {number} height @returns {Scales} */
+function scalesOf(points, width, height) {
+  const costs = points.map((point) => Math.log10(point.cost_usd.value || 1e-6));
+  const shares = points.map((point) => point.accuracy.value);
+  const scale = (/** @type {number[]} */ values, /** @type {number} */ from, /** @type {number} */ to) => {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const pad = (high - low || 1) * 0.08;
+    return (/** @type {number} */ value) => from + ((value - low + pad) / (high - low + 2 * pad)) * (to - from);
+  };
+  const x = scale(costs, MARGIN.left, width - MARGIN.right);
+  return { x: (usd) => x(Math.log10(usd || 1e-6)), y: scale(shares, height - MARGIN.bottom, MARGIN.top) };
+}
+
+/** @param {Scales} scales @param {Card} card @param {{accuracy: Measure, cost_usd: Measure}[]} marks @param {number} width @param {number} height */
+function axes({ x, y }, card, marks, width, height) {
+  const bottom = height - MARGIN.bottom;
+  const inX = (/** @type {number} */ at) => at >= MARGIN.left && at <= width - MARGIN.right;
+  const inY = (/** @type {number} */ at) => at >= MARGIN.top && at <= bottom;
+  const costs = [-5, -4, -3, -2].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)).filter((usd) => inX(x(usd)));
+  const shares = Array.from({ length: 50 }, (_, index) => index * 0.02).filter((share) => inY(y(share)));
+  return [
+    ...shares.map((share) => s("g", {},
+      s("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(share), y2: y(share) }),
+      s("text", { x: MARGIN.left - 8, y: y(share) + 4, "text-anchor": "end" }, percent(share, 0)))),
+    ...costs.map((usd) => s("text", { x: x(usd), y: bottom + 17, "text-anchor": "middle" }, usdPer1k(usd))),
+    s("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
+    s("text", { class: "title", x: width - MARGIN.right, y: height - 4, "text-anchor": "end" }, "cost per 1,000, log scale"),
+  ];
+}
+
+/** @param {Card} card @param {Scales} scales what no cheaper policy matches */
+function staircase(card, { x, y }) {
+  const line = card.efficient
+    .map((/** @type {string} */ policy) => card.frontier.find((/** @type {Point} */ point) => point.policy === policy))
+    .map((/** @type {Point} */ point, /** @type {number} */ index) => {
+      const [px, py] = [x(point.cost_usd.value).toFixed(1), y(point.accuracy.value).toFixed(1)];
+      return index === 0 ? `M${px} ${py}` : `H${px}V${py}`;
+    });
+  return s("path", { class: "staircase", d: line.join("") });
+}
+
+/** @param {Point} point @param {Scales} scales */
+function dot(point, { x, y }) {
+  const kind = parsePolicy(point.policy).rule;
+  return s("circle", { class: `dot ${kind}`, cx: x(point.cost_usd.value), cy: y(point.accuracy.value), r: 3 },
+    s("title", {}, `${point.policy}: ${percent(point.accuracy.value)} at ${usdPer1k(point.cost_usd.value)} per 1,000`));
+}
+
+/** @param {{label: string, accuracy: Measure, cost_usd: Measure}} mark @param {Scales} scales @param {number} width */
+function reference({ label, accuracy, cost_usd }, scales, width) {
+  const [cx, cy] = [scales.x(cost_usd.value), scales.y(accuracy.value)];
+  const isRight = cx > width / 2;
+  return s("g", { class: "reference" },
+    s("path", { d: `M${cx - 5} ${cy}L${cx} ${cy - 5}L${cx + 5} ${cy}L${cx} ${cy + 5}Z` }),
+    s("text", { x: isRight ? cx - 9 : cx + 9, y: cy + 4, "text-anchor": isRight ? "end" : "start" }, label));
+}
+
+/** @param {Point} point @param {Scales} scales @param {number} width */
+function marked(point, { x, y }, width) {
+  const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
+  const isRight = cx > width / 2;
+  const error = point.accuracy_interval;
+  const paid = point.cost_usd_interval;
+  return [
+    error && s("line", { class: "error", x1: cx, x2: cx, y1: y(error[0]), y2: y(error[1]) }),
+    paid && s("line", { class: "error", x1: x(paid[0]), x2: x(paid[1]), y1: cy, y2: cy }),
+    s("circle", { class: "now", cx, cy, r: 6 }),
+    s("text", { class: "now-label", x: isRight ? cx - 11 : cx + 11, y: cy + 20, "text-anchor": isRight ? "end" : "start" }, point.policy),
+  ];
+}
+
+/** @param {Card} card @param {Point | undefined} now */
+function told(card, now) {
+  const best = card.metrics.best_single_accuracy;
+  const parts = [
+    `Measured accuracy over cost of ${card.frontier.length} policies`,
+    now && `${now.policy} is ${percent(now.accuracy.value)} right at ${usdPer1k(now.cost_usd.value)} per 1,000`,
+    best && `the best single model ${percent(best.value)} at ${usdPer1k(card.metrics.best_single_cost_usd.value)}`,
+  ];
+  return `${parts.filter(Boolean).join("; ")}.`;
+}

@@ -1,0 +1,92 @@
+/** The playground: a request in, the decision and all that it was made from out. */
+
+import * as api from "./api.js";
+import { showAnswer } from "./answer.js";
+import { arms } from "./arms.js";
+import { byId, h, showError } from "./dom.js";
+import { EXAMPLES } from "./examples.js";
+import { packed } from "./packed.js";
+import { PolicySlider } from "./slider.js";
+import { verdict } from "./verdict.js";
+
+const body = /** @type {HTMLTextAreaElement} */ (byId("body"));
+
+/** The policy that the slider stands at, where it was moved. */
+let policy = "";
+
+/** Counts requests: an answer that a later one has overtaken is dropped. */
+let asked = 0;
+
+export function startPlayground() {
+  byId("examples").replaceChildren(...EXAMPLES.map(chip));
+  byId("request-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    route();
+  });
+  body.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) route();
+  });
+  body.addEventListener("input", () => press(null));
+  byId("ask").addEventListener("click", () => showAnswer(kindOf(body.value), body.value, policy));
+  choose(0);
+}
+
+/** @param {{name: string}} example @param {number} index */
+function chip({ name }, index) {
+  return h("button", { type: "button", class: "chip", "aria-pressed": "false", onclick: () => choose(index) }, name);
+}
+
+/** @param {number} index */
+function choose(index) {
+  body.value = JSON.stringify(EXAMPLES[index].body, null, 2);
+  press(index);
+  route();
+}
+
+/** @param {number | null} index of the example that the body is, if any */
+function press(index) {
+  for (const [at, button] of [...byId("examples").children].entries()) button.setAttribute("aria-pressed", String(at === index));
+  byId("example-note").textContent = index === null ? "" : EXAMPLES[index].note;
+}
+
+async function route() {
+  const number = (asked += 1);
+  try {
+    const [card, explained] = await Promise.all([api.artifact(), api.explain(kindOf(body.value), body.value)]);
+    if (number === asked) show(card, explained);
+  } catch (error) {
+    if (number === asked) fail(error);
+  }
+}
+
+/** @param {unknown} error */
+function fail(error) {
+  showError("explain-error", error);
+  byId("results").hidden = true;
+}
+
+/** @param {api.Card} card @param {api.Explained} explained */
+function show(card, explained) {
+  showError("explain-error");
+  byId("results").hidden = false;
+  byId("answer-card").hidden = true;
+  byId("packed").replaceChildren(...packed(explained));
+  const redraw = (/** @type {api.Choice} */ choice) => {
+    policy = choice.policy;
+    byId("verdict").replaceChildren(...verdict(explained, choice));
+    byId("arms").replaceChildren(arms(explained, choice));
+  };
+  new PolicySlider(byId("policy"), card, explained, redraw);
+  redraw(explained.chosen);
+}
+
+/** Which API a body is of; what is no JSON is for the gateway to refuse.
+ * @param {string} body @returns {"chat" | "responses"} */
+function kindOf(body) {
+  try {
+    const parsed = JSON.parse(body);
+    return parsed?.input !== undefined && parsed.messages === undefined ? "responses" : "chat";
+  } catch {
+    return "chat";
+  }
+}
