@@ -13,8 +13,8 @@ from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.features import extract
 from router_service.core.messages import Conversation, Role, ToolSpec, Turn
-from router_service.core.selection import Drift, Reason, Threshold, select
-from router_service.router import Router, explored
+from router_service.core.selection import Drift, Reason, Threshold, parse_policy, select
+from router_service.router import Router, choices, explored
 
 
 @pytest.fixture(scope="module")
@@ -189,3 +189,28 @@ def test_tool_signatures_are_looked_up(router: Router) -> None:
         router.decide(conversation)
     after = router.signature_lookups
     assert (after.hits - before.hits, after.misses - before.misses) == (2, 1)
+
+
+def test_other_policies_choose_as_they_would_have(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """What a policy of the frontier chooses by a decision is what the router decides with it."""
+    policies = [parse_policy(point.policy) for point in router.artifact.manifest.frontier]
+    for conversation in conversations[:3]:
+        chosen = list(choices(router.decide(conversation), policies))
+        decided = [router.decide(conversation, policy) for policy in policies]
+        assert [(c.arm, c.reason, c.policy) for c in chosen] == [
+            (d.arm, d.reason, d.policy) for d in decided
+        ]
+        floors = [c.floor for c in chosen if c.policy.startswith("theta")]
+        assert floors == [p.theta for p in policies if isinstance(p, Threshold)]
+
+
+def test_no_policy_saves_on_what_was_not_read(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """With part of the request unread, every policy chooses the likeliest arm."""
+    partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
+    decision = router.decide(partial)
+    chosen = set(choices(decision, [Threshold(0.0), Drift(1.0)]))
+    assert {(c.arm, c.reason) for c in chosen} == {(decision.arm, Reason.UNREAD)}

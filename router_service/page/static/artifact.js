@@ -51,8 +51,9 @@ function title(name) {
 /** @param {Card} card */
 function frontier(card) {
   if (card.frontier.length === 0) return h("p", { class: "notice" }, "This artifact has no measured frontier.");
-  return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Accuracy over cost"),
-    h("div", { class: "plot" }, frontierPlot(card, { current: card.default_policy })),
+  const plot = h("div", { class: "plot" });
+  frontierPlot(plot, card, { current: card.default_policy, height: 400 });
+  return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Accuracy over cost"), plot,
     h("ul", { class: "legend plot-legend", "aria-hidden": "true" },
       h("li", { class: "drift" }, h("span", { class: "swatch" }), "drift rules"), h("li", { class: "theta" }, h("span", { class: "swatch" }), "theta rules"),
       h("li", { class: "line" }, h("span", { class: "swatch" }), "what no cheaper policy matches"), h("li", { class: "ring" }, h("span", { class: "swatch" }), "this gateway's default")),

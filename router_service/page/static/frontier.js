@@ -10,23 +10,33 @@ import { parsePolicy, percent, usdPer1k } from "./format.js";
 
 const MARGIN = { left: 46, right: 14, top: 12, bottom: 38 };
 
-/**
- * @param {Card} card
- * @param {{current: string, rule?: string, small?: boolean}} options the policy to mark, and of which rule to show points
- * @returns {SVGElement}
- */
-export function frontierPlot(card, { current, rule, small = false }) {
-  const [width, height] = small ? [340, 230] : [760, 400];
-  const marks = references(card);
+/** @typedef {{current: string, rule?: string, height?: number}} Options the policy to mark, of which rule to show points, and how high; without a rule all is shown */
+
+/** A plot as wide as its place, whatever that becomes: its text has one size.
+ * @param {HTMLElement} place @param {Card} card @param {Options} options
+ * @returns {(options: Options) => void} draws it anew */
+export function frontierPlot(place, card, options) {
+  let current = options;
+  const draw = () => place.clientWidth && place.replaceChildren(drawn(card, current, place.clientWidth));
+  new ResizeObserver(draw).observe(place);
+  return (next) => {
+    current = next;
+    draw();
+  };
+}
+
+/** @param {Card} card @param {Options} options @param {number} width @returns {SVGElement} */
+function drawn(card, { current, rule, height = 230 }, width) {
+  const marks = references(card).filter((mark) => !rule || mark.name !== "oracle");
   const shown = card.frontier.filter((/** @type {Point} */ point) => !rule || parsePolicy(point.policy).rule === rule);
-  const scales = scalesOf([...card.frontier, ...marks.filter((mark) => !small || mark.name !== "oracle")], width, height);
+  const scales = scalesOf([...card.frontier, ...marks], width, height);
   const now = card.frontier.find((/** @type {Point} */ point) => point.policy === current);
   return s("svg", { class: "frontier", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told(card, now) },
-    ...axes(scales, card, marks, width, height),
+    ...axes(scales, width, height),
     staircase(card, scales),
     ...shown.map((/** @type {Point} */ point) => dot(point, scales)),
-    ...marks.filter((mark) => !small || mark.name !== "oracle").map((mark) => reference(mark, scales, width)),
-    ...(now ? marked(now, scales, width) : []));
+    ...marks.map((mark) => reference(mark, scales, width)),
+    ...(now ? marked(now, scales) : []));
 }
 
 /** @param {Card} card @returns {{name: string, label: string, accuracy: Measure, cost_usd: Measure}[]} */
@@ -50,12 +60,13 @@ function scalesOf(points, width, height) {
   return { x: (usd) => x(Math.log10(usd || 1e-6)), y: scale(shares, height - MARGIN.bottom, MARGIN.top) };
 }
 
-/** @param {Scales} scales @param {Card} card @param {{accuracy: Measure, cost_usd: Measure}[]} marks @param {number} width @param {number} height */
-function axes({ x, y }, card, marks, width, height) {
+/** @param {Scales} scales @param {number} width @param {number} height */
+function axes({ x, y }, width, height) {
   const bottom = height - MARGIN.bottom;
   const inX = (/** @type {number} */ at) => at >= MARGIN.left && at <= width - MARGIN.right;
   const inY = (/** @type {number} */ at) => at >= MARGIN.top && at <= bottom;
-  const costs = [-5, -4, -3, -2].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)).filter((usd) => inX(x(usd)));
+  const digits = width < 300 ? [1] : [1, 2, 5];
+  const costs = [-6, -5, -4, -3, -2].flatMap((power) => digits.map((digit) => digit * 10 ** power)).filter((usd) => inX(x(usd)));
   const shares = Array.from({ length: 50 }, (_, index) => index * 0.02).filter((share) => inY(y(share)));
   return [
     ...shares.map((share) => s("g", {},
@@ -91,20 +102,20 @@ function reference({ label, accuracy, cost_usd }, scales, width) {
   const isRight = cx > width / 2;
   return s("g", { class: "reference" },
     s("path", { d: `M${cx - 5} ${cy}L${cx} ${cy - 5}L${cx + 5} ${cy}L${cx} ${cy + 5}Z` }),
-    s("text", { x: isRight ? cx - 9 : cx + 9, y: cy + 4, "text-anchor": isRight ? "end" : "start" }, label));
+    s("text", { x: isRight ? cx + 6 : cx - 6, y: cy + 19, "text-anchor": isRight ? "end" : "start" }, label));
 }
 
-/** @param {Point} point @param {Scales} scales @param {number} width */
-function marked(point, { x, y }, width) {
+/** @param {Point} point @param {Scales} scales */
+function marked(point, { x, y }) {
   const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
-  const isRight = cx > width / 2;
+  const hasRoom = cx > MARGIN.left + 90; // above to the left of a frontier there is nothing
   const error = point.accuracy_interval;
   const paid = point.cost_usd_interval;
   return [
     error && s("line", { class: "error", x1: cx, x2: cx, y1: y(error[0]), y2: y(error[1]) }),
     paid && s("line", { class: "error", x1: x(paid[0]), x2: x(paid[1]), y1: cy, y2: cy }),
     s("circle", { class: "now", cx, cy, r: 6 }),
-    s("text", { class: "now-label", x: isRight ? cx - 11 : cx + 11, y: cy + 20, "text-anchor": isRight ? "end" : "start" }, point.policy),
+    s("text", { class: "now-label", x: hasRoom ? cx - 8 : cx - 4, y: cy - 11, "text-anchor": hasRoom ? "end" : "start" }, point.policy),
   ];
 }
 

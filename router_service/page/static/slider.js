@@ -40,6 +40,7 @@ export class PolicySlider {
     }));
     this.output = h("output", { for: "policy-slider", class: "readout" });
     this.plot = h("div", { class: "plot" });
+    this.redraw = frontierPlot(this.plot, this.card, { current: "", rule });
     this.strip = h("div", { class: "strip", "aria-hidden": "true", style: { "--steps": this.steps.length } });
     this.place.replaceChildren(...this.layout());
     this.input.value = String(nearest(this.steps, this.explained.chosen, rule));
@@ -77,7 +78,7 @@ export class PolicySlider {
     const { point, choice } = this.step;
     this.input.setAttribute("aria-valuetext", `${point.policy}: ${percent(point.accuracy.value)} right, ${usdPer1k(point.cost_usd.value)} per 1,000; chooses ${choice.arm}`);
     this.output.replaceChildren(readout(point));
-    this.plot.replaceChildren(frontierPlot(this.card, { current: point.policy, rule: this.rule, small: true }));
+    this.redraw({ current: point.policy, rule: this.rule });
     const at = Number(this.input.value);
     this.strip.replaceChildren(...this.runs.map((run) => segment(run, at)));
   }
