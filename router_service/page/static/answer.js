@@ -7,6 +7,7 @@ import { byId, facts, h } from "./dom.js";
 export async function showAnswer(kind, body, policy) {
   const place = byId("answer");
   byId("answer-card").hidden = false;
+  byId("answer-card").scrollIntoView({ block: "nearest" });
   place.replaceChildren(h("p", { class: "hint", role: "status" }, "Asking …"));
   try {
     const response = await ask(kind, body, policy);
@@ -18,6 +19,15 @@ export async function showAnswer(kind, body, policy) {
   }
 }
 
+/** What an answer of either API says: texts, and calls as they would be written.
+ * @param {any} answer @returns {HTMLElement[]} */
+function said(answer) {
+  const messages = [...(answer.choices ?? []).map((/** @type {any} */ choice) => choice.message), ...(answer.output ?? [])];
+  const texts = messages.flatMap((message) => (typeof message?.content === "string" ? [message.content] : (message?.content ?? []).map((/** @type {any} */ part) => part.text)));
+  const calls = messages.flatMap((message) => (message?.type === "function_call" ? [message] : (message?.tool_calls ?? []).map((/** @type {any} */ call) => call.function)));
+  return [...texts.filter(Boolean).map((text) => h("span", {}, text)), ...calls.filter(Boolean).map(({ name, arguments: given }) => h("code", {}, `${name}(${given})`))];
+}
+
 /** @param {Headers} headers @returns {[string, string][]} what the gateway says of its decision */
 function ours(headers) {
   const prefix = "x-switchcraft-";
@@ -27,7 +37,9 @@ function ours(headers) {
 /** @param {Response} response @param {HTMLElement} place */
 async function pour(response, place) {
   if (response.headers.get("content-type")?.startsWith("application/json")) {
-    place.textContent = JSON.stringify(await response.json(), null, 2);
+    const answer = await response.json();
+    place.before(h("ul", { class: "calls" }, ...said(answer).map((line) => h("li", {}, line))));
+    place.textContent = JSON.stringify(answer, null, 2);
     return;
   }
   const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();

@@ -33,14 +33,21 @@ function move(event) {
   if (to === undefined) return;
   event.preventDefault();
   tabs[to].focus();
-  location.hash = names[to];
+  go(names[to]);
+}
+
+/** Following the fragment would move the focus to the view, and away from the tabs.
+ * @param {string} name */
+function go(name) {
+  history.pushState(null, "", `#${name}`);
+  select(name);
 }
 
 const asked = () => (names.includes(location.hash.slice(1)) ? location.hash.slice(1) : names[0]);
 
 for (const [index, tab] of tabs.entries()) {
-  tab.addEventListener("click", () => { location.hash = names[index]; });
+  tab.addEventListener("click", () => go(names[index]));
   tab.addEventListener("keydown", move);
 }
-addEventListener("hashchange", () => select(asked()));
+addEventListener("popstate", () => select(asked()));
 select(asked());

@@ -33,19 +33,24 @@ function described(card) {
   ];
 }
 
-/** @param {Record<string, Measure>} measures */
+/** @type {Record<string, string>} */
+const TITLES = { default: "Default policy", best_single: "Best single model", oracle: "Oracle, which always knew" };
+
+/** Accuracies with what they cost, and whatever else was measured.
+ * @param {Record<string, Measure>} measures */
 function metrics(measures) {
-  const told = (/** @type {string} */ name, /** @type {Measure} */ { value, stderr, n }) => {
-    const form = name.endsWith("usd") ? usdPer1k : name.endsWith("auc") ? (/** @type {number} */ v) => v.toFixed(3) : (/** @type {number} */ v) => percent(v);
-    return h("span", {}, form(value), h("small", {}, ` ± ${form(stderr)}, n = ${count(n)}`));
-  };
-  return facts(Object.entries(measures).map(([name, measure]) => [title(name), told(name, measure)]), "facts tiles");
+  const priced = Object.keys(TITLES).filter((name) => measures[`${name}_accuracy`] && measures[`${name}_cost_usd`]);
+  const rest = Object.keys(measures).filter((name) => !priced.some((each) => name === `${each}_accuracy` || name === `${each}_cost_usd`));
+  return facts([
+    ...priced.map((name) => [TITLES[name], tile(measures[`${name}_accuracy`], percent, measures[`${name}_cost_usd`])]),
+    ...rest.map((name) => [name.replaceAll("_", " ").replace("auc", "AUC").replace(/^./, (first) => first.toUpperCase()), tile(measures[name], (value) => value.toFixed(3))]),
+  ], "facts tiles");
 }
 
-/** @param {string} name such as `best_single_cost_usd` */
-function title(name) {
-  const words = name.replace("cost_usd", "cost per 1,000").replace("default_", "default_policy: ").replace("best_single_", "best_single_model: ").replace("oracle_", "oracle: ").replaceAll("_", " ");
-  return words.replace("auc", "AUC").replace(/^./, (first) => first.toUpperCase());
+/** @param {Measure} measure @param {(value: number) => string} form @param {Measure} [cost] */
+function tile({ value, stderr, n }, form, cost) {
+  const paid = cost && h("small", {}, `${usdPer1k(cost.value)} ± ${usdPer1k(cost.stderr)} per 1,000`);
+  return h("span", {}, form(value), h("small", {}, `± ${form(stderr)}, n = ${count(n)}`), paid);
 }
 
 /** @param {Card} card */

@@ -1,0 +1,52 @@
+"""A gateway with the shipped artifact, and a real browser that looks at its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from router_service.api.app import create_app
+from router_service.core.artifact import SHIPPED
+from router_service.router import Router
+from router_service.settings import Settings
+from tests.page.watching import Problems
+from tests.serving import Sandbox, served
+
+FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-dev-shm-usage".split()
+
+
+@pytest.fixture(scope="package")
+def shipped() -> Router:
+    """Return the router that decides."""
+    return Router.load(SHIPPED)
+
+
+@pytest.fixture(scope="package")
+def origin(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
+    """Serve a gateway without keys; yield http://HOST:PORT."""
+    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
+    with served(create_app(settings, shipped)) as url:
+        yield url
+
+
+# Not for the whole session: while it is open, `asyncio.run` does not run in this thread.
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """Yield a headless Chromium."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Browser, origin: str) -> Iterator[Page]:
+    """Yield a tab of its own, which must end without an error, a failed request or a violation."""
+    with browser.new_context(base_url=origin, viewport={"width": 1440, "height": 900}) as context:
+        tab = context.new_page()
+        problems = Problems(tab)
+        yield tab
+        assert problems.found == []

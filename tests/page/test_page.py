@@ -1,0 +1,191 @@
+"""The page in a real browser: what a person sees is what the gateway decides."""
+
+from __future__ import annotations
+
+import json
+
+import openai
+import pytest
+from playwright.sync_api import Page, expect
+
+from router_service.core.messages import Conversation, parse_conversation
+from router_service.core.selection import parse_policy
+from router_service.router import Router
+from tests.bodies import ASK, TOOLS
+from tests.page.watching import choose_example, open_playground, tab_to
+
+FLIPPING = ("Parallel calls", "Many tools", "Long conversation", "No tool fits")
+
+
+def shown_request(page: Page) -> Conversation:
+    """Return what stands in the editor."""
+    return parse_conversation(json.loads(page.locator("#body").input_value()))
+
+
+def chosen_arm(page: Page) -> str:
+    """Return the arm that the page says is chosen, in its words and in its table."""
+    arm = page.locator(".chosen").inner_text()
+    assert page.locator(".arms .is-chosen").get_attribute("data-arm") == arm
+    return arm
+
+
+def test_it_loads_whole_and_routes(page: Page, shipped: Router) -> None:
+    """The first example is decided as the router decides it, with a bar for every arm."""
+    open_playground(page)
+    decision = shipped.decide(shown_request(page))
+    assert chosen_arm(page) == decision.arm
+    for arm, probability in decision.probabilities.items():
+        row = page.locator(f'.arms tr[data-arm="{arm}"]')
+        expect(row).to_contain_text(f"{probability:.1%}")
+
+
+def test_the_slider_chooses_as_the_router_does(page: Page, shipped: Router) -> None:
+    """At every measured rule of either kind the arm is the router's own, and it changes."""
+    open_playground(page)
+    for name in FLIPPING[:2]:
+        choose_example(page, name)
+        conversation = shown_request(page)
+        for rule in ("Above a threshold", "Near the most probable"):
+            page.get_by_label(rule).check()
+            assert len(set(walk(page, shipped, conversation))) > 1
+
+
+def walk(page: Page, shipped: Router, conversation: Conversation) -> list[str]:
+    """Move the slider from end to end by the keyboard; return the arm at each step."""
+    slider = page.get_by_role("slider")
+    slider.press("Home")
+    arms = []
+    for _ in range(int(slider.get_attribute("max") or 0)):
+        policy = parse_policy(page.locator("#policy-now").inner_text())
+        arms.append(chosen_arm(page))
+        assert arms[-1] == shipped.decide(conversation, policy).arm
+        assert str(policy) in (slider.get_attribute("aria-valuetext") or "")
+        slider.press("ArrowRight")
+    return arms
+
+
+def test_no_inference_is_asked_for_by_the_slider(page: Page) -> None:
+    """What other policies choose is there already."""
+    open_playground(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.get_by_role("slider").press("End")
+    page.get_by_role("slider").press("Home")
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("Many tools", "tools"), ("Long conversation", "latest user turn")]
+)
+def test_what_is_cut_is_marked(page: Page, name: str, part: str) -> None:
+    """In the text where it was, with how much, and in the legend."""
+    open_playground(page)
+    choose_example(page, name)
+    expect(page.locator("#packed .cut").first).to_contain_text("tokens cut")
+    expect(page.locator("#packed .cut", has_text=part)).to_be_visible()
+    expect(page.locator("#packed .legend .tag").first).to_be_visible()
+
+
+def test_what_was_not_read_is_told(page: Page) -> None:
+    """The paths stand there, and no policy matters."""
+    open_playground(page)
+    choose_example(page, "Unreadable part")
+    expect(page.locator("#verdict")).to_contain_text("messages[1], tools[1]")
+    before = chosen_arm(page)
+    page.get_by_role("slider").press("Home")
+    assert chosen_arm(page) == before
+
+
+def test_every_example_is_routed(page: Page) -> None:
+    """None of them is refused."""
+    open_playground(page)
+    for chip in page.locator("#examples button").all():
+        with page.expect_response(lambda response: "/api/explain" in response.url) as explained:
+            chip.click()
+        assert explained.value.status == 200
+    expect(page.locator("#explain-error")).to_be_hidden()
+
+
+def test_asking_shows_the_answer(page: Page) -> None:
+    """With what the gateway says of it, and under the policy that the slider stands at."""
+    open_playground(page)
+    page.get_by_role("slider").press("Home")
+    policy = page.locator("#policy-now").inner_text()
+    page.get_by_role("button", name="Ask it").click()
+    expect(page.locator("#answer .calls")).to_contain_text("get_weather(")
+    expect(page.locator("#answer dl")).to_contain_text(policy)
+
+
+def test_a_client_s_request_is_seen_and_opened(page: Page, origin: str) -> None:
+    """What the OpenAI client sends stands in the list while it is watched, with its details."""
+    page.goto("/ui#live")
+    with openai.OpenAI(base_url=f"{origin}/v1", api_key="any") as client:
+        raw = client.chat.completions.with_raw_response.create(
+            model="switchcraft", messages=ASK, tools=TOOLS
+        )
+    decision_id = raw.headers["x-switchcraft-decision-id"]
+    row = page.locator(f'#log tr[data-id="{decision_id}"]')
+    expect(row).to_contain_text(raw.headers["x-switchcraft-model"])
+    row.get_by_role("button").press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(decision_id)
+    expect(dialog.get_by_role("table")).to_contain_text("(chosen)")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(row.get_by_role("button")).to_be_focused()
+
+
+def test_nothing_is_asked_for_while_it_is_paused(page: Page) -> None:
+    """The list stands still for who reads it."""
+    page.goto("/ui#live")
+    expect(page.locator("#log, .empty").locator("visible=true").first).to_be_visible()
+    page.get_by_role("button", name="Pause").click()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(2500)  # more than one turn of the poll: what does not come is waited for
+    assert asked == []
+
+
+def test_the_artifact_s_card_tells_its_measures(page: Page, shipped: Router) -> None:
+    """Provenance, each arm, and each measured policy in the plot and in a table."""
+    page.goto("/ui#artifact")
+    manifest = shipped.artifact.manifest
+    card = page.locator("#artifact-body")
+    expect(card).to_contain_text(manifest.provenance.commit)
+    expect(card).to_contain_text(f"{manifest.metrics['default_accuracy'].value:.1%}")
+    expect(card.locator("circle.dot")).to_have_count(len(manifest.frontier))
+    card.get_by_text("measured policies").click()
+    rows = card.get_by_role("group", name="Measured policies").locator("tbody tr")
+    expect(rows).to_have_count(len(manifest.frontier))
+    for arm in manifest.arms:
+        expect(card.get_by_role("rowheader", name=arm, exact=True)).to_be_visible()
+
+
+def test_it_is_used_by_the_keyboard_alone(page: Page) -> None:
+    """Tabs, examples, the editor and the slider are reached and worked without a mouse."""
+    open_playground(page)
+    tab_to(page, ".skip")
+    tab_to(page, "#examples button:nth-child(2)")
+    with page.expect_response(lambda response: "/api/explain" in response.url):
+        page.keyboard.press("Space")
+    tab_to(page, "#body")
+    with page.expect_response(lambda response: "/api/explain" in response.url):
+        page.keyboard.press("Control+Enter")
+    tab_to(page, "#policy-slider")
+    before = page.locator("#policy-now").inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#policy-now").inner_text() != before
+    page.locator("#tab-playground").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#live")).to_be_visible()
+    expect(page.locator("#tab-live")).to_be_focused()
+
+
+def test_the_theme_is_kept(page: Page) -> None:
+    """What was chosen holds after a reload, against the system's."""
+    page.emulate_media(color_scheme="light")
+    open_playground(page)
+    page.locator("#theme").click(click_count=2)
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    expect(page.locator("#theme")).to_have_text("Theme: dark")

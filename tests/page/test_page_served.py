@@ -1,0 +1,126 @@
+"""The page as it is served: behind a key and a prefix, at every width, in both colour schemes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Error, Page, expect
+from pydantic import SecretStr
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from router_service.api.app import create_app
+from router_service.core.keys import new_key
+from router_service.router import Router
+from router_service.settings import KeySettings, Settings
+from tests.clients.installed import INSTALL_S, installed
+from tests.page.watching import Problems, open_playground
+from tests.serving import Sandbox, served
+
+ADMIN = new_key()
+PREFIX = "/behind/a/proxy"
+MANIFEST = Path(__file__).parent / "node" / "package.json"
+INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
+WIDTHS = (360, 768, 1440)
+VIEWS = {"playground": ".chosen", "live": "#live .lead", "artifact": "#artifact .frontier"}
+
+
+def without_prefix(app: ASGIApp) -> ASGIApp:
+    """Return an app as a proxy that takes the prefix off would ask it."""
+
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"].removeprefix(PREFIX)
+            scope = {**scope, "path": path, "raw_path": path.encode()}
+        await app(scope, receive, send)
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def guarded(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
+    """Serve a gateway with an admin key behind a prefix; yield its address."""
+    keys = KeySettings(admin=SecretStr(ADMIN))
+    settings = Settings.sandbox(sandbox.base_url, list(shipped.arms))
+    app = create_app(settings.model_copy(update={"keys": keys}), shipped)
+    with served(without_prefix(app)) as url:
+        yield url + PREFIX
+
+
+def test_nothing_is_shown_without_the_key(browser: Browser, guarded: str) -> None:
+    """The browser is asked for a password, and shows nothing of the page until it has it."""
+    with browser.new_context() as context:
+        page = context.new_page()
+        with (
+            page.expect_response("**/ui") as answer,
+            pytest.raises(Error, match="INVALID_AUTH_CREDENTIALS"),
+        ):
+            page.goto(f"{guarded}/ui")
+        assert answer.value.status == 401
+        assert answer.value.headers["www-authenticate"].startswith("Basic")
+
+
+def test_the_key_as_password_opens_all_of_it(browser: Browser, guarded: str) -> None:
+    """Page, files and JSON alike, below a prefix that the gateway knows nothing of."""
+    with browser.new_context(
+        http_credentials={"username": "me", "password": ADMIN, "send": "always"}
+    ) as context:
+        page = context.new_page()
+        problems = Problems(page)
+        page.goto(f"{guarded}/ui/")
+        expect(page.locator(".chosen")).to_be_visible()
+        assert page.url == f"{guarded}/ui"
+        page.get_by_role("tab", name="Live traffic").click()
+        expect(page.locator("#live .empty, #log").locator("visible=true").first).to_be_visible()
+        assert problems.found == []
+
+
+def test_an_error_is_readable(browser: Browser, origin: str) -> None:
+    """What the gateway says of a bad request stands on the page, and the rest goes."""
+    with browser.new_context(base_url=origin) as context:
+        page = context.new_page()
+        open_playground(page)
+        page.locator("#body").fill('{"model": "switchcraft", "messages": []}')
+        page.get_by_role("button", name="Route it").click()
+        expect(page.get_by_role("alert")).to_contain_text("'messages' is empty")
+        expect(page.locator("#results")).to_be_hidden()
+
+
+@pytest.fixture(scope="module")
+def axe(request: pytest.FixtureRequest) -> str:
+    """Return axe-core's source; skip where npm is absent."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is absent: install Node.js 20 or newer to check accessibility")
+    assert request.config.cache is not None
+    folder = installed(request.config.cache, MANIFEST, INSTALL)
+    return (folder / "node_modules/axe-core/axe.min.js").read_text()
+
+
+@pytest.mark.timeout(INSTALL_S)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_accessible_and_fits(browser: Browser, origin: str, axe: str, scheme: str) -> None:
+    """No view has a fault that axe-core finds (contrast among them), or scrolls sideways."""
+    # Axe itself is what the page's policy would bar.
+    with browser.new_context(base_url=origin, bypass_csp=True) as context:
+        page = context.new_page()
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        for view, selector in VIEWS.items():
+            page.goto("about:blank")
+            page.goto(f"/ui#{view}")
+            expect(page.locator(selector)).to_be_visible()
+            page.evaluate(axe)
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 900})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+                assert faults(page) == [], (view, width)
+
+
+def faults(page: Page) -> list[str]:
+    """Return what axe-core finds wrong, each with where."""
+    found: list[str] = page.evaluate(
+        """async () => (await axe.run()).violations.flatMap(({id, nodes}) =>
+            nodes.map(node => `${id}: ${node.target} ${node.failureSummary}`))"""
+    )
+    return found
