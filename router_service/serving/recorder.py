@@ -226,7 +226,8 @@ MAX_PATH = 200
 """Longest path of a client's that is logged, in characters; a query never is."""
 
 QUIET_PATHS = frozenset(
-    "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics".split()
+    "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics "
+    "/ui/api/recent".split()
 )
 """What is asked every few seconds; logged at level debug."""
 

@@ -53,7 +53,7 @@ export class PolicySlider {
       h("div", { class: "policy-grid" },
         h("div", { class: "track" },
           this.output, h("label", { for: "policy-slider" }, "Which arm each policy chooses"), this.strip, h("div", { class: "rail", style: { "--steps": this.steps.length } }, this.input),
-          h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "cheaper"), h("span", {}, "more accurate")),
+          h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "cheaper"), h("span", {}, "dearer")),
           h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs))),
         this.plot),
     ];
@@ -84,7 +84,7 @@ export class PolicySlider {
   }
 }
 
-/** From cheap to accurate.
+/** From cheap to dear.
  * @param {import("./api.js").Card} card @param {Explained} explained @param {string} rule @returns {Step[]} */
 function steps(card, explained, rule) {
   const sign = rule === "drift" ? -1 : 1;

@@ -27,7 +27,7 @@ export function verdict(explained, choice) {
     facts([
       ["Right with", percent(arm.probability)],
       ["Expected cost", [usdPer1k(arm.cost_usd), h("small", {}, " per 1,000")]],
-      ["Beside the most probable", beside(arm, likeliest)],
+      ["Beside the most probable arm", beside(arm, likeliest)],
       ["Tokens read", `${count(explained.view.tokens)} of ${count(explained.view.budget_tokens)}`],
     ].map(([name, value]) => [name, h("span", {}, ...[value].flat())])),
   ].filter(Boolean);
@@ -41,7 +41,7 @@ const mostProbable = (arms) => arms.reduce((best, arm) => (arm.probability > bes
 
 /** @param {Arm} arm @param {Arm} likeliest */
 function beside(arm, likeliest) {
-  if (arm === likeliest) return "it is";
+  if (arm === likeliest) return "the same";
   const times = likeliest.cost_usd / arm.cost_usd;
   if (!Number.isFinite(times)) return "free instead";
   return times >= 1 ? `${times.toFixed(times < 10 ? 1 : 0)} × cheaper` : `${(1 / times).toFixed(1)} × dearer`;
