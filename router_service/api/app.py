@@ -66,8 +66,7 @@ def create_app(settings: Settings, router: DecidingRouter, origin: Origin | None
     app.add_middleware(ui.PageHeaders)
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=gateway.tracer)
     # The last takes every path under /v1/ that none before it does.
-    for module in (
-        chat, responses, models, decisions, feedback, health, metrics, admin, ui, other):
+    for module in (chat, responses, models, decisions, feedback, health, metrics, admin, ui, other):
         app.include_router(module.routes)
     app.mount(f"{PAGE}/static", ui.static)
     errors.register(app)
