@@ -14,6 +14,7 @@ from deploy.grafana.panels import (
     number,
     per_second,
     quantile,
+    ratio,
     selected,
     shares,
     states,
@@ -194,8 +195,8 @@ def _calibration() -> list[Panel]:
             " answers were said to be correct, and how often they were.",
             "percentunit",
             [
-                Query(f"{predicted} / {verdicts}", "{{bin}} said"),
-                Query(f"{correct} / {verdicts}", "{{bin}} seen"),
+                Query(ratio(predicted, verdicts), "{{bin}} said"),
+                Query(ratio(correct, verdicts), "{{bin}} seen"),
             ],
         ),
         graph(
@@ -227,7 +228,7 @@ def _answers() -> list[Panel]:
             "Calls that break their schema",
             "Share of tool calls that break their tool's schema, or name no tool that was offered.",
             "percentunit",
-            [Query(f"{misfits} / {checked}", "{{model}}")],
+            [Query(ratio(misfits, checked), "{{model}}")],
             bound=0.1,
         ),
         graph(
@@ -252,6 +253,7 @@ def _answers() -> list[Panel]:
 
 def _releases() -> list[Panel]:
     requests, failures = "switchcraft_release_requests_total", "switchcraft_release_failures_total"
+    spent = per_second("switchcraft_release_cost_usd_total", "release")
     return [
         graph(
             "Failures by release",
@@ -259,7 +261,7 @@ def _releases() -> list[Panel]:
             "percentunit",
             [
                 Query(
-                    f"{per_second(failures, 'release')} / {per_second(requests, 'release')}",
+                    ratio(per_second(failures, "release"), per_second(requests, "release")),
                     "{{release}}",
                 )
             ],
@@ -308,13 +310,7 @@ def _releases() -> list[Panel]:
             "Cost of a thousand by release",
             "Of routed requests.",
             "currencyUSD",
-            [
-                Query(
-                    f"1000 * {per_second('switchcraft_release_cost_usd_total', 'release')}"
-                    f" / {per_second(requests, 'release')}",
-                    "{{release}}",
-                )
-            ],
+            [Query(f"1000 * {ratio(spent, per_second(requests, 'release'))}", "{{release}}")],
         ),
     ]
 
@@ -328,7 +324,7 @@ def _gateway() -> list[Panel]:
             "Caches",
             "Share of lookups that were hits.",
             "percentunit",
-            [Query(f"{hits} / {per_second(lookups, 'cache')}", "{{cache}}")],
+            [Query(ratio(hits, per_second(lookups, "cache")), "{{cache}}")],
         ),
         graph(
             "Told and lost",

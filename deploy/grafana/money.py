@@ -10,6 +10,7 @@ from deploy.grafana.panels import (
     in_range,
     number,
     per_second,
+    ratio,
 )
 
 TITLE = "Switchcraft: money"
@@ -50,13 +51,13 @@ def _sums() -> list[Panel]:
             "Saved, of the baseline's price",
             "The same as a share of what the baseline model would have cost.",
             "percentunit",
-            Query(f"1 - {in_range(ROUTED)} / {in_range(BASELINE)}"),
+            Query(f"1 - {ratio(in_range(ROUTED), in_range(BASELINE))}"),
         ),
         number(
             "Per thousand requests",
             "What a thousand requests cost that a model was asked for.",
             "currencyUSD",
-            Query(f"1000 * {in_range(COST)} / {requests}"),
+            Query(f"1000 * {ratio(in_range(COST), requests)}"),
         ),
         number(
             "Answers without a price",
@@ -71,7 +72,7 @@ def _sums() -> list[Panel]:
             "Share of the cost whose tokens the gateway counted, for the answer broke off or said"
             " no usage.",
             "percentunit",
-            Query(f"{estimated} / {in_range(COST)}"),
+            Query(ratio(estimated, in_range(COST))),
             bounds={0.05: "yellow"},
         ),
     ]
@@ -97,7 +98,7 @@ def _spend() -> list[Panel]:
             "A thousand requests by model",
             "What a thousand requests to a model cost, over the time that is shown.",
             "currencyUSD",
-            [Query(f"1000 * {in_range(COST, 'model')} / {requests}", "{{model}}")],
+            [Query(f"1000 * {ratio(in_range(COST, 'model'), requests)}", "{{model}}")],
         ),
     ]
 
@@ -154,6 +155,6 @@ def _tokens() -> list[Panel]:
             "Read from the upstream's cache",
             "Share of the prompt's tokens that the upstream had cached.",
             "percentunit",
-            [Query(f"{cached} / {prompt}", "{{model}}")],
+            [Query(ratio(cached, prompt), "{{model}}")],
         ),
     ]

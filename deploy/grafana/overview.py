@@ -169,8 +169,8 @@ def _latency() -> list[Panel]:
             is_stacked=True,
         ),
         graph(
-            "Waiting for a thread",
-            "The 95th percentile of each stage: where the queue leads, threads or replicas lack.",
+            "Time by stage, 95th percentile",
+            "Where the queue leads, threads or replicas lack.",
             "s",
             [Query(quantile(0.95, "switchcraft_stage_seconds", "stage"), "{{stage}}")],
         ),

@@ -74,12 +74,17 @@ def quantile(share: float, histogram: str, by: str = "") -> str:
 
 def mean(histogram: str, by: str = "") -> str:
     """Return the mean of a histogram, now."""
-    return f"{per_second(f'{histogram}_sum', by)} / {per_second(f'{histogram}_count', by)}"
+    return ratio(per_second(f"{histogram}_sum", by), per_second(f"{histogram}_count", by))
+
+
+def ratio(part: str, whole: str) -> str:
+    """Return a ratio that is absent, and not NaN, where there is nothing of the whole."""
+    return f"{part} / ({whole} > 0)"
 
 
 def shares(parts: str, whole: str) -> str:
-    """Return each part's share of the whole."""
-    return f"{parts} / on () group_left () {whole}"
+    """Return each part's share of one whole."""
+    return f"{parts} / on () group_left () ({whole} > 0)"
 
 
 def _by(labels: str) -> str:
@@ -102,7 +107,7 @@ def graph(
         .description(description)
         .datasource(DATASOURCE)
         .unit(unit)
-        .min(0)
+        .axis_soft_min(0)
         .span(8)
         .height(8)
         .line_width(1)
