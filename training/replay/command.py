@@ -20,7 +20,7 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "replay",
         help="estimate what another policy or artifact would have come to on a decision log",
         description="Estimates accuracy and cost by inverse propensities and doubly robust, with"
-        " 95%% intervals, and the regret against what was chosen. Another policy needs the logged"
+        " 95% intervals, and the regret against what was chosen. Another policy needs the logged"
         " probabilities alone; another artifact needs decision_log.content. What the estimators"
         " assume: training/replay/estimators.py.",
     )
