@@ -52,7 +52,8 @@ def gateway(
 def test_streams_end_and_new_requests_are_refused(sandbox: Sandbox, tmp_path: Path) -> None:
     """Of 200 open streams each ends as it should; readiness is red, and who comes late gets 503."""
     before = sandbox.stats()
-    with gateway(sandbox, tmp_path, shutdown_timeout_s=60) as (process, url):
+    patient = {"shutdown_timeout_s": 60, "max_decision_wait_s": 60}
+    with gateway(sandbox, tmp_path, **patient) as (process, url):
         answers, late, status = asyncio.run(_drill(process, url, sandbox, before))
         assert process.wait(timeout=30) == 0
     assert len(answers) == STREAMS
