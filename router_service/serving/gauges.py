@@ -6,9 +6,11 @@ import time
 from weakref import WeakKeyDictionary
 
 from router_service import __version__
+from router_service.core.fitting import Fit
 from router_service.core.packing import CacheCounts
 from router_service.core.selection import Reason
 from router_service.serving.engine import Engine
+from router_service.serving.feedback import Verdict
 from router_service.serving.overload import DecisionQueue, Slots
 from router_service.serving.planning import DecidingRouter, Track
 from router_service.settings import Model
@@ -93,6 +95,10 @@ def _begin(metrics: Metrics) -> None:
         metrics.release_cost_usd.labels(track)
     for bound in ("errors", "cost"):
         metrics.canary_withdrawals.labels(bound)
+    for line in ("decision", "feedback", "evidence"):
+        metrics.log_lines.labels(line)
+    for reason in ("full", "failed"):
+        metrics.log_dropped.labels(reason)
 
 
 def _begin_engine(metrics: Metrics, engine: Engine) -> None:
@@ -100,6 +106,10 @@ def _begin_engine(metrics: Metrics, engine: Engine) -> None:
         metrics.chosen_probability.labels(arm)
         for reason in Reason:
             metrics.decisions.labels(arm, reason)
+        for verdict in Verdict:
+            metrics.feedback.labels(arm, verdict)
+        for kind in ("tool_error", "repeated_call"):
+            metrics.weak_evidence.labels(arm, kind)
     for deployment_id in engine.deployment_ids:
         metrics.breaker_openings.labels(deployment_id)
     baseline = engine.pool.baseline
@@ -115,6 +125,8 @@ def _begin_model(metrics: Metrics, model: Model) -> None:
     metrics.broken_streams.labels(model.name)
     metrics.upstream_seconds.labels(model.name)
     metrics.time_to_first_token.labels(model.name)
+    for fits in Fit:
+        metrics.tool_calls.labels(model.name, fits)
     for source in _SOURCES:
         if model.price is not None:
             metrics.cost_usd.labels(model.name, source)
