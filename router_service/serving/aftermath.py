@@ -62,7 +62,8 @@ class Aftermath:
         size_bytes = sum(map(len, ended.plan.body.parts))
         if not self._afterwards.put(ended, size_bytes):
             self._dropped()
-            self._count_calls(ended, [Fit.UNCHECKED] * _calls(ended))
+            if self._settings.check_calls:
+                self._count_calls(ended, [Fit.UNCHECKED] * _calls(ended))
 
     def feedback(self, line: LoggedFeedback) -> None:
         """Take note of what a client says of an answer."""

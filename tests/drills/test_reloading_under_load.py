@@ -100,7 +100,8 @@ def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
     config = write_config(tmp_path / "config.yaml", upstream.base_url)
     with gateway(config, tmp_path) as served:
         router = {"model_name": "other", "publication": str(tmp_path)}
-        write_config(config, upstream.base_url, router=router, server={"max_decisions": 5})
+        bound = {"server": {"max_decisions": 5}, "decision_log": {"content": True}}
+        write_config(config, upstream.base_url, router=router, **bound)
         tree = yaml.safe_load(config.read_text())
         tree["model_list"][0]["litellm_params"]["api_key"] = "planted-secret"
         free = {"input_cost_per_token": 0, "output_cost_per_token": 0}
@@ -114,7 +115,9 @@ def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
         assert set(report["changed"]) == {
             f"model_list.{first}", "model_list.added", "router.model_name",
         }  # fmt: skip
-        assert set(report["needs_restart"]) == {"router.publication", "server.max_decisions"}
+        assert set(report["needs_restart"]) == {
+            "router.publication", "server.max_decisions", "decision_log.content",
+        }  # fmt: skip
         assert "planted-secret" not in answer.text + served.log.read_text()
         names = [m["id"] for m in served.http.get("/v1/models").json()["data"]]
         assert {"other", "added"} <= set(names)

@@ -19,7 +19,7 @@ from router_service.serving.engine import make_planner
 from router_service.serving.planning import Plan, Planner, Track
 from router_service.serving.pool import Pool
 from router_service.serving.trials import MAX_WAITING, CanaryTrial, Shadow, TrialPlanner
-from router_service.settings import Settings
+from router_service.settings import RouterSettings, Settings
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
 from tests.fakes import FakeRouter
@@ -56,9 +56,14 @@ class SlowRouter(FakeRouter):
         return super().decide(conversation, policy, arms)
 
 
-def planner(router: FakeRouter) -> Planner:
+EXPLORING = SETTINGS.model_copy(
+    update={"router": RouterSettings(exploration_share=1, unknown_prices="allow")}
+)
+
+
+def planner(router: FakeRouter, settings: Settings = SETTINGS) -> Planner:
     """Return a planner of a router."""
-    return make_planner(SETTINGS, router, Pool.build(SETTINGS, router.artifact.manifest))
+    return make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
 
 
 STABLE = {"small": 0.9, "medium": 0.9, "large": 0.9}
@@ -159,6 +164,29 @@ def test_a_shadow_is_asked_and_not_obeyed() -> None:
     assert planned.shadow_arm.result(5) == "large"
     wait_for(lambda: count(metrics, "no") == 1, "it is counted")
     assert plan(trials, "Question", tools=[]).shadow_arm is None
+
+
+def test_a_shadow_is_compared_with_the_policy_and_explores_nothing() -> None:
+    """An arm that was drawn is nobody's opinion: equal releases agree at each request."""
+    metrics = Metrics()
+    shadow = Shadow(planner(FakeRouter(STABLE), EXPLORING), metrics)
+    trials = TrialPlanner(planner(FakeRouter(STABLE), EXPLORING), shadow=shadow)
+    plans = [plan(trials, f"Question {number}") for number in range(30)]
+    assert {p.shadow_arm.result(5) for p in plans if p.shadow_arm} == {"small"}
+    assert count(metrics, "yes") == 30
+    assert {p.model.name for p in plans} == {"small", "medium", "large"}
+
+
+def test_either_release_explores_its_own_arms() -> None:
+    """A canary keeps its share of the conversations, and draws among the arms that it has."""
+    tried = FakeRouter({"medium": 0.9, "large": 0.9})
+    canary = CanaryTrial(BOUNDS, planner(tried, EXPLORING), lambda *_: None)
+    trials = TrialPlanner(planner(FakeRouter(STABLE), EXPLORING), canary=canary)
+    plans = [plan(trials, f"Question {number}") for number in range(200)]
+    for track, arms in ((Track.STABLE, set(STABLE)), (Track.CANARY, {"medium", "large"})):
+        decisions = [p.decision for p in plans if p.track is track and p.decision]
+        assert {d.arm for d in decisions} == arms
+        assert {d.propensity for d in decisions} == {1 / len(arms)}
 
 
 def test_a_shadow_that_fails_is_counted() -> None:

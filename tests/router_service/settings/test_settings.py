@@ -106,6 +106,35 @@ def test_keys_are_never_shown(load: Load) -> None:
         assert not any(secret in text for secret in ("key-1", "key-2", "key-3", "redis-key"))
 
 
+def test_the_decision_logs_section(load: Load) -> None:
+    """It is off, and without content, until the file says otherwise."""
+    default = load(one("{model: openai/m, api_key: k}")).decision_log
+    assert (default.path, default.content, default.evidence) == (None, False, False)
+    text = "decision_log: {path: logs, content: true, retention_days: 7}"
+    settings = load(one("{model: openai/m, api_key: k}", text)).decision_log
+    assert (settings.path, settings.content, settings.retention_days) == (Path("logs"), True, 7)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "decision_log: {retention_days: 0}",
+        "router: {exploration_share: 1.5}",
+        "decision_log: {x: 1}",
+    ],
+)
+def test_a_log_that_cannot_be_kept_is_refused(load: Load, text: str) -> None:
+    """The error names the field."""
+    with pytest.raises(ConfigError, match=r"decision_log\.|router\.exploration_share"):
+        load(one("{model: openai/m, api_key: k}", text))
+
+
+def test_no_client_is_called_admin(load: Load) -> None:
+    """Records are the admin's to see by that name, so that no client may have it."""
+    with pytest.raises(ConfigError, match=r"keys\.api.*'admin' is what keys\.admin"):
+        load(one("{model: openai/m, api_key: k}", "keys: {api: {admin: some-long-key-5f1c}}"))
+
+
 def test_client_keys(load: Load) -> None:
     """Keys have names, and may be hashed or in the environment; LiteLLM's is the admin's."""
     digest = "ab" * 32
