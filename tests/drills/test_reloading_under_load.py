@@ -100,8 +100,9 @@ def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
     config = write_config(tmp_path / "config.yaml", upstream.base_url)
     with gateway(config, tmp_path) as served:
         router = {"model_name": "other", "publication": str(tmp_path)}
-        bound = {"server": {"max_decisions": 5}, "decision_log": {"content": True}}
-        write_config(config, upstream.base_url, router=router, **bound)
+        server, log = {"max_decisions": 5}, {"content": True}
+        url = upstream.base_url
+        write_config(config, url, router=router, server=server, decision_log=log)
         tree = yaml.safe_load(config.read_text())
         tree["model_list"][0]["litellm_params"]["api_key"] = "planted-secret"
         free = {"input_cost_per_token": 0, "output_cost_per_token": 0}
