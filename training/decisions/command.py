@@ -17,6 +17,11 @@ from training.decisions.queries import DATASET, Queries, Query, read_queries
 from training.decisions.rows import write_queries
 from training.records import Json
 
+NOTHING = (
+    "Nothing teaches: requests are kept by decision_log.content, and verdicts come by"
+    " POST /v1/feedback."
+)
+
 
 def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
     """Import a log as the arguments of `import` say, print what came of it, and return 0.
@@ -79,4 +84,4 @@ def _show(found: Queries, quarantined: int) -> None:
     for arm, right in _by_arm(found.queries).items():
         arms.add_row(arm, f"{len(right):,}", f"{sum(right) / len(right):.1%}")
     console.print(fates)
-    console.print(arms)
+    console.print(arms if found.queries else NOTHING)

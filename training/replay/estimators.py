@@ -40,8 +40,10 @@ from training.evaluation.metrics import BOOTSTRAP_DRAWS, Estimate, Floats, estim
 Flags = NDArray[np.bool_]
 
 ENOUGH_TRIED = 20
-"""Below it 95% intervals of accuracy held the truth in 58% to 83% of logs with another arm for a
-third or more of the queries; from 18 on in 90% or more (benchmarks/replay.py)."""
+"""Of 1,384 decisions among 8 arms, with 5 to 15 such decisions 95% intervals of accuracy by SNIPS
+and DR held the truth in 58% to 92% of logs, with 18 to 45 in 90% to 92%, and where every arm was
+drawn at random in 91% to 96%. Costs, of which a few dear answers make most, need more: 19% to 91%
+with up to 15, 84% to 95% above (benchmarks/replay.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,16 @@ def test_a_log_that_cannot_be_measured_says_what_to_do(tmp_path: Path) -> None:
         require_own(load_dataset(config, tmp_path), config, tmp_path)
 
 
+def test_a_log_that_teaches_nothing_says_what_it_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Content is kept by a setting, and verdicts come from clients."""
+    assert main(["import", f"decisions:{write_log(tmp_path, [decision('a'), right('a')])}"]) == 0
+    printed = capsys.readouterr().out
+    assert "decision_log.content" in printed
+    assert "POST /v1/feedback" in printed
+
+
 def test_bad_lines_are_quarantined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A corrupt line stops the import, which names it, unless there is a file to set it aside."""
     folder = write_log(tmp_path / "log", LINES)
