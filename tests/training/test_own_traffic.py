@@ -1,0 +1,122 @@
+"""The way round: a gateway's own decisions train the artifact that it serves next."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from router_service.api.app import create_app
+from router_service.router import Router
+from router_service.settings import RouterSettings, Settings
+from tests.bodies import BODY, CHAT
+from tests.fakes import PRICES, FakeRouter
+from tests.logs import LoggingGateway, logging_gateway
+from tests.serving import ONE_TRY, Sandbox, served, wait_for
+from tests.training.conftest import CITIES
+from training.cli import main
+
+QUERIES = tuple(f"What is the weather in {city}?" for city in CITIES)
+ROUNDS = 8
+"""Of each query, so that hardly one is left that only one of two arms was asked."""
+ARMS = {"small": 0.6, "large": 0.8}
+EXPLORING = {"router": RouterSettings(exploration_share=1.0)}
+
+
+def is_right(arm: str, query: str) -> bool:
+    """Tell what only the client knows: the small model fails at every third question."""
+    return arm == "large" or QUERIES.index(query) % 3 > 0
+
+
+def ask(gateway: LoggingGateway, query: str) -> None:
+    """Ask, and say of the answer whether it was right, or which calls would have been."""
+    answer = gateway.ask(messages=[{"role": "user", "content": query}])
+    name, arm = (answer.headers[f"x-switchcraft-{what}"] for what in ("decision-id", "model"))
+    made = [call["function"] for call in answer.json()["choices"][0]["message"]["tool_calls"]]
+    calls = [{"name": c["name"], "arguments": json.loads(c["arguments"])} for c in made]
+    said: dict[str, Any] = {"correct": is_right(arm, query)}
+    if query == QUERIES[0]:  # one that the checker is to judge
+        said = {"expected": calls}
+    path = f"/v1/decisions/{name}"
+    wait_for(lambda: gateway.http.get(path).status_code == 200, "the decision is recorded")
+    given = gateway.http.post("/v1/feedback", json={"decision_id": name, **said})
+    assert given.status_code == 200, given.text
+
+
+@pytest.fixture
+def log(sandbox: Sandbox, tmp_path: Path) -> Path:
+    """Keep the log of a real gateway that explored, and was told what its answers were worth."""
+    folder = tmp_path / "log"
+    router = FakeRouter(ARMS)
+    with logging_gateway(sandbox.base_url, folder, router, EXPLORING, content=True) as gateway:
+        for _ in range(ROUNDS):
+            for query in QUERIES:
+                ask(gateway, query)
+        gateway.feedback(ROUNDS * len(QUERIES))
+    return folder
+
+
+def train(*arguments: object) -> str:
+    """Run `switchcraft-train` on one thread; return what it printed."""
+    result = subprocess.run(
+        [sys.executable, "-m", "training.cli", *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
+
+
+def test_a_gateway_s_own_log_trains_the_artifact_that_it_serves_next(
+    sandbox: Sandbox,
+    log: Path,
+    config: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One command from the log to an artifact; replay judges it; the gateway loads and obeys it."""
+    values = yaml.safe_load(config.read_text())
+    values["source"] = {"format": "decisions", "path": str(log)}
+    values["pool"] = [
+        {"arm": arm, "price": dict.fromkeys(("input_usd_per_mtok", "output_usd_per_mtok"), usd)}
+        for arm, usd in PRICES.items()
+        if arm in ARMS
+    ]
+    values["auxiliary_arms"] = "none"
+    values["training"] = {"shares": {"forest": 1}}  # of the branches the quickest
+    config.write_text(yaml.safe_dump(values))
+    told = train("run", config, "--data", tmp_path, "--out", tmp_path / "out")
+    asked = ROUNDS * len(QUERIES)
+    assert f"{asked} of {asked} decisions teach, {len(QUERIES)} queries" in told
+    report = json.loads((tmp_path / "out" / "report.json").read_bytes())
+    rates = report["label_rates"]["traffic"]
+    assert rates["large"] == 1
+    assert 0 < rates["small"] < 1
+
+    artifact = tmp_path / "out" / "artifact"
+    options = ["--artifact", str(artifact), "--policy", "theta=0", "--out", str(tmp_path)]
+    assert main(["replay", str(log), *options]) == 0
+    assert "the artifact has learned from a decision log" in caplog.text
+    found = json.loads((tmp_path / "replay.json").read_bytes())
+    cheapest = found["accuracy"]["policies"]["theta=0"]
+    assert (found["with_feedback"], cheapest["coverage"]) == (asked, 1)
+    assert cheapest["dr"]["value"] < found["accuracy"]["chosen"]["value"] + 0.05
+
+    router = Router.load(artifact)
+    settings = Settings.sandbox(sandbox.base_url, router.arms, upstreams=ONE_TRY)
+    with served(create_app(settings, router)) as url:
+        answer = httpx.post(f"{url}{CHAT}", json=BODY, timeout=10)
+        ready = httpx.get(f"{url}/readyz").json()
+    assert (answer.status_code, ready["artifact"]) == (200, "made-up")
+    assert answer.headers["x-switchcraft-model"] in ARMS
+    assert answer.headers["x-switchcraft-reason"] in {"threshold", "argmax"}
