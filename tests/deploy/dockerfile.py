@@ -1,4 +1,4 @@
-"""What a Dockerfile says, stage by stage, so that its steps can be run without a container engine."""
+"""What a Dockerfile says, stage by stage, so that its steps can be run without an engine."""
 
 from __future__ import annotations
 
