@@ -142,3 +142,11 @@ def test_a_graph_that_does_not_load_is_named(copy: Path) -> None:
     rehash(copy)
     with pytest.raises(ArtifactError, match=r"model\.int8\.onnx.*not a graph that loads"):
         Router.load(copy)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    """A gateway that was told to use CUDA does not quietly take the CPU."""
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this machine's runtime has CUDA")
+    with pytest.raises(ArtifactError, match=r"install switchcraft\[gpu\]"):
+        Router(Artifact.load(SHIPPED), device="cuda")
