@@ -68,6 +68,14 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
         ("GET /admin/status", None, {"authorization": f"Bearer {KEY}"}, {"status": 403}),
         ("PUT /v1/models", None, {}, {"status": 404}),
         ("GET /v1/decisions/none", None, {}, {"status": 404}),
+        (
+            "POST /v1/feedback",
+            {"decision_id": "dec_none", "correct": True},
+            {},
+            {"status": 404, "path": "/v1/feedback"},
+        ),
+        ("POST /admin/reload", None, {}, {"status": 409, "path": "/admin/reload"}),
+        ("GET /ui", None, {}, {"path": "/ui"}),
     ],
 )
 def test_one_line_a_request(

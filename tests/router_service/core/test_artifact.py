@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from router_service.core.artifact import (
