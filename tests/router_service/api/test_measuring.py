@@ -105,12 +105,11 @@ def test_savings_are_counted_against_the_baseline(sandbox: Sandbox) -> None:
 
 
 def test_without_a_baseline_no_savings_are_counted(sandbox: Sandbox) -> None:
-    """There is nothing to compare with, and so neither cost moves."""
+    """There is nothing to compare with, and so neither cost is there."""
     with measured(settings_of(sandbox)) as (http, metrics):
         http.post(CHAT, json=BODY)
         series = metrics.after(1)
-    assert series['switchcraft_routed_cost_usd_total{model="medium"}'] == 0
-    assert series['switchcraft_baseline_cost_usd_total{model="medium"}'] == 0
+    assert not any("routed_cost" in name or "baseline_cost" in name for name in series)
     assert series['switchcraft_cost_usd_total{model="medium",source="upstream"}'] > 0
 
 
