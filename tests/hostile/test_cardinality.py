@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import orjson
+import pytest
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Message, Scope
 
@@ -54,6 +55,12 @@ def with_unknown_model(lot: random.Random) -> Sent:
     return "POST", CHAT, AUTHORIZED | headers, orjson.dumps(BODY | {"model": name})
 
 
+def with_feedback(lot: random.Random) -> Sent:
+    """Return feedback on a decision that nobody made, in a body that is right or wrong."""
+    verdict = lot.choice(({"correct": True}, {word(lot): word(lot)}))
+    return "POST", "/v1/feedback", AUTHORIZED, orjson.dumps({"decision_id": word(lot)} | verdict)
+
+
 def with_own_words(lot: random.Random) -> Sent:
     """Return a chat request that is answered, by a rule, about tools and for users of its own."""
     tool = {"type": "function", "function": {"name": word(lot), "description": word(lot)}}
@@ -68,7 +75,8 @@ def with_own_words(lot: random.Random) -> Sent:
 
 MIX: dict[Callable[[random.Random], Sent], float] = {
     with_unknown_key: 0.8,
-    with_unknown_path: 0.12,
+    with_unknown_path: 0.11,
+    with_feedback: 0.01,
     with_unknown_model: 0.075,
     with_own_words: 0.005,
 }
@@ -115,6 +123,7 @@ def count_series(gateway: Gateway) -> int:
     return sum(not line.startswith(b"#") for line in lines)
 
 
+@pytest.mark.timeout(900)
 def test_clients_make_no_series(sandbox: Sandbox) -> None:
     """200,000 requests with names of their own leave the number of series where it was.
 
