@@ -65,6 +65,7 @@ class Gauges:
     def _show_breakers(self, engine: Engine) -> None:
         present = set(engine.deployment_ids)
         open_ids = self._breakers.open_ids() & present
+        self._metrics.deployments_available.set(len(present) - len(open_ids))
         self._deployment_ids |= present
         for deployment_id in self._deployment_ids:
             self._metrics.breaker_open.labels(deployment_id).set(deployment_id in open_ids)

@@ -240,6 +240,11 @@ class Metrics:
         self.breaker_openings = self._counter(
             "breaker_openings", "Times that a deployment was left alone.", "deployment"
         )
+        self.deployments_available = self._gauge(
+            "deployments_available",
+            "Deployments that may be asked: those that are not left alone.",
+            together="min",
+        )
         self.breaker_open = self._gauge(
             "breaker_open", "1 while a deployment is left alone.", "deployment"
         )

@@ -69,7 +69,7 @@ def test_series_are_there_before_they_count(shown: Shown) -> None:
 
 
 def test_the_engine_that_answers_is_shown(shown: Shown) -> None:
-    """Its artifact is 1 and the one before it 0; so is a deployment that is no more."""
+    """Its artifact is 1 and the one before it 0; a deployment that is no more counts no more."""
     before = shown.engine(FakeRouter(), "small", "medium")
     shown.gauges.take_up(before)
     other = FakeRouter()
@@ -80,12 +80,14 @@ def test_the_engine_that_answers_is_shown(shown: Shown) -> None:
     shown.breakers.failed(gone, retry_after_s=60)
     shown.gauges.refresh(before)
     assert shown.value("breaker_open", deployment=gone) == 1
+    assert shown.value("deployments_available") == 1
     shown.gauges.take_up(after)
     labels = {"encoder": "none", "commit": "0000000"}
     assert shown.value("artifact_info", name="fake", **labels) == 0
     assert shown.value("artifact_info", name="other", **labels) == 1
     assert shown.value("latency_budget_seconds") == 2
     assert shown.value("breaker_open", deployment=gone) == 0
+    assert shown.value("deployments_available") == 1
 
 
 def test_requests_are_shown_as_they_are(shown: Shown) -> None:
