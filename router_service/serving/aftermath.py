@@ -60,24 +60,24 @@ class Aftermath:
         if not self._concerns(ended):
             return
         size_bytes = sum(map(len, ended.plan.body.parts))
-        if not self._afterwards.put(ended, size_bytes):
-            self._dropped()
-            if self._settings.check_calls:
-                self._count_calls(ended, [Fit.UNCHECKED] * _calls(ended))
+        if self._afterwards.put(ended, size_bytes):
+            return
+        if self._is_logged(ended):
+            self._metrics.log_dropped.labels("full").inc()
+        if self._settings.check_calls:
+            self._count_calls(ended, [Fit.UNCHECKED] * _calls(ended))
 
     def feedback(self, line: LoggedFeedback) -> None:
         """Take note of what a client says of an answer."""
         if self._settings.path is not None and not self._afterwards.put(line):
-            self._dropped()
+            self._metrics.log_dropped.labels("full").inc()
 
     def _concerns(self, ended: Ended) -> bool:
-        settings, is_routed = self._settings, ended.plan.decision is not None
-        is_logged = settings.path is not None and is_routed
-        return is_logged or settings.evidence or (settings.check_calls and _calls(ended) > 0)
+        is_checked = self._settings.check_calls and _calls(ended) > 0
+        return is_checked or self._settings.evidence or self._is_logged(ended)
 
-    def _dropped(self) -> None:
-        if self._settings.path is not None:
-            self._metrics.log_dropped.labels("full").inc()
+    def _is_logged(self, ended: Ended) -> bool:
+        return self._settings.path is not None and ended.plan.decision is not None
 
     def _handle(self, item: Ended | LoggedFeedback) -> None:
         if isinstance(item, LoggedFeedback):

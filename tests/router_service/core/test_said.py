@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router_service.core.said import (
@@ -134,6 +134,7 @@ junk = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(junk, max_size=5))
 def test_whatever_an_upstream_sends_is_heard(events: list[Any]) -> None:
     """What is of neither API says nothing, and raises nothing."""

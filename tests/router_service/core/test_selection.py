@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router_service.core.errors import PolicyError
@@ -82,6 +82,7 @@ def test_a_larger_drift_never_costs_more(
     assert costs[wide.arm] <= costs[narrow.arm]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9), st.data(), unit)
 def test_arms_are_drawn_as_often_as_their_propensity_says(
     arms: int, data: st.DataObject, share: float
