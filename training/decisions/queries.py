@@ -41,7 +41,7 @@ class Fate(StrEnum):
     UNREADABLE = "with content that is no request for tools"
     UNFINISHED = "without a complete answer"
     UNKNOWN_ARM = "answered by a model that is no arm"
-    UNCHECKABLE = "with expected calls that its tools do not allow to check"
+    UNCHECKABLE = "with expected calls that cannot be checked"
 
 
 TEACHING: Final = (Fate.JUDGED, Fate.CHECKED, Fate.WEAK)
@@ -93,14 +93,15 @@ def read_example(decision: LoggedDecision) -> Example:
     try:
         request = {"messages": list(given["messages"]), "tools": list(given.get("tools") or ())}
         example = Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
-        key_of(example), example.query, example.tool_names, parse_conversation(request)
+        # Tried here, so that no stage behind this one meets what it cannot read.
+        _ = (key_of(example), example.query, example.tool_names, parse_conversation(request))
     except (*BAD_ROW, SwitchcraftError) as exc:
         raise ValueError(f"the content is no request for tools: {exc}") from exc
     return example
 
 
 def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
-    """Return what an arm answered; calls that could not be read are a malformed call."""
+    """Return what an arm answered; calls that do not decode are a malformed call."""
     made = None if decision.content is None else decision.content.calls
     return Answer(
         example_id=decision.id,
@@ -131,11 +132,18 @@ def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) 
 
 
 def checked(
-    example: Example, expected: Expected, answer: Answer, alike: Alike | None = None
+    decision: LoggedDecision, example: Example, expected: Expected, alike: Alike | None = None
 ) -> float | None:
-    """Return the checker's verdict; None where it cannot judge by these tools, any client's."""
+    """Return the checker's verdict on an answer.
+
+    None where the gateway has not heard all of it, or the tools, which are any client's, do not
+    allow to judge.
+    """
+    said = decision.content
+    if said is None or (said.calls is None and said.text is None):
+        return None
     try:
-        return float(judge(example, expected, answer, alike).correct)
+        return float(judge(example, expected, read_answer(decision, decision.arm), alike).correct)
     except (*BAD_ROW, SwitchcraftError):
         return None
 
@@ -201,7 +209,7 @@ class _Reader:
         for answered in group:
             attempt = sum(outcome.arm == answered.arm for outcome in outcomes)
             answer = read_answer(answered.decision, answered.arm, attempt)
-            correct, fate = self._verdict(answered, answer, expected)
+            correct, fate = self._verdict(answered, expected)
             self.fates[fate] += 1
             if correct is None:
                 continue
@@ -221,15 +229,13 @@ class _Reader:
                 return expected
         return None
 
-    def _verdict(
-        self, answered: _Answered, answer: Answer, expected: Expected | None
-    ) -> tuple[float | None, Fate]:
+    def _verdict(self, answered: _Answered, expected: Expected | None) -> tuple[float | None, Fate]:
         name = answered.decision.id
         feedback = self._log.feedback.get(name)
         if feedback is not None and feedback.correct is not None:
             return float(feedback.correct), Fate.JUDGED
         if expected is not None:
-            correct = checked(answered.example, expected, answer, self._alike)
+            correct = checked(answered.decision, answered.example, expected, self._alike)
             return correct, Fate.UNCHECKABLE if correct is None else Fate.CHECKED
         if feedback is not None:
             return None, Fate.UNCHECKABLE

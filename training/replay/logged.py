@@ -12,7 +12,7 @@ import numpy as np
 from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import DataError
 from training.decisions.log import DecisionLog
-from training.decisions.queries import checked, read_answer, read_example, read_expected
+from training.decisions.queries import checked, read_example, read_expected
 from training.evaluation.metrics import Floats
 from training.replay.estimators import Reward, Rounds
 
@@ -136,7 +136,7 @@ def _correct(log: DecisionLog, decision: LoggedDecision) -> float:
         return np.nan
     if expected is None:
         return np.nan
-    return _or_nan(checked(example, expected, read_answer(decision, decision.arm)))
+    return _or_nan(checked(decision, example, expected))
 
 
 def _matrix(rows: Sequence[Mapping[str, float]], arms: Sequence[str]) -> Floats:

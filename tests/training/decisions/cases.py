@@ -33,10 +33,10 @@ def call(city: str) -> Call:
     return Call(name="book", arguments={"city": city})
 
 
-def content(text: str, calls: tuple[Call, ...] | None = ()) -> Content:
-    """Return a request with one tool, and what was answered."""
+def content(text: str, calls: tuple[Call, ...] | None = (), said: str | None = "") -> Content:
+    """Return a request with one tool, and what was answered; nothing where it was not heard."""
     request = {"messages": [{"role": "user", "content": text}], "tools": [BOOK]}
-    return Content(request=request, calls=calls)
+    return Content(request=request, calls=calls, text=said)
 
 
 def decision(name: str, arm: str = "large", **facts: Any) -> LoggedDecision:  # noqa: ANN401

@@ -145,6 +145,7 @@ BROKEN_TOOL = Content(
             Fate.UNCHECKABLE,
         ),
         ({"content": BROKEN_TOOL}, expects("a", call("x")), Fate.UNCHECKABLE),
+        ({"content": content("x", None, None)}, expects("a", call("x")), Fate.UNCHECKABLE),
     ],
     ids=lambda value: value.name if isinstance(value, Fate) else "",
 )
