@@ -51,6 +51,8 @@ class Explained(BaseModel):
     choices: tuple[Choice, ...]
     """What each policy of the measured frontier chooses, in the frontier's order."""
     view: View
+    decided_s: float
+    """How long packing, classifying and selecting took."""
     unread: tuple[str, ...]
     """Paths of what could not be read."""
 
@@ -88,6 +90,7 @@ class Explainer:
             excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
             choices=tuple(choices(decision, self._policies)),
             view=self._router.view(conversation),
+            decided_s=sum(stage.seconds for stage in decision.stages),
             unread=conversation.unread,
         )
 

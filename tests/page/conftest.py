@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from router_service.api.app import create_app
 from router_service.core.artifact import SHIPPED
 from router_service.router import Router
 from router_service.settings import Settings
+from tests.clients.installed import installed
 from tests.page.watching import Problems
 from tests.serving import Sandbox, served
 
+MANIFEST = Path(__file__).parent / "node" / "package.json"
+INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
 FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-dev-shm-usage".split()
 
 
@@ -50,3 +54,12 @@ def page(browser: Browser, origin: str) -> Iterator[Page]:
         problems = Problems(tab)
         yield tab
         assert problems.found == []
+
+
+@pytest.fixture(scope="package")
+def node_modules(request: pytest.FixtureRequest) -> Path:
+    """Return what `package.json` lists, installed; skip where npm is absent."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is absent: install Node.js 20 or newer to check the page's modules")
+    assert request.config.cache is not None
+    return installed(request.config.cache, MANIFEST, INSTALL) / "node_modules"

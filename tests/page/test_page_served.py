@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,14 +14,12 @@ from router_service.api.app import create_app
 from router_service.core.keys import new_key
 from router_service.router import Router
 from router_service.settings import KeySettings, Settings
-from tests.clients.installed import INSTALL_S, installed
+from tests.clients.installed import INSTALL_S
 from tests.page.watching import Problems, open_playground
 from tests.serving import Sandbox, served
 
 ADMIN = new_key()
 PREFIX = "/behind/a/proxy"
-MANIFEST = Path(__file__).parent / "node" / "package.json"
-INSTALL = "npm install --no-save --no-audit --no-fund --no-package-lock".split()
 WIDTHS = (360, 768, 1440)
 VIEWS = {"playground": ".chosen", "live": "#live .lead", "artifact": "#artifact .frontier"}
 
@@ -88,21 +85,14 @@ def test_an_error_is_readable(browser: Browser, origin: str) -> None:
         expect(page.locator("#results")).to_be_hidden()
 
 
-@pytest.fixture(scope="module")
-def axe(request: pytest.FixtureRequest) -> str:
-    """Return axe-core's source; skip where npm is absent."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is absent: install Node.js 20 or newer to check accessibility")
-    assert request.config.cache is not None
-    folder = installed(request.config.cache, MANIFEST, INSTALL)
-    return (folder / "node_modules/axe-core/axe.min.js").read_text()
-
-
 @pytest.mark.timeout(INSTALL_S)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible_and_fits(browser: Browser, origin: str, axe: str, scheme: str) -> None:
+def test_it_is_accessible_and_fits(
+    browser: Browser, origin: str, node_modules: Path, scheme: str
+) -> None:
     """No view has a fault that axe-core finds (contrast among them), or scrolls sideways."""
     # Axe itself is what the page's policy would bar.
+    axe = (node_modules / "axe-core/axe.min.js").read_text()
     with browser.new_context(base_url=origin, bypass_csp=True) as context:
         page = context.new_page()
         page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")

@@ -5,7 +5,7 @@
 /** @typedef {{pieces: Piece[], extents: Extent[], features: Record<string, number>, tokens: number, budget_tokens: number}} View */
 /** @typedef {{policy: string, arm: string, reason: string, floor: number}} Choice */
 /** @typedef {{arm: string, model: string, probability: number, cost_usd: number}} Arm */
-/** @typedef {{reason: string, candidates: string[], chosen: Choice, arms: Arm[], excluded: string[], choices: Choice[], view: View, unread: string[]}} Explained */
+/** @typedef {{reason: string, candidates: string[], chosen: Choice, arms: Arm[], excluded: string[], choices: Choice[], view: View, decided_s: number, unread: string[]}} Explained */
 /** @typedef {{value: number, stderr: number, n: number}} Measure */
 /** @typedef {[number, number]} Interval */
 /** @typedef {{policy: string, accuracy: Measure, cost_usd: Measure, accuracy_interval: Interval | null, cost_usd_interval: Interval | null, versus_best: {difference: number, difference_interval: Interval, cost_share: number | null, cost_share_interval: Interval | null} | null}} Point */

@@ -56,10 +56,11 @@ export function showError(id, error) {
 /** @param {string} text @returns {HTMLElement} for those who listen to the page */
 export const spoken = (text) => h("span", { class: "spoken" }, text);
 
-/**
- * @param {[string, Child][]} facts
- * @param {string} [kind]
- */
+/** @param {Child[]} children @returns {Node[]} those that are there */
+export const present = (children) => children.filter((child) => child instanceof Node);
+
+/** Names with their values; a fact without a value is left out.
+ * @param {Child[][]} facts @param {string} [kind] */
 export function facts(facts, kind = "facts") {
   const shown = facts.filter(([, value]) => value !== null && value !== undefined);
   return h("dl", { class: kind }, ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));

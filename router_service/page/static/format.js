@@ -11,7 +11,7 @@ export const usdPer1k = (usd) => `$${precise(usd * 1000)}`;
 export const usd = (usd) => `$${precise(usd)}`;
 
 /** @param {number} seconds */
-export const duration = (seconds) => (seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(2)} s`);
+export const duration = (seconds) => (seconds < 1 ? `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms` : `${seconds.toFixed(2)} s`);
 
 /** @param {number} count */
 export const count = (count) => count.toLocaleString("en-US");

@@ -1,13 +1,15 @@
 /** Live traffic: the newest decisions of the process that answers, asked for every two seconds. */
 
 import * as api from "./api.js";
-import { byId, facts, h, showError, spoken, table } from "./dom.js";
+import { byId, facts, h, present, showError, spoken, table } from "./dom.js";
 import { clock, count, duration, percent, usd, usdPer1k } from "./format.js";
 
 /** @typedef {import("./api.js").Row} Row */
 
 const EVERY_MS = 2000;
 
+/** @type {Map<string, Row>} of all processes that answered so far: each tells its own */
+const known = new Map();
 /** @type {Map<string, HTMLElement>} table rows by id: they stay where they are, and keep the focus */
 const shown = new Map();
 const rows = h("tbody");
@@ -52,24 +54,28 @@ async function refresh() {
   }
 }
 
-/** @param {Row[]} decisions newest first @param {number} limit */
-function update(decisions, limit) {
-  byId("log").hidden = decisions.length === 0;
-  empty.hidden = decisions.length > 0;
-  if (decisions.length > 0) summary.replaceChildren(...summarize(decisions, limit));
-  const kept = new Set(decisions.map((decision) => decision.id));
-  for (const [id, element] of shown) if (!kept.has(id)) drop(id, element);
-  for (const decision of [...decisions].reverse()) if (!shown.has(decision.id)) prepend(decision);
+/** @param {Row[]} told @param {number} limit */
+function update(told, limit) {
+  for (const decision of told) known.set(decision.id, decision);
+  const newest = [...known.values()].sort((a, b) => b.created - a.created);
+  for (const { id } of newest.splice(limit)) forget(id);
+  byId("log").hidden = newest.length === 0;
+  empty.hidden = newest.length > 0;
+  if (newest.length > 0) summary.replaceChildren(...summarize(newest, limit));
+  newest.forEach((decision, index) => {
+    if (!shown.has(decision.id)) rows.insertBefore(row(decision), rows.children[index] ?? null);
+  });
 }
 
-/** @param {string} id @param {HTMLElement} element */
-function drop(id, element) {
-  element.remove();
+/** @param {string} id */
+function forget(id) {
+  shown.get(id)?.remove();
   shown.delete(id);
+  known.delete(id);
 }
 
 /** @param {Row} decision */
-function prepend(decision) {
+function row(decision) {
   const failed = decision.status >= 400 || decision.ending === "failed" || decision.ending === "broken";
   const cell = (/** @type {string} */ name, /** @type {string | HTMLElement} */ value) => h("td", { "data-name": name }, value);
   const open = h("button", { type: "button", class: "link", onclick: () => showDetails(decision.id) }, clock(decision.created), spoken(`, details of ${decision.id}`));
@@ -79,8 +85,8 @@ function prepend(decision) {
     cell("Reason", decision.reason), cell("Policy", decision.policy ?? "none"), cell("Latency", duration(decision.latency_s)),
     cell("Cost", decision.actual_cost_usd === null ? "unknown" : usd(decision.actual_cost_usd)),
     cell("Status", `${decision.status} ${decision.ending.replaceAll("_", " ")}`));
-  rows.prepend(element);
   shown.set(decision.id, element);
+  return element;
 }
 
 /** @param {Row[]} decisions @param {number} limit */
@@ -132,7 +138,7 @@ async function showDetails(id) {
 function described(details) {
   const { probabilities, cost_usd } = details;
   const arms = Object.entries(probabilities ?? {}).sort((a, b) => b[1] - a[1]);
-  return [
+  return present([
     facts([
       ["Answered by", details.model], ["Arm", details.arm], ["Reason", details.reason], ["Policy", details.policy],
       ["Status", `${details.status}, ${details.ending.replaceAll("_", " ")}`], ["Attempts", details.attempts], ["Deployment", details.deployment],
@@ -142,5 +148,5 @@ function described(details) {
     ]),
     arms.length > 0 && table("What was expected of each arm", ["Arm", "Right with", "Per 1,000"],
       arms.map(([arm, probability]) => [arm === details.arm ? h("b", {}, arm, " (chosen)") : arm, percent(probability), cost_usd ? usdPer1k(cost_usd[arm]) : ""])),
-  ].filter(Boolean);
+  ]);
 }

@@ -1,6 +1,6 @@
 /** The packed text in the colours of its parts, and how much of each was cut. */
 
-import { h, spoken } from "./dom.js";
+import { h, present, spoken } from "./dom.js";
 import { count } from "./format.js";
 
 /** @typedef {import("./api.js").Explained} Explained */
@@ -14,12 +14,12 @@ const NAMES = { preamble: "Length, tools, turns", latest_user: "Latest user turn
 export function packed({ view, unread }) {
   const marked = new Set(view.pieces.filter((piece) => piece.is_cut_mark).map((piece) => piece.slot));
   const unmarked = view.extents.filter((extent) => lost(extent) > 0 && !marked.has(extent.slot));
-  return [
+  return present([
     h("ul", { class: "legend" }, ...view.extents.map(legend)),
     h("div", { class: "packed", tabindex: 0, role: "group", "aria-label": "Packed text" }, ...view.pieces.map((piece) => shown(piece, view.extents)), ...unmarked.map((extent) => cut(extent))),
     unread.length > 0 && h("p", { class: "hint" }, `Not read: ${unread.join(", ")}.`),
     counts(view.features),
-  ].filter(Boolean);
+  ]);
 }
 
 /** @param {Extent} extent */

@@ -14,6 +14,18 @@ import { parsePolicy, percent, points, usdPer1k, within } from "./format.js";
 const RULES = { drift: "Near the most probable", theta: "Above a threshold" };
 
 export class PolicySlider {
+  rule = "";
+  /** @type {Step[]} */
+  steps = [];
+  /** @type {Run[]} */
+  runs = [];
+  input = /** @type {HTMLInputElement} */ (h("input", {
+    type: "range", id: "policy-slider", min: 0, step: 1, "aria-describedby": "policy-flips", oninput: () => this.move(),
+  }));
+  output = h("output", { for: "policy-slider", class: "readout" });
+  plot = h("div", { class: "plot" });
+  strip = h("div", { class: "strip", "aria-hidden": "true" });
+
   /**
    * @param {HTMLElement} place
    * @param {import("./api.js").Card} card
@@ -25,6 +37,7 @@ export class PolicySlider {
     this.card = card;
     this.explained = explained;
     this.onChoice = onChoice;
+    this.redraw = frontierPlot(this.plot, card, { current: "" });
     if (card.frontier.length === 0) place.replaceChildren(h("p", {}, `${explained.chosen.policy}. The artifact has no measured frontier.`));
     else this.draw(parsePolicy(explained.chosen.policy).rule);
   }
@@ -34,14 +47,8 @@ export class PolicySlider {
     this.rule = rule;
     this.steps = steps(this.card, this.explained, rule);
     this.runs = runs(this.steps);
-    this.input = /** @type {HTMLInputElement} */ (h("input", {
-      type: "range", id: "policy-slider", min: 0, max: this.steps.length - 1, step: 1, "aria-describedby": "policy-flips",
-      oninput: () => this.move(),
-    }));
-    this.output = h("output", { for: "policy-slider", class: "readout" });
-    this.plot = h("div", { class: "plot" });
-    this.redraw = frontierPlot(this.plot, this.card, { current: "", rule });
-    this.strip = h("div", { class: "strip", "aria-hidden": "true", style: { "--steps": this.steps.length } });
+    this.input.max = String(this.steps.length - 1);
+    this.place.style.setProperty("--steps", String(this.steps.length));
     this.place.replaceChildren(...this.layout());
     this.input.value = String(nearest(this.steps, this.explained.chosen, rule));
     this.show();
@@ -52,7 +59,7 @@ export class PolicySlider {
       h("fieldset", { class: "rules" }, h("legend", { class: "spoken" }, "Rule"), ...Object.entries(RULES).map(([rule, name]) => this.radio(rule, name))),
       h("div", { class: "policy-grid" },
         h("div", { class: "track" },
-          this.output, h("label", { for: "policy-slider" }, "Which arm each policy chooses"), this.strip, h("div", { class: "rail", style: { "--steps": this.steps.length } }, this.input),
+          this.output, h("label", { for: "policy-slider" }, "Which arm each policy chooses"), this.strip, h("div", { class: "rail" }, this.input),
           h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "cheaper"), h("span", {}, "dearer")),
           h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs))),
         this.plot),
@@ -61,8 +68,15 @@ export class PolicySlider {
 
   /** @param {string} rule @param {string} name */
   radio(rule, name) {
-    const input = h("input", { type: "radio", name: "rule", value: rule, checked: rule === this.rule, onchange: () => { this.draw(rule); this.move(); this.place.querySelector("input:checked")?.focus(); } });
+    const input = h("input", { type: "radio", name: "rule", value: rule, checked: rule === this.rule, onchange: () => this.change(rule) });
     return h("label", { class: "option" }, input, h("span", {}, name));
+  }
+
+  /** @param {string} rule */
+  change(rule) {
+    this.draw(rule);
+    this.move();
+    /** @type {HTMLElement | null} */ (this.place.querySelector("input:checked"))?.focus();
   }
 
   get step() {

@@ -1,6 +1,7 @@
 // Runs before the page is drawn, so that a chosen theme does not flash in the other one's colours.
 (() => {
   const KEY = "switchcraft-theme";
+  /** @type {Record<string, string>} */
   const NEXT = { auto: "light", light: "dark", dark: "auto" };
 
   const stored = () => {
@@ -19,7 +20,7 @@
   };
 
   const next = () => {
-    const theme = NEXT[stored()] ?? "auto";
+    const theme = NEXT[stored()] ?? "light";
     try {
       localStorage.setItem(KEY, theme);
     } catch {

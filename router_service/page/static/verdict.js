@@ -1,7 +1,7 @@
 /** Which arm a policy chooses, and why, in words. */
 
-import { facts, h } from "./dom.js";
-import { count, parsePolicy, percent, usdPer1k } from "./format.js";
+import { facts, h, present } from "./dom.js";
+import { count, duration, parsePolicy, percent, usdPer1k } from "./format.js";
 
 /** @typedef {import("./api.js").Explained} Explained */
 /** @typedef {import("./api.js").Choice} Choice */
@@ -20,17 +20,18 @@ export function verdict(explained, choice) {
   const arm = armOf(explained, choice.arm);
   const likeliest = mostProbable(explained.arms);
   const overruled = /** @type {Record<string, string>} */ (OVERRULED)[explained.reason];
-  return [
+  return present([
     overruled && h("p", { class: "notice" }, `${overruled} It goes to ${explained.candidates[0]}. What the router would have chosen:`),
     h("p", { class: "chosen", "data-arm": arm.arm }, arm.arm),
     h("p", { class: "why" }, reason(explained, choice, likeliest)),
     facts([
       ["Right with", percent(arm.probability)],
-      ["Expected cost", [usdPer1k(arm.cost_usd), h("small", {}, " per 1,000")]],
+      ["Expected cost", h("span", {}, usdPer1k(arm.cost_usd), h("small", {}, " per 1,000"))],
       ["Beside the most probable arm", beside(arm, likeliest)],
       ["Tokens read", `${count(explained.view.tokens)} of ${count(explained.view.budget_tokens)}`],
-    ].map(([name, value]) => [name, h("span", {}, ...[value].flat())])),
-  ].filter(Boolean);
+      ["Decided in", duration(explained.decided_s)],
+    ]),
+  ]);
 }
 
 /** @param {Explained} explained @param {string} name @returns {Arm} */
