@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from router_service.api.errors import error_body
 from router_service.core.errors import InvalidRequestError
+from router_service.telemetry.logs import log_request
 
 MIN_READ_BYTES = 16 * 1024
 """What a client must take of an answer that waits for it, each `write_timeout_s`."""
@@ -146,6 +147,8 @@ class BoundedProtocol(HttpToolsProtocol):
             # Whoever reads this request's body is told that its client has gone.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+        else:
+            log_request({"status": status, "code": code})  # it never becomes a request of the app
         self._is_refused = True
         self._stop(_HEAD)
         body = error_body(InvalidRequestError(message, code=code))

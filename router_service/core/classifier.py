@@ -81,13 +81,15 @@ def _session(model_path: Path, device: str, threads: int | None) -> ort.Inferenc
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     providers = PROVIDERS[device]
-    if device == "cuda" and providers[0] in ort.get_available_providers():
+    if providers[0] not in ort.get_available_providers():
+        raise ArtifactError(model_path, NO_CUDA)
+    if device == "cuda":
         ort.preload_dlls()  # from the packages that the runtime's extras install
     try:
         session = ort.InferenceSession(str(model_path), sess_options=options, providers=providers)
     except Exception as exc:  # the runtime's own classes are not exported
         raise ArtifactError(model_path, f"is not a graph that loads: {exc}") from exc
-    # Where it finds no CUDA the runtime takes the CPU, and only warns.
+    # Where CUDA does not load the runtime takes the CPU, and only warns.
     if session.get_providers()[0] != providers[0]:
         raise ArtifactError(model_path, NO_CUDA)
     return session

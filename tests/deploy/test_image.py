@@ -20,7 +20,9 @@ from tests.drills.processes import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
-INSTALL_S = 280
+INSTALL_S = 600
+
+pytestmark = pytest.mark.timeout(2 * INSTALL_S)
 
 
 def run(command: str, folder: Path, **changes: str) -> str:
@@ -87,6 +89,15 @@ def test_the_linter_has_nothing_to_say() -> None:
     assert "hadolint ignore" not in DOCKERFILE.read_text()
 
 
+def test_the_builder_gets_what_it_copies_alone() -> None:
+    """What goes into the wheel is all that is sent to the builder: no data, no keys, no history."""
+    lines = (ROOT / ".dockerignore").read_text().split()
+    steps = stages(DOCKERFILE)["wheel"].all("COPY")
+    copied = {source for step in steps for source in step.split()[:-1]}
+    assert lines[0] == "*"
+    assert {line[1:] for line in lines if line.startswith("!")} == copied
+
+
 def test_targets_and_who_runs_them() -> None:
     """The last stage is the CPU's; both are a numbered user's, and stop as the gateway drains."""
     found = stages(DOCKERFILE)
@@ -143,6 +154,7 @@ def test_what_is_installed_serves(programs: Path, tmp_path: Path) -> None:
     """The image's gateway starts with the artifact in its wheel, is healthy, and routes."""
     _, check = stages(DOCKERFILE)["runtime"].only("HEALTHCHECK").split("CMD ")
     with served(programs, tmp_path) as http:
+        assert http.get("/ui").status_code == 200
         answer = http.post(CHAT, json=BODY)
         assert answer.status_code == 200
         assert answer.headers["x-switchcraft-reason"] in {"drift", "threshold", "argmax"}

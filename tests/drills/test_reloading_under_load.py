@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -100,9 +101,12 @@ def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
     config = write_config(tmp_path / "config.yaml", upstream.base_url)
     with gateway(config, tmp_path) as served:
         router = {"model_name": "other", "publication": str(tmp_path)}
-        server, log = {"max_decisions": 5}, {"content": True}
-        url = upstream.base_url
-        write_config(config, url, router=router, server=server, decision_log=log)
+        bound: dict[str, Mapping[str, object]] = {
+            "server": {"max_decisions": 5},
+            "decision_log": {"content": True},
+            "logging": {"level": "debug"},
+        }
+        write_config(config, upstream.base_url, router=router, **bound)
         tree = yaml.safe_load(config.read_text())
         tree["model_list"][0]["litellm_params"]["api_key"] = "planted-secret"
         free = {"input_cost_per_token": 0, "output_cost_per_token": 0}
@@ -117,7 +121,7 @@ def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
             f"model_list.{first}", "model_list.added", "router.model_name",
         }  # fmt: skip
         assert set(report["needs_restart"]) == {
-            "router.publication", "server.max_decisions", "decision_log.content",
+            "router.publication", "server.max_decisions", "decision_log.content", "logging.level",
         }  # fmt: skip
         assert "planted-secret" not in answer.text + served.log.read_text()
         names = [m["id"] for m in served.http.get("/v1/models").json()["data"]]

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import gzip
 import json
+import logging
 import re
 import socket
 import tracemalloc
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from router_service.telemetry import logs
 from tests.bodies import BODY, CHAT
 from tests.hostile.conftest import API_KEY, SERVER
 
@@ -162,6 +164,18 @@ JSON = st.recursive(
 FIELDS = st.dictionaries(
     st.sampled_from("messages tools functions stream n tool_choice response_format".split()), JSON
 )
+
+
+def test_what_is_no_http_has_a_log_line(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that never become a request are told of all the same, by what is wrong with them."""
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        exchange(url, b"NO HTTP\r\n\r\n")
+        exchange(url, request(b"x: " + b"a" * SERVER.max_header_bytes + b"\r\n"))
+    told = [getattr(x, logs.FIELDS) for x in caplog.records if x.name == "switchcraft.request"]
+    assert [(line["status"], line["code"]) for line in told] == [
+        (400, "invalid_http"),
+        (431, "headers_too_large"),
+    ]
 
 
 @FUZZ
