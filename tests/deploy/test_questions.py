@@ -237,5 +237,12 @@ def reload_fails_and_is_mended(operator: Operator) -> None:
 
 def every_panel_answers(operator: Operator) -> None:
     """No query of a panel is refused, and only what did not happen is not shown."""
-    empty = {q.panel for q in queries() if not operator.prometheus.ask(q.filled(VARIABLES))}
-    assert empty - NOT_HAPPENED == set()
+    silent = set(queries())
+
+    def only_what_did_not_happen() -> bool:
+        # A look that came too late for Prometheus leaves a gap: the next one is as good.
+        shown = {q for q in silent if operator.prometheus.ask(q.filled(VARIABLES))}
+        silent.difference_update(shown)
+        return {q.panel for q in silent} <= NOT_HAPPENED
+
+    wait_until(only_what_did_not_happen, f"every panel but {NOT_HAPPENED} shows something", WAIT_S)
