@@ -71,10 +71,13 @@ def fit(call: WrittenCall, parameters: Mapping[str, Json]) -> Fit:
 
 
 def _fit_schema(call: WrittenCall, schema: Json) -> Fit:
-    validator, weight = _validator(orjson.dumps(schema)) or (None, 0)
-    if validator is None or weight * len(call.arguments) > MAX_WORK:
+    try:
+        validator, weight = _validator(orjson.dumps(schema)) or (None, 0)
+        if validator is None or weight * len(call.arguments) > MAX_WORK:
+            return Fit.UNCHECKED
+        return Fit.YES if validator.is_valid(call.decoded()) else Fit.NO
+    except (orjson.JSONEncodeError, ValueError):  # both are read deeper than either is written
         return Fit.UNCHECKED
-    return Fit.YES if validator.is_valid(call.decoded()) else Fit.NO
 
 
 # 256 of the heaviest schemas hold some 300 MB, of those that agents send some 3 MB.

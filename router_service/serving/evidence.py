@@ -128,10 +128,10 @@ def _call_key(ended: Ended, call_id: str) -> str:
 
 def _hash_of(call: WrittenCall) -> str:
     """Return a hash of the arguments, the same however they are written."""
-    arguments = call.decoded()
-    if arguments is None:
+    try:
+        return _digest(orjson.dumps(call.decoded(), option=orjson.OPT_SORT_KEYS))
+    except orjson.JSONEncodeError:  # nested deeper than is written: as it came
         return _digest(call.arguments.encode())
-    return _digest(orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS))
 
 
 def _digest(text: bytes) -> str:

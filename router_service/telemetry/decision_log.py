@@ -73,7 +73,12 @@ class DecisionLog:
         if self._folder is None:
             return
         try:
-            self._append(self._folder, line.model_dump_json(exclude_none=True).encode() + b"\n")
+            text = line.model_dump_json(exclude_none=True).encode() + b"\n"
+        except ValueError:  # content that is nested deeper than is written
+            self._metrics.log_dropped.labels("failed").inc()
+            return
+        try:
+            self._append(self._folder, text)
         except OSError as exc:
             self._failed(exc)
             self._lost += 1

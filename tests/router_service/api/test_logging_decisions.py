@@ -174,6 +174,21 @@ def test_calls_are_held_against_their_schemas(
     assert list(tmp_path.glob("*.jsonl")) == []
 
 
+def test_content_that_cannot_be_written_costs_its_line_alone(tmp_path: Path) -> None:
+    """A body is read deeper than a line is written; the lost line is counted, the log is up."""
+    deep = b'{"a":' * 400 + b"1" + b"}" * 400
+    body = orjson.dumps(BODY | {"messages": [{**ASK[0], "x": None}]}).replace(b"null", deep)
+    with (
+        scripted(answer_with("get_weather", "{}")) as upstream,
+        logging_gateway(upstream, tmp_path, content=True, evidence=True) as gateway,
+    ):
+        assert gateway.http.post(CHAT, content=body).status_code == 200
+        gateway.ask()
+        assert len(gateway.decisions(1)) == 1
+        assert gateway.metric('decision_log_dropped_total{reason="failed"}') == 1
+        assert gateway.metric("decision_log_up") == 1
+
+
 def test_a_schema_that_cannot_be_checked_is_told(tmp_path: Path) -> None:
     """Neither good nor bad is said of the call."""
     function = WEATHER["function"] | {"parameters": {"$ref": "https://127.0.0.1:9/schema"}}

@@ -135,6 +135,16 @@ def test_patterns_take_linear_time() -> None:
     assert fits(schema, {"a": "a" * 50_000}) is Fit.YES
 
 
+def test_what_is_nested_too_deep_is_not_checked() -> None:
+    """JSON is read deeper than it is written, and than a validator goes."""
+    deep = WrittenCall("c", "f", '{"a":' * 900 + "1" + "}" * 900)
+    assert fit(deep, {"f": {"properties": {"a": {"type": "object"}}}}) in {Fit.YES, Fit.UNCHECKED}
+    schema: Schema = {}
+    for _ in range(900):
+        schema = {"not": schema}
+    assert fits(schema, {}) is Fit.UNCHECKED
+
+
 def test_large_arguments_of_a_large_schema_are_not_checked() -> None:
     """Work is bounded by both together; either alone is fine."""
     large = {"properties": {f"p{i}": {"type": "string"} for i in range(400)}}
