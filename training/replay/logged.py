@@ -11,13 +11,11 @@ import numpy as np
 
 from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import DataError
+from router_service.core.selection import Reason
 from training.decisions.log import DecisionLog
 from training.decisions.queries import checked, read_example, read_expected
 from training.evaluation.metrics import Floats
 from training.replay.estimators import Reward, Rounds
-
-EXPLORED = "explored"
-"""The reason of a decision that exploration took against the policy."""
 
 
 class Left(StrEnum):
@@ -55,7 +53,7 @@ class Logged:
         return Rounds(
             chosen=np.array([places[decision.arm] for decision in self.decisions]),
             propensity=np.array([decision.propensity for decision in self.decisions]),
-            explored=np.array([decision.reason == EXPLORED for decision in self.decisions]),
+            explored=np.array([decision.reason == Reason.EXPLORED for decision in self.decisions]),
             conversations=conversations,
         )
 

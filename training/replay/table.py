@@ -100,7 +100,7 @@ def _notes(found: Replay) -> Iterator[str]:
     elif found.with_feedback < found.replayed:
         yield "Accuracy holds if whether there is feedback does not depend on the answer."
     for name, replayed in (found.accuracy.policies or found.cost_usd.policies).items():
-        if replayed.coverage == 1 and replayed.is_thin:
+        if replayed.is_thin and found.explored:
             yield (
                 f"{MARK} {name}: exploration took its arm, where the logged policy took another, in"
                 f" {replayed.tried} decisions alone. Its intervals are too narrow: log more, or"
