@@ -119,7 +119,7 @@ def _percent(found: Estimate | None, *, signed: bool = False) -> str:
 
 
 def _usd(found: Estimate | None, *, signed: bool = False) -> str:
-    return _interval(found, 1_000, 4, signed=signed)
+    return _interval(found, 1_000, 3, signed=signed)
 
 
 def _interval(found: Estimate | None, factor: float, digits: int, *, signed: bool) -> str:
