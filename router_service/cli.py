@@ -7,8 +7,12 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from router_service.core.errors import SwitchcraftError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""What `add_subparsers` returns, which argparse has no public name for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,18 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     route.set_defaults(command=_route)
 
-    policies = commands.add_parser("policies", help="what each policy was measured to do")
-    policies.add_argument("--artifact", type=Path, help="an artifact directory")
-    policies.add_argument(
-        "--goal",
-        help="the rule that reaches it, with its intervals: accuracy=best (or best-1: at most a"
-        " point below the best single model), accuracy=0.87, usd_per_1k=0.5; with @95 at the end,"
-        " the worse end of the 95%% interval must reach it",
-    )
-    policies.add_argument(
-        "--all", action="store_true", help="also the rules that a cheaper one matches"
-    )
-    policies.set_defaults(command=_policies)
+    _add_policies(commands)
 
     metrics = commands.add_parser("metrics", help="every Prometheus series, as a Markdown table")
     metrics.set_defaults(command=_metrics)
@@ -69,6 +62,21 @@ def _parser() -> argparse.ArgumentParser:
     key = commands.add_parser("key", help="a new key for clients, and its hash for the file")
     key.set_defaults(command=_key)
     return parser
+
+
+def _add_policies(commands: Commands) -> None:
+    policies = commands.add_parser("policies", help="what each policy was measured to do")
+    policies.add_argument("--artifact", type=Path, help="an artifact directory")
+    policies.add_argument(
+        "--goal",
+        help="the rule that reaches it, with its intervals: accuracy=best (or best-1: at most a"
+        " point below the best single model), accuracy=0.87, usd_per_1k=0.5; with @95 at the end,"
+        " the worse end of the 95%% interval must reach it",
+    )
+    policies.add_argument(
+        "--all", action="store_true", help="also the rules that a cheaper one matches"
+    )
+    policies.set_defaults(command=_policies)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

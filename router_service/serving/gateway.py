@@ -84,12 +84,7 @@ class Gateway:
         )
         server = settings.server
         self.slots = Slots(server.max_requests_in_flight, server.max_requests_in_flight_per_key)
-        self.drain = Drain(
-            delay_s=server.drain_delay_s,
-            timeout_s=server.shutdown_timeout_s,
-            clock=time.monotonic,
-            in_flight=lambda: self.slots.in_flight,
-        )
+        self.drain = self._drain(server)
         self._decisions = DecisionQueue(
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
         )
@@ -190,6 +185,14 @@ class Gateway:
             keeps_names=log.content,
         )
         return Aftermath(log, self.metrics, evidence)
+
+    def _drain(self, server: ServerSettings) -> Drain:
+        return Drain(
+            delay_s=server.drain_delay_s,
+            timeout_s=server.shutdown_timeout_s,
+            clock=time.monotonic,
+            in_flight=lambda: self.slots.in_flight,
+        )
 
     def _held_responses(self, server: ServerSettings) -> HeldResponses:
         ttl_s, url = server.response_ttl_s, server.redis_url

@@ -82,6 +82,7 @@ class Metrics:
         self._define_usage()
         self._define_troubles()
         self._define_refusals()
+        self._define_reloads()
         self._define_releases()
         self._define_answers()
         self._define_feedback()
@@ -270,7 +271,7 @@ class Metrics:
             together="sum",
         )
 
-    def _define_releases(self) -> None:
+    def _define_reloads(self) -> None:
         self.shared_state_up = self._gauge(
             "shared_state_up",
             "1 while the state that replicas share can be read, 0 while it is away and each goes "
@@ -299,6 +300,8 @@ class Metrics:
         self.last_reload_timestamp_seconds = self._gauge(
             "last_reload_timestamp_seconds", "When that was, in Unix seconds.", "kind"
         )
+
+    def _define_releases(self) -> None:
         self.release_requests = self._counter(
             "release_requests", "Routed requests that have ended, by release.", "release"
         )
