@@ -77,14 +77,8 @@ def train(*arguments: object) -> str:
     return result.stdout + result.stderr
 
 
-def test_a_gateway_s_own_log_trains_the_artifact_that_it_serves_next(
-    sandbox: Sandbox,
-    log: Path,
-    config: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """One command from the log to an artifact; replay judges it; the gateway loads and obeys it."""
+def learn_from(log: Path, config: Path) -> None:
+    """Let a run's configuration name the log as its source."""
     values = yaml.safe_load(config.read_text())
     values["source"] = {"format": "decisions", "path": str(log)}
     values["pool"] = [
@@ -95,6 +89,17 @@ def test_a_gateway_s_own_log_trains_the_artifact_that_it_serves_next(
     values["auxiliary_arms"] = "none"
     values["training"] = {"shares": {"forest": 1}}  # of the branches the quickest
     config.write_text(yaml.safe_dump(values))
+
+
+def test_a_gateway_s_own_log_trains_the_artifact_that_it_serves_next(
+    sandbox: Sandbox,
+    log: Path,
+    config: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One command from the log to an artifact; replay judges it; the gateway loads and obeys it."""
+    learn_from(log, config)
     told = train("run", config, "--data", tmp_path, "--out", tmp_path / "out")
     asked = ROUNDS * len(QUERIES)
     assert f"{asked} of {asked} decisions teach, {len(QUERIES)} queries" in told
