@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from router_service.core.artifact import Provenance
-from router_service.core.errors import DataError
+from router_service.core.errors import DataError, PolicyError
 from router_service.core.messages import Conversation, parse_conversation
 from router_service.core.selection import Policy, Reason, most_probable, parse_policy, select
 from router_service.router import Router
@@ -115,11 +115,19 @@ def _rules(policies: Sequence[str], router: Router | None, known: Logged) -> dic
     """Return the policies by what they are called."""
     if router is None:
         rules = policies or sorted({decision.policy for decision in known.decisions})
-        return {rule: parse_policy(rule, param="--policy") for rule in rules}
+        return {rule: _rule(rule) for rule in rules}
     if policies:
         return {text: router.policy(text, param="--policy") for text in policies}
     named = policy_names(router.artifact.manifest.policies)
     return {name: router.policy(rule) for rule, name in named.items()}
+
+
+def _rule(text: str) -> Policy:
+    try:
+        return parse_policy(text, param="--policy")
+    except PolicyError as exc:
+        problem = f"{exc.problem}; names and goals are an artifact's: give --artifact"
+        raise PolicyError(text, problem, param="--policy") from exc
 
 
 def _choose(opinion: Opinion, policy: Policy) -> Choices:
