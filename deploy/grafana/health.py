@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from deploy.grafana.overview import TAKEN
 from deploy.grafana.panels import (
     Panel,
     Query,
@@ -14,17 +13,26 @@ from deploy.grafana.panels import (
     number,
     per_second,
     quantile,
+    quantiles,
+    rates,
     ratio,
     selected,
     shares,
     states,
+    taken,
 )
 
 TITLE = "Switchcraft: router health"
-JOB = '{job="$job"}'
-REGRET = "switchcraft_expected_regret"
-CONFIG, ARTIFACT = 'kind="config"', 'kind="artifact"'
 UP = {"1": ("up", "green"), "0": ("away", "red")}
+DECISIONS = "switchcraft_decisions_total"
+PROBABILITY = "switchcraft_chosen_probability"
+REGRET = "switchcraft_expected_regret"
+CALLS = "switchcraft_tool_calls_total"
+LOOKUPS = "switchcraft_cache_lookups_total"
+INPUT_DRIFT = selected("job_input:switchcraft_input_drift:distance")
+ARM_DRIFT = selected("job:switchcraft_arm_drift:total_variation")
+CALIBRATION_ERROR = selected("job:switchcraft_calibration_error:ratio1w")
+RELEASED = per_second("switchcraft_release_requests_total", "release")
 
 
 def rows() -> dict[str, list[Panel]]:
@@ -33,324 +41,369 @@ def rows() -> dict[str, list[Panel]]:
         "Now": _now(),
         "Decisions": _decisions(),
         "Drift": _drift(),
-        "Calibration": _calibration(),
-        "Answers": _answers(),
+        "Calibration": [_said_and_seen(), _calibration_error(), _feedback()],
+        "Answers": [_misfits(), _tool_calls(), _weak_evidence()],
         "Releases": _releases(),
-        "Gateway": _gateway(),
+        "Gateway": [_caches(), _told_and_lost(), _reached()],
     }
 
 
 def _now() -> list[Panel]:
-    reloaded = "switchcraft_last_reload_successful"
     return [
-        number(
-            "Artifact",
-            "What decides; several names while gateways differ.",
-            "none",
-            Query(f"{selected('switchcraft_artifact_info')} == 1", "{{name}}"),
-        ),
-        number(
-            "Input drift, now",
-            "Largest difference between the distributions of lengths, in the last hour and in the"
-            " week before: 0 is equal. By chance 200 requests are 0.2 apart once in four million"
-            " hours.",
-            "none",
-            Query(f"max(job_input:switchcraft_input_drift:distance{JOB})"),
-            bounds={0.2: "red"},
-        ),
-        number(
-            "Arm drift, now",
-            "Share of the last hour's decisions that would have to change arms to give the week"
-            " before's shares.",
-            "percentunit",
-            Query(f"job:switchcraft_arm_drift:total_variation{JOB}"),
-            bounds={0.25: "red"},
-        ),
-        number(
-            "Calibration error, now",
-            "By how much answers are correct more or less often than said, by the feedback of a"
-            " week.",
-            "percentunit",
-            Query(f"job:switchcraft_calibration_error:ratio1w{JOB}"),
-            bounds={0.05: "yellow", 0.1: "red"},
-        ),
-        number(
+        _artifact_now(),
+        _input_drift_now(),
+        _arm_drift_now(),
+        _calibration_error_now(),
+        taken(
             "Last configuration",
             "Whether every gateway took up the last configuration.",
-            "none",
-            Query(f"min({selected(reloaded, CONFIG)})"),
-            words=TAKEN,
+            'kind="config"',
         ),
-        number(
+        taken(
             "Last publication",
             "Whether every gateway took up the last publication.",
-            "none",
-            Query(f"min({selected(reloaded, ARTIFACT)})"),
-            words=TAKEN,
+            'kind="artifact"',
         ),
     ]
 
 
+def _artifact_now() -> Panel:
+    return number(
+        "Artifact",
+        "What decides; several names while gateways differ.",
+        "none",
+        Query(f"{selected('switchcraft_artifact_info')} == 1", "{{name}}"),
+    )
+
+
+def _input_drift_now() -> Panel:
+    return number(
+        "Input drift, now",
+        "Largest difference between the distributions of lengths, in the last hour and in the"
+        " week before: 0 is equal. By chance 200 requests are 0.2 apart once in four million"
+        " hours.",
+        "none",
+        Query(f"max({INPUT_DRIFT})"),
+        bounds={0.2: "red"},
+    )
+
+
+def _arm_drift_now() -> Panel:
+    return number(
+        "Arm drift, now",
+        "Share of the last hour's decisions that would have to change arms to give the week"
+        " before's shares.",
+        "percentunit",
+        Query(ARM_DRIFT),
+        bounds={0.25: "red"},
+    )
+
+
+def _calibration_error_now() -> Panel:
+    return number(
+        "Calibration error, now",
+        "By how much answers are correct more or less often than said, by the feedback of a week.",
+        "percentunit",
+        Query(CALIBRATION_ERROR),
+        bounds={0.05: "yellow", 0.1: "red"},
+    )
+
+
 def _decisions() -> list[Panel]:
-    decisions, probability = "switchcraft_decisions_total", "switchcraft_chosen_probability"
     return [
-        graph(
-            "Decisions by reason",
-            "threshold and drift by the policy; argmax where no arm was sure enough; unread where a"
-            " part of the request could not be read; explored by chance.",
-            "reqps",
-            [Query(per_second(decisions, "reason"), "{{reason}}")],
-            is_stacked=True,
-        ),
+        _reasons(),
         distribution(
             "Probability of the chosen arm",
             "How sure the router was of what it chose.",
             "percentunit",
-            probability,
+            PROBABILITY,
         ),
-        graph(
-            "Mean probability by arm",
-            "How sure the router was of each arm that it chose.",
-            "percentunit",
-            [Query(mean(probability, "arm"), "{{arm}}")],
-        ),
-        graph(
-            "Expected regret",
-            "Probability of a correct answer that decisions gave up to save cost, on average.",
-            "percentunit",
-            [Query(mean(REGRET), "mean"), Query(quantile(0.95, REGRET), "95%")],
-        ),
-        bars(
-            "Decisions by reason, in all",
-            "Over the time that is shown.",
-            "percentunit",
-            [
-                Query(
-                    shares(in_range(decisions, "reason"), in_range(decisions)),
-                    "{{reason}}",
-                )
-            ],
-        ),
-        graph(
-            "Without a decision",
-            "Requests that a release could not decide; they were answered anyway.",
-            "reqps",
-            [Query(per_second("switchcraft_router_failures_total", "release"), "{{release}}")],
-        ),
+        _probability_by_arm(),
+        _expected_regret(),
+        _reasons_in_all(),
+        _undecided(),
     ]
+
+
+def _reasons() -> Panel:
+    return rates(
+        "Decisions by reason",
+        "threshold and drift by the policy; argmax where no arm was sure enough; unread where a"
+        " part of the request could not be read; explored by chance.",
+        DECISIONS,
+        "reason",
+        is_stacked=True,
+    )
+
+
+def _probability_by_arm() -> Panel:
+    return graph(
+        "Mean probability by arm",
+        "How sure the router was of each arm that it chose.",
+        "percentunit",
+        Query(mean(PROBABILITY, "arm"), "{{arm}}"),
+    )
+
+
+def _expected_regret() -> Panel:
+    return graph(
+        "Expected regret",
+        "Probability of a correct answer that decisions gave up to save cost, on average.",
+        "percentunit",
+        Query(mean(REGRET), "mean"),
+        Query(quantile(0.95, REGRET), "95%"),
+    )
+
+
+def _reasons_in_all() -> Panel:
+    return bars(
+        "Decisions by reason, in all",
+        "Over the time that is shown.",
+        "percentunit",
+        Query(shares(in_range(DECISIONS, "reason"), in_range(DECISIONS)), "{{reason}}"),
+    )
+
+
+def _undecided() -> Panel:
+    return rates(
+        "Without a decision",
+        "Requests that a release could not decide; they were answered anyway.",
+        "switchcraft_router_failures_total",
+        "release",
+    )
 
 
 def _drift() -> list[Panel]:
-    tokens, size = "switchcraft_packed_tokens", "switchcraft_request_bytes"
     return [
-        graph(
-            "Input drift",
-            "Kolmogorov and Smirnov's distance between the last hour and the week before.",
-            "none",
-            [Query(f"job_input:switchcraft_input_drift:distance{JOB}", "{{input}}")],
-            bound=0.2,
-        ),
-        graph(
-            "Length of the router's input",
-            "Tokens, after what exceeds the artifact's budgets was cut.",
-            "none",
-            [Query(quantile(share, tokens), f"{share:.0%}") for share in (0.5, 0.95)],
-        ),
-        graph(
-            "Size of requests",
-            "Bytes of routed requests' bodies.",
-            "bytes",
-            [Query(quantile(share, size), f"{share:.0%}") for share in (0.5, 0.95)],
-        ),
-        graph(
-            "Arm drift",
-            "Total variation between the last hour's shares and the week before's.",
-            "percentunit",
-            [Query(f"job:switchcraft_arm_drift:total_variation{JOB}", "distance")],
-            bound=0.25,
-        ),
-        graph(
-            "Arms, last hour",
-            "Share of decisions.",
-            "percentunit",
-            [Query(f"job_arm:switchcraft_decisions:share1h{JOB}", "{{arm}}")],
-        ),
-        graph(
-            "Arms, week before",
-            "Share of decisions.",
-            "percentunit",
-            [Query(f"job_arm:switchcraft_decisions:share1w{JOB}", "{{arm}}")],
-        ),
+        _input_drift(),
+        _input_length(),
+        _request_size(),
+        _arm_drift(),
+        _arm_shares("Arms, last hour", "1h"),
+        _arm_shares("Arms, week before", "1w"),
     ]
 
 
-def _calibration() -> list[Panel]:
+def _input_drift() -> Panel:
+    return graph(
+        "Input drift",
+        "Kolmogorov and Smirnov's distance between the last hour and the week before.",
+        "none",
+        Query(INPUT_DRIFT, "{{input}}"),
+        bound=0.2,
+    )
+
+
+def _input_length() -> Panel:
+    return graph(
+        "Length of the router's input",
+        "Tokens, after what exceeds the artifact's budgets was cut.",
+        "none",
+        *quantiles("switchcraft_packed_tokens", 0.5, 0.95),
+    )
+
+
+def _request_size() -> Panel:
+    return graph(
+        "Size of requests",
+        "Bytes of routed requests' bodies.",
+        "bytes",
+        *quantiles("switchcraft_request_bytes", 0.5, 0.95),
+    )
+
+
+def _arm_drift() -> Panel:
+    return graph(
+        "Arm drift",
+        "Total variation between the last hour's shares and the week before's.",
+        "percentunit",
+        Query(ARM_DRIFT, "distance"),
+        bound=0.25,
+    )
+
+
+def _arm_shares(title: str, window: str) -> Panel:
+    return graph(
+        title,
+        "Share of decisions.",
+        "percentunit",
+        Query(selected(f"job_arm:switchcraft_decisions:share{window}"), "{{arm}}"),
+    )
+
+
+def _said_and_seen() -> Panel:
     verdicts = in_range("switchcraft_calibration_decisions_total", "bin")
     predicted = in_range("switchcraft_calibration_predicted_total", "bin")
     correct = in_range("switchcraft_calibration_correct_total", "bin")
-    return [
-        bars(
-            "Said and seen",
-            "By the tenth that the probability is in, over the time that is shown: how often"
-            " answers were said to be correct, and how often they were.",
-            "percentunit",
-            [
-                Query(ratio(predicted, verdicts), "{{bin}} said"),
-                Query(ratio(correct, verdicts), "{{bin}} seen"),
-            ],
-        ),
-        graph(
-            "Calibration error",
-            "Expected calibration error over ten bins, by the feedback of a week.",
-            "percentunit",
-            [Query(f"job:switchcraft_calibration_error:ratio1w{JOB}", "error")],
-            bound=0.1,
-        ),
-        graph(
-            "Feedback",
-            "Verdicts of clients by arm; expected ones are judged later.",
-            "reqps",
-            [
-                Query(
-                    per_second("switchcraft_feedback_total", "arm, verdict"), "{{arm}}: {{verdict}}"
-                )
-            ],
-        ),
-    ]
+    return bars(
+        "Said and seen",
+        "By the tenth that the probability is in, over the time that is shown: how often"
+        " answers were said to be correct, and how often they were.",
+        "percentunit",
+        Query(ratio(predicted, verdicts), "{{bin}} said"),
+        Query(ratio(correct, verdicts), "{{bin}} seen"),
+    )
 
 
-def _answers() -> list[Panel]:
-    calls = "switchcraft_tool_calls_total"
-    misfits = per_second(calls, "model", 'fits=~"no|unknown_tool"')
-    checked = per_second(calls, "model", 'fits!="unchecked"')
-    return [
-        graph(
-            "Calls that break their schema",
-            "Share of tool calls that break their tool's schema, or name no tool that was offered.",
-            "percentunit",
-            [Query(ratio(misfits, checked), "{{model}}")],
-            bound=0.1,
-        ),
-        graph(
-            "Tool calls",
-            "In answers, by whether they fit their tool's schema.",
-            "reqps",
-            [Query(per_second(calls, "fits"), "{{fits}}")],
-            is_stacked=True,
-        ),
-        graph(
-            "Weak evidence",
-            "Calls that the next turn spoke against; they may have been right.",
-            "reqps",
-            [
-                Query(
-                    per_second("switchcraft_weak_evidence_total", "arm, kind"), "{{arm}}: {{kind}}"
-                )
-            ],
-        ),
-    ]
+def _calibration_error() -> Panel:
+    return graph(
+        "Calibration error",
+        "Expected calibration error over ten bins, by the feedback of a week.",
+        "percentunit",
+        Query(CALIBRATION_ERROR, "error"),
+        bound=0.1,
+    )
+
+
+def _feedback() -> Panel:
+    return rates(
+        "Feedback",
+        "Verdicts of clients by arm; expected ones are judged later.",
+        "switchcraft_feedback_total",
+        "arm, verdict",
+        legend="{{arm}}: {{verdict}}",
+    )
+
+
+def _misfits() -> Panel:
+    misfits = per_second(CALLS, "model", 'fits=~"no|unknown_tool"')
+    checked = per_second(CALLS, "model", 'fits!="unchecked"')
+    return graph(
+        "Calls that break their schema",
+        "Share of tool calls that break their tool's schema, or name no tool that was offered.",
+        "percentunit",
+        Query(ratio(misfits, checked), "{{model}}"),
+        bound=0.1,
+    )
+
+
+def _tool_calls() -> Panel:
+    return rates(
+        "Tool calls",
+        "In answers, by whether they fit their tool's schema.",
+        CALLS,
+        "fits",
+        is_stacked=True,
+    )
+
+
+def _weak_evidence() -> Panel:
+    return rates(
+        "Weak evidence",
+        "Calls that the next turn spoke against; they may have been right.",
+        "switchcraft_weak_evidence_total",
+        "arm, kind",
+        legend="{{arm}}: {{kind}}",
+    )
 
 
 def _releases() -> list[Panel]:
-    requests, failures = "switchcraft_release_requests_total", "switchcraft_release_failures_total"
+    return [
+        _release_failures(),
+        _shadow(),
+        _changes(),
+        _publication(),
+        _since_change(),
+        _release_cost(),
+    ]
+
+
+def _release_failures() -> Panel:
+    failures = per_second("switchcraft_release_failures_total", "release")
+    return graph(
+        "Failures by release",
+        "Share of routed requests that failed by the upstream's or the gateway's fault.",
+        "percentunit",
+        Query(ratio(failures, RELEASED), "{{release}}"),
+    )
+
+
+def _shadow() -> Panel:
+    return rates(
+        "Shadow",
+        "Decisions of the shadow release, by whether it agrees on the model.",
+        "switchcraft_shadow_decisions_total",
+        "agrees",
+        is_stacked=True,
+    )
+
+
+def _changes() -> Panel:
+    reloads = in_range("switchcraft_reloads_total", "kind, outcome")
+    withdrawals = in_range("switchcraft_canary_withdrawals_total", "bound")
+    return bars(
+        "Reloads and withdrawals",
+        "Changes that were taken up or refused, and canaries withdrawn, over the time that is"
+        " shown.",
+        "none",
+        Query(reloads, "{{kind}} {{outcome}}"),
+        Query(withdrawals, "canary withdrawn: {{bound}}"),
+    )
+
+
+def _publication() -> Panel:
+    return graph(
+        "Publication",
+        "The publication that each gateway serves: apart where one lags behind.",
+        "none",
+        Query(selected("switchcraft_publication_serial"), "{{instance}}"),
+    )
+
+
+def _since_change() -> Panel:
+    reloaded = selected("switchcraft_last_reload_timestamp_seconds")
+    return graph(
+        "Since the last change",
+        "Time since the last taking-up or refusal, by kind.",
+        "s",
+        Query(f"time() - max by (kind) ({reloaded})", "{{kind}}"),
+    )
+
+
+def _release_cost() -> Panel:
     spent = per_second("switchcraft_release_cost_usd_total", "release")
-    return [
-        graph(
-            "Failures by release",
-            "Share of routed requests that failed by the upstream's or the gateway's fault.",
-            "percentunit",
-            [
-                Query(
-                    ratio(per_second(failures, "release"), per_second(requests, "release")),
-                    "{{release}}",
-                )
-            ],
-        ),
-        graph(
-            "Shadow",
-            "Decisions of the shadow release, by whether it agrees on the model.",
-            "reqps",
-            [Query(per_second("switchcraft_shadow_decisions_total", "agrees"), "{{agrees}}")],
-            is_stacked=True,
-        ),
-        bars(
-            "Reloads and withdrawals",
-            "Changes that were taken up or refused, and canaries withdrawn, over the time that is"
-            " shown.",
-            "none",
-            [
-                Query(
-                    in_range("switchcraft_reloads_total", "kind, outcome"), "{{kind}} {{outcome}}"
-                ),
-                Query(
-                    in_range("switchcraft_canary_withdrawals_total", "bound"),
-                    "canary withdrawn: {{bound}}",
-                ),
-            ],
-        ),
-        graph(
-            "Publication",
-            "The publication that each gateway serves: apart where one lags behind.",
-            "none",
-            [Query(selected("switchcraft_publication_serial"), "{{instance}}")],
-        ),
-        graph(
-            "Since the last change",
-            "Time since the last taking-up or refusal, by kind.",
-            "s",
-            [
-                Query(
-                    "time() - max by (kind)"
-                    f" ({selected('switchcraft_last_reload_timestamp_seconds')})",
-                    "{{kind}}",
-                )
-            ],
-        ),
-        graph(
-            "Cost of a thousand by release",
-            "Of routed requests.",
-            "currencyUSD",
-            [Query(f"1000 * {ratio(spent, per_second(requests, 'release'))}", "{{release}}")],
-        ),
-    ]
+    return graph(
+        "Cost of a thousand by release",
+        "Of routed requests.",
+        "currencyUSD",
+        Query(f"1000 * {ratio(spent, RELEASED)}", "{{release}}"),
+    )
 
 
-def _gateway() -> list[Panel]:
+def _caches() -> Panel:
+    hits = per_second(LOOKUPS, "cache", 'outcome="hit"')
+    return graph(
+        "Caches",
+        "Share of lookups that were hits.",
+        "percentunit",
+        Query(ratio(hits, per_second(LOOKUPS, "cache")), "{{cache}}"),
+    )
+
+
+def _told_and_lost() -> Panel:
+    dropped = per_second("switchcraft_decision_log_dropped_total", "reason")
+    return graph(
+        "Told and lost",
+        "Lines of the decision log, and what was lost of it and of traces.",
+        "reqps",
+        Query(per_second("switchcraft_decision_log_lines_total", "type"), "{{type}}"),
+        Query(dropped, "lost: {{reason}}"),
+        Query(per_second("switchcraft_spans_dropped_total"), "spans lost"),
+        Query(
+            per_second("switchcraft_store_errors_total", "operation"), "store lost: {{operation}}"
+        ),
+    )
+
+
+def _reached() -> Panel:
     state, log = selected("switchcraft_shared_state_up"), selected("switchcraft_decision_log_up")
-    lookups = "switchcraft_cache_lookups_total"
-    hits = per_second(lookups, "cache", 'outcome="hit"')
-    return [
-        graph(
-            "Caches",
-            "Share of lookups that were hits.",
-            "percentunit",
-            [Query(ratio(hits, per_second(lookups, "cache")), "{{cache}}")],
+    return states(
+        "Shared state and decision log",
+        "What each gateway reaches.",
+        Query(
+            f'label_replace({state}, "what", "shared state", "", "")'
+            f' or label_replace({log}, "what", "decision log", "", "")',
+            "{{instance}}: {{what}}",
         ),
-        graph(
-            "Told and lost",
-            "Lines of the decision log, and what was lost of it and of traces.",
-            "reqps",
-            [
-                Query(per_second("switchcraft_decision_log_lines_total", "type"), "{{type}}"),
-                Query(
-                    per_second("switchcraft_decision_log_dropped_total", "reason"),
-                    "lost: {{reason}}",
-                ),
-                Query(per_second("switchcraft_spans_dropped_total"), "spans lost"),
-                Query(
-                    per_second("switchcraft_store_errors_total", "operation"),
-                    "store lost: {{operation}}",
-                ),
-            ],
-        ),
-        states(
-            "Shared state and decision log",
-            "What each gateway reaches.",
-            Query(
-                f'label_replace({state}, "what", "shared state", "", "")'
-                f' or label_replace({log}, "what", "decision log", "", "")',
-                "{{instance}}: {{what}}",
-            ),
-            UP,
-        ),
-    ]
+        UP,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from grafana_foundation_sdk.builders import (
     bargauge,
@@ -34,13 +35,24 @@ from grafana_foundation_sdk.models.dashboard import (
     Threshold,
     ThresholdsMode,
     ValueMap,
+    ValueMapping,
     ValueMappingResult,
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 _LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+TAKEN = {"1": ("taken", "green"), "0": ("refused", "red")}
 Panel = Builder[dashboard.Panel]
+# Grafana's builders of panels share their methods, but no base.
+_Kind = TypeVar(
+    "_Kind",
+    timeseries.Panel,
+    stat.Panel,
+    bargauge.Panel,
+    heatmap.Panel,
+    statetimeline.Panel,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,11 @@ def shares(parts: str, whole: str) -> str:
     return f"{parts} / on () group_left () ({whole} > 0)"
 
 
+def quantiles(histogram: str, *at: float) -> list[Query]:
+    """Return a line for each quantile of a histogram, named in percent."""
+    return [Query(quantile(share, histogram), f"{share:.0%}") for share in at]
+
+
 def _by(labels: str) -> str:
     return f" by ({labels}) " if labels else ""
 
@@ -95,21 +112,15 @@ def graph(
     title: str,
     description: str,
     unit: str,
-    queries: Sequence[Query],
-    *,
+    *queries: Query,
     bound: float | None = None,
     is_stacked: bool = False,
 ) -> timeseries.Panel:
     """Return lines over time; values above a bound are in the red."""
     panel = (
-        timeseries.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
+        _headed(timeseries.Panel(), title, description)
         .unit(unit)
         .axis_soft_min(0)
-        .span(8)
-        .height(8)
         .line_width(1)
         .fill_opacity(30 if is_stacked else 5)
         .show_points(VisibilityMode.NEVER)
@@ -125,6 +136,20 @@ def graph(
     return panel.thresholds(_thresholds({bound: "red"})).thresholds_style(style)
 
 
+def rates(
+    title: str,
+    description: str,
+    counter: str,
+    by: str,
+    *,
+    legend: str = "",
+    is_stacked: bool = False,
+) -> timeseries.Panel:
+    """Return a counter's events per second by a label, or by several that the legend names."""
+    query = Query(per_second(counter, by), legend or f"{{{{{by}}}}}")
+    return graph(title, description, "reqps", query, is_stacked=is_stacked)
+
+
 def number(
     title: str,
     description: str,
@@ -136,10 +161,7 @@ def number(
 ) -> stat.Panel:
     """Return one number, coloured from each bound on, or a word and its colour by value."""
     panel = (
-        stat.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
+        _headed(stat.Panel(), title, description)
         .unit(unit)
         .no_value("no data")
         .span(4)
@@ -151,25 +173,21 @@ def number(
     )
     if query.legend:
         panel = panel.text_mode(BigValueTextMode.NAME)
-    if words is None:
-        return panel
-    options = {
-        value: ValueMappingResult(text=text, color=color) for value, (text, color) in words.items()
-    }
-    return panel.mappings([ValueMap(options=options)])
+    return panel if words is None else panel.mappings(_mappings(words))
 
 
-def bars(title: str, description: str, unit: str, queries: Sequence[Query]) -> bargauge.Panel:
+def taken(title: str, description: str, where: str = "") -> stat.Panel:
+    """Return whether the last reload, of the kind selected, was taken up everywhere."""
+    reloaded = selected("switchcraft_last_reload_successful", where)
+    return number(title, description, "none", Query(f"min({reloaded})"), words=TAKEN)
+
+
+def bars(title: str, description: str, unit: str, *queries: Query) -> bargauge.Panel:
     """Return a bar for each label, over all of the time that the dashboard shows."""
     return (
-        bargauge.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
+        _headed(bargauge.Panel(), title, description)
         .unit(unit)
         .min(0)
-        .span(8)
-        .height(8)
         .orientation(VizOrientation.HORIZONTAL)
         .reduce_options(_LAST)
         .thresholds(_thresholds({}))
@@ -182,14 +200,9 @@ def distribution(title: str, description: str, unit: str, histogram: str) -> hea
     expr = f"sum by (le) (increase({selected(f'{histogram}_bucket')}[$__rate_interval]))"
     target = _target(Query(expr, "{{le}}"), "A").format(PromQueryFormat.HEATMAP)
     return (
-        heatmap.Panel()
+        _headed(heatmap.Panel(), title, description)
         .calculate(calculate=False)
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
         .unit(unit)
-        .span(8)
-        .height(8)
         .targets([target])
     )
 
@@ -198,19 +211,20 @@ def states(
     title: str, description: str, query: Query, words: Mapping[str, tuple[str, str]]
 ) -> statetimeline.Panel:
     """Return since when what has been in which state."""
+    panel = _headed(statetimeline.Panel(), title, description)
+    return panel.mappings(_mappings(words)).targets(_targets([query]))
+
+
+def _headed(panel: _Kind, title: str, description: str) -> _Kind:
+    titled = panel.title(title).description(description)
+    return titled.datasource(DATASOURCE).span(8).height(8)
+
+
+def _mappings(words: Mapping[str, tuple[str, str]]) -> list[ValueMapping]:
     options = {
         value: ValueMappingResult(text=text, color=color) for value, (text, color) in words.items()
     }
-    return (
-        statetimeline.Panel()
-        .title(title)
-        .description(description)
-        .datasource(DATASOURCE)
-        .span(8)
-        .height(8)
-        .mappings([ValueMap(options=options)])
-        .targets(_targets([query]))
-    )
+    return [ValueMap(options=options)]
 
 
 def _targets(
