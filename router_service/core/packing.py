@@ -241,12 +241,16 @@ class Packer:
 
     def _newest_first(self, turns: Sequence[Turn], budget_tokens: int) -> _Clip:
         ids: list[int] = []
+        cut = False
         for turn in reversed(turns):
             left = budget_tokens - len(ids)
             if left <= 0:
                 return _Clip(tuple(ids), cut=True)
-            ids.extend(self._encode(_clip_text(_turn_text(turn), left))[:left])
-        return _Clip(tuple(ids), cut=False)
+            text = _turn_text(turn)
+            encoded = self._encode(_clip_text(text, left))
+            cut = cut or len(encoded) > left or len(text) > left * CHARS_PER_TOKEN
+            ids.extend(encoded[:left])
+        return _Clip(tuple(ids), cut=cut)
 
     def _encode(self, text: str) -> Ids:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)

@@ -105,6 +105,13 @@ def test_turns_fill_the_window_newest_first() -> None:
     assert len(packed.token_ids) == 48
 
 
+def test_a_turn_that_goes_in_by_half_is_cut() -> None:
+    """A single older turn that fills the window says that it was cut; one that fits does not."""
+    long, short = ({"role": "user", "content": "a word " * count} for count in (100, 2))
+    assert pack(booking(long, ASK), budget_tokens=48).parts[-1].cut
+    assert not pack(booking(short, ASK), budget_tokens=48).parts[-1].cut
+
+
 def test_turns_after_the_latest_user_turn_are_the_newest() -> None:
     """In a tool loop, the call and its result come before the turns that precede the question."""
     loop = [
