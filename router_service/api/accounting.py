@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.api.auth import CALLER
-from router_service.api.errors import CLIENT_LEFT
+from router_service.api.errors import CLIENT_LEFT, error_response
 from router_service.core.tracing import UNTRACED, Tracer
 from router_service.serving.recorder import Call, Recorder
 
@@ -44,8 +44,10 @@ class Accounting:
         answer = _Answer(send, call.request_id.encode("latin-1"))
         try:
             await self._app(scope, receive, answer.send)
-        except Exception:
-            answer.status = answer.status or 500
+        except Exception as exc:
+            # Answered here, for the framework's own answer to a fault is made outside of all this.
+            if answer.status is None:
+                await error_response(exc)(scope, receive, answer.send)
             raise
         finally:
             self._end(scope, call, answer.status or CLIENT_LEFT)

@@ -119,12 +119,14 @@ def headers_of(exc: Exception) -> dict[str, str]:
 
 
 def register(app: FastAPI) -> None:
-    """Make every error of an app an answer in OpenAI's form, the framework's own included."""
+    """Make an app's errors answers in OpenAI's form, the framework's own included.
+
+    What nobody foresaw is answered by `accounting`.
+    """
     app.add_exception_handler(SwitchcraftError, _ours)
     app.add_exception_handler(HTTPException, _framework)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(ClientDisconnect, _left)
-    app.add_exception_handler(Exception, _ours)
 
 
 def _fault(exc: Exception) -> Fault:

@@ -149,12 +149,14 @@ def test_a_defect_is_500_without_internals(sandbox: Sandbox) -> None:
     """What nobody expected is 500 in OpenAI's form, says nothing of the inside, and is counted."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     with served(create_app(settings, BrokenRouter())) as url:
-        response = httpx.post(url + CHAT, json=BODY | {"model": "switchcraft:economy"})
+        asked, named = BODY | {"model": "switchcraft:economy"}, {"x-request-id": "mine"}
+        response = httpx.post(url + CHAT, json=asked, headers=named)
         assert httpx.get(f"{url}/healthz").status_code == 200
         counts = httpx.get(f"{url}/metrics").text
     assert response.status_code == 500
     assert error_of(response)["type"] == "server_error"
     assert "secret" not in response.text
+    assert response.headers["x-request-id"] == "mine"
     assert 'switchcraft_requests_total{model="none",policy="none",status="500"} 1.0' in counts
 
 
