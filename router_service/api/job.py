@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from router_service.api.app import create_app
-from router_service.core.artifact import Artifact
+from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.serving.building import EngineBuilder
 from router_service.serving.reloading import Origin
 from router_service.serving.starting import first_router
@@ -37,15 +37,15 @@ class Job:
     def app(self, tell_others: Callable[[], None] = lambda: None) -> FastAPI:
         """Make the app; `tell_others` has the other workers reload. Raises as `create_app`."""
         settings = self.read()
-        artifact = Artifact.load(settings.router.artifact)
-        complete = self._complete(settings, artifact.manifest.arms)
+        complete = self._complete(settings)
         builder = EngineBuilder()
         router, publication = first_router(complete, builder)
         has_file = bool(settings.models)
         origin = Origin(self.read, builder, publication, has_file, tell_others)
         return create_app(complete, router, origin)
 
-    def _complete(self, settings: Settings, arms: tuple[str, ...]) -> Settings:
+    def _complete(self, settings: Settings) -> Settings:
         if settings.models or self.sandbox_url is None:
             return settings
+        arms = read_manifest(settings.router.artifact / MANIFEST).arms
         return Settings.sandbox(self.sandbox_url, arms, server=settings.server)

@@ -163,7 +163,7 @@ class Artifact:
     @classmethod
     def load(cls, directory: Path) -> Artifact:
         """Read the manifest and verify every file's hash; raises ArtifactError naming the file."""
-        manifest = _read_manifest(directory / MANIFEST)
+        manifest = read_manifest(directory / MANIFEST)
         for name, digest in manifest.files.items():
             _verify(directory / name, digest)
         path = directory / TOKENIZER
@@ -225,7 +225,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest alone, without what it is of; raises ArtifactError."""
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except OSError as exc:

@@ -25,23 +25,10 @@ from router_service.serving.planning import DecidingRouter, Holders, Plan
 from router_service.serving.recent import Recent
 from router_service.serving.recorder import Ended, Recorder
 from router_service.serving.reloading import Origin, Reloader
+from router_service.serving.stores import Stores, shared_state
 from router_service.serving.syncing import Syncer
 from router_service.settings import ServerSettings, Settings, TracingSettings
-from router_service.store.base import (
-    DecisionRecord,
-    EvidenceMark,
-    FeedbackMark,
-    HeldResponse,
-    R,
-    RecordStore,
-    RememberedCall,
-)
-from router_service.store.guarded import GuardedStore
-from router_service.store.held import HeldResponses
-from router_service.store.memory import MemoryStore
-from router_service.store.redis import RedisStore
-from router_service.store.redis_shared import RedisSharedState
-from router_service.store.shared import MemorySharedState, SharedState
+from router_service.store.base import DecisionRecord, EvidenceMark, FeedbackMark, RememberedCall
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import Breakers
 
@@ -66,17 +53,18 @@ class Gateway:
         self.metrics = Metrics()
         self.breakers = Breakers(settings.upstreams.breaker, time.monotonic, self._left_alone)
         self.engine = Engine(settings, router, self.breakers)
-        self.store = GuardedStore(self._store(DecisionRecord), self._store_failed)
-        self.held = self._held_responses(settings.server)
+        stores = Stores(settings.server, self._store_failed)
+        self.store = stores.records(DecisionRecord)
+        self.held = stores.held_responses()
         self.recent = Recent()
-        self.aftermath = self._aftermath(settings)
+        self.aftermath = self._aftermath(settings, stores)
         self.recorder = Recorder(self.metrics, self.store, self._ended)
-        marks = GuardedStore(self._store(FeedbackMark), self._store_failed)
+        marks = stores.records(FeedbackMark)
         self.feedback = Feedback(self.store, marks, self.aftermath, self.metrics)
         self.tracer = _tracer(settings.tracing, self.metrics)
         self.reloader = Reloader(self, origin)
         self.syncer = Syncer(
-            _shared_state(settings.server),
+            shared_state(settings.server),
             self.metrics,
             adopt=self.breakers.adopt,
             follower=self.reloader,
@@ -167,23 +155,10 @@ class Gateway:
         await self.held.aclose()
         await self.tracer.aclose()
 
-    def _store(self, kind: type[R]) -> RecordStore[R]:
-        """Return a store of what is known for as long as decisions are."""
-        server = self.server
-        if server.redis_url is not None:
-            url = server.redis_url.get_secret_value()
-            return RedisStore(url, kind, ttl_s=server.decision_ttl_s)
-        return MemoryStore(
-            ttl_s=server.decision_ttl_s, max_records=server.max_decisions, clock=time.monotonic
-        )
-
-    def _aftermath(self, settings: Settings) -> Aftermath:
+    def _aftermath(self, settings: Settings, stores: Stores) -> Aftermath:
         log = settings.decision_log
-        evidence = Evidence(
-            GuardedStore(self._store(RememberedCall), self._store_failed),
-            GuardedStore(self._store(EvidenceMark), self._store_failed),
-            keeps_names=log.content,
-        )
+        calls, marks = stores.records(RememberedCall), stores.records(EvidenceMark)
+        evidence = Evidence(calls, marks, keeps_names=log.content)
         return Aftermath(log, self.metrics, evidence)
 
     def _drain(self, server: ServerSettings) -> Drain:
@@ -193,16 +168,6 @@ class Gateway:
             clock=time.monotonic,
             in_flight=lambda: self.slots.in_flight,
         )
-
-    def _held_responses(self, server: ServerSettings) -> HeldResponses:
-        ttl_s, url = server.response_ttl_s, server.redis_url
-        seen = MemoryStore[HeldResponse](
-            ttl_s=ttl_s, max_records=server.max_responses, clock=time.monotonic
-        )
-        if url is None:
-            return HeldResponses(seen)
-        shared = RedisStore(url.get_secret_value(), HeldResponse, ttl_s=ttl_s)
-        return HeldResponses(seen, GuardedStore(shared, self._store_failed))
 
     def _store_failed(self, operation: str) -> None:
         self.metrics.store_errors.labels(operation).inc()
@@ -224,9 +189,3 @@ def _tracer(settings: TracingSettings, metrics: Metrics) -> Tracer:
     from router_service.telemetry.tracing import OtlpTracer  # noqa: PLC0415
 
     return OtlpTracer(settings, metrics.spans_dropped.inc)
-
-
-def _shared_state(server: ServerSettings) -> SharedState:
-    if server.redis_url is not None:
-        return RedisSharedState(server.redis_url.get_secret_value())
-    return MemorySharedState(time.monotonic)

@@ -9,9 +9,9 @@ from router_service.core.errors import ConfigError, SwitchcraftError
 from router_service.core.publication import Publication
 from router_service.router import Router
 from router_service.serving.building import EngineBuilder
+from router_service.serving.stores import shared_state
 from router_service.settings import Settings
 from router_service.store.pointer import read_pointer
-from router_service.store.redis_shared import RedisSharedState
 
 _log = logging.getLogger("switchcraft.server")
 
@@ -49,10 +49,7 @@ def _published(settings: Settings) -> Publication | None:
 
 
 async def _shared_pointer(settings: Settings) -> bytes | None:
-    url = settings.server.redis_url
-    if url is None:
-        return None
-    state = RedisSharedState(url.get_secret_value())
+    state = shared_state(settings.server)
     try:
         return (await state.read()).publication
     finally:
