@@ -1,0 +1,174 @@
+"""From a request's body to its decision: milliseconds by stage, and decisions a second.
+
+    python benchmarks/decision.py --out runs/decision.json
+
+The requests are those of the installed `bfcl-eval` (`pip install bfcl-eval`), every so many of
+them that `--requests` are left, later turns of agents' conversations among them. `Gateway.plan`
+decides for each in this process, on uvloop as in service, by the shipped artifact or by another
+one: first one at a time, then as many at a time as `--concurrent` says. In every round the router
+is loaded anew, so that it has seen no request; `repeated` asks the same requests again. Before each
+measurement it is warmed up by other requests. `rest` is what no stage accounts for: the hand-over
+to a thread and back. `loop` is how late a task ran meanwhile that asked for its turn every
+millisecond.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import orjson
+import uvloop
+
+from benchmarks.stamp import stamp
+from router_service.core.artifact import SHIPPED, Artifact
+from router_service.router import Router
+from router_service.serving.endpoints import CHAT
+from router_service.serving.gateway import Gateway
+from router_service.serving.planning import Plan
+from router_service.settings import ServerSettings, Settings
+from training.datasets.bfcl import read_source
+from training.datasets.bfcl.files import PACKAGE
+
+Samples = dict[str, list[float]]
+"""Seconds by stage, a sample a request."""
+
+Figures = dict[str, list[float]]
+"""A number a round, by what it is of."""
+
+WARM_UP = 50
+TICK_S = 1e-3
+PERCENTILES = (50, 99)
+SIGHTS = ("first sight", "repeated")
+
+
+def main() -> None:
+    """Print a table and, where asked, write the same as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--concurrent", type=int, default=64)
+    parser.add_argument("--repetitions", type=int, default=3, help="of what is asked again")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--artifact", type=Path, default=SHIPPED)
+    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    arguments = parser.parse_args()
+    bodies = read_bodies(arguments.requests + WARM_UP)
+    warm, asked = bodies[:WARM_UP], bodies[WARM_UP:]
+    figures: Figures = {}
+    for _ in range(arguments.rounds):
+        for name, value in uvloop.run(measure(warm, asked, arguments)).items():
+            figures.setdefault(name, []).append(value)
+    print(f"{len(asked)} requests, {arguments.rounds} rounds: medians (min to max)")
+    for name, values in figures.items():
+        spread = f"({min(values):,.3f} to {max(values):,.3f})"
+        print(f"{name:<34} {statistics.median(values):>10,.3f} {spread}")
+    if arguments.out:
+        row = {"requests": len(asked), "concurrent": arguments.concurrent, "figures": figures}
+        row |= stamp(PACKAGE, "onnxruntime", "tokenizers")
+        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+
+
+def read_bodies(count: int) -> list[bytes]:
+    """Return this many different BFCL requests with tools, evenly spread over all."""
+    requests = (judged.example.request for judged in read_source(Path(PACKAGE)))
+    bodies = dict.fromkeys(
+        orjson.dumps({"model": "switchcraft", **request})
+        for request in requests
+        if request["tools"]
+    )
+    spread = list(bodies)[:: max(1, len(bodies) // count)][:count]
+    # The first of them come from one category, and the router is warmed up by all.
+    return [*spread[:: count // WARM_UP][:WARM_UP], *_without_every(spread, count // WARM_UP)]
+
+
+async def measure(
+    warm: Sequence[bytes], asked: Sequence[bytes], arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Return one round's figures: milliseconds and decisions a second."""
+    figures: dict[str, float] = {}
+    gateway = _gateway(arguments.artifact)
+    await one_at_a_time(gateway, warm)
+    for sight in SIGHTS:
+        figures |= _percentiles(sight, await one_at_a_time(gateway, asked))
+    gateway = _gateway(arguments.artifact)
+    await at_a_time(gateway, warm, arguments.concurrent)
+    for sight, times in zip(SIGHTS, (1, arguments.repetitions), strict=True):
+        name = f"{sight}, {arguments.concurrent} at a time"
+        lags: list[float] = []
+        ticking = asyncio.create_task(_tick(lags))
+        rate = await at_a_time(gateway, list(asked) * times, arguments.concurrent)
+        ticking.cancel()
+        figures[f"{name}, a second"] = rate
+        figures |= _percentiles(name, {"loop": lags})
+    return figures
+
+
+async def one_at_a_time(gateway: Gateway, bodies: Sequence[bytes]) -> Samples:
+    """Return how long each stage of each decision took, and all of it."""
+    samples: Samples = {}
+    for body in bodies:
+        start_s = time.perf_counter()
+        plan = await _plan(gateway, body)
+        whole_s = time.perf_counter() - start_s
+        stages = {str(stage.name): stage.seconds for stage in plan.stages}
+        rest_s = whole_s - sum(stages.values())
+        for name, seconds in {**stages, "rest": rest_s, "whole": whole_s}.items():
+            samples.setdefault(name, []).append(seconds)
+    return samples
+
+
+async def at_a_time(gateway: Gateway, bodies: Sequence[bytes], concurrent: int) -> float:
+    """Return decisions a second with this many clients, each of which waits for its decision."""
+    left = iter(bodies)
+
+    async def client() -> None:
+        for body in left:
+            await _plan(gateway, body)
+
+    start_s = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(concurrent)))
+    return len(bodies) / (time.perf_counter() - start_s)
+
+
+async def _tick(lags: list[float]) -> None:
+    with suppress(asyncio.CancelledError):
+        while True:
+            start_s = time.perf_counter()
+            await asyncio.sleep(TICK_S)
+            lags.append(time.perf_counter() - start_s - TICK_S)
+
+
+async def _plan(gateway: Gateway, body: bytes) -> Plan:
+    return await gateway.plan(gateway.engine, CHAT, body, None)
+
+
+def _gateway(artifact: Path) -> Gateway:
+    router = Router(Artifact.load(artifact))
+    # On a slow machine the last of the clients waits longer than a gateway lets it.
+    server = ServerSettings(max_decision_wait_s=60)
+    arms = router.artifact.manifest.arms
+    settings = Settings.sandbox("http://127.0.0.1:1/v1", arms, server=server)
+    return Gateway(settings, router)
+
+
+def _percentiles(name: str, samples: Samples) -> dict[str, float]:
+    """Return P50 and P99 of each stage in milliseconds."""
+    return {
+        f"{name}, {stage} P{percent}, ms": float(np.percentile(seconds, percent)) * 1e3
+        for stage, seconds in samples.items()
+        for percent in PERCENTILES
+    }
+
+
+def _without_every(bodies: Sequence[bytes], step: int) -> list[bytes]:
+    return [body for place, body in enumerate(bodies) if place % step]
+
+
+if __name__ == "__main__":
+    main()
