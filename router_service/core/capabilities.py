@@ -110,10 +110,14 @@ def read_requirements(
 
 
 def _input_bytes(body: Mapping[str, Json], conversation: Conversation) -> int:
-    said = sum(len(turn.text.encode("utf-8", "replace")) for turn in conversation.turns)
+    said = sum(_utf8_bytes(turn.text) for turn in conversation.turns)
     calls = (call for turn in conversation.turns for call in turn.tool_calls)
     called = sum(len(call.name) + len(call.arguments) for call in calls)
     return said + called + _json_bytes(body.get("tools")) + _json_bytes(body.get("functions"))
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _json_bytes(value: Json) -> int:

@@ -34,5 +34,5 @@ def parse_conversation(body: Mapping[str, Json]) -> Conversation:
     unread: list[str] = []
     paths = (f"messages[{index}]" for index in range(len(messages)))
     turns = tuple(read_turns(zip(paths, messages, strict=True), unread))
-    tools = tuple(read_tools(body, unread))
+    tools = read_tools(body, unread)
     return Conversation(turns=turns, tools=tools, unread=tuple(unread))

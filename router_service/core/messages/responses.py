@@ -63,7 +63,7 @@ def _conversation(body: Mapping[str, Json]) -> Conversation:
     _check_input(body)
     unread = ["prompt"] if body.get("prompt") is not None else []
     turns = tuple(read_turns(messages_of(body), unread))
-    tools = tuple(read_tools(_with_named_tools(body), unread))
+    tools = read_tools(_with_named_tools(body), unread)
     return Conversation(turns=turns, tools=tools, unread=tuple(unread))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -76,6 +76,20 @@ class ToolSpec:
     name: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Hash the whole schema once: caches look tools up by it with every request."""
+        content = (self.name, self.description, self.parameters)
+        object.__setattr__(self, "_hash", hash(content))
+
+    def __hash__(self) -> int:
+        """Return the hash of all of it."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[ToolSpec], tuple[object, ...]]:
+        """Hash anew in another process, where the same text has another hash."""
+        return ToolSpec, (self.name, self.description, self.parameters)
 
 
 @dataclass(frozen=True, slots=True)

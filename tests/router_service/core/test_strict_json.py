@@ -68,6 +68,38 @@ def test_ambiguous_texts_are_refused(body: bytes, code: str, param: str | None) 
     assert len(caught.value.message) < 300
 
 
+KEYS = st.sampled_from(["a", "b", ":", "a:", "\\", '"'])
+
+
+@given(st.lists(st.tuples(KEYS, st.text(':\\"a', max_size=3), st.booleans()), max_size=4))
+def test_a_key_that_comes_twice_is_never_read(members: list[tuple[str, str, bool]]) -> None:
+    """However colons are written, in keys or in values: two equal keys are refused."""
+    text = "{" + ", ".join(f"{_written(k, e)} : {_written(v, e)}" for k, v, e in members) + "}"
+    names = [key for key, _, _ in members]
+    if len(set(names)) == len(names):
+        assert decode(text) == {key: value for key, value, _ in members}
+    else:
+        with pytest.raises(InvalidRequestError) as caught:
+            decode(text.encode())
+        assert caught.value.code == "duplicate_key"
+
+
+@given(st.integers(-(10**21), 10**21))
+def test_integers_are_read_as_far_as_64_bits_hold_them(number: int) -> None:
+    """One more or less than that is refused, wherever it stands."""
+    text = f'{{"a":[-1.5e3,{number}],"b":"{"9" * 30}"}}'
+    if MIN_INTEGER <= number <= MAX_INTEGER:
+        assert decode(text)["a"][1] == number
+    else:
+        with pytest.raises(InvalidRequestError):
+            decode(text)
+
+
+def _written(text: str, is_escaped: bool) -> str:
+    """Write a string as JSON, its colons by their number where asked to."""
+    return json.dumps(text).replace(":", "\\u003a") if is_escaped else json.dumps(text)
+
+
 @pytest.mark.parametrize(
     "body", [b'{"a":{"a":1},"b":"a"}', b"18446744073709551615", b"[" * 500 + b"]" * 500, b"-0"]
 )
