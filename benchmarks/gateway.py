@@ -1,0 +1,203 @@
+"""What a gateway costs: added latency, requests a second, processor time, memory, start.
+
+    python benchmarks/gateway.py --peers PEERS --out runs/gateway.json
+
+Peers are measured where they are installed, PEERS being any folder:
+
+    python -m venv PEERS/litellm && PEERS/litellm/bin/pip install 'litellm[proxy]==1.106.2'
+    python -m venv PEERS/ferrogw && PEERS/ferrogw/bin/pip install ferrogw==1.5.10
+    mkdir PEERS/portkey
+    echo '{"overrides": {"@hono/node-server": "1.13.7"}}' > PEERS/portkey/package.json
+    npm install --prefix PEERS/portkey @portkey-ai/gateway@1.15.2
+
+With later versions of that server Portkey's gateway answers streams by status 500 (its issue 1389).
+
+All gateways run all the time and stand before one upstream that answers at once; each is asked in
+turn, in every round, over 1, 8 and 64 connections that ask again as soon as they are answered. What
+is measured is what this client waits; added latency is that less what it waits for the upstream
+itself, in the same round. The first round is for warming up.
+
+- `pass-through`: a small request that names a model. Nobody routes.
+- `repeated`: 64 requests of BFCL v4, with their tools, again and again. This gateway is asked to
+  route; the others, which do not, for a model by name.
+- `first sight`: BFCL's requests, each but once; where all have been asked, again with a number
+  behind the user's words.
+- `stream`: a small request, answered by 50 events as fast as they are read; `paced`: by one every
+  10 ms, and what is measured is how old events are when they arrive.
+
+Processor time and memory are of all processes of a gateway. A start ends with the first answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import repeat
+from pathlib import Path
+
+import orjson
+
+from benchmarks.load import bodies
+from benchmarks.load.client import Load, play
+from benchmarks.load.contenders import GATEWAYS, Contender, Place, direct
+from benchmarks.load.figures import (
+    DIRECT,
+    FEW,
+    Figures,
+    Rounds,
+    Setting,
+    Weight,
+    as_json,
+    figures_of,
+    tables,
+)
+from benchmarks.load.processes import Running, free_port, running
+from benchmarks.stamp import stamp
+
+REPEATED = 64
+MODES = ("pass-through", "repeated", "first sight", "stream", "paced")
+STREAMED = ("stream", "paced")
+VERSIONS = ("uvloop", "httptools", "bfcl-eval", "onnxruntime")
+
+
+class Bench:
+    """The contenders while they run, and what each is asked next."""
+
+    def __init__(
+        self, contenders: Mapping[str, Contender], programs: Mapping[str, Running]
+    ) -> None:
+        self.names = list(contenders)
+        self._contenders = contenders
+        self._programs = programs
+        self._requests: dict[tuple[str, str], Iterator[bytes]] = {}
+
+    def round(
+        self, settings: Sequence[Setting], seconds: float, first: int
+    ) -> Iterator[tuple[Setting, str, Figures]]:
+        """Yield every contender's figures in every setting; another begins in each round."""
+        start = first % len(self.names)
+        for setting in settings:
+            for name in self.names[start:] + self.names[:start]:
+                yield setting, name, self._measure(name, setting, seconds)
+
+    def _measure(self, name: str, setting: Setting, seconds: float) -> Figures:
+        load = Load(
+            self._programs[name].port,
+            self._asked(name, setting.mode),
+            setting.connections,
+            seconds,
+            warm_s=seconds / 4,
+            warm_requests=REPEATED if setting.mode == "repeated" else 0,
+        )
+        return figures_of(play(load, self._programs[name].cpu_s))
+
+    def _asked(self, name: str, mode: str) -> Iterator[bytes]:
+        """Return what a contender is asked in a mode, which goes on where its last load ended."""
+        if (name, mode) not in self._requests:
+            self._requests[name, mode] = _requests(mode, self._contenders[name])
+        return self._requests[name, mode]
+
+
+def main() -> None:
+    """Print the tables and, where asked, write the same and every round as JSON."""
+    arguments = _parser().parse_args()
+    settings = [
+        Setting(mode, connections)
+        for mode in arguments.modes
+        for connections in ((FEW,) if mode == "paced" else arguments.connections)
+    ]
+    rounds, weights = measure(settings, arguments)
+    print("\n".join(tables(rounds, weights)))
+    if arguments.out:
+        row = {**as_json(rounds, weights), **stamp(*VERSIONS)}
+        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+
+
+def measure(
+    settings: Sequence[Setting], arguments: argparse.Namespace
+) -> tuple[Rounds, Mapping[str, Weight]]:
+    """Return every round's figures, without the first round's, and what the gateways weigh."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        place = Place(arguments.peers, folder, free_port())
+        upstream = direct(place)
+        programs = {DIRECT: stack.enter_context(running(upstream.program, _first(upstream)))}
+        contenders = _installed(place, arguments.only)
+        starts = {name: _starts(it, arguments.starts) for name, it in contenders.items()}
+        for name, it in contenders.items():
+            programs[name] = stack.enter_context(running(it.program, _first(it)))
+            starts[name].append(programs[name].ready_s)
+        ready_mb = {name: programs[name].resident_mb() for name in contenders}
+        rounds = _rounds(Bench({DIRECT: upstream, **contenders}, programs), settings, arguments)
+        weights = {
+            name: Weight(it.version, starts[name], ready_mb[name], programs[name].resident_mb())
+            for name, it in contenders.items()
+        }
+    return rounds, weights
+
+
+def _rounds(bench: Bench, settings: Sequence[Setting], arguments: argparse.Namespace) -> Rounds:
+    rounds: dict[Setting, dict[str, list[Figures]]] = {
+        setting: {name: [] for name in bench.names} for setting in settings
+    }
+    for i in range(arguments.rounds + 1):
+        print(f"round {i} of {arguments.rounds}", file=sys.stderr)
+        for setting, name, figures in bench.round(settings, arguments.seconds, first=i):
+            if i:
+                rounds[setting][name].append(figures)
+    return rounds
+
+
+def _installed(place: Place, only: Sequence[str]) -> Mapping[str, Contender]:
+    made = {name: GATEWAYS[name](place) for name in only}
+    for name, contender in made.items():
+        if contender is None:
+            print(f"{name} is not installed below {place.peers}: left out", file=sys.stderr)
+    return {name: contender for name, contender in made.items() if contender is not None}
+
+
+def _first(contender: Contender) -> bytes:
+    return next(_requests("pass-through", contender))
+
+
+def _starts(contender: Contender, times: int) -> list[float]:
+    """Return how long some starts took, each ended again; one more follows, which goes on."""
+    taken = []
+    for _ in range(times - 1):
+        with running(contender.program, _first(contender)) as program:
+            taken.append(program.ready_s)
+    return taken
+
+
+def _requests(mode: str, contender: Contender) -> Iterator[bytes]:
+    """Yield, for ever, what a contender is asked in a mode."""
+    if mode in {"repeated", "first sight"}:
+        model, real = contender.routed_model, bodies.real()
+        if mode == "first sight":
+            return bodies.framed(bodies.once(real[REPEATED:]), model, contender.headers)
+        return bodies.again(bodies.framed(iter(real[:REPEATED]), model, contender.headers))
+    small = bodies.small_stream(paced=mode == "paced") if mode in STREAMED else bodies.small()
+    (request,) = bodies.framed(iter([small]), bodies.MODEL, contender.headers)
+    return repeat(request)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peers", type=Path, default=Path("runs/peers"), help="see above")
+    parser.add_argument("--only", nargs="+", choices=list(GATEWAYS), default=list(GATEWAYS))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--connections", nargs="+", type=int, default=[1, FEW, 64])
+    parser.add_argument("--rounds", type=int, default=5, help="beside the first")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each load that counts")
+    parser.add_argument("--starts", type=int, default=3, help="of each gateway")
+    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

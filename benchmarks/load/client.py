@@ -1,0 +1,190 @@
+"""Asks over a fixed number of connections, each for the next thing once it has its answer.
+
+All is recorded here, where a gateway's user stands: latencies, first bytes of streams, and how old
+each of their events is when it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter, perf_counter_ns
+from typing import cast
+
+import httptools
+import uvloop
+
+from benchmarks.load.upstream import WRITTEN_AT
+
+PATH = "/v1/chat/completions"
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of whom, and for how long."""
+
+    port: int
+    requests: Iterator[bytes]
+    """Whole HTTP requests, one after the other."""
+    connections: int
+    seconds: float
+    warm_s: float = 0.0
+    warm_requests: int = 0
+    """Nothing counts before both have passed."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What came of a load, without its warming up."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    first_bytes_s: list[float] = field(default_factory=list)
+    """From a request to the first byte of its answer's body."""
+    ages_s: list[float] = field(default_factory=list)
+    """From each event's writing to its arrival."""
+    began: float = 0.0
+    ended: float = 0.0
+    cpu_s: float = 0.0
+
+    @property
+    def rate_per_s(self) -> float:
+        """Return how many were answered a second."""
+        return len(self.latencies_s) / (self.ended - self.began)
+
+
+class RefusedError(Exception):
+    """An answer was no success, or a connection was lost: there is nothing to measure."""
+
+
+class _Run:
+    """One load while it runs: warming up, then counting, then waiting for the last answers."""
+
+    def __init__(self, load: Load, cpu_s: Callable[[], float]) -> None:
+        self.record = Record()
+        self.done = asyncio.get_running_loop().create_future()
+        self._load = load
+        self._cpu_s = cpu_s
+        self._asked = 0
+        self._open = load.connections
+        self._warm_until = perf_counter() + load.warm_s
+
+    @property
+    def counts(self) -> bool:
+        return self.record.began > 0.0 and not self.record.ended
+
+    def next_request(self) -> bytes | None:
+        """Return what a connection asks next; None where the time is over."""
+        now = perf_counter()
+        if not self.record.began and self._is_warm(now):
+            self.record.cpu_s = -self._cpu_s()
+            self.record.began = now
+        if self.counts and now >= self.record.began + self._load.seconds:
+            self.record.ended = now
+            self.record.cpu_s += self._cpu_s()
+        if self.record.ended:
+            self._close_one()
+            return None
+        self._asked += 1
+        return next(self._load.requests)
+
+    def failed(self, problem: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(RefusedError(problem))
+
+    def _is_warm(self, now: float) -> bool:
+        return now >= self._warm_until and self._asked >= self._load.warm_requests
+
+    def _close_one(self) -> None:
+        """Note a connection's last answer: nothing is cut off, lest the next load pays for it."""
+        self._open -= 1
+        if not self._open and not self.done.done():
+            self.done.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """Sends a request, reads its answer, sends the next."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._parser = httptools.HttpResponseParser(self)
+        self._sent = 0.0
+        self._first_byte = 0.0
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the interface but not the class.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._run.failed(f"a connection was lost: {exc!r}")
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def ask(self) -> None:
+        request = self._run.next_request()
+        if request is not None:
+            self._first_byte = 0.0
+            self._sent = perf_counter()
+            self._transport.write(request)
+
+    def on_body(self, body: bytes) -> None:
+        if not self._first_byte:
+            self._first_byte = perf_counter()
+        if b"at=" in body:
+            self._read_ages(body)
+        if self._parser.get_status_code() != 200:
+            self._run.failed(f"{self._parser.get_status_code()}: {body.decode(errors='replace')}")
+
+    def on_message_complete(self) -> None:
+        if self._run.counts:
+            self._run.record.latencies_s.append(perf_counter() - self._sent)
+            self._run.record.first_bytes_s.append(self._first_byte - self._sent)
+        self.ask()
+
+    def _read_ages(self, body: bytes) -> None:
+        """Note the age of each event; one that is cut between two reads comes with the second."""
+        now_ns = perf_counter_ns()
+        lines = self._tail + body
+        end = lines.rfind(b"\n") + 1
+        self._tail = lines[end:]
+        if self._run.counts:
+            ages = ((now_ns - int(at)) / 1e9 for at in WRITTEN_AT.findall(lines[:end]))
+            self._run.record.ages_s.extend(ages)
+
+    def close(self) -> None:
+        self._transport.abort()
+
+
+def play(load: Load, cpu_s: Callable[[], float] = lambda: 0.0) -> Record:
+    """Return what a load measured; `cpu_s` tells processor time that is not the client's own.
+
+    Raises RefusedError where any answer is no success, and TimeoutError where none comes.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # else the client's own pauses would be the slowest answers
+    try:
+        return uvloop.run(_play(load, cpu_s))
+    finally:
+        gc.enable()
+
+
+async def _play(load: Load, cpu_s: Callable[[], float]) -> Record:
+    run = _Run(load, cpu_s)
+    loop = asyncio.get_running_loop()
+    opened = [
+        await loop.create_connection(lambda: _Connection(run), "127.0.0.1", load.port)
+        for _ in range(load.connections)
+    ]
+    connections = [connection for _, connection in opened]
+    for connection in connections:
+        connection.ask()
+    async with asyncio.timeout(load.warm_s + load.seconds + PATIENCE_S):
+        await run.done
+    for connection in connections:
+        connection.close()
+    return run.record

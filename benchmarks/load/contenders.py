@@ -1,0 +1,159 @@
+"""The gateways that are measured: how each is installed, configured and started.
+
+Each gets what its own documentation recommends for speed: one worker, no database, no request log
+beyond its default, and no limit on the rate.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import orjson
+import yaml
+
+from benchmarks.load.bodies import MODEL, ROUTED
+from benchmarks.load.processes import Program, free_port
+from router_service.core.artifact import SHIPPED, Artifact
+
+KEY = "sk-none"
+PRICE = {"input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7}
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A program in front of the upstream, and what it must be told with each request."""
+
+    name: str
+    version: str
+    program: Program
+    headers: Mapping[str, str] = field(default_factory=dict)
+    routed_model: str = MODEL
+    """What is asked for where a router would choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where contenders are installed, where their files go, and what they stand before."""
+
+    peers: Path
+    folder: Path
+    upstream_port: int
+
+    @property
+    def upstream(self) -> str:
+        """Return the upstream's base URL."""
+        return f"http://127.0.0.1:{self.upstream_port}/v1"
+
+    def write(self, name: str, content: object) -> str:
+        """Write a contender's configuration; return where it is."""
+        path = self.folder / name
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    def program(self, name: str, port: int, *command: str, **environment: str) -> Program:
+        """Return a command that is to serve a port, and says what it says into a file."""
+        return Program(command, port, self.folder / f"{name}.log", environment)
+
+
+def direct(place: Place) -> Contender:
+    """Return the upstream itself, which all others stand before."""
+    module = (sys.executable, "-m", "benchmarks.load.upstream", str(place.upstream_port))
+    return Contender("direct", "", place.program("direct", place.upstream_port, *module))
+
+
+def switchcraft(place: Place) -> Contender:
+    """Return this gateway: the shipped artifact, one worker, defaults for everything else."""
+    port = free_port()
+    arms = [_entry(name, place.upstream) for name in Artifact.load(SHIPPED).manifest.arms]
+    models = [{**_entry(MODEL, place.upstream), "model_info": PRICE}, *arms]
+    path = place.write("switchcraft.yaml", {"model_list": models, "server": {"port": port}})
+    command = (sys.executable, "-m", "router_service.cli", "serve", "--config", path)
+    program = place.program("switchcraft", port, *command)
+    return Contender("switchcraft", version("switchcraft"), program, routed_model=ROUTED)
+
+
+def portkey(place: Place) -> Contender | None:
+    """Return Portkey's gateway as its image starts it: no console, no stream of logs."""
+    package = place.peers / "portkey/node_modules/@portkey-ai/gateway"
+    if not package.exists():
+        return None
+    port = free_port()
+    command = ("node", str(package / "build/start-server.js"), "--headless", f"--port={port}")
+    headers = {
+        "x-portkey-provider": "openai",
+        "x-portkey-custom-host": place.upstream,
+        "authorization": f"Bearer {KEY}",
+    }
+    told: str = orjson.loads((package / "package.json").read_bytes())["version"]
+    program = place.program("portkey", port, *command, NODE_ENV="production")
+    return Contender("portkey", told, program, headers)
+
+
+def litellm(place: Place) -> Contender | None:
+    """Return LiteLLM's proxy, with the settings that its guide to production recommends."""
+    binaries = place.peers / "litellm/bin"
+    if not binaries.exists():
+        return None
+    port = free_port()
+    path = place.write("litellm.yaml", {"model_list": [_entry(MODEL, place.upstream)]})
+    command = (str(binaries / "litellm"), "--config", path, "--host", "127.0.0.1")
+    program = place.program(
+        "litellm",
+        port,
+        *(*command, "--port", str(port), "--num_workers", "1"),
+        LITELLM_MODE="PRODUCTION",
+        LITELLM_LOG="ERROR",
+        LITELLM_LOCAL_MODEL_COST_MAP="True",
+        LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY="true",
+    )
+    return Contender("litellm", _installed(binaries, "litellm"), program)
+
+
+def ferrogw(place: Place) -> Contender | None:
+    """Return Ferro Labs' gateway, with its default limit of 20 requests a second lifted."""
+    binaries = place.peers / "ferrogw/bin"
+    if not binaries.exists():
+        return None
+    port = free_port()
+    config = {"strategy": {"mode": "single"}, "targets": [{"virtual_key": "openai"}]}
+    program = place.program(
+        "ferrogw",
+        port,
+        *(str(binaries / "ferrogw"), "serve"),
+        GATEWAY_CONFIG=place.write("ferrogw.yaml", config),
+        PORT=str(port),
+        OPENAI_API_KEY=KEY,
+        OPENAI_BASE_URL=place.upstream,
+        ALLOW_UNAUTHENTICATED_PROXY="true",
+        FERRO_MODEL_CATALOG_TIMEOUT="0",
+        RATE_LIMIT_RPS="1000000",
+        RATE_LIMIT_BURST="1000000",
+    )
+    return Contender("ferrogw", _installed(binaries, "ferrogw"), program)
+
+
+GATEWAYS: Mapping[str, Callable[[Place], Contender | None]] = {
+    "switchcraft": switchcraft,
+    "portkey": portkey,
+    "litellm": litellm,
+    "ferrogw": ferrogw,
+}
+
+
+def _entry(name: str, upstream: str) -> Mapping[str, object]:
+    params = {"model": f"openai/{name}", "api_base": upstream, "api_key": KEY}
+    return {"model_name": name, "litellm_params": params}
+
+
+def _installed(binaries: Path, package: str) -> str:
+    """Return the version of a package in another virtual environment."""
+    script = f"import importlib.metadata as m; print(m.version({package!r}))"
+    run = subprocess.run(  # noqa: S603 - the benchmark's own command
+        (str(binaries / "python"), "-c", script), capture_output=True, text=True, check=True
+    )
+    return run.stdout.strip()

@@ -1,0 +1,177 @@
+"""What loads measured, as figures, tables and JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from benchmarks.load.client import Record
+from training.records import Json
+
+DIRECT = "direct"
+"""The upstream itself, whose figures are taken off the others'."""
+FEW = 8
+"""The connections at which rates and processor time are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is asked, over how many connections."""
+
+    mode: str
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One contender in one setting in one round."""
+
+    answers: int
+    rate_per_s: float
+    p50_ms: float
+    p99_ms: float
+    first_byte_p50_ms: float
+    first_byte_p99_ms: float
+    event_p50_ms: float
+    """Age of a stream's events when they arrive; NaN where nothing is streamed."""
+    event_p99_ms: float
+    cpu_ms: float
+    """Processor time an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What a gateway needs beside time, in 10^6 bytes and seconds."""
+
+    version: str
+    ready_s: Sequence[float]
+    ready_mb: float
+    loaded_mb: float
+
+
+Rounds = Mapping[Setting, Mapping[str, Sequence[Figures]]]
+"""Every round's figures, by setting and contender."""
+
+
+def figures_of(record: Record) -> Figures:
+    """Return the figures of what a load recorded."""
+    return Figures(
+        len(record.latencies_s),
+        record.rate_per_s,
+        *_percentiles_ms(record.latencies_s),
+        *_percentiles_ms(record.first_bytes_s),
+        *_percentiles_ms(record.ages_s),
+        cpu_ms=record.cpu_s * 1e3 / max(1, len(record.latencies_s)),
+    )
+
+
+def as_json(rounds: Rounds, weights: Mapping[str, Weight]) -> dict[str, Json]:
+    """Return every round's figures and every gateway's weight."""
+    settings = [
+        {
+            **asdict(setting),
+            "rounds": {name: [asdict(it) for it in its] for name, its in by.items()},
+        }
+        for setting, by in rounds.items()
+    ]
+    return {
+        "settings": settings,
+        "gateways": {name: asdict(weight) for name, weight in weights.items()},
+    }
+
+
+def tables(rounds: Rounds, weights: Mapping[str, Weight]) -> Iterator[str]:
+    """Yield Markdown: medians over the rounds, with the least and the greatest behind them."""
+    for mode in dict.fromkeys(setting.mode for setting in rounds):
+        waits = _WAITS.get(mode, _ANSWER)
+        columns = [
+            *(_rate(it) for it in rounds if it.mode == mode),
+            *(_added(wait, it) for wait in waits for it in rounds if it.mode == mode),
+            *(_cpu(it) for it in rounds if it.mode == mode and it.connections == FEW),
+        ]
+        rows = {
+            name: [_cell(column, name, rounds) for column in columns] for name in _names(rounds)
+        }
+        yield from _markdown(mode, [column.title for column in columns], rows)
+    titles = ["version", "ready, s", "resident when ready, MB", "resident after load, MB"]
+    yield from _markdown("gateway", titles, {name: _told(it) for name, it in weights.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    setting: Setting
+    value: Callable[[Figures], float]
+    is_added: bool = False
+    """Whether what the upstream itself took is taken off."""
+
+
+_Wait = tuple[str, Callable[[Figures], float]]
+_ANSWER: Sequence[_Wait] = (("P50", lambda it: it.p50_ms), ("P99", lambda it: it.p99_ms))
+_WAITS: Mapping[str, Sequence[_Wait]] = {
+    "stream": (
+        ("first byte P50", lambda it: it.first_byte_p50_ms),
+        ("first byte P99", lambda it: it.first_byte_p99_ms),
+    ),
+    "paced": (("event P50", lambda it: it.event_p50_ms), ("event P99", lambda it: it.event_p99_ms)),
+}
+
+
+def _rate(setting: Setting) -> _Column:
+    return _Column(f"answers/s at {setting.connections}", setting, lambda it: it.rate_per_s)
+
+
+def _added(wait: _Wait, setting: Setting) -> _Column:
+    name, value = wait
+    return _Column(f"added {name} at {setting.connections}, ms", setting, value, is_added=True)
+
+
+def _cpu(setting: Setting) -> _Column:
+    return _Column(f"CPU at {setting.connections}, ms an answer", setting, lambda it: it.cpu_ms)
+
+
+def _names(rounds: Rounds) -> Sequence[str]:
+    return list(next(iter(rounds.values())))
+
+
+def _cell(column: _Column, name: str, rounds: Rounds) -> str:
+    """Return a contender's figure; the upstream's own is whole, for there is nothing before it."""
+    by_name = rounds[column.setting]
+    values = [column.value(it) for it in by_name[name]]
+    if column.is_added and name != DIRECT:
+        own = [column.value(it) for it in by_name[DIRECT]]
+        values = [value - less for value, less in zip(values, own, strict=True)]
+    return _spread(values)
+
+
+def _told(weight: Weight) -> list[str]:
+    numbers = ([*weight.ready_s], [weight.ready_mb], [weight.loaded_mb])
+    return [weight.version, *map(_spread, numbers)]
+
+
+def _spread(values: Sequence[float]) -> str:
+    middle = _number(statistics.median(values))
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({_number(min(values))} to {_number(max(values))})"
+
+
+def _number(value: float) -> str:
+    """Return three digits of a number, or all of those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def _markdown(name: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield ""
+    yield f"| {' | '.join([name, *titles])} |"
+    yield f"|---|{'---:|' * len(titles)}"
+    for row, cells in rows.items():
+        yield f"| {' | '.join([row, *cells])} |"
+
+
+def _percentiles_ms(seconds: Sequence[float]) -> tuple[float, float]:
+    p50, p99 = np.percentile(seconds, (50, 99)) * 1e3 if seconds else (np.nan, np.nan)
+    return float(p50), float(p99)

@@ -1,0 +1,108 @@
+"""An upstream that answers every chat request at once, by the same bytes.
+
+    python -m benchmarks.load.upstream 9000
+
+A request whose body asks for a stream gets `CHUNKS` events, each written by itself as soon as the
+one before is on its way; where it also holds `PACED`, one every `PACE_S`. Every event's text tells
+when it was written, on the clock that all processes of a machine share, so that whoever reads it
+knows how long it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from typing import cast
+
+import httptools
+import uvloop
+
+CHUNKS = 50
+PACED = b"one word at a time"
+PACE_S = 0.01
+WRITTEN_AT = re.compile(rb"at=(\d+);")
+
+_STREAMED = re.compile(rb'"stream":\s*true')
+_MODEL = b'"created":1700000000,"model":"gpt-4o-mini-2024-07-18"'
+_COMPLETION = (
+    b'{"id":"chatcmpl-1","object":"chat.completion",' + _MODEL + b',"choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"Hello.","refusal":null},"logprobs":null,'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}'
+)
+_ANSWER = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    % len(_COMPLETION)
+) + _COMPLETION
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+_EVENT = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk",' + _MODEL
+_WORD = _EVENT + b',"choices":[{"index":0,"delta":{"content":"at=%d;"},"finish_reason":null}]}\n\n'
+_LAST = (
+    _EVENT + b',"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
+    _EVENT + b',"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":50,'
+    b'"total_tokens":59}}\n\n',
+    b"data: [DONE]\n\n",
+)
+
+
+class Upstream(asyncio.Protocol):
+    """One connection: requests one after the other, each answered when it has been read."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._body: list[bytes] = []
+        self._streams: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what answers are written to."""
+        # uvloop's transports have the interface but not the class.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - its interface
+        """Write nothing more."""
+        for stream in self._streams:
+            stream.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the request's body."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Answer."""
+        body = b"".join(self._body)
+        self._body.clear()
+        if not _STREAMED.search(body):
+            self._transport.write(_ANSWER)
+            return
+        stream = asyncio.ensure_future(self._stream(PACE_S if PACED in body else 0.0))
+        self._streams.add(stream)
+        stream.add_done_callback(self._streams.discard)
+
+    async def _stream(self, pace_s: float) -> None:
+        self._transport.write(_STREAM_HEAD)
+        for _ in range(CHUNKS):
+            self._write(_WORD % time.perf_counter_ns())
+            await asyncio.sleep(pace_s)
+        for event in _LAST:
+            self._write(event)
+        self._transport.write(b"0\r\n\r\n")
+
+    def _write(self, event: bytes) -> None:
+        self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+
+async def serve(port: int) -> None:
+    """Answer on a port of this machine until the process is ended."""
+    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))
