@@ -63,6 +63,23 @@ class ArmConfig(_Frozen):
     price: Price
 
 
+class DistilledConfig(_Frozen):
+    """A narrow encoder that learns to say what the pretrained one says, and takes its place."""
+
+    layers: int = Field(1, ge=1)
+    hidden_size: int = Field(128, ge=1)
+    attention_heads: int = Field(2, ge=1)
+    intermediate_size: int = Field(512, ge=1)
+    epochs: int = Field(10, ge=1, description="Passes over the rows that it learns from.")
+    learning_rate: float = Field(3e-3, gt=0)
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> DistilledConfig:
+        if self.hidden_size % self.attention_heads:
+            raise ValueError("`attention_heads` must divide `hidden_size`")
+        return self
+
+
 class EncoderConfig(_Frozen):
     """Which pretrained encoder to start from."""
 
@@ -76,6 +93,11 @@ class EncoderConfig(_Frozen):
         description="What keeps its pretrained weights: nothing; 0: the embeddings, a third less"
         " time; N: these and the first N layers; `all`: the encoder, of which the head alone is"
         " trained. From 1 on, what the frozen layers say of a row is computed once and kept.",
+    )
+    distilled: DistilledConfig | None = Field(
+        None,
+        description="What takes the encoder's place; it learns from the texts of rows that only"
+        " teach and are no near-duplicates of the pool's own. Needs a DistilBERT or a BERT.",
     )
 
 

@@ -53,6 +53,7 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
     material = gather(config, dataset, encoder, workspace)
     contest = compete(material)
+    encoder = material.encoder()
     trained = train_on_all(material, encoder)
     if contest is None or not is_main_process():
         return out / "artifact"

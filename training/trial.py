@@ -22,6 +22,7 @@ from training.evaluation.metrics import Floats
 from training.export.onnx_graph import export_int8
 from training.finetune.acceleration import is_main_process
 from training.finetune.batches import Rows
+from training.finetune.distillation import distil
 from training.finetune.encoders import PretrainedEncoder, load_encoder
 from training.finetune.loop import branch_logits, train_router
 from training.preferences.folds import near_duplicates
@@ -44,6 +45,20 @@ class Material:
     def needs_validation(self) -> bool:
         """Whether held-out rows decide when the encoder's training stops."""
         return self.config.training.select_on != "last"
+
+    @property
+    def apart(self) -> tuple[Ids, ...]:
+        """The token ids of rows that only teach and are no near-duplicates of the own ones."""
+        own, extra = (
+            self.rows.groups[list(which)] for which in (self.dataset.own, self.dataset.extra)
+        )
+        is_apart = np.isin(extra, own, invert=True)
+        return tuple(self.rows.packed[i].token_ids for i in np.array(self.dataset.extra)[is_apart])
+
+    def encoder(self) -> PretrainedEncoder:
+        """Load the encoder anew, for fine-tuning changes it; a student is taught but once."""
+        config = self.config.encoder
+        return distil(load_encoder(config.source), config, self.apart, self.workspace)
 
     def with_ids(self, ids: Sequence[Ids]) -> Material:
         """Return the same with other token ids, one tuple a row."""
@@ -139,8 +154,7 @@ def _ask(material: Material, split: Split, *, exported: bool) -> _Said | None:
     train, validation, test = (
         rows.take(part) for part in (split.train + split.teaching, split.validation, split.test)
     )
-    encoder = load_encoder(config.encoder.source)  # anew: fine-tuning changes it
-    model = train_router(encoder, config, train, validation, workspace=workspace).model
+    model = train_router(material.encoder(), config, train, validation, workspace=workspace).model
     if not is_main_process():
         return None
     branches = branch_logits(model, config, test, workspace)

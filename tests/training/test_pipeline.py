@@ -73,6 +73,8 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     values = yaml.safe_load(config.read_text())
     values["also"] = [{"format": "labelled", "path": "more/rows.jsonl", "answers": "more"}]
     values["training"]["shares"] = dict.fromkeys(BRANCHES, 1)
+    narrow = {"hidden_size": 16, "intermediate_size": 32, "epochs": 1}
+    values["encoder"]["distilled"] = narrow
     values["evaluation"] = {"folds": 3, "seeds": [2], "baselines": True, "truncated": True}
     config.write_text(yaml.safe_dump(values))
     result = train(config, benchmark, tmp_path / "out")
@@ -80,6 +82,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     router = Router.load(tmp_path / "out" / "artifact")
     manifest = router.artifact.manifest
     assert router.arms == ("large-FC", "small-FC")
+    assert router.artifact.manifest.encoder.hidden_size == 16
     assert manifest.profile["large-FC"].cost_usd() == pytest.approx((90 * 10 + 20 * 20) / 1e6)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     figures_agree(manifest, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,20 @@ def test_what_the_graph_says_is_the_branches_mixed(material: Material) -> None:
     np.testing.assert_allclose(trial.mixed(twice), trial.mixed(shares))
     alone = trial.branches["forest"]
     np.testing.assert_allclose(trial.mixed({"forest": 0.2}), 1 / (1 + np.exp(-alone)))
+
+
+def test_a_student_learns_from_no_row_that_is_tested_nor_one_like_it(material: Material) -> None:
+    """Rows apart are those that only teach, less the near-duplicates of the pool's own."""
+    own = material.dataset.own[:50]
+    groups = np.arange(len(material.rows.packed))
+    groups[60:70] = groups[:10]
+    parted = replace(
+        material,
+        dataset=replace(material.dataset, own=own),
+        rows=replace(material.rows, groups=groups),
+    )
+    ids = [row.token_ids for row in material.rows.packed]
+    assert parted.apart == (*ids[50:60], *ids[70:])
 
 
 def test_another_seed_parts_the_queries_otherwise(material: Material) -> None:

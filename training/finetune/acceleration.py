@@ -7,6 +7,8 @@ its share of every batch, and the main one alone writes.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from accelerate import Accelerator, PartialState
@@ -35,6 +37,13 @@ def start(config: RunConfig) -> Accelerator:
 def is_main_process() -> bool:
     """Tell whether this process is the one that writes; a process on its own is."""
     return bool(_state().is_main_process)
+
+
+@contextmanager
+def main_process_first() -> Iterator[None]:
+    """Let the main process do something before the others, which then find it done."""
+    with _state().main_process_first():
+        yield
 
 
 def processes() -> int:

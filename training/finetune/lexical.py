@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
+from torch.nn import functional
 
 from router_service.core.packing import Ids
 
@@ -42,14 +43,17 @@ class LexicalBranch(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return logits (batch, arms) for ids and mask (batch, tokens)."""
-        single, pairs = buckets(input_ids)
-        known = attention_mask.to(self.idf.dtype)
+        met = torch.cat(buckets(input_ids), dim=1)  # (batch, 2 tokens - 1)
+        known = torch.cat([attention_mask, attention_mask[:, 1:]], dim=1).to(self.idf.dtype)
         counts = torch.zeros(input_ids.shape[0], BUCKETS, dtype=self.idf.dtype)
-        counts = counts.scatter_add(1, single, known).scatter_add(1, pairs, known[:, 1:])
-        # 1 + log(count) where a bucket is met; the clamp keeps the logarithm finite elsewhere.
-        weighted = (1 + counts.clamp(min=1).log()) * counts.clamp(max=1) * self.idf
-        length = weighted.norm(dim=1, keepdim=True).clamp(min=1e-9)
-        logits: Tensor = (weighted / length) @ self.weight + self.bias
+        count = counts.scatter_add(1, met, known).gather(1, met).clamp(min=1)
+        # A bucket's TF-IDF, (1 + log(count)) * idf, in equal parts at each place that meets it:
+        # sums over a row's places, at most 1,023, are the sums over all buckets.
+        tfidf = (1 + count.log()) * functional.embedding(met, self.idf[:, None]).squeeze(2)
+        share = known / count
+        length = (tfidf.square() * share).sum(1, keepdim=True).sqrt().clamp(min=1e-9)
+        placed = (tfidf * share / length).unsqueeze(1)  # (batch, 1, places)
+        logits: Tensor = (placed @ functional.embedding(met, self.weight)).squeeze(1) + self.bias
         return logits
 
 

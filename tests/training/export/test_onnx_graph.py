@@ -1,4 +1,4 @@
-"""The graph that ships: int8 weights are the encoder's alone."""
+"""The graph that ships: what is kept in fewer bits is the encoder's alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from router_service.core.classifier import Classifier
 from tests.training.finetune.cases import config, encoder, rows
-from training.export.onnx_graph import export_int8, full_precision
+from training.export.onnx_graph import export_int8, export_onnx, full_precision
 from training.finetune.loop import predict, train_router
 from training.finetune.model import RouterModel
 
@@ -74,6 +74,14 @@ def test_the_encoder_is_what_becomes_int8(tmp_path: Path) -> None:
     assert any(values.dtype == np.int8 for values in int8.values())
     difference = float(np.abs(said(graph) - said(full_precision(graph))).max())
     assert 0 < difference < 0.05
+
+
+def test_trees_and_attention_are_one_operator_each(tmp_path: Path) -> None:
+    """The runtime has kernels for both; their parts take many times as long."""
+    export_onnx(router({**SMALL, "encoder": 1}), 2, tmp_path / "all.onnx")
+    found = operators(tmp_path / "all.onnx")
+    assert {"TreeEnsemble", "Attention", "Gelu", "LayerNormalization"} <= found
+    assert not {"Walk", "Softmax", "Where"} & found
 
 
 @pytest.mark.parametrize("name", [*SMALL, "encoder"])

@@ -1,0 +1,99 @@
+"""Distillation: a student says more of what its teacher says, and is taught once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from router_service.core.errors import ConfigError
+from router_service.core.packing import Ids
+from tests.training.finetune.cases import encoder, rows
+from training.config import DistilledConfig, EncoderConfig
+from training.finetune.distillation import distil
+from training.finetune.encoders import PretrainedEncoder
+from training.finetune.frozen import row_inputs
+from training.finetune.model import EncoderBranch
+
+
+def settings(epochs: int, **changes: object) -> EncoderConfig:
+    """Return a student half as wide as the teacher."""
+    size = {"hidden_size": 8, "intermediate_size": 32, "epochs": epochs, **changes}
+    return EncoderConfig(distilled=DistilledConfig.model_validate(size), pooling="mean")
+
+
+def ids(n: int, seed: int) -> list[Ids]:
+    """Return rows of tokens."""
+    return [row.token_ids for row in rows(n, seed).packed]
+
+
+def pooled(which: PretrainedEncoder, asked: list[Ids]) -> torch.Tensor:
+    """Return one state a row, (n, hidden)."""
+    branch = EncoderBranch(which.model, 1, pooling="mean", dropout=0.0)
+    return torch.cat(row_inputs(branch, "all", asked, None))
+
+
+def unexplained(student: PretrainedEncoder, teacher: PretrainedEncoder) -> float:
+    """Return the share of the teacher's states, on new rows, that no linear map tells."""
+    said, wanted = (pooled(each, ids(400, 9)) for each in (student, teacher))
+    known = torch.cat([said, torch.ones(400, 1)], dim=1)
+    left = wanted - known @ torch.linalg.lstsq(known, wanted).solution
+    return float(left.var(0).sum() / wanted.var(0).sum())
+
+
+def test_a_taught_student_says_more_of_what_its_teacher_says(tmp_path: Path) -> None:
+    """On rows that it has not seen; its words stay the teacher's principal components."""
+    teacher, texts = encoder(layers=2, dropout=0.0), ids(300, 1)
+    barely, taught = (
+        distil(teacher, settings(epochs, learning_rate=rate), texts, tmp_path)
+        for epochs, rate in ((1, 1e-9), (30, 1e-2))
+    )
+    assert unexplained(taught, teacher) < 0.8 * unexplained(barely, teacher)
+    words = "embeddings.word_embeddings.weight"
+    one, other = (each.model.state_dict()[words] for each in (barely, taught))
+    assert torch.equal(one, other)
+    assert taught.model.config.hidden_size == 8
+    assert (taught.name, taught.tokenizer) == (teacher.name, teacher.tokenizer)
+
+
+def test_it_is_taught_once(tmp_path: Path) -> None:
+    """The same question is answered from the workspace; other rows make another student."""
+    first = distil(encoder(), settings(1), ids(40, 1), tmp_path)
+    (kept,) = (tmp_path / "distilled").iterdir()
+    written = kept.stat().st_mtime_ns
+    again = distil(encoder(), settings(1), ids(40, 1), tmp_path)
+    assert kept.stat().st_mtime_ns == written
+    weights = first.model.state_dict()
+    assert all(
+        torch.equal(weights[name], value) for name, value in again.model.state_dict().items()
+    )
+    assert all(parameter.requires_grad for parameter in again.model.parameters())
+    distil(encoder(), settings(1), ids(40, 2), tmp_path)
+    assert len(list((tmp_path / "distilled").iterdir())) == 2
+
+
+def test_without_a_student_the_encoder_stays(tmp_path: Path) -> None:
+    """What is not configured is not done."""
+    teacher = encoder()
+    assert distil(teacher, EncoderConfig(), ids(4, 1), tmp_path) is teacher
+
+
+def test_what_cannot_be_distilled_is_refused(tmp_path: Path) -> None:
+    """No rows to learn from, another architecture, and heads that do not divide are errors."""
+    with pytest.raises(ConfigError, match="only teach"):
+        distil(encoder(), settings(1), [], tmp_path)
+    size = BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    bert = replace(encoder(), model=BertModel(size, add_pooling_layer=False))
+    with pytest.raises(ConfigError, match="DistilBERT"):
+        distil(bert, settings(1), ids(4, 1), tmp_path)
+    with pytest.raises(ValueError, match="attention_heads"):
+        settings(1, attention_heads=3)
