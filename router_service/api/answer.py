@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from dataclasses import replace
 
-import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -105,4 +105,4 @@ def read_deadline(request: Request) -> float:
             param=DEADLINE_HEADER,
             code="invalid_value",
         )
-    return anyio.current_time() + seconds
+    return asyncio.get_running_loop().time() + seconds

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import anyio
 import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from router_service.api.asgi import RawHeaders, cancel_when_gone, send_part, send_whole, start
+from router_service.api.asgi import RawHeaders, WhileClientStays, send_part, send_whole, start
 from router_service.api.errors import (
     CLIENT_LEFT,
     error_body,
@@ -54,23 +53,17 @@ class Exchange(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Answer; the scope was read when this was made."""
-        failure: Exception | None = None
         self._started_s = time.perf_counter()
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(cancel_when_gone, receive, group.cancel_scope)
-                try:
-                    await self._exchange(send)
-                except Exception as exc:  # noqa: BLE001 - raised below, outside of the group's wrapping
-                    failure = exc
-                    self._ended(status_of(exc), Ending.FAILED)
-                group.cancel_scope.cancel()
+            async with WhileClientStays(receive):
+                await self._exchange(send)
+        except Exception as exc:
+            self._ended(status_of(exc), Ending.FAILED)
+            raise
         finally:
             self._outcome.upstream_s = time.perf_counter() - self._started_s
             self._note_usage()
             self._recorder.answered(self._call, self._plan, self._outcome)
-        if failure is not None:
-            raise failure
 
     async def _exchange(self, send: Send) -> None:
         try:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from router_service.api.answer import read_call, read_deadline
-from router_service.api.asgi import RawHeaders, cancel_when_gone, send_part, start
+from router_service.api.asgi import RawHeaders, WhileClientStays, send_part, start
 from router_service.api.body import read_body
 from router_service.api.errors import CLIENT_LEFT, error_response, refused_body, status_of
 from router_service.api.paths import upstream_path
@@ -93,10 +92,8 @@ class _Passing(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         failed: Response | None = None
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(cancel_when_gone, receive, group.cancel_scope)
+            async with WhileClientStays(receive):
                 failed = await self._exchange(send)
-                group.cancel_scope.cancel()
         finally:
             self._recorder.passed(self._call, self._message.model, self._status, self._ending)
         if failed is not None:

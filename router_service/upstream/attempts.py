@@ -7,14 +7,11 @@ retries from multiplying an outage.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-
-import anyio
-from tenacity import AsyncRetrying, RetryCallState
-from tenacity.wait import wait_random_exponential
 
 from router_service.core.errors import (
     DeadlineError,
@@ -73,6 +70,7 @@ class _Tries:
 
     model: Model
     failed_ids: set[str] = field(default_factory=set)
+    failures: int = 0
 
 
 class Attempts:
@@ -92,7 +90,6 @@ class Attempts:
         self._settings = settings
         self._without_options: set[str] = set()
         """Deployments that refuse `stream_options`."""
-        self._backoff = wait_random_exponential(settings.backoff_s, settings.max_backoff_s)
 
     @asynccontextmanager
     async def open(self, order: Order, log: list[Attempt]) -> AsyncIterator[Opened]:
@@ -133,15 +130,15 @@ class Attempts:
         self, model: Model, order: Order, log: list[Attempt], stack: AsyncExitStack
     ) -> Opened:
         tries = _Tries(model)
-        retrying = AsyncRetrying(
-            sleep=anyio.sleep,
-            stop=lambda state: self._is_over(state, tries, order),
-            wait=lambda state: self._wait_s(state, tries),
-            retry=lambda state: isinstance(_failure(state), UpstreamError),
-            reraise=True,
-        )
-        opened: Opened = await retrying(self._ask_one, tries, order, log, stack)
-        return opened
+        while True:
+            try:
+                return await self._ask_one(tries, order, log, stack)
+            except UpstreamError as exc:
+                tries.failures += 1
+                wait_s = self._wait_s(exc, tries)
+                if self._is_over(exc, wait_s, tries, order):
+                    raise
+            await asyncio.sleep(wait_s)
 
     async def _ask_one(
         self, tries: _Tries, order: Order, log: list[Attempt], stack: AsyncExitStack
@@ -224,29 +221,32 @@ class Attempts:
         else:
             self._breakers.failed(deployment.id, exc.retry_after_s, had_begun=had_begun)
 
-    def _is_over(self, state: RetryCallState, tries: _Tries, order: Order) -> bool:
+    def _is_over(self, failure: UpstreamError, wait_s: float, tries: _Tries, order: Order) -> bool:
         """Whether this model is not asked again; a further try is taken from the budget here."""
-        failure = _failure(state)
-        if failure is None or state.attempt_number > self._settings.max_retries:
+        if tries.failures > self._settings.max_retries:
             return True
         if isinstance(failure, DeadlineError) or failure.failure in _NO_RETRY:
             return True
-        wait_s = self._wait_s(state, tries)
-        if (
-            wait_s > self._settings.max_backoff_s
-            or anyio.current_time() + wait_s > order.deadline_s
-        ):
+        now_s = asyncio.get_running_loop().time()
+        if wait_s > self._settings.max_backoff_s or now_s + wait_s > order.deadline_s:
             return True
         return not (self._has_fresh(tries) or _is_repeatable(failure)) or not self._budget.spend()
 
-    def _wait_s(self, state: RetryCallState, tries: _Tries) -> float:
+    def _wait_s(self, failure: UpstreamError, tries: _Tries) -> float:
         """Wait before the same deployment is asked again: as long as it says, else at random."""
         if self._has_fresh(tries):
             return 0.0
         cooling_s = min(self._breakers.wait_s(d.id) for d in tries.model.deployments)
-        failure = _failure(state)
-        asked_s = failure.retry_after_s if failure else None
-        return max(self._backoff(state) if asked_s is None else asked_s, cooling_s) + CLOCK_SLACK_S
+        asked_s = failure.retry_after_s
+        return (
+            max(self._backoff_s(tries) if asked_s is None else asked_s, cooling_s) + CLOCK_SLACK_S
+        )
+
+    def _backoff_s(self, tries: _Tries) -> float:
+        """Draw up to twice as long after each failure ("Exponential Backoff And Jitter", AWS)."""
+        settings = self._settings
+        longest_s = min(settings.backoff_s * 2.0 ** (tries.failures - 1), settings.max_backoff_s)
+        return random.uniform(0, longest_s)  # noqa: S311 - nobody gains by guessing it
 
     def _has_fresh(self, tries: _Tries) -> bool:
         return any(
@@ -267,8 +267,3 @@ def _is_repeatable(failure: UpstreamError) -> bool:
     if isinstance(failure, UpstreamRefusedError):
         return failure.status in _TRANSIENT
     return failure.failure not in {Failure.TIMEOUT, Failure.BUSY}
-
-
-def _failure(state: RetryCallState) -> UpstreamError | None:
-    exc = state.outcome.exception() if state.outcome else None
-    return exc if isinstance(exc, UpstreamError) else None

@@ -1,4 +1,4 @@
-"""One HTTP client an upstream, and the requests that it is sent.
+"""The connections to each upstream, and the requests that it is sent.
 
 httpx stays behind this module: its errors leave it as UpstreamError, and what it returns as
 `Answer`.
@@ -6,13 +6,15 @@ httpx stays behind this module: its errors leave it as UpstreamError, and what i
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+import ssl
+import urllib.request
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from functools import lru_cache
 
-import anyio
 import httpx
 
 from router_service import __version__
@@ -20,6 +22,7 @@ from router_service.core.errors import Failure, UpstreamError
 from router_service.core.tracing import UNTRACED, Callee, Outgoing, Trace
 from router_service.settings import Deployment, Timeouts
 from router_service.upstream.patience import Patience, read_retry_after
+from router_service.upstream.transport import KEEP_ALIVE_S, PooledTransport
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 """W3C Trace Context."""
@@ -104,13 +107,20 @@ class Answer:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives; raises UpstreamError where it ends too early, or hangs."""
-        parts = self._response.aiter_bytes()
+        parts = self._parts()
         while True:
             with self._patience.next_wait(), _translated(self.model):
                 part = await anext(parts, None)
             if part is None:
                 return
             yield part
+
+    def _parts(self) -> AsyncIterator[bytes]:
+        """Return the body's parts, unpacked where an upstream packed what was to be plain."""
+        stream = self._response.stream
+        if "content-encoding" in self._response.headers or not isinstance(stream, AsyncIterable):
+            return self._response.aiter_bytes()
+        return aiter(stream)
 
     async def read(self) -> bytes:
         """Return the whole body; raises UpstreamError where it breaks off, or has no end."""
@@ -137,23 +147,20 @@ class UpstreamClient:
     ) -> None:
         """Make a client for each upstream; `forwarded` names further request headers to pass."""
         self._forwarded = FORWARDED | frozenset(forwarded)
-        # A client of its own for each upstream: in one pool, an upstream that hangs would take
-        # the connections of all others.
+        # Connections of its own for each upstream: in one pool, an upstream that hangs would take
+        # those of all others. No client above them: it would keep cookies, follow and authenticate,
+        # of which nothing is wanted here, for 0.35 ms of CPU a request.
         tls = httpx.create_ssl_context()
-        self._clients = {
-            origin: httpx.AsyncClient(
-                verify=tls,
-                limits=_limits(max_connections),
-                # An upstream's cookie of one client's answer must not go with another's request.
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            )
+        tls.set_alpn_protocols(["http/1.1"])
+        self._transports = {
+            origin: _transport(origin, tls, max_connections)
             for origin in {deployment.origin for deployment in deployments}
         }
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for client in self._clients.values():
-            await client.aclose()
+        for transport in self._transports.values():
+            await transport.aclose()
 
     @asynccontextmanager
     async def send(self, deployment: Deployment, message: Message) -> AsyncIterator[Answer]:
@@ -163,11 +170,14 @@ class UpstreamClient:
         UpstreamError where there is no answer, or one that is neither good nor an error, and its
         kind DeadlineError where the request's own time is over.
         """
-        with message.trace.calling(_callee(deployment, message)) as outgoing:
-            request = self._request(deployment, message, outgoing)
-            patience = Patience(message.model, deployment.timeouts, message.deadline_s)
+        with (
+            message.trace.calling(_callee(deployment, message)) as outgoing,
+            Patience(message.model, deployment.timeouts, message.deadline_s) as patience,
+        ):
             with patience.next_wait(), _translated(message.model):
-                response = await self._clients[deployment.origin].send(request, stream=True)
+                request = self._request(deployment, message, outgoing)
+                transport = self._transports[deployment.origin]
+                response = await transport.handle_async_request(request)
             outgoing.status = response.status_code
             try:
                 if response.status_code // 100 not in {2, 4, 5}:
@@ -180,13 +190,18 @@ class UpstreamClient:
     def _request(
         self, deployment: Deployment, message: Message, outgoing: Outgoing
     ) -> httpx.Request:
-        return self._clients[deployment.origin].build_request(
+        url = _parsed(deployment.url(message.path, message.query))
+        request = httpx.Request(
             message.method,
-            deployment.url(message.path, message.query),
+            url,
             content=message.body,
             headers=self._headers(deployment, message, outgoing),
-            timeout=_timeout(deployment.timeouts),
+            extensions={"timeout": _timeouts(deployment.timeouts)},
         )
+        if url.userinfo:
+            login = httpx.BasicAuth(url.username, url.password)
+            request = next(login.auth_flow(request))
+        return request
 
     def _headers(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Headers:
         # Both or neither: a client's `tracestate` belongs to its own `traceparent`.
@@ -198,13 +213,14 @@ class UpstreamClient:
             for name, value in (*told, *outgoing.headers.items())
         ]
         headers += [
+            (b"accept", b"*/*"),
             (b"content-type", message.content_type),
             # Compressed answers would have to be unpacked to be observed.
             (b"accept-encoding", b"identity"),
             (b"user-agent", b"switchcraft/" + __version__.encode()),
         ]
         if message.deadline_s < math.inf:
-            left_s = max(0.0, message.deadline_s - anyio.current_time())
+            left_s = max(0.0, message.deadline_s - asyncio.get_running_loop().time())
             headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
         if deployment.api_key is not None:
             key = deployment.api_key.get_secret_value().strip()
@@ -264,20 +280,41 @@ def _is_passed_back(name: str) -> bool:
     return name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX)
 
 
-def _timeout(timeouts: Timeouts) -> httpx.Timeout:
+@lru_cache(maxsize=64)
+def _parsed(url: str) -> httpx.URL:
+    """Return an address, which httpx takes 0.03 ms to read."""
+    return httpx.URL(url)
+
+
+@lru_cache(maxsize=64)
+def _timeouts(timeouts: Timeouts) -> dict[str, float | None]:
+    """Return httpx's timeouts of a request."""
     return httpx.Timeout(
         connect=timeouts.connect_s,
         # `Patience` bounds each wait; this is only behind it.
         read=max(timeouts.first_byte_s, timeouts.idle_s),
         write=timeouts.write_s,
         pool=timeouts.pool_s,
-    )
+    ).as_dict()
 
 
-def _limits(max_connections: int) -> httpx.Limits:
-    return httpx.Limits(
+def _transport(origin: str, tls: ssl.SSLContext, max_connections: int) -> httpx.AsyncBaseTransport:
+    """Return the connections to an upstream: httpx's own through a proxy, else ours."""
+    proxy = _proxy_of(httpx.URL(origin))
+    if proxy is None:
+        return PooledTransport(httpx.URL(origin), tls, max_connections)
+    limits = httpx.Limits(
         max_connections=max_connections,
         max_keepalive_connections=max_connections,
-        # Providers' load balancers close idle connections after 60 s or more.
-        keepalive_expiry=30.0,
+        keepalive_expiry=KEEP_ALIVE_S,
     )
+    return httpx.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy)
+
+
+def _proxy_of(origin: httpx.URL) -> str | None:
+    """Return the proxy that the environment names for an address, as curl and httpx read it."""
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(origin.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(origin.netloc.decode("ascii")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"

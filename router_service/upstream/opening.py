@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-
-import anyio
 
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
@@ -63,10 +62,11 @@ async def read_whole(answer: Answer, opened: Opened, *, expects_json: bool) -> N
 async def start_stream(answer: Answer, opened: Opened) -> None:
     """Read events until the first that is part of the answer; raises UpstreamError before it."""
     reader = opened.reader = EventReader(answer)
-    began_s = anyio.current_time()
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
     async for part in reader.events:
         opened.body += part
-        if reader.has_output or anyio.current_time() > began_s + KEEP_ALIVE_HOLD_S:
+        if reader.has_output or loop.time() > began_s + KEEP_ALIVE_HOLD_S:
             return
         if reader.error:
             raise reader.error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-
-import anyio
+from typing import Self
 
 from router_service.core.errors import DeadlineError, Failure, UpstreamError
 from router_service.settings import Timeouts
@@ -20,31 +20,76 @@ class Patience:
     """How long the next part of an answer is waited for.
 
     The first byte has its own time, each later part another, and all of it together a third; the
-    client's deadline is before them all.
+    client's deadline is before them all. One timer serves all waits, and is moved only where it
+    ends too early: a timer a wait took as long as reading an event.
     """
 
     def __init__(self, model: str, timeouts: Timeouts, deadline_s: float) -> None:
-        now_s = anyio.current_time()
+        self._loop = asyncio.get_running_loop()
+        now_s = self._loop.time()
         self._model = model
         self._idle_s = timeouts.idle_s
-        self._end_s = now_s + timeouts.total_s
+        self._last_s = min(now_s + timeouts.total_s, deadline_s)
         self._deadline_s = deadline_s
         self._next_s = now_s + timeouts.first_byte_s
         self._waits = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        self._waiting: asyncio.Task[object] | None = None
+        self._has_expired = False
+
+    def __enter__(self) -> Self:
+        """Begin; nothing is waited for yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     @contextmanager
     def next_wait(self) -> Iterator[None]:
         """Bound what is awaited in the block; raises UpstreamError, or DeadlineError."""
-        self._waits += 1
-        if self._waits > FIRST_WAITS:
-            self._next_s = anyio.current_time() + self._idle_s
+        task = self._begin()
+        cancellations = task.cancelling()
         try:
-            with anyio.fail_at(min(self._next_s, self._end_s, self._deadline_s)):
-                yield
-        except TimeoutError as exc:
-            if anyio.current_time() >= self._deadline_s:
+            yield
+        except asyncio.CancelledError as exc:
+            # As asyncio.Timeout has it: a cancellation from elsewhere goes before ours.
+            if not self._has_expired or task.uncancel() > cancellations:
+                raise
+            if self._loop.time() >= self._deadline_s:
                 raise DeadlineError(self._model) from exc
             raise UpstreamError(self._model, "did not answer in time", Failure.TIMEOUT) from exc
+        finally:
+            self._waiting = None
+
+    def _begin(self) -> asyncio.Task[object]:
+        self._waits += 1
+        if self._waits > FIRST_WAITS:
+            self._next_s = self._loop.time() + self._idle_s
+        end_s = min(self._next_s, self._last_s)
+        if self._timer is None or end_s < self._timer_s:
+            self._move_timer(end_s)
+        task = self._waiting = asyncio.current_task()
+        assert task is not None  # noqa: S101 - whoever waits is a task
+        return task
+
+    def _move_timer(self, end_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_s = self._loop.call_at(end_s, self._expire), end_s
+
+    def _expire(self) -> None:
+        self._timer = None
+        end_s = min(self._next_s, self._last_s)
+        if self._waiting is None:
+            return
+        if self._loop.time() < end_s:
+            self._move_timer(end_s)
+        else:
+            self._has_expired = True
+            self._waiting.cancel()
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
