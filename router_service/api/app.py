@@ -25,6 +25,7 @@ from router_service.api import (
 from router_service.api.accounting import Accounting
 from router_service.api.admission import Admission
 from router_service.api.auth import PAGE, Authentication
+from router_service.api.shortcut import Shortcut
 from router_service.serving.gateway import Gateway
 from router_service.serving.planning import DecidingRouter
 from router_service.serving.reloading import Origin
@@ -58,6 +59,8 @@ def create_app(settings: Settings, router: DecidingRouter, origin: Origin | None
         responses=schemas.ERRORS,
     )
     app.state.gateway = gateway
+    hot = (chat.routes, responses.routes, other.routes)
+    app.add_middleware(Shortcut, routes=[route for router in hot for route in router.routes])
     # The last is the outermost: who may not come in takes no slot.
     app.add_middleware(Admission, slots=gateway.slots, drain=gateway.drain, metrics=gateway.metrics)
     app.add_middleware(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -170,7 +171,7 @@ def refuse_strangers(path: str, headers: Headers) -> None:
     page that it shows. A page of another origin is known by `Origin` or `Sec-Fetch-Site`, a name
     that was rebound to this machine's address by `Host`.
     """
-    if not is_loopback(_host_of(f"//{headers.get('host', '')}")):
+    if not _is_own_name(headers.get("host", "")):
         raise ForbiddenError(
             "The Host header is not this machine's own name. A gateway without keys answers to "
             "localhost alone; set a key to serve it under another name.",
@@ -189,6 +190,12 @@ def refuse_strangers(path: str, headers: Headers) -> None:
             "none; set a key.",
             code="foreign_origin",
         )
+
+
+@lru_cache(maxsize=64)
+def _is_own_name(host: str) -> bool:
+    """Whether a Host header is this machine's own name; clients send the same again and again."""
+    return is_loopback(_host_of(f"//{host}"))
 
 
 def _netloc_of(address: str) -> str:

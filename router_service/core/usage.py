@@ -116,14 +116,20 @@ def _completion_details(usage: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _part(usage: Mapping[str, Json], *names: str) -> Mapping[str, Json]:
-    found = (usage.get(name) for name in names)
-    return next((part for part in found if isinstance(part, Mapping)), {})
+    for name in names:
+        part = usage.get(name)
+        if isinstance(part, Mapping):
+            return part
+    return {}
 
 
 def _first(values: Mapping[str, Json], *names: str) -> int | None:
     """Return the first of these that is a count."""
-    counts = (_count(values.get(name)) for name in names)
-    return next((count for count in counts if count is not None), None)
+    for name in names:
+        count = _count(values.get(name))
+        if count is not None:
+            return count
+    return None
 
 
 def _count(value: Json) -> int | None:

@@ -99,7 +99,7 @@ class Recorder:
 
     def refused(self, call: Call, status: int) -> None:
         """Account for a request that was refused before a model was chosen."""
-        self._metrics.requests.labels(NO_MODEL, "none", status_label(status)).inc()
+        self._metrics.child(self._metrics.requests, NO_MODEL, "none", status_label(status)).inc()
         _log(call, {"status": status})
 
     def left(self, call: Call, status: int) -> None:
@@ -122,15 +122,16 @@ class Recorder:
         self._on_ended(Ended(record, plan, outcome))
         call.trace.decided(plan.stages)
         call.trace.answered(_told(outcome))
-        _log(call, record.model_dump(include=_LOGGED, exclude_none=True))
+        known = ((name, getattr(record, name)) for name in _LOGGED)
+        _log(call, {name: value for name, value in known if value is not None})
 
     def passed(self, call: Call, model: str, status: int, ending: Ending) -> None:
         """Account for a request that was passed to an upstream unread."""
-        self._metrics.requests.labels(model, "none", status_label(status)).inc()
+        self._metrics.child(self._metrics.requests, model, "none", status_label(status)).inc()
         if ending is Ending.CLIENT_LEFT:
             self._metrics.client_disconnects.inc()
         elif ending is Ending.BROKEN:
-            self._metrics.broken_streams.labels(model).inc()
+            self._metrics.child(self._metrics.broken_streams, model).inc()
         told: dict[str, Fact] = {
             "model": model,
             "reason": "passed",
@@ -156,28 +157,28 @@ class Recorder:
     def _count(self, plan: Plan, outcome: Outcome) -> None:
         metrics, model = self._metrics, outcome.model.name
         policy, status = _kind(plan.policy), status_label(outcome.status)
-        metrics.requests.labels(model, policy, status).inc()
+        metrics.child(metrics.requests, model, policy, status).inc()
         for stage in plan.stages:
-            metrics.stage_seconds.labels(stage.name).observe(stage.seconds)
+            metrics.child(metrics.stage_seconds, stage.name).observe(stage.seconds)
         if plan.router_failed:
-            metrics.router_failures.labels(plan.track).inc()
+            metrics.child(metrics.router_failures, plan.track).inc()
         if outcome.model is not plan.model:
-            metrics.fallbacks.labels(plan.model.name, model).inc()
-        metrics.upstream_seconds.labels(model).observe(outcome.upstream_s)
+            metrics.child(metrics.fallbacks, plan.model.name, model).inc()
+        metrics.child(metrics.upstream_seconds, model).observe(outcome.upstream_s)
         if plan.stream and outcome.first_byte_s is not None:
-            metrics.time_to_first_token.labels(model).observe(outcome.first_byte_s)
+            metrics.child(metrics.time_to_first_token, model).observe(outcome.first_byte_s)
         if outcome.ending is Ending.CLIENT_LEFT:
             metrics.client_disconnects.inc()
         elif outcome.ending is Ending.BROKEN:
-            metrics.broken_streams.labels(model).inc()
+            metrics.child(metrics.broken_streams, model).inc()
         for attempt in outcome.attempts:
             kind = attempt.failure or "answered"
-            metrics.attempts.labels(attempt.model, attempt.deployment_id, kind).inc()
+            metrics.child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
 
     def _count_decision(self, plan: Plan, decision: Decision) -> None:
         metrics = self._metrics
-        metrics.decisions.labels(decision.arm, decision.reason).inc()
-        metrics.chosen_probability.labels(decision.arm).observe(decision.probability)
+        metrics.child(metrics.decisions, decision.arm, decision.reason).inc()
+        metrics.child(metrics.chosen_probability, decision.arm).observe(decision.probability)
         metrics.expected_regret.observe(decision.expected_regret)
         metrics.packed_tokens.observe(decision.packed_tokens)
         metrics.request_bytes.observe(plan.body.size_bytes)
@@ -189,37 +190,37 @@ class Recorder:
         baseline_usd = self.cost_usd(plan.baseline, outcome.usage, outcome.upstream_s)
         if baseline_usd is not None:
             model = outcome.model.name
-            self._metrics.routed_cost_usd.labels(model).inc(cost_usd)
-            self._metrics.baseline_cost_usd.labels(model).inc(baseline_usd)
+            self._metrics.child(self._metrics.routed_cost_usd, model).inc(cost_usd)
+            self._metrics.child(self._metrics.baseline_cost_usd, model).inc(baseline_usd)
 
     def _count_usage(self, outcome: Outcome, cost_usd: float | None) -> None:
         metrics, model, usage = self._metrics, outcome.model.name, outcome.usage
         source = "gateway" if usage and usage.is_estimated else "upstream"
         if usage is not None:
-            metrics.tokens.labels(model, "prompt", source).inc(usage.prompt_tokens)
-            metrics.tokens.labels(model, "completion", source).inc(usage.completion_tokens)
-            metrics.tokens.labels(model, "cached", source).inc(usage.cached_tokens)
-            metrics.tokens.labels(model, "reasoning", source).inc(usage.reasoning_tokens)
+            metrics.child(metrics.tokens, model, "prompt", source).inc(usage.prompt_tokens)
+            metrics.child(metrics.tokens, model, "completion", source).inc(usage.completion_tokens)
+            metrics.child(metrics.tokens, model, "cached", source).inc(usage.cached_tokens)
+            metrics.child(metrics.tokens, model, "reasoning", source).inc(usage.reasoning_tokens)
         if cost_usd is not None:
-            metrics.cost_usd.labels(model, source).inc(cost_usd)
+            metrics.child(metrics.cost_usd, model, source).inc(cost_usd)
         elif outcome.ending is Ending.COMPLETE and outcome.status < 400:
-            metrics.unpriced.labels(model, "usage" if usage is None else "price").inc()
+            metrics.child(metrics.unpriced, model, "usage" if usage is None else "price").inc()
 
     def _count_release(self, plan: Plan, outcome: Outcome, cost_usd: float | None) -> None:
         metrics, track = self._metrics, plan.track
         has_failed = plan.router_failed or _has_failed(outcome)
-        metrics.release_requests.labels(track).inc()
-        metrics.release_failures.labels(track).inc(has_failed)
-        metrics.release_cost_usd.labels(track).inc(cost_usd or 0)
+        metrics.child(metrics.release_requests, track).inc()
+        metrics.child(metrics.release_failures, track).inc(has_failed)
+        metrics.child(metrics.release_cost_usd, track).inc(cost_usd or 0)
         if plan.trial is not None:
             plan.trial.observe(track, has_failed=has_failed, cost_usd=cost_usd)
 
 
-_LOGGED = {
-    "model", "arm", "release", "shadow_arm", "reason", "policy", "stream", "status", "ending",
-    "prompt_tokens", "completion_tokens", "usage_is_estimated", "actual_cost_usd", "first_byte_s",
-    "attempts", "deployment",
-}  # fmt: skip
+_LOGGED = (
+    "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
+    "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
+    "actual_cost_usd", "first_byte_s",
+)  # fmt: skip
 
 
 MAX_PATH = 200

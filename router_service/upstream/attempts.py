@@ -64,6 +64,10 @@ class Attempt:
     failure: Failure | None = None
 
 
+Held = tuple[Opened, AsyncExitStack]
+"""A good start, and what lets go of its connection."""
+
+
 @dataclass(slots=True)
 class _Tries:
     """The tries of one request at one model."""
@@ -99,17 +103,18 @@ class Attempts:
         the first model that was asked.
         """
         self._budget.earn()
-        async with AsyncExitStack() as stack:
-            yield await self._first(order, log, stack)
+        opened, connection = await self._first(order, log)
+        async with connection:
+            yield opened
 
-    async def _first(self, order: Order, log: list[Attempt], stack: AsyncExitStack) -> Opened:
+    async def _first(self, order: Order, log: list[Attempt]) -> Held:
         told: UpstreamError | None = None
         last: UpstreamError | None = None
         for model in order.candidates:
             if last is not None and not self._may_fall_back(last):
                 break
             try:
-                return await self._ask_model(model, order, log, stack)
+                return await self._ask_model(model, order, log)
             except UpstreamError as exc:
                 last = exc
                 # The chosen model's failure counts; one that was not asked has least to tell.
@@ -126,13 +131,11 @@ class Attempts:
         is_free = failure.failure in {Failure.COOLING_DOWN, Failure.BUSY, Failure.UNFIT}
         return is_free or self._budget.spend()
 
-    async def _ask_model(
-        self, model: Model, order: Order, log: list[Attempt], stack: AsyncExitStack
-    ) -> Opened:
+    async def _ask_model(self, model: Model, order: Order, log: list[Attempt]) -> Held:
         tries = _Tries(model)
         while True:
             try:
-                return await self._ask_one(tries, order, log, stack)
+                return await self._ask_one(tries, order, log)
             except UpstreamError as exc:
                 tries.failures += 1
                 wait_s = self._wait_s(exc, tries)
@@ -140,12 +143,10 @@ class Attempts:
                     raise
             await asyncio.sleep(wait_s)
 
-    async def _ask_one(
-        self, tries: _Tries, order: Order, log: list[Attempt], stack: AsyncExitStack
-    ) -> Opened:
+    async def _ask_one(self, tries: _Tries, order: Order, log: list[Attempt]) -> Held:
         deployment = self._choose(tries)
         try:
-            opened = await self._start(tries.model, deployment, order, stack)
+            held = await self._start(tries.model, deployment, order)
         except UpstreamError as exc:
             self._count_failure(deployment, exc)
             tries.failed_ids.add(deployment.id)
@@ -156,7 +157,7 @@ class Attempts:
             raise
         self._breakers.succeeded(deployment.id)
         log.append(Attempt(tries.model.name, deployment.id))
-        return opened
+        return held
 
     def _choose(self, tries: _Tries) -> Deployment:
         """Draw a deployment by weight: one that has not failed this request, where there is one."""
@@ -174,28 +175,20 @@ class Attempts:
         problem = "is left alone for a while, after it failed"
         raise UpstreamError(model.name, problem, Failure.COOLING_DOWN, retry_after_s=wait_s)
 
-    async def _start(
-        self, model: Model, deployment: Deployment, order: Order, stack: AsyncExitStack
-    ) -> Opened:
+    async def _start(self, model: Model, deployment: Deployment, order: Order) -> Held:
         body = order.body.with_model(deployment.upstream_model)
         if deployment.id in self._without_options:
             body = without_stream_options(body)
-        opened = await self._send(model, deployment, order, body, stack)
+        opened, connection = await self._send(model, deployment, order, body)
         plainer = without_stream_options(body) if refuses_stream_options(opened) else body
         if plainer is body:
-            return opened
+            return opened, connection
         # Clients ask for their usage as a matter of course; the answer matters more.
+        await connection.aclose()
         self._without_options.add(deployment.id)
-        return await self._send(model, deployment, order, plainer, stack)
+        return await self._send(model, deployment, order, plainer)
 
-    async def _send(
-        self,
-        model: Model,
-        deployment: Deployment,
-        order: Order,
-        body: bytes,
-        stack: AsyncExitStack,
-    ) -> Opened:
+    async def _send(self, model: Model, deployment: Deployment, order: Order, body: bytes) -> Held:
         message = Message(
             model.name, order.path, body, order.client_headers, order.deadline_s, trace=order.trace
         )
@@ -206,8 +199,7 @@ class Attempts:
                 await start_stream(answer, opened)
             else:
                 await read_whole(answer, opened, expects_json=order.expects_json)
-            stack.push_async_callback(connection.pop_all().aclose)
-        return opened
+            return opened, connection.pop_all()
 
     def broke(self, opened: Opened, exc: UpstreamError) -> None:
         """Count an answer that failed after its start was good."""

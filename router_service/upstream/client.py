@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import math
-import ssl
-import urllib.request
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import httpx
+from pydantic import SecretStr
 
 from router_service import __version__
 from router_service.core.errors import Failure, UpstreamError
 from router_service.core.tracing import UNTRACED, Callee, Outgoing, Trace
-from router_service.settings import Deployment, Timeouts
+from router_service.settings import Deployment
 from router_service.upstream.patience import Patience, read_retry_after
-from router_service.upstream.transport import KEEP_ALIVE_S, PooledTransport
+from router_service.upstream.transport import Inbound, Outbound, transport_to
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 """W3C Trace Context."""
@@ -45,8 +51,8 @@ NEVER_SENT = (
 )
 """Errors after which the upstream has nothing of the request."""
 
-_PASSED_BACK = frozenset("content-type retry-after retry-after-ms x-request-id x-sandbox".split())
-_PASSED_BACK_PREFIX = "x-ratelimit-"
+_PASSED_BACK = frozenset(b"content-type retry-after retry-after-ms x-request-id x-sandbox".split())
+_PASSED_BACK_PREFIX = b"x-ratelimit-"
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -73,54 +79,58 @@ class Message:
 class Answer:
     """An upstream's answer whose body is still to be read, once, by `read` or by `chunks`."""
 
-    def __init__(self, model: str, response: httpx.Response, patience: Patience) -> None:
+    def __init__(self, model: str, inbound: Inbound, patience: Patience) -> None:
         self.model = model
-        self.status = response.status_code
-        self._response = response
+        self.status = inbound.status
+        self._inbound = inbound
+        self._headers = dict(inbound.headers)
         self._patience = patience
 
     @property
     def is_stream(self) -> bool:
         """Whether the body is a good answer's server-sent events."""
-        kind: str = self._response.headers.get("content-type", "")
-        return self.status < 400 and kind.lower().startswith("text/event-stream")
+        kind = self._headers.get(b"content-type", b"")
+        return self.status < 400 and kind.lower().startswith(b"text/event-stream")
 
     @property
     def is_delimited(self) -> bool:
         """Whether HTTP itself shows that the body is complete, not the mere end of the bytes."""
-        headers = self._response.headers
-        return "content-length" in headers or "transfer-encoding" in headers
+        return b"content-length" in self._headers or b"transfer-encoding" in self._headers
 
     @property
     def headers(self) -> Headers:
         """The headers that the client gets."""
-        return [
-            (name.lower(), value)
-            for name, value in self._response.headers.raw
-            if _is_passed_back(name.decode("latin-1").lower())
-        ]
+        return [header for header in self._inbound.headers if _is_passed_back(header[0])]
 
     @property
     def retry_after_s(self) -> float | None:
         """When the upstream wants to be asked again, in seconds from now."""
-        return read_retry_after(self._response.headers)
+        return read_retry_after(
+            {name.decode("latin-1"): v.decode("latin-1") for name, v in self._headers.items()}
+        )
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives; raises UpstreamError where it ends too early, or hangs."""
-        parts = self._parts()
+        read = self._reading()
         while True:
-            with self._patience.next_wait(), _translated(self.model):
-                part = await anext(parts, None)
-            if part is None:
+            try:
+                with self._patience:
+                    part = await read()
+            except httpx.HTTPError as exc:
+                raise translate(exc, self.model) from exc
+            if not part:
                 return
             yield part
 
-    def _parts(self) -> AsyncIterator[bytes]:
-        """Return the body's parts, unpacked where an upstream packed what was to be plain."""
-        stream = self._response.stream
-        if "content-encoding" in self._response.headers or not isinstance(stream, AsyncIterable):
-            return self._response.aiter_bytes()
-        return aiter(stream)
+    def _reading(self) -> Callable[[], Awaitable[bytes]]:
+        """Return what reads the next part, unpacked where it was packed though asked for plain."""
+        if b"content-encoding" not in self._headers:
+            return self._inbound.read
+        packed = httpx.Response(
+            self.status, headers=self._inbound.headers, stream=_Packed(self._inbound)
+        )
+        parts = packed.aiter_bytes()
+        return lambda: anext(parts, b"")
 
     async def read(self) -> bytes:
         """Return the whole body; raises UpstreamError where it breaks off, or has no end."""
@@ -133,6 +143,17 @@ class Answer:
                 raise UpstreamError(self.model, problem, Failure.MALFORMED)
             parts.append(chunk)
         return b"".join(parts)
+
+
+class _Packed(httpx.AsyncByteStream):
+    """A body for httpx to unpack."""
+
+    def __init__(self, inbound: Inbound) -> None:
+        self._inbound = inbound
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while part := await self._inbound.read():
+            yield part
 
 
 class UpstreamClient:
@@ -148,12 +169,12 @@ class UpstreamClient:
         """Make a client for each upstream; `forwarded` names further request headers to pass."""
         self._forwarded = FORWARDED | frozenset(forwarded)
         # Connections of its own for each upstream: in one pool, an upstream that hangs would take
-        # those of all others. No client above them: it would keep cookies, follow and authenticate,
-        # of which nothing is wanted here, for 0.35 ms of CPU a request.
+        # those of all others. No client of httpx's above them: it would keep cookies, follow and
+        # authenticate, of which nothing is wanted here, for 0.35 ms of CPU a request.
         tls = httpx.create_ssl_context()
         tls.set_alpn_protocols(["http/1.1"])
         self._transports = {
-            origin: _transport(origin, tls, max_connections)
+            origin: transport_to(origin, tls, max_connections)
             for origin in {deployment.origin for deployment in deployments}
         }
 
@@ -170,38 +191,36 @@ class UpstreamClient:
         UpstreamError where there is no answer, or one that is neither good nor an error, and its
         kind DeadlineError where the request's own time is over.
         """
-        with (
-            message.trace.calling(_callee(deployment, message)) as outgoing,
-            Patience(message.model, deployment.timeouts, message.deadline_s) as patience,
-        ):
-            with patience.next_wait(), _translated(message.model):
-                request = self._request(deployment, message, outgoing)
-                transport = self._transports[deployment.origin]
-                response = await transport.handle_async_request(request)
-            outgoing.status = response.status_code
+        patience = Patience(message.model, deployment.timeouts, message.deadline_s)
+        with message.trace.calling(_callee(deployment, message)) as outgoing, closing(patience):
+            inbound = await self._begun(deployment, message, outgoing, patience)
+            outgoing.status = inbound.status
             try:
-                if response.status_code // 100 not in {2, 4, 5}:
-                    problem = f"answered with status {response.status_code}"
+                if inbound.status // 100 not in {2, 4, 5}:
+                    problem = f"answered with status {inbound.status}"
                     raise UpstreamError(message.model, problem, Failure.MALFORMED)
-                yield Answer(message.model, response, patience)
+                yield Answer(message.model, inbound, patience)
             finally:
-                await response.aclose()
+                await inbound.aclose()
 
-    def _request(
-        self, deployment: Deployment, message: Message, outgoing: Outgoing
-    ) -> httpx.Request:
-        url = _parsed(deployment.url(message.path, message.query))
-        request = httpx.Request(
+    async def _begun(
+        self, deployment: Deployment, message: Message, outgoing: Outgoing, patience: Patience
+    ) -> Inbound:
+        request = self._request(deployment, message, outgoing)
+        try:
+            with patience:
+                return await self._transports[deployment.origin].send(request)
+        except httpx.HTTPError as exc:
+            raise translate(exc, message.model) from exc
+
+    def _request(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Outbound:
+        return Outbound(
             message.method,
-            url,
-            content=message.body,
-            headers=self._headers(deployment, message, outgoing),
-            extensions={"timeout": _timeouts(deployment.timeouts)},
+            _parsed(deployment.url(message.path, message.query)),
+            self._headers(deployment, message, outgoing),
+            message.body,
+            deployment.timeouts,
         )
-        if url.userinfo:
-            login = httpx.BasicAuth(url.username, url.password)
-            request = next(login.auth_flow(request))
-        return request
 
     def _headers(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Headers:
         # Both or neither: a client's `tracestate` belongs to its own `traceparent`.
@@ -222,11 +241,9 @@ class UpstreamClient:
         if message.deadline_s < math.inf:
             left_s = max(0.0, message.deadline_s - asyncio.get_running_loop().time())
             headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
-        if deployment.api_key is not None:
-            key = deployment.api_key.get_secret_value().strip()
-            value = f"Bearer {key}" if deployment.key_header == "authorization" else key
-            headers.append((deployment.key_header.encode(), value.encode()))
-        return headers
+        return headers + _credentials(
+            deployment.base_url, deployment.key_header, deployment.api_key
+        )
 
 
 def _callee(deployment: Deployment, message: Message) -> Callee:
@@ -268,15 +285,7 @@ def translate(exc: httpx.HTTPError, model: str) -> UpstreamError:
     return UpstreamError(model, problem, failure)
 
 
-@contextmanager
-def _translated(model: str) -> Iterator[None]:
-    try:
-        yield
-    except httpx.HTTPError as exc:
-        raise translate(exc, model) from exc
-
-
-def _is_passed_back(name: str) -> bool:
+def _is_passed_back(name: bytes) -> bool:
     return name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX)
 
 
@@ -287,34 +296,14 @@ def _parsed(url: str) -> httpx.URL:
 
 
 @lru_cache(maxsize=64)
-def _timeouts(timeouts: Timeouts) -> dict[str, float | None]:
-    """Return httpx's timeouts of a request."""
-    return httpx.Timeout(
-        connect=timeouts.connect_s,
-        # `Patience` bounds each wait; this is only behind it.
-        read=max(timeouts.first_byte_s, timeouts.idle_s),
-        write=timeouts.write_s,
-        pool=timeouts.pool_s,
-    ).as_dict()
-
-
-def _transport(origin: str, tls: ssl.SSLContext, max_connections: int) -> httpx.AsyncBaseTransport:
-    """Return the connections to an upstream: httpx's own through a proxy, else ours."""
-    proxy = _proxy_of(httpx.URL(origin))
-    if proxy is None:
-        return PooledTransport(httpx.URL(origin), tls, max_connections)
-    limits = httpx.Limits(
-        max_connections=max_connections,
-        max_keepalive_connections=max_connections,
-        keepalive_expiry=KEEP_ALIVE_S,
-    )
-    return httpx.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy)
-
-
-def _proxy_of(origin: httpx.URL) -> str | None:
-    """Return the proxy that the environment names for an address, as curl and httpx read it."""
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(origin.scheme) or proxies.get("all")
-    if not proxy or urllib.request.proxy_bypass(origin.netloc.decode("ascii")):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+def _credentials(base_url: str, key_header: str, api_key: SecretStr | None) -> Headers:
+    """Return what shows who asks: the key, or the name and password in an address (RFC 7617)."""
+    url, credentials = httpx.URL(base_url), {}
+    if api_key is not None:
+        key = api_key.get_secret_value().strip()
+        credentials[key_header] = f"Bearer {key}" if key_header == "authorization" else key
+    if url.userinfo:
+        login = httpx.BasicAuth(url.username, url.password)
+        request = next(login.auth_flow(httpx.Request("GET", url)))
+        credentials["authorization"] = request.headers["authorization"]
+    return [(name.encode(), value.encode()) for name, value in credentials.items()]

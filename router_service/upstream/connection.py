@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, but for trailers: nobody reads them."""
         if not self._has_head:
-            self.headers.append((name, value))
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Take an answer's start; what is informational (RFC 9110, section 15.2) is passed over."""
@@ -203,6 +203,8 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """Keep a part of the body until somebody reads it."""
+        if self._is_complete:  # of a second answer, which nobody asked for
+            return
         self._parts.append(data)
         self._unread_bytes += len(data)
         if self._unread_bytes > MAX_UNREAD_BYTES and not self._is_read_paused and self._transport:
@@ -217,5 +219,5 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_delimited(self) -> bool:
-        names = {name.lower() for name, _ in self.headers}
+        names = {name for name, _ in self.headers}
         return not names.isdisjoint((b"content-length", b"transfer-encoding"))

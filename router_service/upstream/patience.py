@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Self
+from types import TracebackType
 
 from router_service.core.errors import DeadlineError, Failure, UpstreamError
 from router_service.settings import Timeouts
@@ -37,34 +36,15 @@ class Patience:
         self._timer_s = 0.0
         self._waiting: asyncio.Task[object] | None = None
         self._has_expired = False
+        self._cancellations = 0
 
-    def __enter__(self) -> Self:
-        """Begin; nothing is waited for yet."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Let go of the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
-    @contextmanager
-    def next_wait(self) -> Iterator[None]:
-        """Bound what is awaited in the block; raises UpstreamError, or DeadlineError."""
-        task = self._begin()
-        cancellations = task.cancelling()
-        try:
-            yield
-        except asyncio.CancelledError as exc:
-            # As asyncio.Timeout has it: a cancellation from elsewhere goes before ours.
-            if not self._has_expired or task.uncancel() > cancellations:
-                raise
-            if self._loop.time() >= self._deadline_s:
-                raise DeadlineError(self._model) from exc
-            raise UpstreamError(self._model, "did not answer in time", Failure.TIMEOUT) from exc
-        finally:
-            self._waiting = None
-
-    def _begin(self) -> asyncio.Task[object]:
+    def __enter__(self) -> None:
+        """Wait for the next part: what is awaited in the block is bounded."""
         self._waits += 1
         if self._waits > FIRST_WAITS:
             self._next_s = self._loop.time() + self._idle_s
@@ -73,7 +53,21 @@ class Patience:
             self._move_timer(end_s)
         task = self._waiting = asyncio.current_task()
         assert task is not None  # noqa: S101 - whoever waits is a task
-        return task
+        self._cancellations = task.cancelling()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Raise UpstreamError, or DeadlineError, where the time was over."""
+        task, self._waiting = self._waiting, None
+        if not self._has_expired or task is None or not isinstance(exc, asyncio.CancelledError):
+            return
+        # As asyncio.Timeout has it: a cancellation from elsewhere goes before ours.
+        if task.uncancel() > self._cancellations:
+            return
+        if self._loop.time() >= self._deadline_s:
+            raise DeadlineError(self._model) from exc
+        raise UpstreamError(self._model, "did not answer in time", Failure.TIMEOUT) from exc
 
     def _move_timer(self, end_s: float) -> None:
         if self._timer is not None:

@@ -1,0 +1,276 @@
+"""The connections to an upstream: what HTTP allows an upstream to do, and how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from router_service.settings import Timeouts
+from router_service.upstream.connection import MAX_HEAD_BYTES, MAX_UNREAD_BYTES, RawHeaders
+from router_service.upstream.transport import (
+    Inbound,
+    Outbound,
+    PooledTransport,
+    Transport,
+    transport_to,
+)
+
+Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@asynccontextmanager
+async def upstream(play: Play) -> AsyncIterator[httpx.URL]:
+    """Play an upstream for each connection, and yield its address."""
+    server = await asyncio.start_server(play, "127.0.0.1", 0)
+    try:
+        yield httpx.URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def transport_of(url: httpx.URL, max_connections: int = 5) -> AsyncIterator[Transport]:
+    """Yield connections to an upstream."""
+    transport = PooledTransport(url, httpx.create_ssl_context(), max_connections)
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    """Return a request's head, and leave its body of a few bytes behind."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    await reader.readexactly(length)
+    return head
+
+
+def answering(*answers: bytes) -> Play:
+    """Return an upstream that gives a connection's requests these, one each, and hangs up."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await read_request(reader)
+            writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    return play
+
+
+def outbound(
+    url: httpx.URL,
+    headers: RawHeaders | None = None,
+    body: bytes = b"hi",
+    timeouts: Timeouts | None = None,
+) -> Outbound:
+    """Return a request."""
+    return Outbound("POST", url, headers or [], body, timeouts or Timeouts())
+
+
+async def whole(answer: Inbound) -> bytes:
+    """Return a body to its end, and let go of its connection."""
+    parts = [part async for part in iterate(answer)]
+    await answer.aclose()
+    return b"".join(parts)
+
+
+async def iterate(answer: Inbound) -> AsyncIterator[bytes]:
+    """Yield a body's parts."""
+    while part := await answer.read():
+        yield part
+
+
+async def asked(*answers: bytes) -> tuple[int, bytes]:
+    """Return the status and the body of what an upstream answers to one request."""
+    async with upstream(answering(*answers)) as url, transport_of(url) as transport:
+        answer = await transport.send(outbound(url))
+        return answer.status, await whole(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK,
+        b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + OK,
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n" + OK,
+        CHUNKED + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\ntrailer: 1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n{}",
+        b"HTTP/1.0 200 OK\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}",
+    ],
+)
+def test_bodies_end_as_http_says(answer: bytes) -> None:
+    """A length, chunks with extensions and trailers, or the end itself; hints come before it."""
+    assert asyncio.run(asked(answer)) == (200, b"{}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-le",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{}",
+        CHUNKED + b"2\r\n{}\r\n",
+        CHUNKED + b"zz\r\n{}\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n{}",
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"a" * (MAX_HEAD_BYTES + 1),
+    ],
+)
+def test_what_breaks_off_or_is_no_http_is_an_error(answer: bytes) -> None:
+    """Neither an answer that ends too early nor one that is not HTTP passes for a good one."""
+    with pytest.raises(httpx.TransportError):
+        asyncio.run(asked(answer))
+
+
+def test_a_connection_is_used_again_once_all_was_read() -> None:
+    """Requests after one another share a connection; one that was left early is closed."""
+    connections = 0
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await answering(OK, OK, OK)(reader, writer)
+
+    async def exchange() -> list[int]:
+        seen = []
+        async with upstream(play) as url, transport_of(url) as transport:
+            for _ in range(2):
+                await whole(await transport.send(outbound(url)))
+            seen.append(connections)
+            left = await transport.send(outbound(url))
+            await left.aclose()
+            await whole(await transport.send(outbound(url)))
+        return [*seen, connections]
+
+    assert asyncio.run(exchange()) == [1, 2]
+
+
+@pytest.mark.parametrize("late", [b"", OK])
+def test_a_connection_that_the_upstream_has_done_with_is_left(late: bytes) -> None:
+    """One that was closed, or on which something came unasked, serves no other request."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answering(OK + late)(reader, writer)
+
+    async def exchange() -> list[bytes]:
+        async with upstream(play) as url, transport_of(url) as transport:
+            return [await whole(await transport.send(outbound(url))) for _ in range(3)]
+
+    assert asyncio.run(exchange()) == [b"{}"] * 3
+
+
+def test_each_wait_has_its_end() -> None:
+    """Where all connections are in use, or the upstream takes no more of a body, that is told."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        await asyncio.sleep(60)
+        writer.close()
+
+    async def exchange() -> None:
+        times = Timeouts(pool_s=0.05, write_s=0.1)
+        async with upstream(play) as url, transport_of(url, 1) as transport:
+            first = asyncio.create_task(transport.send(outbound(url)))
+            await asyncio.sleep(0)
+            with pytest.raises(httpx.PoolTimeout):
+                await transport.send(outbound(url, timeouts=times))
+            first.cancel()
+            await asyncio.wait([first])
+            with pytest.raises(httpx.WriteTimeout):
+                await transport.send(outbound(url, body=b"x" * 50_000_000, timeouts=times))
+
+    asyncio.run(exchange())
+
+
+def test_an_answer_before_the_request_was_taken_whole_counts() -> None:
+    """An upstream that refuses a large body early is heard, and its connection is not kept."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK.replace(b"200 OK", b"413 Too Large"))
+        await asyncio.sleep(60)
+
+    async def exchange() -> tuple[int, bytes]:
+        async with upstream(play) as url, transport_of(url) as transport:
+            large = outbound(url, body=b"x" * 50_000_000, timeouts=Timeouts(write_s=0.1))
+            answer = await transport.send(large)
+            return answer.status, await whole(answer)
+
+    assert asyncio.run(exchange()) == (413, b"{}")
+
+
+def test_an_answer_that_nobody_reads_is_not_fetched() -> None:
+    """A large body waits at the upstream until somebody reads it, and then comes whole."""
+    size, written = 50_000_000, 0
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
+        while written < size:
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+            written += 100_000
+
+    async def exchange() -> tuple[int, int]:
+        async with upstream(play) as url, transport_of(url) as transport:
+            answer = await transport.send(outbound(url))
+            at_rest = -1
+            while at_rest != written:
+                at_rest = written
+                await asyncio.sleep(0.05)
+            return at_rest, len(await whole(answer))
+
+    at_rest, read = asyncio.run(exchange())
+    assert (read, at_rest < size - MAX_UNREAD_BYTES) == (size, True)
+
+
+def test_no_header_holds_another(caplog: pytest.LogCaptureFixture) -> None:
+    """A value with a line break in it is not sent."""
+
+    async def exchange() -> None:
+        async with upstream(answering(OK)) as url, transport_of(url) as transport:
+            for value in (b"a\r\nx: b", b"a\nb", b"a\rb", b"a\0b"):
+                with pytest.raises(httpx.LocalProtocolError):
+                    await transport.send(outbound(url, [(b"x-request-id", value)]))
+
+    asyncio.run(exchange())
+    assert not caplog.records
+
+
+def test_a_proxy_is_used_where_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy gets the whole address; hosts that `no_proxy` names are asked directly."""
+    heads: list[bytes] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await read_request(reader))
+        writer.write(OK)
+        writer.close()
+
+    async def exchange() -> bytes:
+        async with upstream(play) as proxy:
+            monkeypatch.setenv("http_proxy", f"{proxy.host}:{proxy.port}")
+            monkeypatch.setenv("no_proxy", "direct.example")
+            origin = "http://upstream.example"
+            transport = transport_to(origin, httpx.create_ssl_context(), 1)
+            answer = await transport.send(outbound(httpx.URL(f"{origin}/v1/x")))
+            body = await whole(answer)
+            await transport.aclose()
+            return body
+
+    assert asyncio.run(exchange()) == b"{}"
+    assert heads[0].startswith(b"POST http://upstream.example/v1/x HTTP/1.1\r\n")
+    assert b"host: upstream.example\r\n" in heads[0].lower()
+    direct = transport_to("http://direct.example", httpx.create_ssl_context(), 1)
+    assert isinstance(direct, PooledTransport)
