@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from router_service.api.corking import CorkedTransport
 from router_service.api.errors import error_body
 from router_service.core.errors import InvalidRequestError
 from router_service.telemetry.logs import log_request
@@ -53,7 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request."""
-        super().connection_made(transport)  # type: ignore[arg-type]
+        super().connection_made(CorkedTransport(cast("asyncio.Transport", transport)))
         self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,0 +1,69 @@
+"""Sends the head of an answer together with the first part of its body."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+_HEAD = b"HTTP/1.1 "
+
+
+class CorkedTransport(asyncio.Transport):
+    """A transport that holds back a head until what follows it, or until the loop's next turn.
+
+    The server writes both by themselves, and uvloop sends each write at once: two system calls, and
+    a client that is woken twice. Together they are a third of a small answer's time in the kernel.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        """Write to a transport."""
+        super().__init__()
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._head = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write, or hold back what looks like a head."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + bytes(data))
+        elif bytes(data[: len(_HEAD)]) == _HEAD:
+            self._head = bytes(data)
+            self._loop.call_soon(self._uncork)
+        else:
+            self._transport.write(data)
+
+    def _uncork(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Write what is held back, and close."""
+        self._uncork()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what is held back is lost."""
+        self._head = b""
+        self._transport.abort()
+
+    def get_write_buffer_size(self) -> int:
+        """Return how much is not sent."""
+        return len(self._head) + self._transport.get_write_buffer_size()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own
+        """Return what is known of the connection."""
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        """Read no further."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._transport.resume_reading()
