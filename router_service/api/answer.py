@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.api.accounting import CALL
 from router_service.api.auth import caller_of
@@ -51,7 +51,7 @@ class RoutedAnswer(Response):
             answer = await self._planned(engine)
             await answer(scope, receive, send)
 
-    async def _planned(self, engine: Engine) -> Response:
+    async def _planned(self, engine: Engine) -> ASGIApp:
         gateway, call = self._gateway, self._call
         try:
             deadline_s = read_deadline(self._request)

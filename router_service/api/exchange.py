@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 import orjson
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from router_service.api.asgi import RawHeaders, WhileClientStays, send_part, send_whole, start
@@ -34,13 +33,12 @@ from router_service.upstream.relay import (
 )
 
 
-class Exchange(Response):
+class Exchange:
     """Sends a planned request to upstreams, and the first good answer to the client."""
 
     def __init__(
         self, attempts: Attempts, gateway: Gateway, order: Order, *, plan: Plan, call: Call
     ) -> None:
-        super().__init__()
         self._attempts = attempts
         self._recorder = gateway.recorder
         self._held = gateway.held

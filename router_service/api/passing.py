@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.api.answer import read_call, read_deadline
 from router_service.api.asgi import RawHeaders, WhileClientStays, send_part, start
@@ -49,7 +49,7 @@ class PassedAnswer(Response):
             answer = await self._prepared(engine)
             await answer(scope, receive, send)
 
-    async def _prepared(self, engine: Engine) -> Response:
+    async def _prepared(self, engine: Engine) -> ASGIApp:
         try:
             model = await self._find(engine)
             message = await self._message(model)
@@ -74,13 +74,12 @@ class PassedAnswer(Response):
         )
 
 
-class _Passing(Response):
+class _Passing:
     """One exchange with the upstream, to be recorded when it has ended."""
 
     def __init__(
         self, gateway: Gateway, upstream: UpstreamClient, call: Call, model: Model, message: Message
     ) -> None:
-        super().__init__()
         self._recorder = gateway.recorder
         self._upstream = upstream
         self._call = call

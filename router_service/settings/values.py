@@ -115,7 +115,7 @@ class Deployment(Frozen):
         model_path = self.model_path if path in ADDRESSED_BY_MODEL else ""
         return f"{self.base_url}{model_path}{path}" + (f"?{joined}" if joined else "")
 
-    @property
+    @cached_property
     def origin(self) -> str:
         """Scheme, host and port: what connections are pooled by."""
         parts = urlsplit(self.base_url)

@@ -166,8 +166,7 @@ class Attempts:
         fresh = [d for d in open_for if d.id not in tries.failed_ids]
         left = fresh or open_for
         while left:
-            weights = [deployment.weight for deployment in left]
-            chosen = random.choices(left, weights if any(weights) else None)[0]  # noqa: S311
+            chosen = _draw(left)
             if self._breakers.admit(chosen.id):
                 return chosen
             left.remove(chosen)
@@ -248,6 +247,13 @@ class Attempts:
 
 
 _NO_RETRY = {Failure.COOLING_DOWN, Failure.UNFIT}
+
+
+def _draw(deployments: Sequence[Deployment]) -> Deployment:
+    if len(deployments) == 1:
+        return deployments[0]
+    weights = [deployment.weight for deployment in deployments]
+    return random.choices(deployments, weights if any(weights) else None)[0]  # noqa: S311
 
 
 def _is_repeatable(failure: UpstreamError) -> bool:

@@ -28,7 +28,7 @@ from router_service.core.errors import Failure, UpstreamError
 from router_service.core.tracing import UNTRACED, Callee, Outgoing, Trace
 from router_service.settings import Deployment
 from router_service.upstream.patience import Patience, read_retry_after
-from router_service.upstream.transport import Inbound, Outbound, transport_to
+from router_service.upstream.transport import Address, Inbound, Outbound, transport_to
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 """W3C Trace Context."""
@@ -50,6 +50,13 @@ NEVER_SENT = (
     httpx.ProxyError,
 )
 """Errors after which the upstream has nothing of the request."""
+
+_OWN = (
+    (b"accept", b"*/*"),
+    # Compressed answers would have to be unpacked to be observed.
+    (b"accept-encoding", b"identity"),
+    (b"user-agent", b"switchcraft/" + __version__.encode()),
+)
 
 _PASSED_BACK = frozenset(b"content-type retry-after retry-after-ms x-request-id x-sandbox".split())
 _PASSED_BACK_PREFIX = b"x-ratelimit-"
@@ -216,7 +223,7 @@ class UpstreamClient:
     def _request(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Outbound:
         return Outbound(
             message.method,
-            _parsed(deployment.url(message.path, message.query)),
+            Address.of(deployment.url(message.path, message.query)),
             self._headers(deployment, message, outgoing),
             message.body,
             deployment.timeouts,
@@ -231,13 +238,7 @@ class UpstreamClient:
             (name.encode("latin-1"), value.encode("latin-1"))
             for name, value in (*told, *outgoing.headers.items())
         ]
-        headers += [
-            (b"accept", b"*/*"),
-            (b"content-type", message.content_type),
-            # Compressed answers would have to be unpacked to be observed.
-            (b"accept-encoding", b"identity"),
-            (b"user-agent", b"switchcraft/" + __version__.encode()),
-        ]
+        headers += [(b"content-type", message.content_type), *_OWN]
         if message.deadline_s < math.inf:
             left_s = max(0.0, message.deadline_s - asyncio.get_running_loop().time())
             headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
@@ -287,12 +288,6 @@ def translate(exc: httpx.HTTPError, model: str) -> UpstreamError:
 
 def _is_passed_back(name: bytes) -> bool:
     return name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX)
-
-
-@lru_cache(maxsize=64)
-def _parsed(url: str) -> httpx.URL:
-    """Return an address, which httpx takes 0.03 ms to read."""
-    return httpx.URL(url)
 
 
 @lru_cache(maxsize=64)

@@ -32,6 +32,8 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         """Wait to be connected."""
         self.idle_since_s = 0.0
+        # Kept, for asking for it is a system call (until Python 3.12).
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._poll = select.poll()
         self._parser = httptools.HttpResponseParser(self)
@@ -128,7 +130,7 @@ class Connection(asyncio.Protocol):
             raise httpx.RemoteProtocolError("the connection was closed before the answer's end")
 
     async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:

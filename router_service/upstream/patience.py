@@ -16,7 +16,7 @@ FIRST_WAITS = 2
 
 
 class Patience:
-    """How long the next part of an answer is waited for.
+    """How long the next part of an answer is waited for, by the task that made this.
 
     The first byte has its own time, each later part another, and all of it together a third; the
     client's deadline is before them all. One timer serves all waits, and is moved only where it
@@ -34,7 +34,10 @@ class Patience:
         self._waits = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        self._waiting: asyncio.Task[object] | None = None
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - whoever asks an upstream is a task
+        self._task = task
+        self._is_waiting = False
         self._has_expired = False
         self._cancellations = 0
 
@@ -49,21 +52,22 @@ class Patience:
         if self._waits > FIRST_WAITS:
             self._next_s = self._loop.time() + self._idle_s
         end_s = min(self._next_s, self._last_s)
-        if self._timer is None or end_s < self._timer_s:
+        if self._timer is None:  # no later than any wait to come may end
+            self._move_timer(min(end_s, self._loop.time() + self._idle_s))
+        elif end_s < self._timer_s:
             self._move_timer(end_s)
-        task = self._waiting = asyncio.current_task()
-        assert task is not None  # noqa: S101 - whoever waits is a task
-        self._cancellations = task.cancelling()
+        self._is_waiting = True
+        self._cancellations = self._task.cancelling()
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
     ) -> None:
         """Raise UpstreamError, or DeadlineError, where the time was over."""
-        task, self._waiting = self._waiting, None
-        if not self._has_expired or task is None or not isinstance(exc, asyncio.CancelledError):
+        self._is_waiting = False
+        if not self._has_expired or not isinstance(exc, asyncio.CancelledError):
             return
         # As asyncio.Timeout has it: a cancellation from elsewhere goes before ours.
-        if task.uncancel() > self._cancellations:
+        if self._task.uncancel() > self._cancellations:
             return
         if self._loop.time() >= self._deadline_s:
             raise DeadlineError(self._model) from exc
@@ -77,13 +81,13 @@ class Patience:
     def _expire(self) -> None:
         self._timer = None
         end_s = min(self._next_s, self._last_s)
-        if self._waiting is None:
+        if not self._is_waiting:
             return
         if self._loop.time() < end_s:
             self._move_timer(end_s)
         else:
             self._has_expired = True
-            self._waiting.cancel()
+            self._task.cancel()
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:

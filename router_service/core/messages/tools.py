@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
@@ -10,7 +10,6 @@ from router_service.core.cache import Cache
 from router_service.core.messages.body import Json, text_of, wrong_type
 from router_service.core.messages.schemas import parse_schema
 from router_service.core.messages.values import ToolSpec
-
 
 _PARSED_BYTES = 8
 """Memory that a byte of a schema's JSON takes once it is parsed, about."""

@@ -12,6 +12,7 @@ import pytest
 from router_service.settings import Timeouts
 from router_service.upstream.connection import MAX_HEAD_BYTES, MAX_UNREAD_BYTES, RawHeaders
 from router_service.upstream.transport import (
+    Address,
     Inbound,
     Outbound,
     PooledTransport,
@@ -73,7 +74,7 @@ def outbound(
     timeouts: Timeouts | None = None,
 ) -> Outbound:
     """Return a request."""
-    return Outbound("POST", url, headers or [], body, timeouts or Timeouts())
+    return Outbound("POST", Address.of(str(url)), headers or [], body, timeouts or Timeouts())
 
 
 async def whole(answer: Inbound) -> bytes:
