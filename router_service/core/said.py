@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -162,8 +162,8 @@ def said_by(answer: Json) -> Said | None:
     return listener.said()
 
 
-def _objects(value: Json) -> Iterator[Mapping[str, Json]]:
-    return (item for item in (value if isinstance(value, list) else ()) if isinstance(item, dict))
+def _objects(value: Json) -> Sequence[Mapping[str, Json]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
 
 
 def _text(value: Json) -> str:

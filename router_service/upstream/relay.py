@@ -28,6 +28,7 @@ _SEAM_BYTES = 2  # of what is held, a blank line may begin in as many
 _DONE = b"[DONE]"
 # A tuple, not a set: what an upstream sends as a type may be a list, which no set is asked for.
 _LAST_TYPES = ("response.completed", "response.incomplete", "response.failed")
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,8 @@ class EventReader:
         if self.is_within_event:
             self.is_within_event = False
             return
-        fields = (line for line in event.splitlines() if line.startswith(b"data:"))
-        data = b"\n".join(field[5:].removeprefix(b" ") for field in fields).strip()
+        fields = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
+        data = b"\n".join(fields).strip()
         if data == _DONE:
             self._is_done = True
         elif data:
@@ -218,17 +219,19 @@ def _written_characters(event: Json) -> int:
     """Count what an event adds to an answer: text, reasoning, a refusal, or a call's arguments."""
     if isinstance(delta := event.get("delta"), str):  # the Responses API
         return len(delta)
-    return sum(map(_choice_characters, _objects(event.get("choices"))))
+    return sum([_choice_characters(choice) for choice in _objects(event.get("choices"))])
 
 
 def _choice_characters(choice: Json) -> int:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return _length(choice.get("text"))
-    texts = (delta.get(name) for name in ("content", "reasoning_content", "reasoning", "refusal"))
-    calls = (call.get("function") for call in _objects(delta.get("tool_calls")))
-    written = (call.get(name) for call in _objects([*calls]) for name in ("name", "arguments"))
-    return sum(map(_length, (*texts, *written)))
+    count = sum([_length(text) for name, text in delta.items() if name in _TEXTS])
+    for call in _objects(delta.get("tool_calls")):
+        function = call.get("function")
+        if isinstance(function, dict):
+            count += _length(function.get("name")) + _length(function.get("arguments"))
+    return count
 
 
 def _objects(value: Json) -> Sequence[Json]:
