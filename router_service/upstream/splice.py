@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import orjson
@@ -17,6 +17,8 @@ _KEY = re.compile(
     rb"\s*:\s*"
 )
 _STREAM_OPTIONS = re.compile(rb'(?<=[{,\s])"stream_options"\s*:\s*')
+_NUMBERED = b"\\u00"
+"""How a letter begins that is written by its number."""
 _SCALAR = re.compile(_STRING + rb"|[^\s,}\]{\[]++", re.DOTALL)
 _BRACKETS_OUTSIDE_STRINGS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
 
@@ -36,7 +38,7 @@ class BodyTemplate:
         """
         parts: list[bytes] = []
         end = 0
-        for _, start, stop in _top_level(_KEY, body):
+        for _, start, stop in _top_level(_model_keys(body), body):
             parts.append(body[end:start])
             end = stop
         return cls((*parts, body[end:]))
@@ -53,7 +55,7 @@ class BodyTemplate:
 
 def without_stream_options(body: bytes) -> bytes:
     """Return a body, one valid JSON object, without its top-level `stream_options`."""
-    found = next(_top_level(_STREAM_OPTIONS, body), None)
+    found = next(_top_level(_STREAM_OPTIONS.finditer(body), body), None)
     if found is None:
         return body
     head, tail = body[: found[0]], body[found[2] :].lstrip(b" \t\r\n")
@@ -62,10 +64,23 @@ def without_stream_options(body: bytes) -> bytes:
     return head.rstrip(b" \t\r\n").removesuffix(b",") + tail
 
 
-def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield where each member of this name starts, and where its value starts and stops."""
+def _model_keys(body: bytes) -> Iterator[re.Match[bytes]]:
+    if _NUMBERED in body:
+        yield from _KEY.finditer(body)
+        return
+    # There is one way left to write it: looking for that takes 2 us in 5 KB, the pattern 100 us.
+    place = body.find(b'"model"')
+    while place >= 0:
+        key = _KEY.match(body, place)
+        if key is not None:
+            yield key
+        place = body.find(b'"model"', place + 1)
+
+
+def _top_level(keys: Iterable[re.Match[bytes]], body: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield where each member with one of these keys starts, and where its value does and stops."""
     depth, position = 0, 0
-    for key in name.finditer(body):
+    for key in keys:
         # Counted by library code: a loop over the tokens of 10 MiB would take seconds.
         gap = _STRINGS.sub(b"", body[position : key.start()])
         depth += gap.count(b"{") + gap.count(b"[") - gap.count(b"}") - gap.count(b"]")
