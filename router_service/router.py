@@ -5,28 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from router_service.core.artifact import Artifact
+from router_service.core.cache import Cache, CacheCounts
 from router_service.core.classifier import Classifier
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import Goal, parse_goal, reach
-from router_service.core.messages import Conversation
-from router_service.core.packing import CacheCounts, Packer
+from router_service.core.messages import Conversation, ToolSpec, Turn
+from router_service.core.packing import Packer
 from router_service.core.selection import (
     Policy,
     Reason,
     explore,
     least_probability,
-    most_probable,
     parse_policy,
     ranking,
     select,
 )
 from router_service.core.stages import Clock, Laps, Stage, StageName
 from router_service.core.unpacking import View, Viewer
+
+_Content = tuple[tuple[Turn, ...], tuple[ToolSpec, ...]]
+
+PREDICTIONS_BYTES = 32 * 2**20
+"""What a router remembers of the model's answers: 5,000 requests of an agent, at 6 KB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,21 @@ class Decision:
     def expected_regret(self) -> float:
         """What the choice gives up of the highest probability, to save cost."""
         return max(self.probabilities.values()) - self.probability
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the model said of one conversation, and what it was shown."""
+
+    probabilities: tuple[float, ...]
+    """Of all arms of the artifact."""
+    features: tuple[float, ...]
+    packed_tokens: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return 32 * (len(self.probabilities) + len(self.features))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +128,12 @@ class Router:
             len(self._columns) == len(manifest.arms) and costs_usd == manifest.costs_usd()
         )
         self._costs_usd = [costs_usd[column] for column in self._columns]
+        self._predictions: Cache[_Content, Prediction] = Cache(PREDICTIONS_BYTES)
 
     @property
-    def signature_lookups(self) -> CacheCounts:
-        """Lookups of tokenized tool signatures so far."""
-        return self._packer.signature_lookups
+    def lookups(self) -> dict[str, CacheCounts]:
+        """Lookups so far, by cache."""
+        return {"predictions": self._predictions.counts, **self._packer.lookups}
 
     @classmethod
     def load(cls, directory: Path) -> Router:
@@ -171,21 +191,56 @@ class Router:
         `arms` are those of the router's that can serve it (default: all); there is at least one.
         """
         laps = Laps(self._clock)
+        prediction = self._predictions.peek(_content(conversation))
+        if prediction is None:
+            prediction = self._predict(conversation, laps)
+        return self._decided(conversation, prediction, policy, arms, laps)
+
+    def recall(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision | None:
+        """Choose as `decide` would, where the model was asked about the very same conversation.
+
+        None where it was not, or that is forgotten; takes some 0.05 ms.
+        """
+        laps = Laps(self._clock)
+        prediction = self._predictions.get(_content(conversation))
+        if prediction is None:
+            return None
+        return self._decided(conversation, prediction, policy, arms, laps)
+
+    def _predict(self, conversation: Conversation, laps: Laps) -> Prediction:
         packed = self._packer.pack(conversation)
         laps.end(StageName.PACK)
-        row = self._classifier.predict([packed])[0].tolist()
+        row: list[float] = self._classifier.predict([packed])[0].tolist()
         laps.end(StageName.CLASSIFY)
+        prediction = Prediction(tuple(row), packed.features, len(packed.token_ids))
+        size_bytes = prediction.size_bytes + _size_bytes(conversation)
+        self._predictions.put(_content(conversation), prediction, size_bytes)
+        return prediction
+
+    def _decided(
+        self,
+        conversation: Conversation,
+        prediction: Prediction,
+        policy: Policy | None,
+        arms: Collection[str] | None,
+        laps: Laps,
+    ) -> Decision:
         able = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
         decision = decide_among(
             [self.arms[index] for index in able],
-            [row[self._columns[index]] for index in able],
+            [prediction.probabilities[self._columns[index]] for index in able],
             [self._costs_usd[index] for index in able],
             policy or self.policy(),
-            packed_tokens=len(packed.token_ids),
+            packed_tokens=prediction.packed_tokens,
             is_unread=bool(conversation.unread),
         )
         laps.end(StageName.SELECT)
-        return replace(decision, features=packed.features, stages=laps.stages)
+        return replace(decision, features=prediction.features, stages=laps.stages)
 
 
 def decide_among(
@@ -198,16 +253,15 @@ def decide_among(
     is_unread: bool,
 ) -> Decision:
     """Choose one of these arms, and rank the others; probabilities and costs are (arms,) each."""
+    chosen = select(probabilities, costs_usd, policy)
     # A probability for half a request is no ground to save money on.
-    choose = most_probable if is_unread else partial(_selected, policy=policy)
-    order = ranking(probabilities, costs_usd, choose)
-    reason = Reason.UNREAD if is_unread else select(probabilities, costs_usd, policy).reason
+    order = ranking(probabilities, costs_usd, None if is_unread else policy)
     return Decision(
         arm=arms[order[0]],
         probabilities=dict(zip(arms, probabilities, strict=True)),
         cost_usd=dict(zip(arms, costs_usd, strict=True)),
         policy=str(policy),
-        reason=reason,
+        reason=Reason.UNREAD if is_unread else chosen.reason,
         packed_tokens=packed_tokens,
         ranking=tuple(arms[index] for index in order),
     )
@@ -247,8 +301,16 @@ def choices(decision: Decision, policies: Iterable[Policy]) -> Iterator[Choice]:
         )
 
 
-def _selected(probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy) -> int:
-    return select(probabilities, costs_usd, policy).arm
+def _content(conversation: Conversation) -> _Content:
+    """Return what a prediction follows from; what could not be read is not shown to the model."""
+    return conversation.turns, conversation.tools
+
+
+def _size_bytes(conversation: Conversation) -> int:
+    """Return the memory that a conversation takes, about; its tools are others', too."""
+    calls = (call for turn in conversation.turns for call in turn.tool_calls)
+    called = sum(300 + len(call.arguments) for call in calls)
+    return called + sum(300 + len(turn.text) for turn in conversation.turns)
 
 
 def _columns(artifact: Artifact, arms: Collection[str]) -> list[int]:

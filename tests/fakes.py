@@ -16,9 +16,10 @@ from router_service.core.artifact import (
     Manifest,
     Provenance,
 )
+from router_service.core.cache import CacheCounts
 from router_service.core.cost import ArmProfile, Price
 from router_service.core.messages import Conversation
-from router_service.core.packing import CacheCounts, PackingSpec
+from router_service.core.packing import PackingSpec
 from router_service.core.selection import Policy, parse_policy
 from router_service.core.unpacking import View
 from router_service.router import Decision, decide_among
@@ -58,9 +59,19 @@ class FakeRouter:
         self.asked: list[Conversation] = []
 
     @property
-    def signature_lookups(self) -> CacheCounts:
-        """Return what was looked up of tool signatures: nothing, for nothing is packed."""
-        return CacheCounts()
+    def lookups(self) -> Mapping[str, CacheCounts]:
+        """Return what was looked up: nothing, for nothing is remembered."""
+        return {}
+
+    def recall(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision | None:
+        """Remember nothing."""
+        del conversation, policy, arms
+        return None
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy by name or rule."""

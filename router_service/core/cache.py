@@ -54,6 +54,11 @@ class Cache(Generic[K, V]):
             self._entries.move_to_end(key)
             return entry[0]
 
+    def peek(self, key: K) -> V | None:
+        """Return the same without counting it as a lookup."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[0]
+
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """Keep a value that takes so much memory with its key, unless that is beyond the bound."""
         size_bytes += ENTRY_BYTES

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from tokenizers import Tokenizer
 
+from router_service.core.cache import Cache, CacheCounts
 from router_service.core.features import FEATURES, extract
 from router_service.core.messages import Conversation, Role, Schema, ToolSpec, Turn
 
@@ -102,14 +102,6 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheCounts:
-    """Lookups in a cache since it was made."""
-
-    hits: int = 0
-    misses: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Clip:
     ids: Ids
     cut: bool
@@ -164,14 +156,13 @@ class Packer:
         # From here on "[SEP]" in a user's text is text, not a separator.
         tokenizer.encode_special_tokens = True
         self._marker = self._encode(TRUNCATED)
-        # Agents send the same tools with every turn; 4,096 signatures are about 1 MB.
-        self._encode_signature = lru_cache(maxsize=4096)(self._encode)
+        self._signatures: Cache[str, Ids] = Cache(max_bytes=4 * 2**20)
+        self._turns: Cache[str, Ids] = Cache(max_bytes=8 * 2**20)
 
     @property
-    def signature_lookups(self) -> CacheCounts:
-        """Lookups of tokenized tool signatures so far."""
-        info = self._encode_signature.cache_info()
-        return CacheCounts(info.hits, info.misses)
+    def lookups(self) -> dict[str, CacheCounts]:
+        """Lookups of tokenized texts so far: agents send the same tools and turns again."""
+        return {"signatures": self._signatures.counts, "turns": self._turns.counts}
 
     def pack(self, conversation: Conversation) -> Packed:
         """Pack one conversation: at most `budget_tokens` ids, and the features asked for."""
@@ -216,7 +207,7 @@ class Packer:
 
     def _both_ends(self, text: str, budget_tokens: int) -> _Clip:
         """Keep the head and the tail of a text too long: the request stands at one of them."""
-        ids = self._encode(_clip_text(text, budget_tokens))
+        ids = self._encoded(_clip_text(text, budget_tokens), self._turns)
         if len(ids) <= budget_tokens:
             return _Clip(ids, cut=len(text) > budget_tokens * CHARS_PER_TOKEN)
         kept = max(0, budget_tokens - len(self._marker))
@@ -227,7 +218,8 @@ class Packer:
         ids: list[int] = []
         for tool in tools:
             text = signature(tool, self._spec.signature)
-            ids.extend(self._encode_signature(_clip_text(text, budget_tokens) + " ; "))
+            text = _clip_text(text, budget_tokens) + " ; "
+            ids.extend(self._encoded(text, self._signatures))
             if len(ids) > budget_tokens:
                 kept = max(0, budget_tokens - len(self._marker))
                 return self._marked(tuple(ids[:kept]), (), budget_tokens)
@@ -247,10 +239,18 @@ class Packer:
             if left <= 0:
                 return _Clip(tuple(ids), cut=True)
             text = _turn_text(turn)
-            encoded = self._encode(_clip_text(text, left))
+            encoded = self._encoded(_clip_text(text, left), self._turns)
             cut = cut or len(encoded) > left or len(text) > left * CHARS_PER_TOKEN
             ids.extend(encoded[:left])
         return _Clip(tuple(ids), cut=cut)
+
+    def _encoded(self, text: str, seen: Cache[str, Ids]) -> Ids:
+        ids = seen.get(text)
+        if ids is None:
+            ids = self._encode(text)
+            # Text of other scripts has up to 4 bytes a character; so has Python, with 8 an id.
+            seen.put(text, ids, size_bytes=4 * len(text) + 8 * len(ids))
+        return ids
 
     def _encode(self, text: str) -> Ids:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -78,14 +78,18 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
     Equal costs are decided by the higher probability, then by the earlier arm.
     """
     best = most_probable(probabilities, costs_usd)
-    # 1e-9: p_max - delta in floats must not cut an arm that is exactly delta away.
-    tolerance = 1e-9 if isinstance(policy, Drift) else 0.0
-    floor = least_probability(probabilities, policy) - tolerance
+    floor = _floor(probabilities, policy)
     passing = [arm for arm, p in enumerate(probabilities) if p >= floor]
     if not passing:
         return Selection(best, Reason.ARGMAX)
     cheapest = min(passing, key=lambda arm: (costs_usd[arm], -probabilities[arm], arm))
     return Selection(cheapest, Reason.DRIFT if isinstance(policy, Drift) else Reason.THRESHOLD)
+
+
+def _floor(probabilities: Sequence[float], policy: Policy) -> float:
+    # 1e-9: p_max - delta in floats must not cut an arm that is exactly delta away.
+    tolerance = 1e-9 if isinstance(policy, Drift) else 0.0
+    return least_probability(probabilities, policy) - tolerance
 
 
 def least_probability(probabilities: Sequence[float], policy: Policy) -> float:
@@ -98,20 +102,36 @@ def least_probability(probabilities: Sequence[float], policy: Policy) -> float:
 
 
 def ranking(
-    probabilities: Sequence[float],
-    costs_usd: Sequence[float],
-    choose: Callable[[Sequence[float], Sequence[float]], int],
+    probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy | None
 ) -> tuple[int, ...]:
     """Return the arms in the order in which they are tried: the choice, then that of the rest.
 
-    `choose` picks one of some arms by their probabilities and costs, as it picked the first.
+    Each is what `select` chooses of those that are left, or without a policy the most probable.
     """
-    left = list(range(len(probabilities)))
-    tried: list[int] = []
-    while left:
-        chosen = choose([probabilities[arm] for arm in left], [costs_usd[arm] for arm in left])
-        tried.append(left.pop(chosen))
-    return tuple(tried)
+    likely = sorted(
+        range(len(probabilities)), key=lambda arm: (-probabilities[arm], costs_usd[arm], arm)
+    )
+    match policy:
+        case None:
+            return tuple(likely)
+        case Threshold(theta):
+            passing = [arm for arm in likely if probabilities[arm] >= theta]
+            passing.sort(key=lambda arm: costs_usd[arm])
+            return (*passing, *likely[len(passing) :])
+        case Drift():
+            return tuple(_by_drift(probabilities, costs_usd, policy, likely))
+
+
+def _by_drift(
+    probabilities: Sequence[float], costs_usd: Sequence[float], policy: Drift, likely: list[int]
+) -> Iterator[int]:
+    """Yield the cheapest within delta of the most probable again and again; empties `likely`."""
+    while likely:
+        floor = _floor([probabilities[likely[0]]], policy)
+        passing = (arm for arm in likely if probabilities[arm] >= floor)
+        chosen = min(passing, key=lambda arm: costs_usd[arm])
+        likely.remove(chosen)
+        yield chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from router_service.core.errors import OverloadedError, ResponseNotFoundError
-from router_service.core.stages import Laps, StageName
 from router_service.core.tracing import Tracer
 from router_service.serving.aftermath import Aftermath
+from router_service.serving.deciding import Question, plan_for
 from router_service.serving.draining import Drain
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.engine import Engine
@@ -21,7 +21,7 @@ from router_service.serving.evidence import Evidence
 from router_service.serving.feedback import Feedback
 from router_service.serving.gauges import Gauges
 from router_service.serving.overload import DecisionQueue, Slots
-from router_service.serving.planning import DecidingRouter, Holders, Plan
+from router_service.serving.planning import DecidingRouter, Plan
 from router_service.serving.recent import Recent
 from router_service.serving.recorder import Ended, Recorder
 from router_service.serving.reloading import Origin, Reloader
@@ -98,25 +98,16 @@ class Gateway:
     async def plan(
         self, engine: Engine, endpoint: Endpoint, body: bytes, policy: str | None
     ) -> Plan:
-        """Plan a request in a thread; raises as `Planner.plan` does, and OverloadedError."""
+        """Plan a request; raises as `plan_for` does."""
         started_s = time.perf_counter()
-
-        async def planned(holders: Holders) -> Plan:
-            laps = Laps(time.perf_counter)
-
-            def decide() -> Plan:
-                laps.end(StageName.QUEUE)
-                plan = engine.planner.plan(endpoint, body, policy, holders)
-                return replace(plan, stages=(*laps.stages, *plan.stages))
-
-            return await self.in_queue(decide)
-
+        question = Question(engine.planner, endpoint, body, policy, self.held.seen)
         try:
-            plan = await planned(self.held.seen)
+            plan = await plan_for(question, self.in_queue)
         except ResponseNotFoundError as exc:
             # Another replica may have relayed it: this is the one request that waits for Redis.
             await self.held.fetch(exc.identifier)
-            plan = await planned(lambda reference: self.held.find(reference.id))
+            question = replace(question, holders=lambda asked: self.held.find(asked.id))
+            plan = await plan_for(question, self.in_queue)
         seconds = time.perf_counter() - started_s
         self.metrics.decision_seconds.observe(seconds)
         if seconds > engine.settings.router.latency_budget_s:

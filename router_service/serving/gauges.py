@@ -6,8 +6,8 @@ import time
 from weakref import WeakKeyDictionary
 
 from router_service import __version__
+from router_service.core.cache import CacheCounts
 from router_service.core.fitting import Fit
-from router_service.core.packing import CacheCounts
 from router_service.core.selection import Reason
 from router_service.serving.engine import Engine
 from router_service.serving.feedback import Verdict
@@ -37,7 +37,9 @@ class Gauges:
         self._decisions = decisions
         self._artifact: tuple[str, ...] | None = None
         self._deployment_ids: set[str] = set()
-        self._counted: WeakKeyDictionary[DecidingRouter, CacheCounts] = WeakKeyDictionary()
+        self._counted: WeakKeyDictionary[DecidingRouter, dict[str, CacheCounts]] = (
+            WeakKeyDictionary()
+        )
         metrics.build_info.labels(__version__).set(1)
         _begin(metrics)
 
@@ -71,11 +73,13 @@ class Gauges:
             self._metrics.breaker_open.labels(deployment_id).set(deployment_id in open_ids)
 
     def _count_lookups(self, router: DecidingRouter) -> None:
-        now, before = router.signature_lookups, self._counted.get(router, CacheCounts())
-        lookups = self._metrics.cache_lookups
-        lookups.labels("signatures", "hit").inc(now.hits - before.hits)
-        lookups.labels("signatures", "miss").inc(now.misses - before.misses)
-        self._counted[router] = now
+        counted = self._counted.setdefault(router, {})
+        for cache, now in router.lookups.items():
+            before = counted.get(cache, CacheCounts())
+            lookups = self._metrics.cache_lookups
+            lookups.labels(cache, "hit").inc(now.hits - before.hits)
+            lookups.labels(cache, "miss").inc(now.misses - before.misses)
+            counted[cache] = now
 
 
 def _begin(metrics: Metrics) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from router_service.core.artifact import Artifact
+from router_service.core.cache import CacheCounts
 from router_service.core.capabilities import Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
@@ -21,7 +22,6 @@ from router_service.core.errors import (
     SwitchcraftError,
 )
 from router_service.core.messages import ChatRequest, Conversation, Reference, decode_object
-from router_service.core.packing import CacheCounts
 from router_service.core.selection import Policy, Reason
 from router_service.core.stages import Stage
 from router_service.core.unpacking import View
@@ -38,6 +38,10 @@ POLICY_HEADER = "x-switchcraft-policy"
 
 Holders = Callable[[Reference], HeldResponse | None]
 """Says who holds what a request goes on from, and None where it is not known."""
+
+
+_Decide = Callable[[Conversation, Policy, Collection[str]], Decision | None]
+"""Decides among arms for a conversation; None where the router failed."""
 
 
 class GatewayReason(StrEnum):
@@ -61,8 +65,8 @@ class DecidingRouter(Protocol):
     artifact: Artifact
 
     @property
-    def signature_lookups(self) -> CacheCounts:
-        """Lookups of tokenized tool signatures so far."""
+    def lookups(self) -> Mapping[str, CacheCounts]:
+        """Lookups so far, by cache."""
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy; raises PolicyError."""
@@ -73,25 +77,44 @@ class DecidingRouter(Protocol):
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
     ) -> Decision:
-        """Choose one of these arms for a conversation, and rank the others."""
+        """Choose one of these arms for a conversation, and rank the others; CPU-bound."""
+
+    def recall(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision | None:
+        """Choose likewise, at once, or return None where the model must be asked."""
 
     def view(self, conversation: Conversation) -> View:
         """Show what the model sees of a conversation."""
 
 
+class NotRecalledError(Exception):
+    """The model has to be asked about this request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a request and its conversation are known by where nothing of them is kept."""
+    """What a request and its conversation are known by where nothing of them is kept.
 
-    body_sha256: str
-    conversation: str
-    """32 hexadecimal digits, the same at each of a conversation's turns."""
+    Hashed when somebody wants it: only logs do.
+    """
 
-    @classmethod
-    def of(cls, body: bytes, conversation: Conversation) -> Fingerprint:
-        """Hash a body, and how its conversation opens."""
-        opening = "\0".join(conversation.opening).encode(errors="surrogatepass")
-        return cls(sha256(body).hexdigest(), sha256(opening).hexdigest()[:32])
+    _body: bytes
+    _conversation: Conversation
+
+    @property
+    def body_sha256(self) -> str:
+        """Of the whole body as it came."""
+        return sha256(self._body).hexdigest()
+
+    @property
+    def conversation(self) -> str:
+        """32 hexadecimal digits, the same at each of a conversation's turns."""
+        opening = "\0".join(self._conversation.opening).encode(errors="surrogatepass")
+        return sha256(opening).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +133,7 @@ class Asked:
         decoded = decode_object(body)
         request = endpoint.parse(decoded)
         wanted = read_requirements(decoded, request.conversation, endpoint.path)
-        fingerprint = Fingerprint.of(body, request.conversation)
+        fingerprint = Fingerprint(body, request.conversation)
         return cls(endpoint, request, wanted, BodyTemplate.of(body), fingerprint)
 
 
@@ -197,6 +220,15 @@ class Planner:
         Raises ModelNotFoundError, PolicyError, NoCapableModelError, ResponseNotFoundError and
         ResponseElsewhereError.
         """
+        return self._plan(asked, policy, holders, self._decide)
+
+    def recall(
+        self, asked: Asked, policy: str | None = None, holders: Holders = lambda _: None
+    ) -> Plan:
+        """Decide as `plan` does, at once; raises NotRecalledError where the model must be asked."""
+        return self._plan(asked, policy, holders, self._recall)
+
+    def _plan(self, asked: Asked, policy: str | None, holders: Holders, decide: _Decide) -> Plan:
         endpoint, request, wanted = asked.endpoint, asked.request, asked.wanted
         plan = partial(
             Plan,
@@ -221,7 +253,7 @@ class Planner:
         if not request.has_tools:
             return plan(capable(self._pool.chat_models, wanted), GatewayReason.CHAT)
         able = self._pool.capable_arms(wanted)
-        decision = self._decide(request.conversation, chosen, able)
+        decision = decide(request.conversation, chosen, able)
         if decision is None:
             guess = self._dearest_first(able)
             return plan(guess, GatewayReason.UNDECIDED, policy=chosen, router_failed=True)
@@ -247,6 +279,14 @@ class Planner:
         except Exception:  # noqa: BLE001 - whatever it is, it must not cost a request
             _log.exception("the router failed, the request goes to the dearest arm")
             return None
+
+    def _recall(
+        self, conversation: Conversation, policy: Policy, arms: Collection[str]
+    ) -> Decision:
+        decision = self.router.recall(conversation, policy, arms)
+        if decision is None:
+            raise NotRecalledError
+        return decision
 
     def _dearest_first(self, arms: Collection[str]) -> tuple[Model, ...]:
         manifest = self.router.artifact.manifest

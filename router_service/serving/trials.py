@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -13,8 +12,6 @@ from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import Conversation
 from router_service.core.publication import Canary
 from router_service.core.rollout import Excess, Tally, find_excess
-from router_service.core.stages import Laps, StageName
-from router_service.serving.endpoints import Endpoint
 from router_service.serving.planning import Asked, DecidingRouter, Holders, Plan, Planner, Track
 from router_service.telemetry.metrics import Metrics
 
@@ -116,26 +113,24 @@ class TrialPlanner:
         return frozenset((self._stable.router, *canary, *shadow))
 
     def plan(
-        self,
-        endpoint: Endpoint,
-        body: bytes,
-        policy: str | None = None,
-        holders: Holders = lambda _: None,
+        self, asked: Asked, policy: str | None = None, holders: Holders = lambda _: None
     ) -> Plan:
-        """Decide for a request body; raises InvalidRequestError, and as the stable planner does."""
-        laps = Laps(time.perf_counter)
-        asked = Asked.read(endpoint, body)
-        laps.end(StageName.PARSE)
+        """Decide for a request; CPU-bound, raises as the stable planner does."""
+        return self._plan(asked, policy, lambda planner: planner.plan(asked, policy, holders))
 
-        def decide(planner: Planner) -> Plan:
-            return planner.plan(asked, policy, holders)
+    def recall(
+        self, asked: Asked, policy: str | None = None, holders: Holders = lambda _: None
+    ) -> Plan:
+        """Decide as `plan` does, at once; raises NotRecalledError where a model must be asked."""
+        return self._plan(asked, policy, lambda planner: planner.recall(asked, policy, holders))
 
+    def _plan(self, asked: Asked, policy: str | None, decide: Callable[[Planner], Plan]) -> Plan:
         planner, plan = self._obeyed(decide, asked.request.conversation)
         if plan.decision is None:
-            return replace(plan, stages=laps.stages)
-        stages = (*laps.stages, *plan.decision.stages)
+            return plan
         shadow_arm = self._shadow.ask(asked, policy, plan) if self._shadow else None
-        return replace(planner.explored(plan), stages=stages, shadow_arm=shadow_arm)
+        plan = planner.explored(plan)
+        return replace(plan, shadow_arm=shadow_arm) if shadow_arm else plan
 
     def _obeyed(
         self, decide: Callable[[Planner], Plan], conversation: Conversation

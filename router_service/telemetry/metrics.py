@@ -139,7 +139,8 @@ class Metrics:
         )
         self.cache_lookups = self._counter(
             "cache_lookups",
-            "Lookups by cache (signatures: tokenized tool signatures) and outcome (hit, miss).",
+            "Lookups by cache (predictions: what the model said of the same conversation;"
+            " signatures, turns: tokenized tool signatures and turns) and outcome (hit, miss).",
             "cache",
             "outcome",
         )

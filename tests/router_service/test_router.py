@@ -9,12 +9,13 @@ from itertools import count
 import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.cache import CacheCounts
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.features import extract
 from router_service.core.messages import Conversation, Role, ToolSpec, Turn
 from router_service.core.selection import Drift, Reason, Threshold, parse_policy, select
-from router_service.router import Router, choices, explored
+from router_service.router import Decision, Router, choices, explored
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +184,10 @@ def test_each_step_of_a_decision_is_timed(conversations: list[Conversation]) -> 
 def test_tool_signatures_are_looked_up(router: Router) -> None:
     """The first request with a tool is a miss, and each one after it a hit."""
     tool = ToolSpec("measure_the_moon", "", ())
-    conversation = Conversation((Turn(Role.USER, "How far is it?"),), (tool,))
-    before = router.signature_lookups
-    for _ in range(3):
-        router.decide(conversation)
-    after = router.signature_lookups
+    before = router.lookups["signatures"]
+    for number in range(3):
+        router.decide(Conversation((Turn(Role.USER, f"How far is moon {number}?"),), (tool,)))
+    after = router.lookups["signatures"]
     assert (after.hits - before.hits, after.misses - before.misses) == (2, 1)
 
 
@@ -214,3 +214,41 @@ def test_no_policy_saves_on_what_was_not_read(
     decision = router.decide(partial)
     chosen = set(choices(decision, [Threshold(0.0), Drift(1.0)]))
     assert {(c.arm, c.reason) for c in chosen} == {(decision.arm, Reason.UNREAD)}
+
+
+@pytest.mark.parametrize("policy", [Threshold(0.5), Drift(0.1)])
+def test_what_is_recalled_is_what_was_decided(
+    conversations: list[Conversation], policy: Threshold | Drift
+) -> None:
+    """The same conversation is decided alike without the model, under any policy and any arms."""
+    router = Router(Artifact.load(SHIPPED))
+    decided = [router.decide(conversation) for conversation in conversations]
+    assert [plain(router.recall(c)) for c in conversations] == list(map(plain, decided))
+    anew = Router(Artifact.load(SHIPPED))
+    for conversation in conversations:
+        arms = router.arms[::2]
+        recalled = router.recall(conversation, policy, arms)
+        assert plain(recalled) == plain(anew.decide(conversation, policy, arms))
+
+
+def test_only_the_very_same_conversation_is_recalled(conversations: list[Conversation]) -> None:
+    """With another turn, another tool or another text it is a new one; asked twice it is known."""
+    router, asked = Router(Artifact.load(SHIPPED)), conversations[0]
+    assert router.recall(asked) is None
+    router.decide(asked)
+    others = [
+        replace(asked, turns=(*asked.turns, Turn(Role.USER, "And then?"))),
+        replace(asked, tools=(*asked.tools, ToolSpec("another"))),
+        replace(asked, turns=(replace(asked.turns[0], text="?"), *asked.turns[1:])),
+    ]
+    assert [router.recall(other) for other in others] == [None] * 3
+    assert router.recall(asked) is not None
+    unread = router.recall(replace(asked, unread=("messages[7]",)))
+    assert unread is not None
+    assert unread.reason is Reason.UNREAD
+    assert router.lookups["predictions"] == CacheCounts(hits=2, misses=4)
+
+
+def plain(decision: Decision | None) -> Decision | None:
+    """Return a decision without how long it took."""
+    return decision and replace(decision, stages=())

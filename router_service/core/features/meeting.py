@@ -9,8 +9,8 @@ from itertools import combinations
 from typing import NamedTuple
 
 from router_service.core.features.text import Query
-from router_service.core.features.tools import ToolFacts, facts
-from router_service.core.features.words import Stems, jaccard, overlap
+from router_service.core.features.tools import ToolFacts, Toolset, facts
+from router_service.core.features.words import jaccard, overlap
 from router_service.core.messages import ToolSpec
 
 MAX_TOOLS_BY_CLAUSE = 32
@@ -40,9 +40,10 @@ class Fit(NamedTuple):
 class Meeting:
     """A query and its tools; the best tool is the one that fits the query's words best."""
 
-    def __init__(self, query: Query, tools: tuple[ToolFacts, ...]) -> None:
+    def __init__(self, query: Query, toolset: Toolset) -> None:
         self.query = query
-        self.tools = tools
+        self.toolset = toolset
+        self.tools = toolset.facts
 
     @cached_property
     def fits(self) -> list[Fit]:
@@ -73,11 +74,6 @@ class Meeting:
     def fit(self) -> Fit:
         """How well the best tool fits."""
         return Fit(0.0, 0.0, 0.0) if self._place is None else self.fits[self._place]
-
-    @cached_property
-    def known(self) -> Stems:
-        """What any of the tools speaks of."""
-        return frozenset[str]().union(*(tool.vocabulary for tool in self.tools))
 
     @cached_property
     def mentioned(self) -> int:
@@ -138,22 +134,18 @@ def _clauses_alike(meeting: Meeting) -> float:
     return max((jaccard(one, other) for one, other in pairs), default=0.0)
 
 
-def _parameters(meeting: Meeting) -> int:
-    return sum(len(tool.parameters) for tool in meeting.tools)
-
-
 MEETING: dict[str, Callable[[Meeting], float]] = {
     # All tools.
     "mentioned": lambda m: m.mentioned,
-    "mentioned_share": lambda m: m.mentioned / max(1, _parameters(m)),
+    "mentioned_share": lambda m: m.mentioned / max(1, m.toolset.parameters),
     "name_overlap_max": lambda m: max(m.name_overlaps, default=0.0),
     "name_overlap_mean": lambda m: _mean(m.name_overlaps),
     "description_overlap_max": lambda m: max(m.description_overlaps, default=0.0),
     "description_overlap_mean": lambda m: _mean(m.description_overlaps),
-    "numbers_per_parameter": lambda m: len(m.query.numbers) / max(1, _parameters(m)),
-    "known_share": lambda m: overlap(m.query.content, m.known),
-    "known_words": lambda m: len(m.query.content & m.known),
-    "unknown_words": lambda m: len(m.query.content - m.known),
+    "numbers_per_parameter": lambda m: len(m.query.numbers) / max(1, m.toolset.parameters),
+    "known_share": lambda m: overlap(m.query.content, m.toolset.known),
+    "known_words": lambda m: len(m.query.content & m.toolset.known),
+    "unknown_words": lambda m: len(m.query.content - m.toolset.known),
     "tools_half_named": lambda m: sum(fit.of_name >= 0.5 for fit in m.fits),
     "tools_named": lambda m: sum(fit.of_name >= 0.99 for fit in m.fits),
     "enum_values_said": lambda m: sum(m.enum_hits),
@@ -171,14 +163,14 @@ MEETING: dict[str, Callable[[Meeting], float]] = {
     "best_parameters": lambda m: len(m.best.parameters),
     "best_required": lambda m: m.best.required,
     "best_optional": lambda m: len(m.best.parameters) - m.best.required,
-    "best_numbers": lambda m: m.best.numbers(),
+    "best_numbers": lambda m: m.best.numbers,
     "best_required_numbers": lambda m: m.best.required_numbers,
     "best_required_strings": lambda m: m.best.required_strings,
     "best_booleans": lambda m: m.best.typed("boolean"),
     "best_arrays": lambda m: m.best.typed("array"),
     "best_objects": lambda m: m.best.typed("object"),
     "best_enums": lambda m: len(m.best.enums),
-    "best_defaults": lambda m: m.best.defaults(),
+    "best_defaults": lambda m: m.best.defaults,
     "best_depth": lambda m: m.best.depth,
     "best_description_chars": lambda m: m.best.description_chars,
     "best_said": lambda m: m.said,
@@ -189,7 +181,7 @@ MEETING: dict[str, Callable[[Meeting], float]] = {
     "best_enums_unsaid": lambda m: len(m.best.enums) - m.best_enum_hits,
     "numbers_per_best_number": lambda m: len(m.query.numbers) / max(1, m.best.required_numbers),
     "numbers_left": lambda m: len(m.query.numbers) - m.best.required_numbers,
-    "numbers_left_optional": lambda m: len(m.query.numbers) - m.best.numbers(),
+    "numbers_left_optional": lambda m: len(m.query.numbers) - m.best.numbers,
     "numbers_missing": lambda m: m.best.required_numbers > 0 and not m.query.numbers,
     "names_per_best_string": lambda m: len(m.query.names) / max(1, m.best.required_strings),
     "names_left": lambda m: len(m.query.names) + m.query.quoted - m.best.required_strings,

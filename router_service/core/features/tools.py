@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from itertools import combinations
 
+from router_service.core.cache import Cache
 from router_service.core.features.words import (
     WORD,
     Stems,
@@ -45,7 +47,12 @@ class ToolFacts:
     name_chars: int
     description_chars: int
     parameter_chars: int
-    nodes: tuple[Schema, ...]
+    nodes: int
+    types: Counter[str]
+    """How many schema nodes there are of each type."""
+    defaults: int
+    """Schema nodes with a default, declared or described."""
+    undescribed: int
     examples: int
     called_optional: int
     depth: int
@@ -54,20 +61,72 @@ class ToolFacts:
 
     def typed(self, *types: str) -> int:
         """Count schema nodes of these types."""
-        return sum(node.type.lower() in types for node in self.nodes)
+        return sum(self.types[name] for name in types)
 
+    @property
     def numbers(self) -> int:
-        """Count schema nodes that take a number."""
+        """Schema nodes that take a number."""
         return self.typed(*_NUMBERS)
 
-    def defaults(self) -> int:
-        """Count schema nodes with a default, declared or described."""
-        return sum(map(has_default, self.nodes))
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes, about: most of it stems, of which a few letters have one."""
+        chars = self.name_chars + self.description_chars + self.parameter_chars
+        return 2_000 + 400 * self.nodes + 20 * chars
 
 
-@lru_cache(maxsize=4096)
+class Toolset:
+    """The tools of a request, and what is counted of several at a time."""
+
+    def __init__(self, tools: Sequence[ToolSpec]) -> None:
+        self.facts: tuple[ToolFacts, ...] = tuple(map(facts, tools))
+
+    def __iter__(self) -> Iterator[ToolFacts]:
+        return iter(self.facts)
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    @cached_property
+    def known(self) -> Stems:
+        """What any of the tools speaks of."""
+        return frozenset[str]().union(*(tool.vocabulary for tool in self.facts))
+
+    @cached_property
+    def topics_alike(self) -> list[float]:
+        """How much each two of the first tools have in common by their descriptions."""
+        return _likeness([tool.topic for tool in self.facts])
+
+    @cached_property
+    def names_alike(self) -> list[float]:
+        """The same by their names."""
+        return _likeness([tool.names for tool in self.facts])
+
+    @cached_property
+    def parameters(self) -> int:
+        """Parameters of all tools."""
+        return sum(len(tool.parameters) for tool in self.facts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return sum(tool.size_bytes for tool in self.facts)
+
+
+_facts: Cache[ToolSpec, ToolFacts] = Cache(max_bytes=16 * 2**20)
+"""Requests with other lists of tools have tools in common; one takes 0.05 ms."""
+
+
 def facts(tool: ToolSpec) -> ToolFacts:
     """Take a tool apart."""
+    found = _facts.get(tool)
+    if found is None:
+        found = _take_apart(tool)
+        _facts.put(tool, found, found.size_bytes)
+    return found
+
+
+def _take_apart(tool: ToolSpec) -> ToolFacts:
     nodes = tuple(node for p in tool.parameters for node in _walk(p.schema))
     required = [p for p in tool.parameters if p.required]
     topics = {p.name: content(p.schema.description) | identifier_stems(p.name) for p in required}
@@ -85,7 +144,10 @@ def facts(tool: ToolSpec) -> ToolFacts:
         name_chars=len(tool.name),
         description_chars=len(tool.description),
         parameter_chars=sum(len(p.schema.description) for p in tool.parameters),
-        nodes=nodes,
+        nodes=len(nodes),
+        types=Counter(node.type.lower() for node in nodes),
+        defaults=sum(map(_has_default, nodes)),
+        undescribed=sum(not node.description for node in nodes),
         examples=sum(_EXAMPLE.search(node.description) is not None for node in nodes),
         called_optional=sum(_OPTIONAL.search(node.description) is not None for node in nodes),
         depth=max((_depth(p.schema) for p in tool.parameters), default=0),
@@ -94,8 +156,7 @@ def facts(tool: ToolSpec) -> ToolFacts:
     )
 
 
-def has_default(node: Schema) -> bool:
-    """Tell whether a schema declares or describes a default."""
+def _has_default(node: Schema) -> bool:
     return node.has_default or "default" in node.description.lower()
 
 
@@ -120,22 +181,11 @@ def _is_foreign(parameter: Parameter) -> bool:
     return bool(re.search(r"\b(?:Java|JavaScript)\b", parameter.schema.description))
 
 
-Tools = Sequence[ToolFacts]
-
-
-def _parameters(tools: Tools) -> int:
-    return sum(len(tool.parameters) for tool in tools)
-
-
-def _required(tools: Tools) -> int:
+def _required(tools: Toolset) -> int:
     return sum(tool.required for tool in tools)
 
 
-def _nodes(tools: Tools, test: Callable[[Schema], object]) -> int:
-    return sum(bool(test(node)) for tool in tools for node in tool.nodes)
-
-
-def _typed(tools: Tools, *types: str) -> int:
+def _typed(tools: Toolset, *types: str) -> int:
     return sum(tool.typed(*types) for tool in tools)
 
 
@@ -143,28 +193,28 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def _likeness(tools: Tools, of: Callable[[ToolFacts], Stems]) -> list[float]:
-    """Return how much each two of the first tools have in common."""
-    return [jaccard(of(one), of(other)) for one, other in combinations(tools[:MAX_COMPARED], 2)]
+def _likeness(stems_by_tool: Sequence[Stems]) -> list[float]:
+    """Return how much each two of the first sets have in common."""
+    return [jaccard(one, other) for one, other in combinations(stems_by_tool[:MAX_COMPARED], 2)]
 
 
-TOOLS: dict[str, Callable[[Tools], float]] = {
+TOOLS: dict[str, Callable[[Toolset], float]] = {
     "tools": len,
-    "parameters": _parameters,
-    "parameters_per_tool": lambda t: _parameters(t) / max(1, len(t)),
+    "parameters": lambda t: t.parameters,
+    "parameters_per_tool": lambda t: t.parameters / max(1, len(t)),
     "parameters_max": lambda t: max((len(tool.parameters) for tool in t), default=0),
     "required": _required,
     "required_max": lambda t: max((tool.required for tool in t), default=0),
     "required_min": lambda t: min((tool.required for tool in t), default=0),
-    "optional": lambda t: _parameters(t) - _required(t),
+    "optional": lambda t: t.parameters - _required(t),
     "schema_depth": lambda t: max((tool.depth for tool in t), default=0),
-    "schema_nodes": lambda t: _nodes(t, lambda _: True),
-    "enums": lambda t: _nodes(t, lambda node: node.enum),
+    "schema_nodes": lambda t: sum(tool.nodes for tool in t),
+    "enums": lambda t: sum(len(tool.enums) for tool in t),
     "enum_size_max": lambda t: max((len(e) for tool in t for e in tool.enums), default=0),
-    "defaults": lambda t: _nodes(t, has_default),
+    "defaults": lambda t: sum(tool.defaults for tool in t),
     "examples": lambda t: sum(tool.examples for tool in t),
     "called_optional": lambda t: sum(tool.called_optional for tool in t),
-    "undescribed": lambda t: _nodes(t, lambda node: not node.description),
+    "undescribed": lambda t: sum(tool.undescribed for tool in t),
     "integers": lambda t: _typed(t, "integer"),
     "numbers_typed": lambda t: _typed(t, "number", "float"),
     "strings": lambda t: _typed(t, "string"),
@@ -176,10 +226,10 @@ TOOLS: dict[str, Callable[[Tools], float]] = {
     "name_chars": lambda t: _mean([tool.name_chars for tool in t]),
     "description_chars": lambda t: _mean([tool.description_chars for tool in t]),
     "parameter_description_chars": lambda t: (
-        sum(tool.parameter_chars for tool in t) / max(1, _parameters(t))
+        sum(tool.parameter_chars for tool in t) / max(1, t.parameters)
     ),
-    "tools_alike_max": lambda t: max(_likeness(t, lambda tool: tool.topic), default=0.0),
-    "tools_alike_mean": lambda t: _mean(_likeness(t, lambda tool: tool.topic)),
-    "names_alike_max": lambda t: max(_likeness(t, lambda tool: tool.names), default=0.0),
+    "tools_alike_max": lambda t: max(t.topics_alike, default=0.0),
+    "tools_alike_mean": lambda t: _mean(t.topics_alike),
+    "names_alike_max": lambda t: max(t.names_alike, default=0.0),
 }
 """Counts of the tools alone, by name."""

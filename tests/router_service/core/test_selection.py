@@ -17,6 +17,7 @@ from router_service.core.selection import (
     Selection,
     Threshold,
     explore,
+    most_probable,
     parse_policy,
     ranking,
     select,
@@ -133,9 +134,23 @@ def test_a_ranking_is_the_policy_s_choice_again_and_again(
 ) -> None:
     """Each arm is tried once, and is what the policy selects among those not yet tried."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
-    order = ranking(probabilities, costs, lambda p, c: select(p, c, policy).arm)
+    order = ranking(probabilities, costs, policy)
     assert sorted(order) == list(range(len(arms)))
     for tried, arm in enumerate(order):
         left = sorted(order[tried:])
         chosen = select([probabilities[i] for i in left], [costs[i] for i in left], policy)
         assert left[chosen.arm] == arm
+
+
+@given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9))
+def test_without_a_policy_the_more_probable_is_tried_first(
+    arms: list[tuple[float, float]],
+) -> None:
+    """Each arm is tried once, and is the most probable of those not yet tried."""
+    probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
+    order = ranking(probabilities, costs, None)
+    assert sorted(order) == list(range(len(arms)))
+    for tried, arm in enumerate(order):
+        left = sorted(order[tried:])
+        likeliest = most_probable([probabilities[i] for i in left], [costs[i] for i in left])
+        assert left[likeliest] == arm

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from router_service.core.artifact import Artifact
-from router_service.core.packing import CacheCounts
+from router_service.core.cache import CacheCounts
 from router_service.serving.engine import Engine
 from router_service.serving.gauges import Gauges
 from router_service.serving.overload import DecisionQueue, Slots
@@ -22,12 +23,12 @@ from tests.fakes import FakeRouter, manifest
 class Looking(FakeRouter):
     """A router whose lookups are set."""
 
-    lookups = CacheCounts()
+    counts = CacheCounts()
 
     @property
-    def signature_lookups(self) -> CacheCounts:
+    def lookups(self) -> Mapping[str, CacheCounts]:
         """Return what was set."""
-        return self.lookups
+        return {"signatures": self.counts}
 
 
 class Shown:
@@ -119,11 +120,11 @@ def test_lookups_are_counted_once(shown: Shown) -> None:
     """Each look adds what a router has looked up since the last one; a new router begins at 0."""
     router, other = Looking(), Looking()
     engine = shown.engine(router, "small")
-    router.lookups = CacheCounts(hits=3, misses=2)
+    router.counts = CacheCounts(hits=3, misses=2)
     shown.gauges.refresh(engine)
-    router.lookups = CacheCounts(hits=7, misses=2)
+    router.counts = CacheCounts(hits=7, misses=2)
     shown.gauges.refresh(engine)
-    other.lookups = CacheCounts(hits=1, misses=1)
+    other.counts = CacheCounts(hits=1, misses=1)
     shown.gauges.refresh(shown.engine(other, "small"))
     counted = {
         outcome: shown.value("cache_lookups_total", cache="signatures", outcome=outcome)

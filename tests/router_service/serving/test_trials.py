@@ -16,7 +16,7 @@ from router_service.core.selection import Policy
 from router_service.router import Decision
 from router_service.serving.endpoints import CHAT
 from router_service.serving.engine import make_planner
-from router_service.serving.planning import Plan, Planner, Track
+from router_service.serving.planning import Asked, Plan, Planner, Track
 from router_service.serving.pool import Pool
 from router_service.serving.trials import MAX_WAITING, CanaryTrial, Shadow, TrialPlanner
 from router_service.settings import RouterSettings, Settings
@@ -85,7 +85,7 @@ def plan(trials: TrialPlanner, *texts: str, **fields: object) -> Plan:
     for text in texts:
         messages += [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]
     body = {**BODY, "messages": messages[:-1], **fields}
-    return trials.plan(CHAT, json.dumps(body).encode())
+    return trials.plan(Asked.read(CHAT, json.dumps(body).encode()))
 
 
 def test_a_canary_decides_for_its_share_of_conversations() -> None:

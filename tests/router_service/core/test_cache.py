@@ -1,0 +1,60 @@
+"""What is remembered is what was put there, and never more of it than was allowed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.core.cache import ENTRY_BYTES, Cache, CacheCounts
+
+PUTS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 400)))
+
+
+@given(PUTS, st.integers(0, 2000))
+def test_a_cache_stays_within_its_bound(puts: list[tuple[int, int]], max_bytes: int) -> None:
+    """Whatever is put there: what is found is the last of its key, and all of it fits."""
+    cache: Cache[int, int] = Cache(max_bytes)
+    last = {}
+    for place, (key, size_bytes) in enumerate(puts):
+        cache.put(key, place, size_bytes)
+        last[key] = place, size_bytes + ENTRY_BYTES
+    found = {key for key in last if cache.peek(key) is not None}
+    assert cache.size_bytes == sum(last[key][1] for key in found) <= max_bytes
+    assert all(cache.get(key) == last[key][0] for key in found)
+
+
+def test_what_was_asked_for_least_lately_goes_first() -> None:
+    """Of two entries, the one that was looked up since stays."""
+    cache: Cache[str, int] = Cache(2 * ENTRY_BYTES)
+    cache.put("a", 1, 0)
+    cache.put("b", 2, 0)
+    assert cache.get("a") == 1
+    cache.put("c", 3, 0)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+    assert cache.counts == CacheCounts(hits=3, misses=1)
+
+
+def test_what_is_too_large_drives_nothing_out() -> None:
+    """An entry beyond the whole bound is not kept, and the others are."""
+    cache: Cache[str, int] = Cache(2 * ENTRY_BYTES)
+    cache.put("a", 1, 0)
+    cache.put("large", 2, 2 * ENTRY_BYTES)
+    assert (cache.peek("a"), cache.peek("large")) == (1, None)
+
+
+def test_threads_share_a_cache() -> None:
+    """Many of them at a time leave its size what its entries add up to."""
+    cache: Cache[int, int] = Cache(20 * ENTRY_BYTES)
+
+    def use(seed: int) -> None:
+        for step in range(500):
+            key = (seed * 31 + step * 17) % 40
+            assert cache.get(key) in {None, key}
+            cache.put(key, key, key)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(8)))
+    sizes = [key + ENTRY_BYTES for key in range(40) if cache.peek(key) is not None]
+    assert cache.size_bytes == sum(sizes) <= 20 * ENTRY_BYTES
