@@ -15,6 +15,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from router_service.core.cache import Cache, CacheCounts
 from router_service.core.features import FEATURES, extract
@@ -26,6 +29,10 @@ CHARS_PER_TOKEN = 16
 """Text beyond this many characters a token is cut unread: English takes 4 to 5."""
 
 Ids = tuple[int, ...]
+
+PIECE_CHARS = 400
+_PIECE = re.compile(rf"[\s\S]{{1,{PIECE_CHARS}}}[^ ,\n]*")
+"""Up to a blank, a comma or a line's end behind so many characters."""
 
 
 class Slot(StrEnum):
@@ -139,6 +146,15 @@ def type_expression(schema: Schema) -> str:
     return schema.type
 
 
+def is_local(tokenizer: Tokenizer) -> bool:
+    """Tell whether a text's ids are those of its pieces: BERT's words end at blanks and commas."""
+    return (
+        isinstance(tokenizer.normalizer, BertNormalizer)
+        and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
+        and isinstance(tokenizer.model, WordPiece)
+    )
+
+
 class Packer:
     """Packs conversations for one artifact; may be shared by threads."""
 
@@ -158,6 +174,7 @@ class Packer:
         self._marker = self._encode(TRUNCATED)
         self._signatures: Cache[str, Ids] = Cache(max_bytes=4 * 2**20)
         self._turns: Cache[str, Ids] = Cache(max_bytes=8 * 2**20)
+        self._is_local = is_local(tokenizer)
 
     @property
     def lookups(self) -> dict[str, CacheCounts]:
@@ -239,10 +256,25 @@ class Packer:
             if left <= 0:
                 return _Clip(tuple(ids), cut=True)
             text = _turn_text(turn)
-            encoded = self._encoded(_clip_text(text, left), self._turns)
+            encoded = self._start_of(_clip_text(text, left), left)
             cut = cut or len(encoded) > left or len(text) > left * CHARS_PER_TOKEN
             ids.extend(encoded[:left])
         return _Clip(tuple(ids), cut=cut)
+
+    def _start_of(self, text: str, tokens: int) -> Sequence[int]:
+        """Return a text's ids, or the first of them: more than `tokens`.
+
+        A turn of which a part goes in is tokenized no further, and by pieces that are the same
+        where another part of it goes in.
+        """
+        if not self._is_local:
+            return self._encoded(text, self._turns)
+        ids: list[int] = []
+        for piece in _PIECE.finditer(text):
+            ids.extend(self._encoded(piece[0], self._turns))
+            if len(ids) > tokens:
+                break
+        return ids
 
     def _encoded(self, text: str, seen: Cache[str, Ids]) -> Ids:
         ids = seen.get(text)

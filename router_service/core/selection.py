@@ -127,9 +127,13 @@ def _by_drift(
 ) -> Iterator[int]:
     """Yield the cheapest within delta of the most probable again and again; empties `likely`."""
     while likely:
-        floor = _floor([probabilities[likely[0]]], policy)
-        passing = (arm for arm in likely if probabilities[arm] >= floor)
-        chosen = min(passing, key=lambda arm: costs_usd[arm])
+        chosen = likely[0]
+        floor = _floor((probabilities[chosen],), policy)
+        for arm in likely:
+            if probabilities[arm] < floor:
+                break
+            if costs_usd[arm] < costs_usd[chosen]:
+                chosen = arm
         likely.remove(chosen)
         yield chosen
 

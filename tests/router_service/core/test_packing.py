@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
@@ -14,7 +15,7 @@ from tokenizers.pre_tokenizers import Punctuation, WhitespaceSplit
 from tokenizers.pre_tokenizers import Sequence as Steps
 
 from router_service.core.messages import Conversation, Role, ToolCall, Turn, parse_conversation
-from router_service.core.packing import Packed, Packer, PackingSpec, Slot, signature
+from router_service.core.packing import Packed, Packer, PackingSpec, Slot, is_local, signature
 
 WORDS = ["[UNK]", "[CLS]", "[SEP]"]
 
@@ -233,3 +234,34 @@ def test_the_window_is_never_exceeded(
     edges = [edge for part in packed.parts for edge in (part.start, part.stop)]
     assert edges == sorted(edges)
     assert edges[-1] <= len(packed.token_ids)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(max_size=12) | st.sampled_from([" ", ",", "\n", "e\u0301", "\u0301"])))
+def test_a_text_s_tokens_are_those_of_its_pieces(
+    shipped_tokenizer: Tokenizer, parts: list[str]
+) -> None:
+    """However a text is parted before blanks, commas and line ends, its tokens are the same."""
+    text = "".join(parts)
+    Packer(PackingSpec(), shipped_tokenizer)  # which sets it up
+    assert is_local(shipped_tokenizer)
+    pieces = re.split("(?=[ ,\n])", text)
+    encode = shipped_tokenizer.encode
+    ids = [i for piece in pieces for i in encode(piece, add_special_tokens=False).ids]
+    assert ids == encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("blank", [" ", ", ", "."])
+def test_long_turns_are_packed_as_if_tokenized_whole(
+    shipped_tokenizer: Tokenizer, blank: str
+) -> None:
+    """In any window, a long turn's first tokens go in, and it says that it was cut."""
+    text = blank.join(f"word{number}" for number in range(2000))
+    long, packer = {"role": "system", "content": text}, Packer(PackingSpec(), shipped_tokenizer)
+    whole = shipped_tokenizer.encode(f"system: {text}", add_special_tokens=False).ids
+    for length in (1, 40, 100):
+        ask = {"role": "user", "content": "book " * length}
+        packed = packer.pack(booking(long, ask, tools=0))
+        other = packed.parts[-1]
+        assert list(packed.token_ids[other.start : other.stop]) == whole[: other.stop - other.start]
+        assert (other.cut, len(packed.token_ids)) == (True, 512)
