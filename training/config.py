@@ -175,6 +175,11 @@ class RunConfig(_Frozen):
     packing: PackingSpec = PackingSpec()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    cuda_graph: bool = Field(
+        default=False,
+        description="Whether the artifact has a graph for GPUs too, its encoder in fp16. Without"
+        " one, a GPU runs the CPU's.",
+    )
     policies: Mapping[str, str] = Field(default_factory=lambda: {"default": "theta=0.5"})
     seed: int = 42
 

@@ -22,7 +22,14 @@ from training.dataset import Dataset, load_dataset, require_own
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.report import Report, write_report
 from training.evaluation.sections import all_sections, main_figures
-from training.export.artifact_writer import GRAPH, Measured, write_canaries, write_manifest
+from training.export.artifact_writer import (
+    CUDA_GRAPH,
+    GRAPH,
+    Measured,
+    write_canaries,
+    write_manifest,
+)
+from training.export.half import export_fp16
 from training.export.onnx_graph import export_int8, full_precision
 from training.finetune.acceleration import is_main_process
 from training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
@@ -95,18 +102,30 @@ def export(
     contest: Contest,
     directory: Path,
 ) -> dict[str, float]:
-    """Write tokenizer, int8 graph and canaries; compare the FP32 graph's answers with torch's."""
+    """Write tokenizer, graphs and canaries; compare the answers in FP32 and fp16 with torch's."""
     config = material.config
     encoder.tokenizer.save(str(directory / TOKENIZER))
     features = len(config.packing.features)
     rows = material.rows.take(material.dataset.own[:PARITY_ROWS])
     with TemporaryDirectory() as folder:  # the FP32 graph is no part of the artifact
         graph = export_int8(trained.model, features, Path(folder) / GRAPH)
-        full = Classifier(full_precision(graph), arms=len(config.arms)).predict(rows.packed)
+        graphs = {"FP32": full_precision(graph)}
         shutil.copyfile(graph, directory / GRAPH)
+        if config.cuda_graph:
+            graphs["fp16"] = directory / CUDA_GRAPH
+            export_fp16(trained.model, features, graphs["fp16"])
+        said = {
+            name: Classifier(path, arms=len(config.arms)).predict(rows.packed)
+            for name, path in graphs.items()
+        }
     write_canaries(directory, config, contest.study.calibration)
-    difference = float(np.abs(predict(trained.model, rows) - full).max())
-    return {f"FP32 graph: largest difference, {len(rows.packed)} queries": difference}
+    wanted = predict(trained.model, rows)
+    return {
+        f"{name} graph: largest difference, {len(rows.packed)} queries": float(
+            np.abs(wanted - probabilities).max()
+        )
+        for name, probabilities in said.items()
+    }
 
 
 def rates_by_category(config: RunConfig, dataset: Dataset) -> dict[str, dict[str, float]]:

@@ -29,6 +29,7 @@ from router_service.core.packing import Packer
 from training.config import RunConfig
 
 GRAPH = "model.int8.onnx"
+CUDA_GRAPH = "model.fp16.onnx"
 CANARY_REQUESTS = Path(__file__).with_name("canaries.jsonl")
 
 
@@ -75,7 +76,7 @@ def write_manifest(
         frontier=measured.frontier,
         metrics=measured.metrics,
         provenance=provenance,
-        models={"cpu": GRAPH},
+        models={"cpu": GRAPH, **({"cuda": CUDA_GRAPH} if config.cuda_graph else {})},
         files=file_hashes(directory),
     )
     save_manifest(directory, manifest)

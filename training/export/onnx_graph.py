@@ -13,6 +13,7 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
+from router_service.core.graph import ROWS, TOGETHER
 from training.export.trees import use_tree_kernel
 from training.finetune.model import RouterModel
 
@@ -52,6 +53,7 @@ def export_onnx(model: RouterModel, features: int, path: Path) -> None:
     assert program is not None  # noqa: S101 - it is what the exporter of today returns
     written = program.model_proto
     use_tree_kernel(written)
+    written.metadata_props.add(key=ROWS, value=TOGETHER)
     onnx.save(written, str(path))
 
 
@@ -81,6 +83,8 @@ def quantize_int8(source: Path, target: Path) -> None:
     kept = [*small, *(f"{name}_MatMul" for name in small)]
     # The exporter's shapes of transposed weights contradict the weights; they are inferred anew.
     model.graph.ClearField("value_info")
+    # A batch's activations share one scale: what holds of the FP32 graph's rows ends here.
+    model.ClearField("metadata_props")
     with _quiet():
         quantize_dynamic(
             model,

@@ -36,7 +36,8 @@ class EncoderBranch(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return logits (batch, heads) for ids and mask (batch, tokens)."""
         states = self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
-        return self.decide(states, attention_mask)
+        # An encoder may be in half precision; pooling and head are not.
+        return self.decide(states.to(self.head.weight.dtype), attention_mask)
 
     def decide(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return logits (batch, heads) for the last layer's states (batch, tokens, hidden)."""

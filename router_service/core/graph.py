@@ -1,0 +1,97 @@
+"""ONNX session: a padded batch of token ids and counts -> what the graph says, (batch, arms)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from router_service.core.errors import ArtifactError
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+PROVIDERS: dict[str, list[str | tuple[str, dict[str, str]]]] = {
+    "cpu": ["CPUExecutionProvider"],
+    # TF32 would keep 10 bits of a graph that says it is FP32.
+    "cuda": [("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"],
+}
+
+NO_CUDA = (
+    "cannot be run on cuda: the runtime finds none here; install switchcraft[gpu] where there is"
+    " an NVIDIA driver, or set router.device: cpu"
+)
+
+ROWS = "switchcraft.rows"
+"""Key of a graph file's own metadata: whether a row's answer is free of the rows beside it."""
+TOGETHER = "together"
+
+
+class Graph:
+    """Runs one ONNX file; may be shared by threads, and releases the GIL while it runs."""
+
+    def __init__(self, path: Path, *, device: str = "cpu", threads: int | None = None) -> None:
+        """Load the graph; raises ArtifactError where it does not load on the device."""
+        self._session = _session(path, device, threads)
+        self._inputs = {node.name for node in self._session.get_inputs()}
+        output = self._session.get_outputs()[0]
+        self._output: str = output.name
+        self.arms: int = output.shape[-1]
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether rows of a batch do not change each other's answers, as the file says.
+
+        A dynamically quantized graph scales its activations over the whole batch; a file that
+        says nothing may be one.
+        """
+        said: str | None = self._session.get_modelmeta().custom_metadata_map.get(ROWS)
+        return said == TOGETHER
+
+    def run(self, input_ids: Int64s, attention_mask: Int64s, features: Float32s) -> Float32s:
+        """Return (batch, arms) for ids and mask (batch, tokens) and counts (batch, features).
+
+        Inputs stay where they are until a node of another device reads them, and only the answer
+        comes back. On the CPU that costs what a plain run does: 1.28 and 1.27 ms a row.
+        """
+        feed = {"input_ids": input_ids, "attention_mask": attention_mask, "features": features}
+        binding = self._session.io_binding()
+        for name in self._inputs:
+            binding.bind_cpu_input(name, np.ascontiguousarray(feed[name]))
+        binding.bind_output(self._output, "cpu")
+        self._session.run_with_iobinding(binding)
+        answer: Float32s = binding.copy_outputs_to_cpu()[0]
+        return answer
+
+
+def has_cuda() -> bool:
+    """Tell whether the installed runtime was built for CUDA."""
+    return "CUDAExecutionProvider" in ort.get_available_providers()
+
+
+def _session(path: Path, device: str, threads: int | None) -> ort.InferenceSession:
+    if device == "cuda" and not has_cuda():
+        raise ArtifactError(path, NO_CUDA)
+    if device == "cuda":
+        ort.preload_dlls()  # from the packages that the runtime's extras install
+    options, providers = _options(threads), PROVIDERS[device]
+    try:
+        session = ort.InferenceSession(str(path), sess_options=options, providers=providers)
+    except Exception as exc:  # the runtime's own classes are not exported
+        raise ArtifactError(path, f"is not a graph that loads: {exc}") from exc
+    # Where CUDA does not load the runtime takes the CPU, and only warns.
+    if device == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
+        raise ArtifactError(path, NO_CUDA)
+    return session
+
+
+def _options(threads: int | None) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or min(4, os.cpu_count() or 1)
+    # A spinning worker saves 0.3 of 1.5 ms, and takes a third of what the event loop does beside.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    return options

@@ -1,0 +1,30 @@
+"""Rows in batches: each has the answer that it has alone."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.core.classifier import BUCKET_TOKENS, batches_by_length, padded
+from router_service.core.packing import Packed
+
+
+@given(st.lists(st.integers(0, 700)), st.integers(1, 5_000))
+def test_every_row_is_in_one_batch_of_like_length(lengths: list[int], bound: int) -> None:
+    """No row is lost or doubled, padding stays below a bucket, and batches below the bound."""
+    batches = list(batches_by_length(lengths, bound))
+    assert sorted(chain.from_iterable(batches)) == list(range(len(lengths)))
+    for batch in batches:
+        longest, shortest = (f(lengths[row] for row in batch) for f in (max, min))
+        assert longest - shortest < BUCKET_TOKENS
+        assert len(batch) == 1 or longest * len(batch) <= bound
+
+
+def test_padding_is_masked() -> None:
+    """A shorter row is filled up behind its ids, and the mask says where it ends."""
+    ids, mask, features = padded([Packed((7, 8, 9), (1.5,), ()), Packed((7,), (2.5,), ())])
+    assert ids.tolist() == [[7, 8, 9], [7, 0, 0]]
+    assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert features.tolist() == [[1.5], [2.5]]

@@ -1,0 +1,70 @@
+"""The graph for GPUs: fp16 in the encoder alone, and rows that may run together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from router_service.core.classifier import Classifier, answers, batches_by_length
+from router_service.core.graph import Graph
+from tests.training.finetune.cases import config, encoder, rows
+from training.export.half import export_fp16
+from training.export.onnx_graph import export_int8
+from training.finetune.loop import predict, train_router
+from training.finetune.model import RouterModel
+
+DATA = rows(80, 1)
+SHARES = {"networks": 2, "lexical": 1, "encoder": 2}
+
+
+@pytest.fixture(scope="module")
+def model() -> RouterModel:
+    """Return a router whose encoder counts."""
+    return train_router(encoder(), config(shares=SHARES, max_epochs=1), DATA, DATA).model
+
+
+@pytest.fixture(scope="module")
+def folder(model: RouterModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where its graphs lie: `all.int8.onnx`, `all.fp32.onnx`, `all.fp16.onnx`."""
+    folder = tmp_path_factory.mktemp("graphs")
+    export_int8(model, 2, folder / "all.int8.onnx")
+    export_fp16(model, 2, folder / "all.fp16.onnx")
+    return folder
+
+
+def test_half_precision_answers_nearly_alike(model: RouterModel, folder: Path) -> None:
+    """The answers are torch's but for fp16's roundings, of which there are some."""
+    said = Classifier(folder / "all.fp16.onnx", arms=2).predict(DATA.packed)
+    difference = float(np.abs(said - predict(model, DATA)).max())
+    assert 0 < difference < 1e-3
+
+
+def test_half_precision_is_the_encoder_s_alone(model: RouterModel, folder: Path) -> None:
+    """Its weights are 16 bits wide, no other's are, and the model that was exported has its own."""
+    weights = onnx.load(str(folder / "all.fp16.onnx")).graph.initializer
+    halves = {each.name for each in weights if each.data_type == TensorProto.FLOAT16}
+    assert any("word_embeddings" in name for name in halves)
+    assert not any(name.startswith(("model.counts.", "model.lexical.")) for name in halves)
+    assert {str(p.dtype) for p in model.parameters()} == {"torch.float32"}
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("all.fp32", 1e-6), ("all.fp16", 1e-3)])
+def test_rows_answer_together_as_they_do_alone(folder: Path, name: str, tolerance: float) -> None:
+    """Padding is masked, and no row's answer leans on the rows beside it."""
+    path = folder / f"{name}.onnx"
+    graph, alone = Graph(path), Classifier(path, arms=2).predict(DATA.packed)
+    assert graph.rows_are_independent
+    lengths = [len(row.token_ids) for row in DATA.packed]
+    batches = list(batches_by_length(lengths, max_batch_tokens=100))
+    assert 1 < len(batches) < len(lengths)
+    together = answers(graph, DATA.packed, batches)
+    np.testing.assert_allclose(together, alone, rtol=0, atol=tolerance)
+
+
+def test_int8_matrices_say_nothing_of_their_rows(folder: Path) -> None:
+    """Their activations are scaled over a batch, so that nobody may run rows together."""
+    assert not Graph(folder / "all.int8.onnx").rows_are_independent
