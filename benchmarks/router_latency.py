@@ -1,0 +1,340 @@
+"""Latency of the shipped artifact's graph, beside DistilBERT's in ONNX Runtime and in torch.
+
+    python benchmarks/router_latency.py --out runs/router_latency.json
+    python benchmarks/router_latency.py --device cuda --out runs/router_latency-cuda.json
+
+The protocol is the paper's (appendix on router inference latency): synthetic ids of 64, 200 and 512
+tokens in batches of 1 to 128, 50 warm-ups, 200 timed calls, wall clock. Contenders take turns in
+ten rounds of each cell, a tenth of its warm-ups and timed calls in each, so that their ratios hold
+on a machine that others use too.
+
+`switchcraft` is the shipped artifact as the service asks it, through `Classifier`, with counts of
+its canaries. `distilbert onnx` is DistilBERT's shape with a head of eight arms, attention, layer
+norms and GELUs fused by ONNX Runtime's optimizer; `distilbert torch` the same in eager mode. Their
+weights are random, which costs the same. FP32 is without TF32. On cuda both run in fp16 too; the
+ONNX contenders need `pip install 'onnxruntime-gpu[cuda,cudnn]'` in place of `onnxruntime`, and are
+left out with a note where it is not installed.
+
+On CPUs a call of DistilBERT takes up to 40 s, so cells of more than `--peer-tokens` are asked of
+the artifact alone, and above batch 1 a contender is timed for `--cell-s` or 3 calls: `n` of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+import torch
+from numpy.typing import NDArray
+from onnxruntime.transformers import optimizer
+from transformers import DistilBertConfig, DistilBertModel
+
+from benchmarks.stamp import stamp
+from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.classifier import Classifier
+from router_service.core.graph import Graph, has_cuda
+from router_service.core.packing import Packed, Packer
+from training.finetune.model import EncoderBranch
+
+Call = Callable[[], object]
+Ids = NDArray[np.int64]
+
+ARMS = 8
+ROUNDS = 10
+WARM_UPS, TIMED = 50, 200
+LEAST_TIMED = 3
+P99_GOALS_MS = {64: 3.2, 200: 7.4, 512: 17.1}
+"""The paper's P99 at batch 1 on a T4."""
+LEAST_RATIO = 10
+OURS, EAGER = "switchcraft", "distilbert torch fp32"
+HEADER = f"{'':<22} batch tokens    n   P50 (rounds' least to most)      P95      P99 ms  queries/s"
+LINE = (
+    "{contender:<22} {batch:>5} {tokens:>6} {n:>4} {p50_ms:>8.2f} "
+    "({fastest_round_ms:.2f} to {slowest_round_ms:.2f}) {p95_ms:>8.2f} {p99_ms:>8.2f}"
+    " {queries_per_s:>10,.0f}"
+)
+
+
+class Cell(NamedTuple):
+    """A batch of rows of equal length."""
+
+    batch: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """What is measured: ids (batch, tokens) -> a call that has its answers on the host."""
+
+    name: str
+    prepare: Callable[[Ids], Call]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Milliseconds of one contender's calls in one cell, round by round."""
+
+    contender: str
+    cell: Cell
+    rounds: list[list[float]] = field(default_factory=list)
+
+    @property
+    def calls_ms(self) -> NDArray[np.float64]:
+        """All calls, in order."""
+        return np.array([ms for each in self.rounds for ms in each])
+
+    @property
+    def medians_ms(self) -> NDArray[np.float64]:
+        """The median of each round."""
+        return np.array([np.median(each) for each in self.rounds])
+
+    @property
+    def p99_ms(self) -> float:
+        """The 99th percentile of all calls."""
+        return float(np.percentile(self.calls_ms, 99))
+
+    @property
+    def queries_per_s(self) -> float:
+        """Rows answered in a second of calls, one after another."""
+        return 1e3 * self.cell.batch / float(self.calls_ms.mean())
+
+    def row(self) -> dict[str, str | int | float]:
+        """Return the figures, in ms and queries a second."""
+        p50, p95 = np.percentile(self.calls_ms, [50, 95]).tolist()
+        return {
+            "contender": self.contender,
+            **self.cell._asdict(),
+            "n": len(self.calls_ms),
+            "p50_ms": p50,
+            "p95_ms": p95,
+            "p99_ms": self.p99_ms,
+            "fastest_round_ms": float(self.medians_ms.min()),
+            "slowest_round_ms": float(self.medians_ms.max()),
+            "queries_per_s": self.queries_per_s,
+        }
+
+
+class Goal(NamedTuple):
+    """A figure that is to be reached, and the one that was."""
+
+    name: str
+    wanted: str
+    found: float
+    is_met: bool
+
+
+def main() -> None:
+    """Print a table and, where asked, write the same as JSON."""
+    arguments = _arguments()
+    timed: list[Timed] = []
+    with TemporaryDirectory() as folder:
+        contenders = _contenders(arguments.artifact, arguments.device, Path(folder))
+        print(HEADER)
+        for cell in (Cell(batch, n) for n in arguments.tokens for batch in arguments.batches):
+            is_large = cell.batch * cell.tokens > arguments.peer_tokens
+            figures = measure(contenders[:1] if is_large else contenders, cell, arguments.cell_s)
+            for each in figures:
+                print(LINE.format(**each.row()), flush=True)
+            timed.extend(figures)
+    goals = list(_goals(timed, arguments.device))
+    for goal in goals:
+        print(
+            f"{'met' if goal.is_met else 'MISSED':<6} {goal.name} {goal.wanted}: {goal.found:,.2f}"
+        )
+    if arguments.out:
+        _write(arguments.out, arguments.device, timed, goals)
+
+
+def measure(contenders: Sequence[Contender], cell: Cell, cell_s: float) -> list[Timed]:
+    """Time the contenders in turns; above batch 1 for about `cell_s` each, or 3 calls."""
+    ids = np.random.default_rng(0).integers(1_000, 20_000, cell)
+    calls = [contender.prepare(ids) for contender in contenders]
+    counts = [_affordable(_ms(call), cell, cell_s) for call in calls]
+    timed = [Timed(contender.name, cell) for contender in contenders]
+    for turn in range(ROUNDS):
+        for call, count, figures in zip(calls, counts, timed, strict=True):
+            share = count * (turn + 1) // ROUNDS - count * turn // ROUNDS
+            for _ in range(share * WARM_UPS // TIMED):
+                call()
+            if share:
+                figures.rounds.append([_ms(call) for _ in range(share)])
+    return timed
+
+
+def _affordable(first_ms: float, cell: Cell, cell_s: float) -> int:
+    """Return how many calls are timed, by how long the first one took."""
+    if cell.batch == 1:
+        return TIMED
+    return max(LEAST_TIMED, min(TIMED, int(cell_s * 1e3 / first_ms)))
+
+
+def _ms(call: Call) -> float:
+    begin = time.perf_counter()
+    call()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def _goals(timed: Sequence[Timed], device: str) -> Iterator[Goal]:
+    by_place = {(each.contender, each.cell): each for each in timed}
+    if device == "cuda":
+        yield from _cuda_goals([each for each in timed if each.contender != OURS])
+        return
+    for tokens, limit_ms in P99_GOALS_MS.items():
+        ours = by_place.get((OURS, Cell(1, tokens)))
+        eager = by_place.get((EAGER, Cell(1, tokens)))
+        if ours and eager:
+            p99_ms = ours.p99_ms
+            yield Goal(f"P99 at {tokens} tokens", f"<= {limit_ms} ms", p99_ms, p99_ms <= limit_ms)
+            ratio = float(np.median(eager.medians_ms / ours.medians_ms))
+            yield Goal(
+                f"{EAGER} / {OURS} at {tokens}", f">= {LEAST_RATIO}", ratio, ratio >= LEAST_RATIO
+            )
+
+
+def _cuda_goals(peers: Sequence[Timed]) -> Iterator[Goal]:
+    """Yield the goals for an H200, which are DistilBERT's at whatever precision."""
+    latencies_ms = [each.p99_ms for each in peers if each.cell == Cell(1, 512)]
+    if latencies_ms:
+        best_ms = min(latencies_ms)
+        yield Goal("DistilBERT, P99 at 512 tokens", "<= 1.5 ms", best_ms, best_ms <= 1.5)
+    rates = [each.queries_per_s for each in peers if each.cell.tokens == 64]
+    if rates:
+        best = max(rates)
+        yield Goal("DistilBERT, queries a second at 64 tokens", ">= 20,000", best, best >= 20_000)
+
+
+def _contenders(directory: Path, device: str, folder: Path) -> list[Contender]:
+    """Return the artifact first, where the runtime can run it on the device."""
+    precisions = ("fp32", "fp16") if device == "cuda" else ("fp32",)
+    torch.manual_seed(0)
+    branches = {name: _distilbert(name) for name in precisions}
+    in_torch = [Contender(f"distilbert torch {n}", _eager(b, device)) for n, b in branches.items()]
+    if device == "cuda" and not has_cuda():
+        print("the installed ONNX Runtime has no CUDA: its contenders are left out")
+        return in_torch
+    in_onnx = [
+        Contender(f"distilbert onnx {name}", _in_runtime(branch, device, folder / f"{name}.onnx"))
+        for name, branch in branches.items()
+    ]
+    return [Contender(OURS, _shipped(directory, device)), *in_onnx, *in_torch]
+
+
+def _shipped(directory: Path, device: str) -> Callable[[Ids], Call]:
+    artifact = Artifact.load(directory)
+    packer = Packer(artifact.manifest.packing, artifact.tokenizer)
+    counts = [packer.pack(canary.conversation).features for canary in artifact.canaries()]
+    classifier = Classifier(
+        artifact.model_path(device), arms=len(artifact.manifest.arms), device=device
+    )
+
+    def prepare(ids: Ids) -> Call:
+        rows = [
+            Packed(tuple(row), counts[i % len(counts)], ()) for i, row in enumerate(ids.tolist())
+        ]
+        return lambda: classifier.predict(rows)
+
+    return prepare
+
+
+def _distilbert(precision: str) -> EncoderBranch:
+    branch = EncoderBranch(DistilBertModel(DistilBertConfig()), ARMS, pooling="cls", dropout=0)
+    if precision == "fp16":
+        branch.encoder.half()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    return branch.eval()
+
+
+def _eager(branch: EncoderBranch, device: str) -> Callable[[Ids], Call]:
+    placed = copy.deepcopy(branch).to(device)
+
+    def prepare(ids: Ids) -> Call:
+        host = torch.from_numpy(ids)
+
+        def call() -> None:
+            with torch.inference_mode():
+                on_device = host.to(device)
+                placed(on_device, torch.ones_like(on_device)).cpu()  # waits for the device
+
+        return call
+
+    return prepare
+
+
+def _in_runtime(branch: EncoderBranch, device: str, path: Path) -> Callable[[Ids], Call]:
+    _export(branch, path)
+    graph = Graph(path, device=device, threads=os.cpu_count())
+
+    def prepare(ids: Ids) -> Call:
+        mask, no_counts = np.ones_like(ids), np.zeros((len(ids), 0), dtype=np.float32)
+        return lambda: graph.run(ids, mask, no_counts)
+
+    return prepare
+
+
+def _export(branch: EncoderBranch, path: Path) -> None:
+    """Write the graph as ONNX Runtime's optimizer fuses it; it knows the eager attention."""
+    branch, config = copy.deepcopy(branch), branch.encoder.config
+    branch.encoder.set_attn_implementation("eager")
+    ids = torch.ones(2, 8, dtype=torch.long)
+    free = {0: "batch", 1: "tokens"}
+    torch.onnx.export(
+        branch,
+        (ids, torch.ones_like(ids)),
+        str(path),
+        input_names=["input_ids", "attention_mask"],
+        output_names=["logits"],
+        dynamic_axes={"input_ids": free, "attention_mask": free},
+        opset_version=18,
+        dynamo=False,
+    )
+    fused = optimizer.optimize_model(
+        str(path), model_type="bert", num_heads=config.n_heads, hidden_size=config.dim, opt_level=0
+    )
+    fused.save_model_to_file(str(path))
+
+
+def _write(path: Path, device: str, timed: Sequence[Timed], goals: Sequence[Goal]) -> None:
+    packages = ("onnxruntime-gpu" if has_cuda() else "onnxruntime", "torch", "transformers")
+    figures = {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "rows": [each.row() for each in timed],
+        "goals": [goal._asdict() for goal in goals],
+        **stamp(*packages),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--artifact", type=Path, default=SHIPPED)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64, 128])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[64, 200, 512])
+    parser.add_argument("--cell-s", type=float, default=10, help="see above")
+    parser.add_argument(
+        "--peer-tokens", type=int, help="see above; default: 4,096, on cuda without a bound"
+    )
+    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    arguments = parser.parse_args()
+    if arguments.peer_tokens is None:
+        arguments.peer_tokens = 4_096 if arguments.device == "cpu" else 10**9
+    return arguments
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # the exporter's and the optimizer's notes on their progress
+    warnings.simplefilter("ignore")
+    main()
