@@ -7,7 +7,7 @@ What is timed is what a run does, by its own code and `accelerate`:
 - `finetune`: steps of forward, backward, clipping and AdamW over all weights of DistilBERT's shape.
 - `states`: what frozen layers say of rows, once for all folds and seeds; of DistilBERT's shape, and
   of the encoder that the shipped artifact's configuration names.
-- `head`: steps of the head alone, on that encoder's pooled states.
+- `head`: steps of the head alone, on an encoder's pooled states.
 
 DistilBERT's weights are random, which costs the same. Rows are as long as the length says, so
 nothing is padding. Each line is measured in a process of its own. It needs
@@ -29,7 +29,7 @@ import numpy as np
 import orjson
 import torch
 from torch import Tensor, nn
-from transformers import DistilBertConfig, DistilBertModel
+from transformers import DistilBertConfig, DistilBertModel, PreTrainedModel
 
 from benchmarks.stamp import stamp
 from training.config import RunConfig, load_config
@@ -62,7 +62,7 @@ def main() -> None:
     arguments = _arguments()
     figures = []
     print("rows a second: median (slowest to fastest round)")
-    for setting in _settings(arguments):
+    for setting in (each for each in _settings(arguments) if each.work in arguments.works):
         row = {**setting._asdict(), **_alone(setting)}
         name = f"{row['device']:<5} {setting.work:<9} {setting.encoder:<11} {setting.precision:<5}"
         spread = f"({row['slowest']:,.1f} to {row['fastest']:,.1f})"
@@ -128,10 +128,12 @@ _WORKS: dict[Work, Callable[[Setting, RunConfig], Rounds]] = {
 
 
 def _branch(setting: Setting) -> EncoderBranch:
-    if setting.encoder == "distilbert":
-        encoder = DistilBertModel(DistilBertConfig())
-    else:
-        encoder = load_encoder(load_config(SHIPPED_CONFIG).encoder.source).model
+    if setting.encoder == "shipped":
+        return _with_head(load_encoder(load_config(SHIPPED_CONFIG).encoder.source).model)
+    return _with_head(DistilBertModel(DistilBertConfig()))
+
+
+def _with_head(encoder: PreTrainedModel) -> EncoderBranch:
     return EncoderBranch(encoder, HEADS, pooling="mean", dropout=0)
 
 
@@ -147,6 +149,7 @@ def _config(setting: Setting) -> RunConfig:
 
 
 def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
+    """Yield what is asked for: fine-tuning at each precision, everything else in FP32."""
     rounds: int = arguments.rounds
     for tokens in arguments.tokens:
         for precision in arguments.precisions:
@@ -169,6 +172,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--works", nargs="+", default=list(_WORKS), choices=list(_WORKS))
     parser.add_argument("--tokens", type=int, nargs="+", default=[64, 200, 512])
     parser.add_argument("--precisions", nargs="+", default=precisions)
     parser.add_argument("--rounds", type=int, default=5)
