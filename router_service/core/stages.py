@@ -15,9 +15,9 @@ class StageName(StrEnum):
 
     BODY = "body"
     """Until the body was read."""
-    QUEUE = "queue"
-    """Waiting for a thread."""
     PARSE = "parse"
+    QUEUE = "queue"
+    """Waiting for a thread; a large body waits before it is read."""
     PACK = "pack"
     CLASSIFY = "classify"
     SELECT = "select"
