@@ -20,7 +20,7 @@ a thread costs, and the event loop waits as long for a thread that reads it."""
 class InQueue(Protocol):
     """Runs a function in a decisions' thread; `Gateway.in_queue` is one."""
 
-    def __call__(self, decide: Callable[[], Plan]) -> Awaitable[Plan]:
+    def __call__(self, decide: Callable[[], Plan], /) -> Awaitable[Plan]:
         """Return what the function returns; raises OverloadedError."""
 
 
