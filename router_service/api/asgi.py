@@ -34,6 +34,7 @@ class WhileClientStays:
     ) -> bool:
         """Leave; a cancellation from elsewhere goes on, as asyncio.Timeout has it."""
         self._watch.cancel()
+        del self._watch  # whose traceback holds this: a circle that only the collector would end
         is_ours = self._has_left and self._task.uncancel() <= self._cancellations
         return is_ours and isinstance(exc, asyncio.CancelledError)
 

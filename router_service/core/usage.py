@@ -48,13 +48,13 @@ def usage_of(answer: Json) -> Usage | None:
     Read are Chat Completions, Completions, Embeddings and Responses, whole or streamed: the
     last event of a streamed response carries the response, and so its usage, inside.
     """
-    if not isinstance(answer, Mapping):
+    if not isinstance(answer, dict):  # what is decoded is one, and `Mapping` is slow to be asked
         return None
     usage = answer.get("usage")
-    if isinstance(usage, Mapping):
+    if isinstance(usage, dict):
         return _read(usage)
     inner = answer.get("response", answer.get("x_groq"))
-    return usage_of(inner) if isinstance(inner, Mapping) and "usage" in inner else None
+    return usage_of(inner) if isinstance(inner, dict) and "usage" in inner else None
 
 
 def _read(usage: Mapping[str, Json]) -> Usage | None:
@@ -118,7 +118,7 @@ def _completion_details(usage: Mapping[str, Json]) -> Mapping[str, Json]:
 def _part(usage: Mapping[str, Json], *names: str) -> Mapping[str, Json]:
     for name in names:
         part = usage.get(name)
-        if isinstance(part, Mapping):
+        if isinstance(part, dict):
             return part
     return {}
 

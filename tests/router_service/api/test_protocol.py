@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from router_service.api.corking import CorkedTransport
 from router_service.api.protocol import Limits, bounded
 from tests.serving import served, wait_for
 
@@ -196,3 +197,63 @@ def test_a_client_that_reads_slowly_is_served(url: str, echo: Echo) -> None:
             time.sleep(LIMITS.write_timeout_s / 5)
             assert connection.recv(1_000_000)
         assert echo.cancelled == cancelled
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written, each write by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep it."""
+        self.writes.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        """Say that all is sent."""
+        return 0
+
+    def close(self) -> None:
+        """Note it."""
+        self.writes.append(b"closed")
+
+    def abort(self) -> None:
+        """Note it."""
+        self.writes.append(b"aborted")
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+def test_an_answers_head_goes_with_its_first_part() -> None:
+    """Head and first part are one write, and later parts are written as they come."""
+
+    async def answer() -> list[bytes]:
+        wire = Wire()
+        corked = CorkedTransport(wire)
+        for data in (HEAD, b"a", b"b", HEAD, b"c"):
+            corked.write(data)
+        await asyncio.sleep(0)
+        return wire.writes
+
+    assert asyncio.run(answer()) == [HEAD + b"a", b"b", HEAD + b"c"]
+
+
+def test_a_head_waits_for_no_more_than_a_turn_of_the_loop() -> None:
+    """A head without a body is sent, before a connection is closed too; an abort loses it."""
+
+    async def answer() -> list[bytes]:
+        wire = Wire()
+        corked = CorkedTransport(wire)
+        corked.write(HEAD)
+        assert corked.get_write_buffer_size() == len(HEAD)
+        await asyncio.sleep(0)
+        corked.write(HEAD)
+        corked.close()
+        corked.write(HEAD)
+        corked.abort()
+        await asyncio.sleep(0)
+        return wire.writes
+
+    assert asyncio.run(answer()) == [HEAD, HEAD, b"closed", b"aborted"]
