@@ -280,7 +280,7 @@ class ServerSettings(Frozen):
     max_responses: Count = 50_000
     """Of these kept in memory, 0.7 KB each; the oldest go first. Redis has no such limit."""
     max_decisions: Count = 10_000
-    """Decisions kept in memory, about 2 KB each; the oldest go first. Redis has no such limit."""
+    """Decisions kept in memory, about 1 KB each; the oldest go first. Redis has no such limit."""
 
 
 class KeySettings(Frozen):
