@@ -102,9 +102,12 @@ async def measure(
         name = f"{sight}, {arguments.concurrent} at a time"
         lags: list[float] = []
         ticking = asyncio.create_task(_tick(lags))
+        start_s = time.process_time()
         rate = await at_a_time(gateway, list(asked) * times, arguments.concurrent)
         ticking.cancel()
         figures[f"{name}, a second"] = rate
+        cpu_s = time.process_time() - start_s
+        figures[f"{name}, CPU each, ms"] = cpu_s / (len(asked) * times) * 1e3
         figures |= _percentiles(name, {"loop": lags})
     return figures
 
