@@ -146,7 +146,9 @@ class Connection(asyncio.Protocol):
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        self._transport.set_write_buffer_limits(high=0)
+        # Paused with the first byte that waits, for then a request is not sent; 0 would pause
+        # without one (asyncio.sslproto).
+        self._transport.set_write_buffer_limits(high=1, low=0)
 
     def data_received(self, data: bytes) -> None:
         """Read a part of an answer."""

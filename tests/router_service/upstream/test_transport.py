@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+import trustme
+import uvloop
 
 from router_service.settings import Timeouts
 from router_service.upstream.connection import MAX_HEAD_BYTES, MAX_UNREAD_BYTES, RawHeaders
@@ -275,3 +278,62 @@ def test_a_proxy_is_used_where_the_environment_names_one(monkeypatch: pytest.Mon
     assert b"host: upstream.example\r\n" in heads[0].lower()
     direct = transport_to("http://direct.example", httpx.create_ssl_context(), 1)
     assert isinstance(direct, PooledTransport)
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer each request of a connection by its own body."""
+    try:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length)
+            writer.write(await reader.readexactly(length))
+            await writer.drain()
+    except asyncio.IncompleteReadError:
+        writer.close()
+
+
+@asynccontextmanager
+async def behind_tls(authority: trustme.CA, name: str) -> AsyncIterator[httpx.URL]:
+    """Yield the address of an upstream with a certificate for this name."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(tls)
+    server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield httpx.URL(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_tls_carries_bodies_of_any_size(run: Callable[[Awaitable[list[int]]], list[int]]) -> None:
+    """Over one encrypted connection small and large requests and answers follow each other."""
+    authority, sizes = trustme.CA(), [10, 3_000_000, 10]
+
+    async def exchange() -> list[int]:
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        async with behind_tls(authority, "localhost") as url:
+            transport = PooledTransport(url, trusting, 1)
+            requests = (outbound(url, body=bytes(size)) for size in sizes)
+            got = [len(await whole(await transport.send(request))) for request in requests]
+            await transport.aclose()
+            return got
+
+    assert run(exchange()) == sizes
+
+
+@pytest.mark.parametrize(("name", "is_trusted"), [("localhost", False), ("other.example", True)])
+def test_a_certificate_must_be_trusted_and_be_the_hosts(name: str, is_trusted: bool) -> None:
+    """Neither a stranger's certificate nor that of another host is taken."""
+    authority = trustme.CA()
+
+    async def exchange() -> None:
+        tls = httpx.create_ssl_context()
+        if is_trusted:
+            authority.configure_trust(tls)
+        async with behind_tls(authority, name) as url:
+            transport = PooledTransport(url, tls, 1)
+            with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+                await transport.send(outbound(url))
+
+    asyncio.run(exchange())
