@@ -46,7 +46,6 @@ class Engine:
         self.planner = with_trials(stable)
         self.explainer = Explainer(router, self.pool, stable)
         self.client = UpstreamClient(
-            (d for model in self.pool.models.values() for d in model.deployments),
             max_connections=settings.upstreams.max_connections,
             forwarded=settings.router.forward_headers,
         )

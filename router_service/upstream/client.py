@@ -12,7 +12,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Mapping,
     Sequence,
 )
@@ -28,7 +27,7 @@ from router_service.core.errors import Failure, UpstreamError
 from router_service.core.tracing import UNTRACED, Callee, Outgoing, Trace
 from router_service.settings import Deployment
 from router_service.upstream.patience import Patience, read_retry_after
-from router_service.upstream.transport import Address, Inbound, Outbound, transport_to
+from router_service.upstream.transport import Address, Inbound, Outbound, Transport, transport_to
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 """W3C Trace Context."""
@@ -168,22 +167,19 @@ class UpstreamClient:
 
     def __init__(
         self,
-        deployments: Iterable[Deployment],
         *,
         max_connections: int,
         forwarded: Sequence[str] = (),
     ) -> None:
-        """Make a client for each upstream; `forwarded` names further request headers to pass."""
+        """Allow so many connections to each upstream, and pass the headers of `forwarded` too."""
         self._forwarded = FORWARDED | frozenset(forwarded)
         # Connections of its own for each upstream: in one pool, an upstream that hangs would take
         # those of all others. No client of httpx's above them: it would keep cookies, follow and
         # authenticate, of which nothing is wanted here, for 0.35 ms of CPU a request.
-        tls = httpx.create_ssl_context()
-        tls.set_alpn_protocols(["http/1.1"])
-        self._transports = {
-            origin: transport_to(origin, tls, max_connections)
-            for origin in {deployment.origin for deployment in deployments}
-        }
+        self._tls = httpx.create_ssl_context()
+        self._tls.set_alpn_protocols(["http/1.1"])
+        self._max_connections = max_connections
+        self._transports: dict[str, Transport] = {}
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -213,12 +209,21 @@ class UpstreamClient:
     async def _begun(
         self, deployment: Deployment, message: Message, outgoing: Outgoing, patience: Patience
     ) -> Inbound:
-        request = self._request(deployment, message, outgoing)
         try:
+            request = self._request(deployment, message, outgoing)
             with patience:
-                return await self._transports[deployment.origin].send(request)
+                return await self._transport(deployment.origin).send(request)
+        except httpx.InvalidURL as exc:
+            raise translate(httpx.UnsupportedProtocol(str(exc)), message.model) from exc
         except httpx.HTTPError as exc:
             raise translate(exc, message.model) from exc
+
+    def _transport(self, origin: str) -> Transport:
+        transport = self._transports.get(origin)
+        if transport is None:
+            transport = transport_to(origin, self._tls, self._max_connections)
+            self._transports[origin] = transport
+        return transport
 
     def _request(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Outbound:
         return Outbound(

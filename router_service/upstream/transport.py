@@ -195,7 +195,7 @@ class PooledTransport:
                 return await self._connected()
         except TimeoutError as exc:
             raise httpx.ConnectTimeout("no connection was made in time") from exc
-        except OSError as exc:
+        except (OSError, UnicodeError) as exc:  # a name that no host can have is the latter
             raise httpx.ConnectError(str(exc)) from exc
 
     async def _connected(self) -> Connection:

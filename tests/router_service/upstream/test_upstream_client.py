@@ -38,7 +38,7 @@ def ask(
     """Return the status and the whole body of the last answer of one client."""
 
     async def exchange() -> tuple[int, bytes]:
-        client = UpstreamClient([deployment], max_connections=5)
+        client = UpstreamClient(max_connections=5)
         answer = (0, b"")
         for _ in range(times):
             async with client.send(deployment, message(headers)) as response:
@@ -54,7 +54,7 @@ def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError
 
     async def exchange() -> tuple[list[bytes], Usage | None, UpstreamError | None]:
         deployment = served_at(base_url)
-        client = UpstreamClient([deployment], max_connections=5)
+        client = UpstreamClient(max_connections=5)
         async with client.send(deployment, message()) as answer:
             assert answer.is_stream
             reader, parts, error = EventReader(answer), [], None
@@ -139,7 +139,7 @@ def test_no_cookies_are_kept() -> None:
     async def exchange() -> None:
         server = await asyncio.start_server(play, "127.0.0.1", 0)
         deployment = served_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        client = UpstreamClient([deployment], max_connections=5)
+        client = UpstreamClient(max_connections=5)
         for _ in range(2):
             async with client.send(deployment, message()) as answer:
                 assert await answer.read() == b"{}"
@@ -163,6 +163,14 @@ def test_unreachable_and_silent_upstreams(sandbox: Sandbox) -> None:
             {"x-sandbox": "hang"},
         )
     assert silent.value.timed_out
+
+
+@pytest.mark.parametrize("base_url", ["http://127.0.0.1:99999/v1", "http://a..b/v1"])
+def test_an_address_that_is_none_is_an_unreachable_upstream(base_url: str) -> None:
+    """Whoever wrote it finds out by the first request, and other models answer in its place."""
+    with pytest.raises(UpstreamError) as failed:
+        ask(served_at(base_url))
+    assert failed.value.failure is Failure.UNREACHABLE
 
 
 def test_a_broken_body_is_an_error(sandbox: Sandbox) -> None:
