@@ -111,8 +111,11 @@ def main() -> None:
     ]
     rounds, weights = measure(settings, arguments)
     print("\n".join(tables(rounds, weights)))
+    missing = [name for name in arguments.only if name not in weights]
+    if missing:
+        print(f"\nNot installed below {arguments.peers}, so not measured: {', '.join(missing)}.")
     if arguments.out:
-        row = {**as_json(rounds, weights), **stamp(*VERSIONS)}
+        row = {**as_json(rounds, weights), "not_installed": missing, **stamp(*VERSIONS)}
         arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
 
 
@@ -153,9 +156,6 @@ def _rounds(bench: Bench, settings: Sequence[Setting], arguments: argparse.Names
 
 def _installed(place: Place, only: Sequence[str]) -> Mapping[str, Contender]:
     made = {name: GATEWAYS[name](place) for name in only}
-    for name, contender in made.items():
-        if contender is None:
-            print(f"{name} is not installed below {place.peers}: left out", file=sys.stderr)
     return {name: contender for name, contender in made.items() if contender is not None}
 
 

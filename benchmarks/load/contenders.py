@@ -89,9 +89,9 @@ def portkey(place: Place) -> Contender | None:
         "x-portkey-custom-host": place.upstream,
         "authorization": f"Bearer {KEY}",
     }
-    told: str = orjson.loads((package / "package.json").read_bytes())["version"]
+    told = orjson.loads((package / "package.json").read_bytes())["version"]
     program = place.program("portkey", port, *command, NODE_ENV="production")
-    return Contender("portkey", told, program, headers)
+    return Contender("portkey", f"{told}, node {_said('node', '--version')}", program, headers)
 
 
 def litellm(place: Place) -> Contender | None:
@@ -153,7 +153,9 @@ def _entry(name: str, upstream: str) -> Mapping[str, object]:
 def _installed(binaries: Path, package: str) -> str:
     """Return the version of a package in another virtual environment."""
     script = f"import importlib.metadata as m; print(m.version({package!r}))"
-    run = subprocess.run(  # noqa: S603 - the benchmark's own command
-        (str(binaries / "python"), "-c", script), capture_output=True, text=True, check=True
-    )
+    return _said(str(binaries / "python"), "-c", script)
+
+
+def _said(*command: str) -> str:
+    run = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     return run.stdout.strip()
