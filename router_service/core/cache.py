@@ -62,12 +62,13 @@ class Cache(Generic[K, V]):
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """Keep a value that takes so much memory with its key, unless that is beyond the bound."""
         size_bytes += ENTRY_BYTES
-        if size_bytes > self._max_bytes:
-            return
         with self._lock:
             _, before_bytes = self._entries.pop(key, (None, 0))
+            self.size_bytes -= before_bytes
+            if size_bytes > self._max_bytes:
+                return
             self._entries[key] = value, size_bytes
-            self.size_bytes += size_bytes - before_bytes
+            self.size_bytes += size_bytes
             while self.size_bytes > self._max_bytes:
                 _, (_, freed_bytes) = self._entries.popitem(last=False)
                 self.size_bytes -= freed_bytes
