@@ -272,7 +272,7 @@ def _eager(branch: EncoderBranch, device: str) -> Callable[[Ids], Call]:
 
 def _in_runtime(branch: EncoderBranch, device: str, path: Path) -> Callable[[Ids], Call]:
     _export(branch, path)
-    graph = Graph(path, device=device, threads=os.cpu_count())
+    graph = Graph(path, device=device, threads=os.cpu_count() or 1)
 
     def prepare(ids: Ids) -> Call:
         mask, no_counts = np.ones_like(ids), np.zeros((len(ids), 0), dtype=np.float32)

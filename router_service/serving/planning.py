@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from router_service.core.artifact import Artifact
-from router_service.core.cache import CacheCounts
+from router_service.core.cache import Cache, CacheCounts
 from router_service.core.capabilities import Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
@@ -129,12 +129,26 @@ class Asked:
 
     @classmethod
     def read(cls, endpoint: Endpoint, body: bytes) -> Asked:
-        """Read a request body; raises InvalidRequestError."""
+        """Read a request body, or find what was read of the same; raises InvalidRequestError."""
+        asked = _read.get((endpoint, body))
+        if asked is None:
+            asked = cls._of(endpoint, body)
+            _read.put((endpoint, body), asked, _READ_BYTES + 2 * len(body))
+        return asked
+
+    @classmethod
+    def _of(cls, endpoint: Endpoint, body: bytes) -> Asked:
         decoded = decode_object(body)
         request = endpoint.parse(decoded)
         wanted = read_requirements(decoded, request.conversation, endpoint.path)
         fingerprint = Fingerprint(body, request.conversation)
         return cls(endpoint, request, wanted, BodyTemplate.of(body), fingerprint)
+
+
+_READ_BYTES = 2_000
+"""Memory that a read request takes beside the body and its texts, about; tools are others', too."""
+_read: Cache[tuple[Endpoint, bytes], Asked] = Cache(max_bytes=16 * 2**20)
+"""The same body comes again where answers are sampled or a client tries again: 0.15 ms each."""
 
 
 class Track(StrEnum):
