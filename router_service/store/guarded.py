@@ -48,7 +48,7 @@ class GuardedStore(Generic[R]):
     def save(self, record: R) -> None:
         """Write a record in the background; it is lost in a pause, or with too many under way.
 
-        Memory is written to at once: a task for it took 0.03 ms.
+        Memory is written to at once: there is nothing that a task would wait for.
         """
         if isinstance(self._store, MemoryStore):
             self._store.keep(record)

@@ -175,7 +175,7 @@ class UpstreamClient:
         self._forwarded = FORWARDED | frozenset(forwarded)
         # Connections of its own for each upstream: in one pool, an upstream that hangs would take
         # those of all others. No client of httpx's above them: it would keep cookies, follow and
-        # authenticate, of which nothing is wanted here, for 0.35 ms of CPU a request.
+        # authenticate, of which nothing is wanted here, for 0.2 ms of CPU a request.
         self._tls = httpx.create_ssl_context()
         self._tls.set_alpn_protocols(["http/1.1"])
         self._max_connections = max_connections

@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection to an upstream (RFC 9112), as the event loop drives it.
 
 httptools reads what comes. A request is one write, and the bytes that came together are one part:
-with httpx's own transport a small chat request takes 0.92 ms of CPU, with aiohttp's beneath httpx
-0.28 ms, with this 0.06 ms.
+with httpx's own transport a small chat request takes 0.5 ms of CPU, with aiohttp's beneath httpx
+0.23 ms, with aiohttp 0.13 ms, with this 0.03 ms (`python benchmarks/upstream_client.py`).
 """
 
 from __future__ import annotations
