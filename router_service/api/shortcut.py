@@ -17,9 +17,9 @@ Answering = Callable[[Request], Awaitable[Response]]
 class Shortcut:
     """ASGI middleware that takes POST requests to plain paths to their route's own function.
 
-    The framework asks every router in turn, and solves dependencies where there are none: 0.07 ms of
-    CPU where there is one router, and here are ten. The routes stay: they are the schema,
-    and the answer to other methods.
+    The framework asks every router in turn, and solves dependencies where there are none: 0.07 ms
+    of CPU where there is one router, and here are ten. The routes stay: they are the schema, and
+    the answer to other methods.
     """
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
