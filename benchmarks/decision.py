@@ -4,9 +4,9 @@
 
 The requests are those of the installed `bfcl-eval` (`pip install bfcl-eval`), every so many of
 them that `--requests` are left, later turns of agents' conversations among them. `Gateway.plan`
-decides for each in this process, on uvloop as in service, by the shipped artifact or by another
-one: first one at a time, then as many at a time as `--concurrent` says. In every round the router
-is loaded anew, so that it has seen no request; `repeated` asks the same requests again. Before each
+decides for each, on uvloop as in service, by the shipped artifact or by another one: first one at
+a time, then as many at a time as `--concurrent` says. Each is measured by a process of its own in
+every round, which has seen no request; `repeated` asks the same requests again. Before each
 measurement it is warmed up by other requests. `rest` is what no stage accounts for: the hand-over
 to a thread and back. `loop` is how late a task ran meanwhile that asked for its turn every
 millisecond.
@@ -17,10 +17,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import multiprocessing
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +42,8 @@ from training.datasets.bfcl.files import PACKAGE
 
 Samples = dict[str, list[float]]
 """Seconds by stage, a sample a request."""
+
+Measure = Callable[[Sequence[bytes], Sequence[bytes], argparse.Namespace], dict[str, float]]
 
 Figures = dict[str, list[float]]
 """A number a round, by what it is of."""
@@ -62,8 +67,8 @@ def main() -> None:
     bodies = read_bodies(arguments.requests + WARM_UP)
     warm, asked = bodies[:WARM_UP], bodies[WARM_UP:]
     figures: Figures = {}
-    for _ in range(arguments.rounds):
-        for name, value in uvloop.run(measure(warm, asked, arguments)).items():
+    for _, measure in product(range(arguments.rounds), (measure_alone, measure_together)):
+        for name, value in _anew(measure, warm, asked, arguments).items():
             figures.setdefault(name, []).append(value)
     print(f"{len(asked)} requests, {arguments.rounds} rounds: medians (min to max)")
     for name, values in figures.items():
@@ -88,29 +93,60 @@ def read_bodies(count: int) -> list[bytes]:
     return [*spread[:: count // WARM_UP][:WARM_UP], *_without_every(spread, count // WARM_UP)]
 
 
-async def measure(
+def _anew(
+    measure: Measure, warm: Sequence[bytes], asked: Sequence[bytes], arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Return what is measured by a process that has seen no request: caches outlive a router."""
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned) as process:
+        return process.submit(measure, warm, asked, arguments).result()
+
+
+def measure_alone(
     warm: Sequence[bytes], asked: Sequence[bytes], arguments: argparse.Namespace
 ) -> dict[str, float]:
-    """Return one round's figures: milliseconds and decisions a second."""
-    figures: dict[str, float] = {}
-    gateway = _gateway(arguments.artifact)
-    await one_at_a_time(gateway, warm)
-    for sight in SIGHTS:
-        figures |= _percentiles(sight, await one_at_a_time(gateway, asked))
-    gateway = _gateway(arguments.artifact)
-    await at_a_time(gateway, warm, arguments.concurrent)
-    for sight, times in zip(SIGHTS, (1, arguments.repetitions), strict=True):
-        name = f"{sight}, {arguments.concurrent} at a time"
-        lags: list[float] = []
-        ticking = asyncio.create_task(_tick(lags))
-        start_s = time.process_time()
-        rate = await at_a_time(gateway, list(asked) * times, arguments.concurrent)
-        ticking.cancel()
-        figures[f"{name}, a second"] = rate
-        cpu_s = time.process_time() - start_s
-        figures[f"{name}, CPU each, ms"] = cpu_s / (len(asked) * times) * 1e3
-        figures |= _percentiles(name, {"loop": lags})
-    return figures
+    """Return one round's milliseconds by stage, one request at a time."""
+
+    async def measured() -> dict[str, float]:
+        gateway = _gateway(arguments.artifact)
+        await one_at_a_time(gateway, warm)
+        found: dict[str, float] = {}
+        for sight in SIGHTS:
+            found |= _percentiles(sight, await one_at_a_time(gateway, asked))
+        return found
+
+    return uvloop.run(measured())
+
+
+def measure_together(
+    warm: Sequence[bytes], asked: Sequence[bytes], arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Return one round's decisions a second, processor time and lateness of the loop."""
+    concurrent: int = arguments.concurrent
+
+    async def measured() -> dict[str, float]:
+        gateway = _gateway(arguments.artifact)
+        await at_a_time(gateway, warm, concurrent)
+        found: dict[str, float] = {}
+        for sight, times in zip(SIGHTS, (1, arguments.repetitions), strict=True):
+            name = f"{sight}, {concurrent} at a time"
+            found |= await _together(name, gateway, list(asked) * times, concurrent)
+        return found
+
+    return uvloop.run(measured())
+
+
+async def _together(
+    name: str, gateway: Gateway, asked: Sequence[bytes], concurrent: int
+) -> dict[str, float]:
+    lags: list[float] = []
+    ticking = asyncio.create_task(_tick(lags))
+    start_cpu_s = time.process_time()
+    rate = await at_a_time(gateway, asked, concurrent)
+    cpu_ms = (time.process_time() - start_cpu_s) * 1e3 / len(asked)
+    ticking.cancel()
+    found = {f"{name}, a second": rate, f"{name}, CPU each, ms": cpu_ms}
+    return found | _percentiles(name, {"loop": lags})
 
 
 async def one_at_a_time(gateway: Gateway, bodies: Sequence[bytes]) -> Samples:
