@@ -29,8 +29,8 @@ from router_service.core.unpacking import View, Viewer
 
 _Content = tuple[tuple[Turn, ...], tuple[ToolSpec, ...]]
 
-PREDICTIONS_BYTES = 16 * 2**20
-"""What a router remembers of the model's answers: 2,500 requests of an agent, at 6 KB each."""
+PREDICTIONS_BYTES = 8 * 2**20
+"""What a router remembers of the model's answers: 1,200 requests of an agent, at 6 KB each."""
 
 
 @dataclass(frozen=True, slots=True)

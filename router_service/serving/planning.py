@@ -147,7 +147,7 @@ class Asked:
 
 _READ_BYTES = 2_000
 """Memory that a read request takes beside the body and its texts, about; tools are others', too."""
-_read: Cache[tuple[Endpoint, bytes], Asked] = Cache(max_bytes=16 * 2**20)
+_read: Cache[tuple[Endpoint, bytes], Asked] = Cache(max_bytes=12 * 2**20)
 """The same body comes again where answers are sampled or a client tries again: 0.15 ms each."""
 
 

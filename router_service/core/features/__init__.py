@@ -40,10 +40,10 @@ class Counted(dict[str, float], Generic[S]):
         return value
 
 
-_queries: Cache[str, Counted[Query]] = Cache(max_bytes=8 * 2**20)
+_queries: Cache[str, Counted[Query]] = Cache(max_bytes=4 * 2**20)
 """While an agent works on a request, each of its turns has the same latest user text: all counts
 of one take 0.3 ms."""
-_toolsets: Cache[tuple[ToolSpec, ...], Counted[Toolset]] = Cache(max_bytes=16 * 2**20)
+_toolsets: Cache[tuple[ToolSpec, ...], Counted[Toolset]] = Cache(max_bytes=8 * 2**20)
 """The counts of 20 tools take 1 ms, most of it to take them apart."""
 
 

@@ -113,7 +113,7 @@ class Toolset:
         return sum(tool.size_bytes for tool in self.facts)
 
 
-_facts: Cache[ToolSpec, ToolFacts] = Cache(max_bytes=16 * 2**20)
+_facts: Cache[ToolSpec, ToolFacts] = Cache(max_bytes=8 * 2**20)
 """Requests with other lists of tools have tools in common; one takes 0.05 ms."""
 
 

@@ -17,7 +17,7 @@ _PARSED_BYTES = 8
 _Read = tuple[tuple[ToolSpec, ...], tuple[str, ...]]
 """The tools of a list, and the paths of those that have no name."""
 
-_read: Cache[tuple[str, bytes], _Read] = Cache(max_bytes=16 * 2**20)
+_read: Cache[tuple[str, bytes], _Read] = Cache(max_bytes=8 * 2**20)
 """Agents send the same tools with every turn: parsing 30 of them takes 0.4 ms, looking them up
 0.02 ms, and who gets the same objects compares them at once."""
 
