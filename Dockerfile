@@ -1,26 +1,46 @@
 # The gateway for the CPU (`docker build .`) or for CUDA (`docker build --target gpu .`).
-ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
+# By digest: a tag can be moved to another image. `python deploy/pin_images.py` renews it.
+ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 
-FROM ${PYTHON_IMAGE} AS wheel
+# What builds the package and lists what it installs; none of it is in the images that serve.
+FROM ${PYTHON_IMAGE} AS build
+WORKDIR /src
+COPY requirements/build.lock requirements/sbom.lock requirements/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m pip install --require-hashes --only-binary :all: \
+    --requirement requirements/build.lock --requirement requirements/sbom.lock
+
+FROM build AS wheel
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY router_service router_service
 COPY training training
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip wheel --no-deps --wheel-dir /dist .
+RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
 
 # A virtual environment without pip: what serves cannot install.
-FROM ${PYTHON_IMAGE} AS cpu-packages
+FROM build AS cpu-packages
+WORKDIR /src
+COPY requirements/cpu.lock requirements/
 COPY --from=wheel /dist /dist
 RUN python -m venv --without-pip /opt/switchcraft
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/switchcraft/bin/python install "$(ls /dist/*.whl)[cpu]"
+    python -m pip --python /opt/switchcraft/bin/python install \
+    --require-hashes --only-binary :all: --requirement requirements/cpu.lock && \
+    python -m pip --python /opt/switchcraft/bin/python install --no-deps --no-index /dist/*.whl && \
+    python -m cyclonedx_py environment --output-reproducible \
+    --output-file /opt/switchcraft/sbom.cdx.json /opt/switchcraft/bin/python
 
-FROM ${PYTHON_IMAGE} AS gpu-packages
+FROM build AS gpu-packages
+WORKDIR /src
+COPY requirements/gpu.lock requirements/
 COPY --from=wheel /dist /dist
 RUN python -m venv --without-pip /opt/switchcraft
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python /opt/switchcraft/bin/python install "$(ls /dist/*.whl)[gpu]"
+    python -m pip --python /opt/switchcraft/bin/python install \
+    --require-hashes --only-binary :all: --requirement requirements/gpu.lock && \
+    python -m pip --python /opt/switchcraft/bin/python install --no-deps --no-index /dist/*.whl && \
+    python -m cyclonedx_py environment --output-reproducible \
+    --output-file /opt/switchcraft/sbom.cdx.json /opt/switchcraft/bin/python
 
 FROM ${PYTHON_IMAGE} AS runtime
 LABEL org.opencontainers.image.title="Switchcraft" \

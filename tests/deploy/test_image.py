@@ -10,12 +10,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.utils import canonicalize_name
 
 from tests.bodies import BODY, CHAT
 from tests.deploy.dockerfile import Stage, stages
+from tests.deploy.locks import read_lock
 from tests.drills.processes import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +31,7 @@ pytestmark = pytest.mark.timeout(2 * INSTALL_S)
 
 
 def run(command: str, folder: Path, **changes: str) -> str:
-    """Run a shell command as the builder does, with this Python as `python`; return its output."""
+    """Run a shell command with this Python as `python`; return its output."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-euc", command],
@@ -42,34 +47,39 @@ def run(command: str, folder: Path, **changes: str) -> str:
 
 
 def build(stage: Stage, root: Path) -> None:
-    """Run a stage's COPY and RUN steps below another root than `/`."""
+    """Run a stage's COPY and RUN steps below another root than `/`, with the base's Python."""
     folder = root / "".join(stage.all("WORKDIR")).lstrip("/")
     folder.mkdir(parents=True, exist_ok=True)
+    path = f"{root}/usr/bin:{os.environ['PATH']}"
     for instruction, argument in stage.steps:
         if instruction == "COPY" and not argument.startswith("/"):
             *sources, target = argument.split()
             for source in sources:
-                copy(ROOT / source, folder / target)
+                copy(ROOT / source, folder / target, is_folder=target.endswith("/"))
         elif instruction == "RUN":
             moved = argument.replace("/dist", f"{root}/dist").replace("/opt/", f"{root}/opt/")
-            run(moved, folder)
+            run(moved, folder, PATH=path)
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, *, is_folder: bool) -> None:
     """Copy as COPY does, without what .dockerignore leaves out."""
     if source.is_dir():
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
-    else:
-        shutil.copy(source, target)
+        return
+    if is_folder:
+        target.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where the CPU image's packages are installed, by the image's own steps."""
     found, root = stages(DOCKERFILE), tmp_path_factory.mktemp("image")
-    build(found["wheel"], root)
-    build(found["cpu-packages"], root)
+    # The base image has a Python and pip, and nothing else.
+    run(f"python -m venv {root}/usr", root)
+    for name in ("build", "wheel", "cpu-packages"):
+        build(found[name], root)
     return root
 
 
@@ -90,10 +100,11 @@ def test_the_linter_has_nothing_to_say() -> None:
 
 
 def test_the_builder_gets_what_it_copies_alone() -> None:
-    """What goes into the wheel is all that is sent to the builder: no data, no keys, no history."""
+    """Only what is copied is sent to the builder: no data, no keys, no history."""
     lines = (ROOT / ".dockerignore").read_text().split()
-    steps = stages(DOCKERFILE)["wheel"].all("COPY")
+    steps = [step for stage in stages(DOCKERFILE).values() for step in stage.all("COPY")]
     copied = {source for step in steps for source in step.split()[:-1]}
+    copied = {source for source in copied if not source.startswith("/")}  # another stage's
     assert lines[0] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == copied
 
@@ -110,8 +121,6 @@ def test_targets_and_who_runs_them() -> None:
         "switchcraft",
         "serve",
     ]
-    extras = [step[-6:-1] for n in ("cpu", "gpu") for step in found[f"{n}-packages"].all("RUN")[1:]]
-    assert extras == ["[cpu]", "[gpu]"]
 
 
 def test_what_is_installed_is_light(programs: Path) -> None:
@@ -175,3 +184,59 @@ def test_what_is_installed_publishes(programs: Path, tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     run(f"{programs}/switchcraft-train publish {shipped} --to {volume}", tmp_path)
     assert [path.name for path in volume.iterdir()]
+
+
+def test_every_install_is_locked() -> None:
+    """Every `pip install` of the Dockerfile checks hashes, or takes the wheel that was just built.
+
+    Packages come as wheels: an sdist would run build tools that have no hash.
+    """
+    steps = [step for stage in stages(DOCKERFILE).values() for step in stage.all("RUN")]
+    commands = [command for step in steps for command in step.split("&&") if " pip " in command]
+    assert len(commands) >= 6
+    for command in commands:
+        words = set(command.split())
+        if "wheel" in words:
+            assert {"--no-deps", "--no-build-isolation"} <= words, command
+        elif "--no-index" in words:
+            assert {"--no-deps", "/dist/*.whl"} <= words, command
+        else:
+            assert {"--require-hashes", "--only-binary", ":all:"} <= words, command
+    for name in ("cpu", "gpu"):
+        step = stages(DOCKERFILE)[f"{name}-packages"].all("RUN")[-1]
+        assert f"--requirement requirements/{name}.lock" in step
+
+
+def test_installed_versions_are_the_locked_ones(programs: Path) -> None:
+    """The image holds exactly the versions of `cpu.lock` that apply to this platform."""
+    code = "import importlib.metadata as m; [print(d.name, d.version) for d in m.distributions()]"
+    listed = run(f"{programs}/python -c '{code}'", programs).splitlines()
+    installed = {canonicalize_name(name): version for name, version in map(str.split, listed)}
+    locked = {pin.name: pin.version for pin in read_lock("cpu") if pin.applies}
+    assert {name: version for name, version in installed.items() if name != "switchcraft"} == locked
+
+
+def test_image_holds_its_sbom(root: Path, programs: Path) -> None:
+    """The image's CycloneDX file is valid and lists every installed package, with dependencies."""
+    text = (root / "opt" / "switchcraft" / "sbom.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    bom = json.loads(text)
+    code = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
+    listed = run(f"{programs}/python -c '{code}'", root).split()
+    names: set[str] = {canonicalize_name(name) for name in listed}
+    components: dict[str, Any] = {
+        canonicalize_name(part["name"]): part for part in bom["components"]
+    }
+    assert components.keys() == names
+    assert all(part["version"] and part["type"] == "library" for part in components.values())
+    purls = {part["purl"] for name, part in components.items() if name != "switchcraft"}
+    assert all(purl.startswith("pkg:pypi/") for purl in purls)
+    graph = {entry["ref"]: entry.get("dependsOn", []) for entry in bom["dependencies"]}
+    assert components["fastapi"]["bom-ref"] in graph[components["switchcraft"]["bom-ref"]]
+
+
+def test_sbom_names_nothing_of_the_builder(root: Path) -> None:
+    """The file holds no time, no serial number and no user name, so that builds can be compared."""
+    bom = json.loads((root / "opt" / "switchcraft" / "sbom.cdx.json").read_text())
+    assert "serialNumber" not in bom
+    assert "timestamp" not in bom["metadata"]

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from router_service.core.artifact import SHIPPED, Artifact
+from router_service.serving.access import Access
 from router_service.serving.pool import Pool
 from router_service.settings import Settings, load_settings
 from router_service.telemetry.metrics import Metrics
@@ -46,9 +47,15 @@ LABELS: Mapping[str, str] = POD["metadata"]["labels"]
 SECRET: Mapping[str, str] = read("examples/secret.yaml")["stringData"]
 
 
+REDIS: dict[str, Resource] = {
+    resource["kind"]: resource
+    for resource in yaml.safe_load_all((FOLDER / "examples/redis.yaml").read_text())
+}
+
+
 def gateway_settings() -> Settings:
     """Return what the gateways read, with the variables that the pods have."""
-    return load_settings(FOLDER / "gateway.yaml", dict.fromkeys(SECRET, "k" * 8))
+    return load_settings(FOLDER / "gateway.yaml", {name: f"value of {name}" for name in SECRET})
 
 
 @pytest.mark.parametrize("kind", sorted(RESOURCES.keys() - OPERATORS))
@@ -61,6 +68,38 @@ def test_a_resource_fits_its_schema(kind: str) -> None:
 def test_an_example_fits_its_schema(name: str) -> None:
     """What is to be copied is valid too."""
     kubernetes_validate.validate(read(name), KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("kind", sorted(REDIS))
+def test_example_redis_fits_its_schema(kind: str) -> None:
+    """Each resource of the Redis example is valid."""
+    kubernetes_validate.validate(REDIS[kind], KUBERNETES, strict=True)
+
+
+def test_example_redis_is_for_gateways_with_the_password() -> None:
+    """It starts as compose's does, has the secret's password, and only gateways reach it."""
+    pod = REDIS["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["redis"]
+    assert container["image"] == compose["image"]
+    assert container["command"] == [part.replace("$$", "$") for part in compose["command"]]
+    assert container["readinessProbe"]["exec"]["command"][-1] == compose["healthcheck"]["test"][
+        -1
+    ].replace("$$", "$")
+    context = pod["spec"]["securityContext"]
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == compose["user"]
+    (variable,) = container["env"]
+    reference = variable["valueFrom"]["secretKeyRef"]
+    assert reference["name"] == read("examples/secret.yaml")["metadata"]["name"]
+    assert variable["name"] == reference["key"]
+    assert reference["key"] in SECRET
+    labels = pod["metadata"]["labels"]
+    policy = REDIS["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == REDIS["Service"]["spec"]["selector"] == labels
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": LABELS}}]
+    let_out = RESOURCES["NetworkPolicy"]["spec"]["egress"]
+    assert {"podSelector": {"matchLabels": labels}} in [to for rule in let_out for to in rule["to"]]
 
 
 def test_the_operators_resources_fit_their_schemas(request: pytest.FixtureRequest) -> None:
@@ -132,7 +171,8 @@ def test_ports_go_by_name_to_the_gateways() -> None:
 def test_pods_are_restricted() -> None:
     """The pods fit the restricted profile of the Pod Security Standards, and have no token."""
     job = read("examples/publish.yaml")["spec"]["template"]["spec"]
-    for pod in (POD["spec"], job):
+    redis = REDIS["Deployment"]["spec"]["template"]["spec"]
+    for pod in (POD["spec"], job, redis):
         assert pod["automountServiceAccountToken"] is False
         # `SWITCHCRAFT_PORT`, as Kubernetes would set it for the service, is no number.
         assert pod["enableServiceLinks"] is False
@@ -167,6 +207,7 @@ def test_the_configuration_is_read() -> None:
     assert not settings.without_effect
     assert settings.keys.api
     assert settings.keys.admin
+    assert settings.keys.metrics
 
 
 def test_what_pods_refer_to_exists() -> None:
@@ -195,6 +236,10 @@ def test_secrets_are_referred_to_alone() -> None:
     credentials = endpoint["authorization"]["credentials"]
     assert credentials["name"] == secret
     assert credentials["key"] in SECRET
+    access = Access.of(gateway_settings().keys)
+    sent = f"value of {credentials['key']}".encode()
+    assert access.scraper(sent)
+    assert not access.caller(sent, needs_admin=False), "the key opens metrics only"
     assert "Secret" not in RESOURCES
 
 

@@ -31,6 +31,8 @@ POLICIES = ("theta=0", "theta=0", "drift=0")
 NOT_HAPPENED = {"Fallbacks", "Refused for who asked", "Shadow", "Weak evidence"}
 """Panels without a value: nothing of the kind was done here."""
 WAIT_S = 60.0
+METRICS_KEY = "sk-" + secrets.token_urlsafe(32)
+"""What Prometheus sends."""
 
 
 @dataclass
@@ -113,8 +115,8 @@ def client_of(operator: Operator) -> openai.OpenAI:
 
 
 def write_gateway(path: Path, upstream_url: str, key: str, **router: object) -> Path:
-    """Write a configuration with an admin key and a baseline to save against."""
-    sections: dict[str, Any] = {"keys": {"admin": key}}
+    """Write a configuration with an admin key, a metrics key and a baseline to save against."""
+    sections: dict[str, Any] = {"keys": {"admin": key, "metrics": METRICS_KEY}}
     sections["decision_log"] = {"path": str(path.parent / "decisions")}
     sections["router"] = {"baseline_model": BASELINE, "latency_budget_s": 10.0, **router}
     return write_config(path, upstream_url, **sections)
@@ -129,7 +131,7 @@ def operator(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         write_gateway(config, upstream_url, key)
         with (
             gateway(config, folder) as served,
-            running(prometheus, folder, served.url.removeprefix("http://"), key) as asked,
+            running(prometheus, folder, served.url.removeprefix("http://"), METRICS_KEY) as asked,
         ):
             served.http.headers["authorization"] = f"Bearer {key}"
             seen = "count_over_time(switchcraft_decisions_over_budget_total[1m]) >= 3"

@@ -1,0 +1,108 @@
+"""The locks: every package is pinned with hashes, and they fit what pyproject.toml asks for."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.deploy.locks import FOLDER, NAMES, ROOT, read_lock
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
+ASKED = {
+    "cpu": [*PROJECT["project"]["dependencies"], *EXTRAS["cpu"]],
+    "gpu": [*PROJECT["project"]["dependencies"], *EXTRAS["gpu"]],
+    "dev": [
+        *PROJECT["project"]["dependencies"],
+        *(line for name in ("cpu", "train", "review", "dev") for line in EXTRAS[name]),
+        *(line for name in ("build", "sbom") for line in GROUPS[name]),
+    ],
+    "build": GROUPS["build"],
+    "sbom": GROUPS["sbom"],
+    "no-deps": GROUPS["no-deps"],
+}
+"""What each lock is made from; `make lock` has the same list."""
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
+
+def test_every_lock_is_known() -> None:
+    """No lock is without the test that it fits its requirements."""
+    assert set(NAMES) == ASKED.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_is_pinned_with_hashes(name: str) -> None:
+    """Each line of a lock is a version with its SHA-256 hashes, and nothing else."""
+    pins = read_lock(name)
+    assert pins
+    for pin in pins:
+        assert pin.hashes, pin.name
+        assert len(set(pin.hashes)) == len(pin.hashes), pin.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_locks_name_no_place(name: str) -> None:
+    """A lock has no address: packages come from whichever index is configured."""
+    assert "://" not in (FOLDER / f"{name}.lock").read_text()
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("name", sorted(ASKED))
+def test_locks_fit_pyproject(name: str, python: str) -> None:
+    """Each requirement of pyproject.toml has one version in the lock that satisfies it."""
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.8",
+        "sys_platform": "linux",
+        "platform_machine": "x86_64",
+    }
+    locked: dict[str, str] = {}
+    for pin in read_lock(name):
+        if pin.marker is None or pin.marker.evaluate(environment):
+            assert pin.name not in locked, f"two versions of {pin.name}"
+            locked[pin.name] = pin.version
+    for requirement in map(Requirement, ASKED[name]):
+        wanted = canonicalize_name(requirement.name)
+        if wanted == "torch" or (
+            requirement.marker is not None and not requirement.marker.evaluate(environment)
+        ):
+            continue
+        assert wanted in locked, f"{wanted} is not locked: run `make lock`"
+        assert requirement.specifier.contains(locked[wanted], prereleases=True), (
+            f"{wanted} {locked[wanted]} is locked, pyproject.toml asks for {requirement}: "
+            "run `make lock`"
+        )
+
+
+def test_locks_agree() -> None:
+    """Tests run with the versions that the image serves with."""
+    dev = {(pin.name, pin.version) for pin in read_lock("dev")}
+    for name in ("cpu", "build", "sbom"):
+        assert {(pin.name, pin.version) for pin in read_lock(name)} <= dev
+    served = {(pin.name, pin.version) for pin in read_lock("cpu") if pin.name != "onnxruntime"}
+    assert served <= {(pin.name, pin.version) for pin in read_lock("gpu")}
+
+
+def test_image_is_locked_without_torch() -> None:
+    """What the images install has neither torch nor transformers nor a test tool."""
+    for name in ("cpu", "gpu"):
+        names = {pin.name for pin in read_lock(name)}
+        assert not names & {"torch", "transformers", "scikit-learn", "pytest", "pip", "uv"}
+
+
+def _make_lines() -> Iterator[str]:
+    yield from (ROOT / "Makefile").read_text().replace("\\\n", " ").splitlines()
+
+
+def test_make_compiles_every_lock() -> None:
+    """`make lock` writes each lock."""
+    compiled = [line for line in _make_lines() if "$(COMPILE)" in line and " -o " in line]
+    assert {line.split("-o requirements/")[1].strip() for line in compiled} == {
+        f"{name}.lock" for name in NAMES
+    }

@@ -1,0 +1,91 @@
+"""Images that are not ours are pinned by digest, and the script that renews the digests."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.pin_images import FILES, ROOT, images, pinned, resolve_at_registry
+
+OLD, NEW = ("sha256:" + digit * 64 for digit in "ab")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_image_is_pinned(path: Path) -> None:
+    """Each reference has a tag, for people, and a digest, which decides."""
+    for image in images(path.read_text()):
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", image.digest), image.tag
+        assert re.fullmatch(r"[a-z/]+:[\w.-]*\d[\w.-]*", image.tag), image.tag
+
+
+def test_no_image_is_overlooked() -> None:
+    """Every line that names an image is read, in every file that may have one."""
+    named = [line for path in FILES for line in path.read_text().splitlines() if "image: " in line]
+    ours = [line for line in named if "switchcraft:local" in line]
+    found = [image for path in FILES for image in images(path.read_text())]
+    assert len(found) == len(named) - len(ours) + 1  # and the Dockerfile's
+    bases = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert set(bases) <= {"${PYTHON_IMAGE}", "build", "runtime"}
+    others = ROOT.joinpath("deploy").rglob("*.y*ml")
+    assert {path for path in others if "image: " in path.read_text()} <= set(FILES)
+
+
+def test_one_tag_has_one_digest() -> None:
+    """Two files that name the same tag mean the same image."""
+    found = {image for path in FILES for image in images(path.read_text())}
+    assert len({image.tag for image in found}) == len(found)
+
+
+def test_digests_are_renewed() -> None:
+    """A digest is added, or replaced, where the tag stands, and nowhere else."""
+    text = (
+        f"image: a/b:1\n  - image: a/b:1.5@{OLD} # why\nARG X_IMAGE=c:1-slim@{OLD}\n"
+        "image: switchcraft:local\n"
+    )
+    assert pinned(text, lambda _: NEW) == (
+        f"image: a/b:1@{NEW}\n  - image: a/b:1.5@{NEW} # why\nARG X_IMAGE=c:1-slim@{NEW}\n"
+        "image: switchcraft:local\n"
+    )
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a script named `docker` that answers as `docker buildx imagetools inspect` does."""
+    script = tmp_path / "docker"
+    script.write_text(
+        "#!/bin/sh\n"
+        '[ "$1 $2 $3" = "buildx imagetools inspect" ] || exit 9\n'
+        'case "$4" in missing:*) echo "not found" >&2; exit 1;; esac\n'
+        f'echo \'{{"mediaType": "index", "digest": "{NEW}"}}\'\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return script
+
+
+def test_the_registry_is_asked(registry: Path) -> None:
+    """The digest is the registry's; what it refuses is an error with its reason."""
+    assert resolve_at_registry("a/b:1") == NEW
+    with pytest.raises(RuntimeError, match=r"missing:1.*not found"):
+        resolve_at_registry("missing:1")
+    registry.write_text('#!/bin/sh\necho \'{"digest": "sha256:short"}\'\n')
+    with pytest.raises(RuntimeError, match="short"):
+        resolve_at_registry("a/b:1")
+
+
+def test_check_tells_moved_tags(registry: Path) -> None:
+    """`--check` names each file whose tags have moved, changes none, and fails."""
+    assert registry.exists()
+    before = {path: path.read_text() for path in FILES}
+    script = ROOT / "deploy" / "pin_images.py"
+    done = subprocess.run(
+        [sys.executable, script, "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "docker-compose.yml: a tag names another image" in done.stdout
+    assert {path: path.read_text() for path in FILES} == before

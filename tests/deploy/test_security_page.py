@@ -1,0 +1,103 @@
+"""SECURITY.md: its tables state what the code has."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from router_service.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "SECURITY.md"
+UNITS = {
+    "": 1.0, "%": 0.01, "s": 1.0, "h": 3600.0, "days": 86_400.0,
+    "KiB": 2.0**10, "MiB": 2.0**20,
+}  # fmt: skip
+_ROW = re.compile(r"^\| `([\w.]+)` \| ([^|]+) \|", re.MULTILINE)
+ROWS: dict[str, str] = {name: stated.strip() for name, stated in _ROW.findall(PAGE.read_text())}
+SECTIONS = tuple(Settings.model_fields)
+
+
+def stated(text: str) -> float | None:
+    """Return a number with its unit, in bytes, seconds or as a share; None for `none`."""
+    if text == "none":
+        return None
+    number, _, unit = text.partition(" ")
+    return float(number) * UNITS[unit]
+
+
+def found(name: str) -> object:
+    """Return a setting's default, or a constant's value."""
+    section, *rest = name.split(".")
+    if section not in SECTIONS:
+        module, _, constant = name.rpartition(".")
+        value: object = getattr(importlib.import_module(f"router_service.{module}"), constant)
+        return value
+    value = getattr(Settings(), section)
+    for part in rest:
+        assert isinstance(value, BaseModel), name
+        assert part in type(value).model_fields, f"{name} is not a setting"
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_defaults_are_those_of_the_code(name: str) -> None:
+    """Each setting and constant of the tables exists and has the value that is stated."""
+    value, expected = found(name), stated(ROWS[name])
+    assert value == expected or (
+        isinstance(value, int | float) and expected is not None and value == pytest.approx(expected)
+    )
+
+
+def _limits(section: BaseModel, name: str) -> Iterator[str]:
+    for field in type(section).model_fields:
+        value = getattr(section, field)
+        if isinstance(value, BaseModel):
+            yield from _limits(value, f"{name}.{field}")
+        elif re.match(r"max_|.*timeout_s$", field):
+            yield f"{name}.{field}"
+
+
+def test_every_limit_is_listed() -> None:
+    """No setting that bounds clients or the process is missing from the table."""
+    settings = Settings()
+    names = {
+        name
+        for section in ("server", "decision_log")
+        for name in _limits(getattr(settings, section), section)
+    }
+    assert names - {"decision_log.max_file_mb"} <= ROWS.keys()
+
+
+def test_named_settings_exist() -> None:
+    """Every dotted setting that the text names is one."""
+    text = PAGE.read_text()
+    named = set(re.findall(rf"`((?:{'|'.join(SECTIONS)})(?:\.\w+)+)(?:: \w+)?`", text))
+    assert len(named) > len(ROWS) / 2
+    for name in named:
+        found(name)
+
+
+def test_named_files_exist() -> None:
+    """Every file, folder and make target that the text names is there."""
+    text = PAGE.read_text()
+    for path in re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r"`(deploy/[\w/.]*)`", text):
+        assert (ROOT / path).exists(), path
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`make (\w+)`", text):
+        assert f"\n{target}:" in makefile, target
+    for script in re.findall(r"`python (\S+)", text):
+        assert (ROOT / script).is_file(), script
+
+
+def test_page_names_no_address_to_write_to() -> None:
+    """Reports go through GitHub; an invented e-mail address would lose them."""
+    text = PAGE.read_text()
+    assert "Report a vulnerability" in text
+    assert not re.search(r"\w@\w", text)
