@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from router_service import signals
+from router_service.core.addresses import read_port
 from router_service.core.errors import SwitchcraftError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -17,7 +19,19 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the process's exit status, 1 after an error that is explained."""
-    arguments = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    if "serve" in given[:1]:
+        signals.hold()  # first of all: a signal must not kill a gateway that is starting
+    arguments = _parser().parse_args(given)
+    try:
+        status = _run(arguments)
+    except BaseException:
+        if not signals.is_stopping():
+            raise
+    return 0 if signals.is_stopping() else status
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         status: int = arguments.command(arguments)
     except SwitchcraftError as exc:
@@ -37,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the gateway")
     serve.add_argument("--config", type=Path, help="YAML file; without one, a sandbox upstream")
     serve.add_argument("--host", help="address to listen on (default: the configuration's)")
-    serve.add_argument("--port", type=int, help="port to listen on (default: the configuration's)")
+    serve.add_argument(
+        "--port", type=_port, help="port to listen on (default: the configuration's)"
+    )
     serve.set_defaults(command=_serve)
 
     route = commands.add_parser("route", help="decide offline: JSON lines in, decisions out")
@@ -56,12 +72,19 @@ def _parser() -> argparse.ArgumentParser:
 
     sandbox = commands.add_parser("sandbox", help="an OpenAI-compatible provider, offline")
     sandbox.add_argument("--host", default="127.0.0.1")
-    sandbox.add_argument("--port", type=int, default=8081)
+    sandbox.add_argument("--port", type=_port, default=8081)
     sandbox.set_defaults(command=_sandbox)
 
     key = commands.add_parser("key", help="a new key for clients, and its hash for the file")
     key.set_defaults(command=_key)
     return parser
+
+
+def _port(text: str) -> int:
+    try:
+        return read_port(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
 
 
 def _add_policies(commands: Commands) -> None:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from router_service.core.artifact import Artifact
-from router_service.core.cache import Cache, CacheCounts
+from router_service.core.cache import Cache
 from router_service.core.classifier import Classifier
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
@@ -103,11 +104,13 @@ class Router:
         prices: Mapping[str, Price] | None = None,
         arms: Collection[str] | None = None,
         clock: Clock = time.perf_counter,
+        relatives: Iterable[Router] = (),
     ) -> None:
         """Load the artifact's model; `prices` replaces the profile's list prices by arm.
 
         `arms` are those to choose among (default: all of the artifact's), in whatever order;
-        `clock` times the stages of a decision.
+        `clock` times the stages of a decision. `relatives` share what was loaded from the same
+        files, and what they have computed with it.
         Raises ArtifactError where the artifact does not know one of them, or there is none.
         """
         manifest = artifact.manifest
@@ -115,25 +118,44 @@ class Router:
         self._clock = clock
         self._columns = _columns(artifact, manifest.arms if arms is None else arms)
         self.arms: tuple[str, ...] = tuple(manifest.arms[column] for column in self._columns)
-        self._packer = Packer(manifest.packing, artifact.tokenizer)
-        self._viewer = Viewer(manifest.packing, artifact.tokenizer, self._packer)
-        self._classifier = Classifier(
-            artifact.model_path(device),
+        relatives = tuple(relatives)
+        alike = next((r for r in relatives if r.artifact.tokenizer is artifact.tokenizer), None)
+        # Made once for a tokenizer, which a packer takes over.
+        self._packer: Packer = (
+            alike._packer if alike else Packer(manifest.packing, artifact.tokenizer)
+        )
+        self._viewer: Viewer = (
+            alike._viewer if alike else Viewer(manifest.packing, artifact.tokenizer, self._packer)
+        )
+        path = artifact.model_path(device)
+        self._model = (device, manifest.files[path.relative_to(artifact.directory).as_posix()])
+        twin = next((r for r in relatives if r._model == self._model), None)
+        self._classifier: Classifier = Classifier(
+            path,
             arms=len(manifest.arms),
             calibration=manifest.calibration,
             device=device,
+            graph=twin._classifier.graph if twin else None,
         )
         costs_usd = manifest.costs_usd(prices)
         self._is_as_measured = (
             len(self._columns) == len(manifest.arms) and costs_usd == manifest.costs_usd()
         )
         self._costs_usd = [costs_usd[column] for column in self._columns]
-        self._predictions: Cache[_Content, Prediction] = Cache(PREDICTIONS_BYTES)
+        same = next((r for r in relatives if r._predicts_like(self)), None)
+        self._predictions: Cache[_Content, Prediction] = (
+            same._predictions if same else Cache(PREDICTIONS_BYTES)
+        )
+
+    def _predicts_like(self, other: Router) -> bool:
+        is_same_model = self._packer is other._packer and self._model == other._model
+        calibration = self.artifact.manifest.calibration
+        return is_same_model and calibration == other.artifact.manifest.calibration
 
     @property
-    def lookups(self) -> dict[str, CacheCounts]:
-        """Lookups so far, by cache."""
-        return {"predictions": self._predictions.counts, **self._packer.lookups}
+    def caches(self) -> dict[str, Cache[Any, Any]]:
+        """What is remembered, by name; some may be shared with other routers."""
+        return {"predictions": self._predictions, **self._packer.caches}
 
     @classmethod
     def load(cls, directory: Path) -> Router:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -16,7 +17,7 @@ from router_service.core.artifact import (
     Manifest,
     Provenance,
 )
-from router_service.core.cache import CacheCounts
+from router_service.core.cache import Cache
 from router_service.core.cost import ArmProfile, Price
 from router_service.core.messages import Conversation
 from router_service.core.packing import PackingSpec
@@ -59,8 +60,8 @@ class FakeRouter:
         self.asked: list[Conversation] = []
 
     @property
-    def lookups(self) -> Mapping[str, CacheCounts]:
-        """Return what was looked up: nothing, for nothing is remembered."""
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """Return no caches: nothing is remembered."""
         return {}
 
     def recall(

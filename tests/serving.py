@@ -16,9 +16,11 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
+from router_service.api.protocol import Limits, bounded
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
 WAIT_S = 5.0
+LIMITS = Limits(max_header_bytes=32 * 1024, header_timeout_s=10, write_timeout_s=60)
 
 ONE_TRY = UpstreamSettings(
     retries=RetrySettings(max_retries=0, budget_share=0, budget_floor_per_s=0),
@@ -54,7 +56,7 @@ def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=http or "httptools",
+        http=http or bounded(LIMITS),
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -73,10 +75,13 @@ def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator
 
 
 @contextmanager
-def scripted(answer: bytes) -> Iterator[str]:
-    """Answer every connection's first request by these very bytes, then hang up."""
+def scripted(answer: bytes, seen: list[bytes] | None = None) -> Iterator[str]:
+    """Answer every connection's first request by these very bytes, then hang up.
+
+    The first line of each request is added to `seen`.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=_play, args=(listener, answer), daemon=True)
+    thread = threading.Thread(target=_play, args=(listener, answer, seen), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
@@ -86,18 +91,20 @@ def scripted(answer: bytes) -> Iterator[str]:
         thread.join(WAIT_S)
 
 
-def _play(listener: socket.socket, answer: bytes) -> None:
+def _play(listener: socket.socket, answer: bytes, seen: list[bytes] | None) -> None:
     while True:
         try:
             connection, _ = listener.accept()
         except OSError:
             return  # closed by the test
         with connection, connection.makefile("rb") as lines:
-            length = 0
+            length, first = 0, lines.readline()
             for line in iter(lines.readline, b"\r\n"):
                 name, _, value = line.partition(b":")
                 length = int(value) if name.lower() == b"content-length" else length
             lines.read(length)
+            if seen is not None and first:
+                seen.append(first)
             connection.sendall(answer)
 
 

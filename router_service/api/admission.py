@@ -1,24 +1,28 @@
-"""Lets requests in while there are slots, and none in the end."""
+"""Admits requests while there are slots, and refuses new ones during a shutdown."""
 
 from __future__ import annotations
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.api.auth import CALLER
 from router_service.api.errors import error_response, status_of
 from router_service.core.errors import OverloadedError
 from router_service.serving.draining import Drain
-from router_service.serving.overload import Slots
+from router_service.serving.overload import Slot, Slots
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 
 SHED_PREFIXES = ("/v1/", "/ui/api/ask/")
-"""What is counted and shed; probes, metrics and administration must answer under any load."""
+"""Paths that need a slot; probes, metrics and administration must answer under any load."""
+
+SLOT = "slot"
+"""Where a request's `Slot` stands in `scope["state"]`."""
 
 _CLOSE = (b"connection", b"close")
 
 
 class Admission:
-    """ASGI middleware that lets requests in while there are slots, and none in the end."""
+    """ASGI middleware that gives each request a slot until its answer has been sent."""
 
     def __init__(self, app: ASGIApp, slots: Slots, drain: Drain, metrics: Metrics) -> None:
         """Guard an app."""
@@ -35,13 +39,21 @@ class Admission:
         last = _closing(send) if self._drain.has_begun else send
         try:
             self._drain.check()
-            with self._slots.slot(scope.get("state", {}).get(CALLER)):
+            state = scope.setdefault("state", {})
+            with self._slots.slot(state.get(CALLER)) as slot:
+                state[SLOT] = slot
                 await self._app(scope, receive, last)
         except OverloadedError as exc:
             status = status_label(status_of(exc))
             self._metrics.shed_requests.labels(exc.reason).inc()
             self._metrics.requests.labels(NO_MODEL, "none", status).inc()
             await error_response(exc)(scope, receive, last)
+
+
+def slot_of(request: Request) -> Slot | None:
+    """Return the slot of a request; None if its path needs none."""
+    slot: Slot | None = request.scope.get("state", {}).get(SLOT)
+    return slot
 
 
 def _closing(send: Send) -> Send:

@@ -5,26 +5,33 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.api.accounting import CALL
+from router_service.api.admission import slot_of
+from router_service.api.asgi import unless_client_leaves
 from router_service.api.auth import caller_of
 from router_service.api.body import read_body
 from router_service.api.exchange import Exchange
 from router_service.api.refusals import refusal
 from router_service.core.errors import InvalidRequestError, SwitchcraftError
 from router_service.core.stages import Laps, StageName
+from router_service.serving.deciding import Question
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.engine import Engine
 from router_service.serving.gateway import Gateway
 from router_service.serving.planning import POLICY_HEADER, Plan
 from router_service.serving.recorder import Call
 from router_service.upstream.attempts import Order
-from router_service.upstream.client import DEADLINE_HEADER
+from router_service.upstream.client import DEADLINE_HEADER, unlimited
+
+T = TypeVar("T")
 
 MAX_DEADLINE_S = 24 * 3600.0
 """Longest time that a request may ask for."""
@@ -48,20 +55,21 @@ class RoutedAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, with one engine from the start to the end."""
         async with self._gateway.engine.lease() as engine:
-            answer = await self._planned(engine)
+            answer = await self._planned(engine, receive)
             await answer(scope, receive, send)
 
-    async def _planned(self, engine: Engine) -> ASGIApp:
+    async def _planned(self, engine: Engine, receive: Receive) -> ASGIApp:
         gateway, call = self._gateway, self._call
         try:
             deadline_s = read_deadline(self._request)
             with call.trace.deciding():
-                plan = await self._plan(engine)
+                plan = await self._plan(engine, receive)
         except (ClientDisconnect, SwitchcraftError) as exc:
             return refusal(gateway.recorder, call, exc)
         except Exception:
             gateway.recorder.refused(call, 500)
             raise
+        slot = slot_of(self._request)
         order = Order(
             plan.candidates,
             plan.endpoint.path,
@@ -69,16 +77,25 @@ class RoutedAnswer(Response):
             self._request.headers,
             deadline_s,
             expects_json=plan.endpoint.is_json,
+            client=call.key,
             trace=call.trace,
+            hold=slot.hold if slot is not None else unlimited,
         )
         return Exchange(engine.attempts, gateway, order, plan=plan, call=call)
 
-    async def _plan(self, engine: Engine) -> Plan:
+    async def _plan(self, engine: Engine, receive: Receive) -> Plan:
+        def in_queue(decide: Callable[[], T]) -> Awaitable[T]:
+            return unless_client_leaves(receive, gateway.in_queue(call.key, decide))
+
+        gateway, call = self._gateway, self._call
         laps = Laps(time.perf_counter)
-        body = await read_body(self._request, self._gateway.server)
+        body = await read_body(self._request, gateway.server)
         laps.end(StageName.BODY)
         policy = self._request.headers.get(POLICY_HEADER)
-        plan = await self._gateway.plan(engine, self._endpoint, body, policy)
+        viewer = engine.viewer(call.key)
+        holders = gateway.held_for(viewer)
+        question = Question(engine.planner, self._endpoint, body, policy, holders)
+        plan = await gateway.plan(engine, question, viewer, in_queue)
         return replace(plan, stages=(*laps.stages, *plan.stages))
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from types import TracebackType
+from typing import TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
 
 RawHeaders = list[tuple[bytes, bytes]]
+
+T = TypeVar("T")
 
 
 class WhileClientStays:
@@ -43,6 +48,16 @@ class WhileClientStays:
             pass
         self._has_left = True
         self._task.cancel()
+
+
+async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
+    """Return what a coroutine returns. If the client leaves, cancel it, raise ClientDisconnect.
+
+    The request's body must be read.
+    """
+    async with WhileClientStays(receive):
+        return await work
+    raise ClientDisconnect
 
 
 async def start(send: Send, status: int, headers: RawHeaders) -> None:

@@ -22,7 +22,8 @@ PUBLIC_PATHS = frozenset(
 )
 """What probes ask, without a key; these say nothing that a stranger may not know."""
 
-ADMIN_PATHS = frozenset(("/metrics", "/openapi.json"))
+METRICS_PATH = "/metrics"
+ADMIN_PATHS = frozenset((METRICS_PATH, "/openapi.json"))
 ADMIN_PREFIX = "/admin/"
 
 PAGE = "/ui"
@@ -63,7 +64,7 @@ class Authentication:
 
 
 def admit(access: Access, path: str, headers: Headers) -> str | None:
-    """Return the name of the key that lets a request in, or None where it needs none.
+    """Return the name of the key that allows a request, or None if the request needs none.
 
     Raises UnauthorizedError or ForbiddenError.
     """
@@ -76,13 +77,19 @@ def admit(access: Access, path: str, headers: Headers) -> str | None:
         return _admit_to_page(access, path, headers)
     needs_admin = path in ADMIN_PATHS or path.startswith(ADMIN_PREFIX)
     key = sent_key(headers)
-    caller = access.caller(key, needs_admin=needs_admin) if key else None
+    caller = access.scraper(key) if key and path == METRICS_PATH else None
+    caller = caller or (access.caller(key, needs_admin=needs_admin) if key else None)
     if caller is not None:
         return caller
     if needs_admin and access.caller(key, needs_admin=False) is not None:
         raise ForbiddenError(
             f"{path[:80]} needs the admin key. Send it, or ask the operator to set keys.admin.",
             code="admin_key_needed",
+        )
+    if access.scraper(key) is not None:
+        raise ForbiddenError(
+            f"The metrics key opens {METRICS_PATH} only; this path needs another key.",
+            code="metrics_key_only",
         )
     raise UnauthorizedError(is_missing=not key)
 

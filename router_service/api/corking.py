@@ -7,6 +7,9 @@ from typing import Any
 
 _HEAD = b"HTTP/1.1 "
 
+MAX_JOINED_BYTES = 64 * 1024
+"""Longest part that is copied to be sent with the head: a longer one may wait for its client."""
+
 
 class CorkedTransport(asyncio.Transport):
     """A transport that holds back a head until what follows it, or until the loop's next turn.
@@ -24,9 +27,12 @@ class CorkedTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write, or hold back what looks like a head."""
-        if self._head:
+        if self._head and len(data) <= MAX_JOINED_BYTES:
             head, self._head = self._head, b""
             self._transport.write(head + bytes(data))
+        elif self._head:
+            self._uncork()
+            self._transport.write(data)
         elif bytes(data[: len(_HEAD)]) == _HEAD:
             self._head = bytes(data)
             self._loop.call_soon(self._uncork)

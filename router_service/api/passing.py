@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
+import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -12,17 +14,28 @@ from router_service.api.answer import read_call, read_deadline
 from router_service.api.asgi import RawHeaders, WhileClientStays, send_part, start
 from router_service.api.body import read_body
 from router_service.api.errors import CLIENT_LEFT, error_response, refused_body, status_of
-from router_service.api.paths import upstream_path
+from router_service.api.paths import segments_of, upstream_path
 from router_service.api.refusals import refusal
-from router_service.core.errors import SwitchcraftError, UpstreamError, UpstreamRefusedError
+from router_service.core.errors import (
+    StoreError,
+    SwitchcraftError,
+    UpstreamError,
+    UpstreamRefusedError,
+)
 from router_service.serving.engine import Engine
 from router_service.serving.gateway import Gateway
+from router_service.serving.ownership import MAX_NOTED_BYTES
 from router_service.serving.recorder import Call, Ending
 from router_service.settings import Model
+from router_service.store.base import HeldResponse
 from router_service.upstream.client import Answer, Message, UpstreamClient
+from router_service.upstream.repeating import REPEATABLE_PATHS
 
 KEY_REFUSED = frozenset({401, 403})
 """Statuses whose bodies stay here: the key is the gateway's, and providers repeat parts of it."""
+
+CREATING = frozenset({"POST", "PATCH"})
+"""Methods that are not idempotent (RFC 9110, section 9.2.2; RFC 5789)."""
 
 FindModel = Callable[[Engine], Awaitable[Model]]
 """Says whose first deployment is asked; raises SwitchcraftError."""
@@ -35,12 +48,22 @@ class PassedAnswer(Response):
     client's connection too: the gateway does not know how this answer would say so.
     """
 
-    def __init__(self, gateway: Gateway, request: Request, find: FindModel) -> None:
-        """Prepare an answer; all happens when it is awaited."""
+    def __init__(
+        self,
+        gateway: Gateway,
+        request: Request,
+        find: FindModel,
+        named: frozenset[str] | None = None,
+    ) -> None:
+        """Prepare an answer; all happens when it is awaited.
+
+        With the ids that the request's body names, what the answer says was created is remembered.
+        """
         super().__init__()
         self._gateway = gateway
         self._request = request
         self._find = find
+        self._named = named
         self._call = read_call(request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,7 +78,10 @@ class PassedAnswer(Response):
             message = await self._message(model)
         except (ClientDisconnect, SwitchcraftError) as exc:
             return refusal(self._gateway.recorder, self._call, exc)
-        return _Passing(self._gateway, engine.client, self._call, model, message)
+        passing = _Passing(self._gateway, engine.client, self._call, model, message)
+        if self._named is not None and self._call.key is not None:
+            await passing.note_created(self._named)
+        return passing
 
     async def _message(self, model: Model) -> Message:
         request = self._request
@@ -70,6 +96,7 @@ class PassedAnswer(Response):
             deadline_s=read_deadline(request),
             method=request.method,
             content_type=request.headers.get("content-type", "").encode("latin-1"),
+            needs_new_connection=request.method in CREATING and path not in REPEATABLE_PATHS,
             trace=self._call.trace,
         )
 
@@ -81,12 +108,24 @@ class _Passing:
         self, gateway: Gateway, upstream: UpstreamClient, call: Call, model: Model, message: Message
     ) -> None:
         self._recorder = gateway.recorder
+        self._ownership = gateway.ownership
         self._upstream = upstream
         self._call = call
         self._deployment = model.deployments[0]
         self._message = message
+        self._creator: str | None = None
+        self._named = frozenset[str]()
         self._status = CLIENT_LEFT
         self._ending = Ending.CLIENT_LEFT
+
+    async def note_created(self, named: frozenset[str]) -> None:
+        """Remember what the answer says was created, but for these ids."""
+        self._named = named
+        message = self._message
+        with suppress(StoreError):
+            self._creator = await self._ownership.creator(
+                self._call.key, message.method, segments_of(message.path)
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         failed: Response | None = None
@@ -118,13 +157,42 @@ class _Passing:
         return None
 
     async def _relay(self, answer: Answer, send: Send) -> None:
-        await start(send, answer.status, _told(answer))
+        parts, headers = answer.chunks(), _told(answer)
+        is_json = b"json" in dict(headers).get(b"content-type", b"").lower()
+        is_noted = self._creator is not None and answer.status < 300 and is_json
+        first = await self._noted(parts) if is_noted else b""
+        await start(send, answer.status, headers)
         # Until the last part is sent, an error leaves the client without one.
         self._status, self._ending = answer.status, Ending.BROKEN
-        async for part in answer.chunks():
+        await send_part(send, first, more=True)
+        async for part in parts:
             await send_part(send, part, more=True)
         await send_part(send, b"", more=False)
         self._ending = Ending.COMPLETE
+
+    def _is_named(self, identifier: str) -> bool:
+        """Whether the request named an id: then its answer has not created it."""
+        return identifier in self._named or identifier.encode() in self._message.body
+
+    async def _noted(self, parts: AsyncIterator[bytes]) -> bytes:
+        """Return a whole answer once its ids are noted, or the start of one that is too long.
+
+        The client must not know an id before the gateway does.
+        """
+        body = bytearray()
+        async for part in parts:
+            body += part
+            if len(body) > MAX_NOTED_BYTES:
+                return bytes(body)
+        held = HeldResponse(
+            id="",
+            model=self._message.model,
+            deployment_id=self._deployment.id,
+            owner=self._creator,
+        )
+        with suppress(orjson.JSONDecodeError):
+            await self._ownership.note(orjson.loads(body), held, self._is_named)
+        return bytes(body)
 
 
 def _told(answer: Answer) -> RawHeaders:

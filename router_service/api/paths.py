@@ -1,8 +1,17 @@
-"""The path and the query of a request that is passed on: what they may be made of."""
+"""The path and the query of a request that is passed on: what they may be made of.
+
+An upstream may read an address in another way than this gateway does: it may decode it twice, take
+overlong UTF-8 for a dot, normalize other scripts' dots and slashes, drop what follows a `;`, or
+strip dots and spaces from the end of a segment. What any of them could take for a dot segment, for
+a slash or for the end of the path is refused. Ids such as `ft:gpt-4o-mini:org::id`,
+`file-abc%3Ax` and `@cf/meta/llama-3.1` have nothing of the kind.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
 
@@ -10,11 +19,18 @@ from router_service.core.errors import InvalidRequestError
 
 PREFIX = "/v1"
 
-# Segments of RFC 3986, section 3.3. An upstream might decode an encoded slash, dot, percent sign or
-# control character once more than we do, and so leave the part of its API that we mean.
-_SEGMENT = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%(?!2[eEfF5]|5[cC]|[01]|7[fF])[0-9A-Fa-f]{2})+"
-_PATH = re.compile(rf"/v1((?:/(?!\.{{1,2}}(?:/|\Z)){_SEGMENT})+)")
-_QUERY = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/?%\[\]-]*")
+# Segments of RFC 3986, section 3.3, but for `;`, which begins a path parameter for some servers,
+# and for a dot at their start, which no id has.
+_PLAIN = r"[A-Za-z0-9_~!$&'()*+,=:@-]"
+_ENCODED = r"%[0-9A-Fa-f]{2}"
+_SEGMENT = rf"(?!\+*\.)(?:{_PLAIN}|{_ENCODED})(?:{_PLAIN}|{_ENCODED}|\.)*"
+_PATH = re.compile(rf"/v1((?:/{_SEGMENT})+)", re.ASCII)
+_QUERY = re.compile(rf"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?\[\]-]|(?!%0[0aAdD]){_ENCODED})*", re.ASCII)
+
+_ESCAPES = re.compile(rf"(?:{_ENCODED})+", re.ASCII)
+_ENCODABLE = re.compile(r"[A-Za-z0-9 !\"$&'()*+,:<=>@\[\]^_`{|}~-]", re.ASCII)
+"""ASCII characters that a segment may have percent-encoded. What would end or part the path if it
+were decoded once more is not among them."""
 
 
 def upstream_path(scope: Scope) -> tuple[str, str]:
@@ -25,10 +41,40 @@ def upstream_path(scope: Scope) -> tuple[str, str]:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     path = _PATH.fullmatch(raw.decode("latin-1"))
     query = _QUERY.fullmatch(scope["query_string"].decode("latin-1"))
-    if path is None or query is None:
+    if (
+        path is None
+        or query is None
+        or ("%" in path[1] and not all(map(_is_unambiguous, path[1].split("/"))))
+    ):
         raise InvalidRequestError(
             "The request's address cannot be passed on: it has dots, slashes or characters that "
             "an upstream might read in another way. Write each segment plainly.",
             code="invalid_path",
         )
     return path[1], query[0]
+
+
+def segments_of(path: str) -> tuple[str, ...]:
+    """Return the decoded segments of a path that `upstream_path` has returned."""
+    return tuple(unquote_to_bytes(segment).decode() for segment in path.split("/")[1:])
+
+
+def _is_unambiguous(segment: str) -> bool:
+    """Whether every upstream reads a segment's percent-encoded characters alike."""
+    if "%" not in segment:
+        return True
+    try:
+        text = unquote_to_bytes(segment).decode()
+        encoded = "".join(unquote_to_bytes(run).decode() for run in _ESCAPES.findall(segment))
+    except UnicodeDecodeError:  # `%c0%ae`, overlong UTF-8, is a dot for some
+        return False
+    is_trimmed = text == text.strip() and not text.strip("+ ").startswith(".")
+    return is_trimmed and all(map(_is_harmless, encoded))
+
+
+def _is_harmless(character: str) -> bool:
+    """Whether a decoded character is no separator, in any of the forms that it is normalized to."""
+    if character.isascii():
+        return _ENCODABLE.match(character) is not None
+    forms = character + unicodedata.normalize("NFKC", character)
+    return all(form.isalnum() or unicodedata.category(form)[0] == "M" for form in forms)

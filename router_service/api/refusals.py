@@ -6,14 +6,16 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from router_service.api.errors import CLIENT_LEFT, error_response, status_of
-from router_service.core.errors import SwitchcraftError
+from router_service.core.errors import OverloadedError, SwitchcraftError
 from router_service.serving.recorder import Call, Recorder
 
 
 def refusal(recorder: Recorder, call: Call, exc: SwitchcraftError | ClientDisconnect) -> Response:
-    """Account for a request that is refused, or whose client left, and return its answer."""
+    """Record a request that is refused, or whose client has left, and return its answer."""
     if isinstance(exc, ClientDisconnect):
         recorder.left(call, CLIENT_LEFT)
         return Response(status_code=CLIENT_LEFT)
+    if isinstance(exc, OverloadedError):
+        recorder.shed(exc.reason)
     recorder.refused(call, status_of(exc))
     return error_response(exc)

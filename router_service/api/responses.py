@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service.api.answer import RoutedAnswer
+from router_service.api.auth import caller_of
 from router_service.api.passing import PassedAnswer
 from router_service.api.schemas import ANSWER, responses_request
 from router_service.api.state import gateway_of
@@ -34,11 +35,15 @@ async def create_response(request: Request) -> Response:
 @routes.post("/v1/responses/{response_id}/cancel", response_class=Response, responses=ANSWER)
 @routes.get("/v1/responses/{response_id}/input_items", response_class=Response, responses=ANSWER)
 async def stored_response(request: Request, response_id: str) -> Response:
-    """Ask the deployment that holds a response for it, or to delete or cancel it."""
-    gateway = gateway_of(request)
+    """Ask the deployment that holds a response for it, or to delete or cancel it.
+
+    A response belongs to the key that created it: to others it is unknown.
+    """
+    gateway, caller = gateway_of(request), caller_of(request)
 
     async def holder(engine: Engine) -> Model:
-        found = engine.pool.holder(await gateway.held.fetch(response_id))
+        held = await gateway.held.fetch(response_id)
+        found = engine.pool.holder(held) if engine.viewer(caller).sees(held) else None
         if found is None:
             raise ResponseNotFoundError(response_id[:200])
         return found

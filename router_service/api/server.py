@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from router_service import signals
 from router_service.api.job import Job
 from router_service.api.listening import DrainingServer, uvicorn_config
 from router_service.api.supervisor import Supervisor, listening
+from router_service.core.memory import bound_heap
 from router_service.sandbox.server import run_in_thread
-from router_service.serving.access import listening_host
+from router_service.serving.access import listening_host, warn_of_open_redis
 from router_service.settings import ServerSettings, Settings
 from router_service.telemetry.logs import configure_logging
 from router_service.telemetry.metrics import SHARED_DIRECTORY
@@ -27,13 +29,17 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
 
     Raises ConfigError and ArtifactError, which say what to do, before anything is served.
     """
+    bound_heap()
     configure_logging()
     job = Job(config, host, port)
     settings = job.read()
     configure_logging(settings.logging.level)
+    if not settings.models:
+        signals.release_hang_up()  # there is no file to read again
     for setting in settings.without_effect:
         _log.warning("%s: %s", settings.source, setting)
     server = settings.server.model_copy(update={"host": listening_host(settings)})
+    warn_of_open_redis(server)
     is_shared = server.workers > 1 or SHARED_DIRECTORY in os.environ
     with shared_values() if is_shared else nullcontext(), sandbox_for(settings) as sandbox_url:
         job = job.played_by(sandbox_url)
@@ -45,6 +51,8 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
 
 def _serve_alone(job: Job, server: ServerSettings) -> None:
     app = job.app()
+    if signals.is_stopping():
+        return
     _log.info("serving at http://%s:%s/v1", server.host, server.port)
     DrainingServer(uvicorn_config(app, server), app.state.gateway.drain).run()
 

@@ -14,7 +14,9 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 
+from router_service import signals
 from router_service.api.job import Job
 from router_service.api.worker import Message, Ready, Reloaded, Unfit, work
 from router_service.core.errors import ConfigError, SwitchcraftError
@@ -44,7 +46,11 @@ class Worker:
         self._channel, theirs = _SPAWN.Pipe()
         # A daemon is ended with its parent, where that fails.
         self._process = _SPAWN.Process(target=work, args=(job, listeners, theirs), daemon=True)
-        self._process.start()
+        with signals.blocked_in_children():
+            # Before the worker: starting it unblocks SIGINT.
+            resource_tracker.ensure_running()
+        with signals.blocked_in_children():
+            self._process.start()
         theirs.close()
         self._owes_reload = False
         self.is_ready = False
@@ -135,6 +141,10 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload if self._has_file else self._stop)
+        if signals.is_stopping():
+            return
+        # No worker has read the file yet, so that an earlier SIGHUP asks for nothing more.
+        signals.take_hang_up()
         first = self._start()
         await first.settled.wait()
         if not first.is_ready and not self._stopping.is_set():

@@ -13,7 +13,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.api.answer import RoutedAnswer
-from router_service.api.auth import PAGE, is_page
+from router_service.api.asgi import unless_client_leaves
+from router_service.api.auth import PAGE, caller_of, is_page
 from router_service.api.body import read_body
 from router_service.api.state import gateway_of
 from router_service.api.ui_schemas import ArtifactCard, RecentDecisions
@@ -85,7 +86,10 @@ async def explain(
     gateway = gateway_of(request)
     body = await read_body(request, gateway.server)
     async with gateway.engine.lease() as engine:
-        return await gateway.in_queue(engine.explainer.explain, _ENDPOINTS[api], body, policy)
+        explained = gateway.in_queue(
+            caller_of(request), engine.explainer.explain, _ENDPOINTS[api], body, policy
+        )
+        return await unless_client_leaves(request.receive, explained)
 
 
 @routes.post("/api/ask/{api}")

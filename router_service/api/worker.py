@@ -19,9 +19,11 @@ from types import FrameType
 
 import uvicorn
 
+from router_service import signals
 from router_service.api.job import Job
 from router_service.api.listening import DrainingServer, Handler, uvicorn_config
 from router_service.core.errors import SwitchcraftError
+from router_service.core.memory import bound_heap
 from router_service.serving.gateway import Gateway
 from router_service.telemetry.logs import configure_logging
 
@@ -51,6 +53,8 @@ def work(job: Job, listeners: Sequence[socket.socket], channel: Connection) -> N
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Until it serves: what it reads then is the configuration as it is now.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals.unblock()  # the parent has blocked both for the time of the imports
+    bound_heap()
     configure_logging()
     parent = Parent(channel)
     try:

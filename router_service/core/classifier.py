@@ -35,18 +35,19 @@ class Classifier:
         calibration: Calibration = IDENTITY,
         device: str = "cpu",
         threads: int = 1,
+        graph: Graph | None = None,
     ) -> None:
-        """Load the graph; raises ArtifactError where it does not load or fit the arms.
+        """Load the graph, or use one that was loaded from the same file for the same device.
 
-        Without a calibration, probabilities are as the graph says, and a calibration is fitted
-        on them.
+        Raises ArtifactError if it does not load or fit the arms. Without a calibration,
+        probabilities are as the graph says, and a calibration is fitted on them.
         """
-        self._graph = Graph(model_path, device=device, threads=threads)
-        if self._graph.arms != arms:
-            raise ArtifactError(model_path, f"has {self._graph.arms} outputs for {arms} arms")
+        self.graph = graph or Graph(model_path, device=device, threads=threads)
+        if self.graph.arms != arms:
+            raise ArtifactError(model_path, f"has {self.graph.arms} outputs for {arms} arms")
         # On CPUs batches would change a row's last bits, and two threads with a row each get as
         # much done: 603 rows of 90 tokens a second, and 690 in batches of 8.
-        self._batched = device != "cpu" and self._graph.rows_are_independent
+        self._batched = device != "cpu" and self.graph.rows_are_independent
         self._calibration = calibration
 
     def predict(self, packed: Sequence[Packed]) -> NDArray[np.float64]:
@@ -57,7 +58,7 @@ class Classifier:
         """
         lengths = [len(row.token_ids) for row in packed]
         batches = batches_by_length(lengths) if self._batched else ([i] for i in range(len(packed)))
-        return self._calibration.apply(answers(self._graph, packed, batches))
+        return self._calibration.apply(answers(self.graph, packed, batches))
 
 
 def answers(

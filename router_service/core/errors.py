@@ -42,8 +42,8 @@ class BodyTooLargeError(InvalidRequestError):
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(
-            f"The request body is larger than this gateway's limit of {limit_bytes} bytes. "
-            "Send a smaller request, or ask the operator to raise server.max_body_bytes.",
+            f"The request body is larger than the limit of {limit_bytes} bytes. Send a smaller "
+            "request. If the limit is server.max_body_bytes, the operator can raise it.",
             code="request_too_large",
         )
         self.limit_bytes = limit_bytes
@@ -137,16 +137,31 @@ class NoCapableModelError(InvalidRequestError):
 
 
 class ResponseNotFoundError(InvalidRequestError):
-    """A stored response or conversation of which nobody here knows who holds it."""
+    """A stored response or conversation that is not known here, or is another key's."""
 
     def __init__(self, identifier: str, *, param: str | None = None) -> None:
         """`param` is the field that names it, and None where it is in the path."""
         what = (param or "response").removesuffix("_id")
         super().__init__(
             f"The {what.replace('_', ' ')} {identifier!r} was not found: this gateway has not "
-            "relayed it, or too long ago. Send the whole conversation as 'input'.",
+            "relayed it for this key, or too long ago. Send the whole conversation as 'input'.",
             param=param,
             code=f"{what}_not_found",
+        )
+        self.identifier = identifier
+
+
+class ObjectNotFoundError(InvalidRequestError):
+    """A stored object, such as a file, that is not known to be of the key that names it."""
+
+    def __init__(self, identifier: str, *, param: str | None = None) -> None:
+        """`param` is the field that names it, and None if it is in the path."""
+        super().__init__(
+            f"No object {identifier[:200]!r} of this key was found. A key can use what it has "
+            "created through this gateway, until that is forgotten. Create it again, or ask the "
+            "operator to set router.pass_through_shared.",
+            param=param,
+            code="object_not_found",
         )
         self.identifier = identifier
 
@@ -251,6 +266,8 @@ class Failure(StrEnum):
     """It answered well by its status, and with an error inside."""
     MALFORMED = "malformed"
     """It answered what cannot be read."""
+    REFUSED = "refused"
+    """It refused this request for a reason that may be the client's, and another may take it."""
     UNFIT = "unfit"
     """The model cannot take this request, and another may."""
     BUSY = "busy"
@@ -282,6 +299,11 @@ class UpstreamError(SwitchcraftError):
         """Whether it said nothing in time."""
         return self.failure is Failure.TIMEOUT
 
+    @property
+    def may_be_clients(self) -> bool:
+        """Whether the client may have caused it, so that it tells nothing about the upstream."""
+        return self.failure in {Failure.REFUSED, Failure.UNFIT}
+
 
 class UpstreamRefusedError(UpstreamError):
     """An upstream's own answer with an error status, whole, so that a client can be given it."""
@@ -309,6 +331,26 @@ class DeadlineError(UpstreamError):
     def __init__(self, model: str) -> None:
         problem = "did not answer within the request's own time; ask for more by x-request-timeout"
         super().__init__(model, problem, Failure.TIMEOUT)
+
+    @property
+    def may_be_clients(self) -> bool:
+        """It is: the client chose the time."""
+        return True
+
+
+class OverlongError(UpstreamError):
+    """An answer that was still coming when the time for the whole of it was over.
+
+    The client may have asked for so much, or have read it so slowly.
+    """
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model, "did not end its answer in time", Failure.TIMEOUT)
+
+    @property
+    def may_be_clients(self) -> bool:
+        """It may."""
+        return True
 
 
 class StoreError(SwitchcraftError):

@@ -1,19 +1,19 @@
-"""Does a tool call fit its tool's schema? Schemas are a client's, and may be meant to do harm.
+"""Checks whether tool calls fit their tools' schemas. Schemas come from clients and may be hostile.
 
-A validator holds the interpreter's lock while it works and cannot be stopped, so that what it is
-given is bounded first: nothing is fetched, patterns run on an engine of linear time, and a schema
-whose references multiply is not checked at all.
+A validator holds the interpreter's lock while it works and cannot be stopped. So its input is
+bounded first: nothing is fetched, patterns run on an engine with linear time, and a schema whose
+references multiply is not checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import lru_cache
 
 import jsonschema_rs
 import orjson
 
+from router_service.core.cache import Cache
 from router_service.core.messages import Json
 from router_service.core.messages.body import items_of
 from router_service.core.messages.tools import inner_tool
@@ -24,9 +24,18 @@ MAX_WEIGHT = 4000
 """Largest schema in values, each counted as often as references lead to it. The largest tool of the
 recorded benchmarks has some 200."""
 MAX_DEPTH = 64
-MAX_WORK = 5_000_000
-"""Most of a schema's values times an argument's bytes: at 25 ns for each pair, 0.13 s."""
+MAX_CALLS = 128
+"""Calls of one answer that are checked."""
+MAX_WORK = 2_500_000
+"""Limit on a schema's weight times an argument's bytes, for one call: at most 25 ns for each pair,
+so 0.06 s."""
+MAX_TOTAL_WORK = 4 * MAX_WORK
+"""The same for all calls of an answer together."""
 _PATTERN_WEIGHT = 20
+_FRACTION_WEIGHT = 300
+"""Weight of a `multipleOf`: with fractions, 13 us for each number."""
+_SIZE_BYTES = 1_300
+"""Memory per unit of weight, at most: 50 patterns have a weight of 1,000 and take 1.3 MB."""
 _PATTERN_OPTIONS = jsonschema_rs.RegexOptions(size_limit=64 * 1024, dfa_size_limit=64 * 1024)
 """Compiled, 50 patterns of this size take 10 ms and 1.3 MB."""
 _UNCHECKED = frozenset(
@@ -58,42 +67,75 @@ def parameters_by_tool(body: Mapping[str, Json]) -> dict[str, Json]:
     return {tool["name"]: tool.get("parameters") for tool in tools if tool is not None}
 
 
-def fit(call: WrittenCall, parameters: Mapping[str, Json]) -> Fit:
-    """Say whether a call fits the schema of its tool, one of `parameters_by_tool`."""
-    if call.name not in parameters:
-        return Fit.UNKNOWN_TOOL
-    if call.is_custom:
-        return Fit.UNCHECKED
-    schema = parameters[call.name]
-    if call.decoded() is None:
-        return Fit.NO
-    return Fit.YES if schema is None else _fit_schema(call, schema)
+class CallChecker:
+    """Checks the calls of one answer, within limits on their number and their work."""
 
+    def __init__(self, parameters: Mapping[str, Json]) -> None:
+        """Check by these schemas, which `parameters_by_tool` returned."""
+        self._parameters = parameters
+        self._validators: dict[str, _Validator] = {}
+        self._calls_left = MAX_CALLS
+        self._work_left = MAX_TOTAL_WORK
 
-def _fit_schema(call: WrittenCall, schema: Json) -> Fit:
-    try:
-        validator, weight = _validator(orjson.dumps(schema)) or (None, 0)
-        if validator is None or weight * len(call.arguments) > MAX_WORK:
+    def fit(self, call: WrittenCall) -> Fit:
+        """Return whether a call fits the schema of its tool."""
+        self._calls_left -= 1
+        if call.name not in self._parameters:
+            return Fit.UNKNOWN_TOOL
+        if call.is_custom or self._calls_left < 0:
             return Fit.UNCHECKED
-        return Fit.YES if validator.is_valid(call.decoded()) else Fit.NO
-    except (orjson.JSONEncodeError, ValueError):  # both are read deeper than either is written
-        return Fit.UNCHECKED
+        arguments = call.decoded()
+        if arguments is None:
+            return Fit.NO
+        is_free = self._parameters[call.name] is None
+        return Fit.YES if is_free else self._fit_schema(call, arguments)
+
+    def _fit_schema(self, call: WrittenCall, arguments: Json) -> Fit:
+        validator, weight = self._validator(call.name)
+        work = weight * len(call.arguments)
+        if validator is None or work > min(MAX_WORK, self._work_left):
+            return Fit.UNCHECKED
+        self._work_left -= work
+        try:
+            return Fit.YES if validator.is_valid(arguments) else Fit.NO
+        except ValueError:  # arguments may be nested deeper than a validator goes
+            return Fit.UNCHECKED
+
+    def _validator(self, name: str) -> _Validator:
+        if name not in self._validators:
+            self._validators[name] = _validator_of(self._parameters[name])
+        return self._validators[name]
 
 
-# 256 of the heaviest schemas hold some 300 MB, of those that agents send some 3 MB.
-@lru_cache(maxsize=256)
-def _validator(text: bytes) -> tuple[jsonschema_rs.Draft202012Validator, int] | None:
-    """Return what checks by a schema, and its weight; None where it is invalid or too much."""
+_Validator = tuple[jsonschema_rs.Draft202012Validator | None, int]
+"""What validates by a schema, None if it is invalid or too large; and the schema's weight."""
+
+_known: Cache[bytes, _Validator] = Cache(max_bytes=32 * 2**20)
+"""Validators by their schemas' JSON: agents send the same tools with every turn."""
+
+
+def _validator_of(schema: Json) -> _Validator:
+    try:
+        text = orjson.dumps(schema)
+    except orjson.JSONEncodeError:
+        return None, 0
     if len(text) > MAX_SCHEMA_BYTES:
-        return None
-    schema = orjson.loads(text)
+        return None, 0
+    known = _known.get(text)
+    if known is None:
+        known = _compile(orjson.loads(text))
+        _known.put(text, known, len(text) + _SIZE_BYTES * known[1])
+    return known
+
+
+def _compile(schema: Json) -> _Validator:
     try:
         weight = _Weigher(schema).weight(schema, 0)
         validator = jsonschema_rs.Draft202012Validator(
             schema, pattern_options=_PATTERN_OPTIONS, offline=True, validate_formats=False
         )
     except (_UncheckedError, ValueError):
-        return None
+        return None, 0
     return validator, weight
 
 
@@ -120,6 +162,8 @@ class _Weigher:
             return self._referred(child, depth)
         if name == "pattern" and isinstance(child, str):
             return _PATTERN_WEIGHT
+        if name == "multipleOf" and isinstance(child, int | float):
+            return _FRACTION_WEIGHT
         return self.weight(child, depth + 1) + _PATTERN_WEIGHT * (name == "patternProperties")
 
     def _referred(self, reference: str, depth: int) -> int:

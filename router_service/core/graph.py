@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from router_service.core.errors import ArtifactError
+from router_service.core.memory import return_freed
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
@@ -88,23 +88,27 @@ def _session(path: Path, device: str, threads: int) -> ort.InferenceSession:
         session = ort.InferenceSession(str(path), sess_options=options, providers=providers)
     except Exception as exc:  # the runtime's own classes are not exported
         raise ArtifactError(path, f"is not a graph that loads: {exc}") from exc
-    _give_back()
+    return_freed()
     # Where CUDA does not load the runtime takes the CPU, and only warns.
     if device == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
         raise ArtifactError(path, NO_CUDA)
     return session
 
 
-def _give_back() -> None:
-    """Have the C library return what loading took and let go of: 33 MB for the shipped graph."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
-        if trim is not None:
-            trim(0)
+@cache
+def _share_working_memory() -> None:
+    """Have all graphs of the process compute in the same memory.
+
+    Two of the shipped one, each used by two threads, then keep 20 MB for it in place of 37.
+    """
+    kind, place = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, ort.OrtMemType.DEFAULT
+    ort.create_and_register_allocator(ort.OrtMemoryInfo("Cpu", kind, 0, place), None)
 
 
 def _options(threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
+    _share_working_memory()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     options.intra_op_num_threads = threads
     # A spinning worker saves 0.3 of 1.5 ms, and takes a third of what the event loop does beside.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -19,7 +19,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from router_service.core.cache import Cache, CacheCounts
+from router_service.core.cache import Cache
 from router_service.core.features import FEATURES, extract
 from router_service.core.messages import Conversation, Role, Schema, ToolSpec, Turn
 
@@ -27,6 +27,9 @@ TRUNCATED = "[truncated]"
 MAX_ENUM_VALUES = 8
 CHARS_PER_TOKEN = 16
 """Text beyond this many characters a token is cut unread: English takes 4 to 5."""
+MAX_CHARS_PER_TOKEN = 64
+"""Tools and turns are tokenized up to this many characters per token of their budget, all together.
+Only texts without words get there: a thousand blanks are no token."""
 
 Ids = tuple[int, ...]
 
@@ -177,9 +180,9 @@ class Packer:
         self._is_local = is_local(tokenizer)
 
     @property
-    def lookups(self) -> dict[str, CacheCounts]:
-        """Lookups of tokenized texts so far: agents send the same tools and turns again."""
-        return {"signatures": self._signatures.counts, "turns": self._turns.counts}
+    def caches(self) -> dict[str, Cache[str, Ids]]:
+        """Tokenized texts, by name: agents send the same tools and turns again."""
+        return {"signatures": self._signatures, "turns": self._turns}
 
     def pack(self, conversation: Conversation) -> Packed:
         """Pack one conversation: at most `budget_tokens` ids, and the features asked for."""
@@ -233,11 +236,13 @@ class Packer:
 
     def _tools(self, tools: Sequence[ToolSpec], budget_tokens: int) -> _Clip:
         ids: list[int] = []
+        left_chars = budget_tokens * MAX_CHARS_PER_TOKEN
         for tool in tools:
             text = signature(tool, self._spec.signature)
             text = _clip_text(text, budget_tokens) + " ; "
             ids.extend(self._encoded(text, self._signatures))
-            if len(ids) > budget_tokens:
+            left_chars -= len(text)
+            if len(ids) > budget_tokens or left_chars < 0:
                 kept = max(0, budget_tokens - len(self._marker))
                 return self._marked(tuple(ids[:kept]), (), budget_tokens)
         return _Clip(tuple(ids), cut=False)
@@ -251,14 +256,17 @@ class Packer:
     def _newest_first(self, turns: Sequence[Turn], budget_tokens: int) -> _Clip:
         ids: list[int] = []
         cut = False
+        left_chars = budget_tokens * MAX_CHARS_PER_TOKEN
         for turn in reversed(turns):
             left = budget_tokens - len(ids)
-            if left <= 0:
+            if left <= 0 or left_chars < 0:
                 return _Clip(tuple(ids), cut=True)
             text = _turn_text(turn)
-            encoded = self._start_of(_clip_text(text, left), left)
+            clipped = _clip_text(text, left)
+            encoded = self._start_of(clipped, left)
             cut = cut or len(encoded) > left or len(text) > left * CHARS_PER_TOKEN
             ids.extend(encoded[:left])
+            left_chars -= len(clipped)
         return _Clip(tuple(ids), cut=cut)
 
     def _start_of(self, text: str, tokens: int) -> Sequence[int]:

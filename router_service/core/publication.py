@@ -23,6 +23,9 @@ POINTER_FILE = "current.json"
 POINTER_KEY = "switchcraft:publication"
 """The pointer's key in Redis; it has no end of life."""
 
+MAX_POINTER_BYTES = 64 * 1024
+"""Longest pointer that is read. Real ones have about 1 KB."""
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(gt=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -41,10 +44,10 @@ class Release(_Frozen):
 
     name: str = Field(min_length=1, max_length=200)
     """The manifest's name."""
-    path: str = Field(min_length=1)
+    path: str = Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")
     """The directory: a folder's name beside the pointer's file, or an absolute path."""
     manifest_sha256: Sha256
-    created: str
+    created: str = Field(max_length=100)
     """When it was published, RFC 3339; the same artifact published again is another release."""
 
     @property
@@ -84,14 +87,14 @@ class Canary(_Frozen):
     """How much larger its share of failed requests may be than the stable release's."""
     max_cost_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.2
     """How many times the stable release's mean cost a request may cost."""
-    min_requests: Annotated[int, Field(ge=1)] = 200
+    min_requests: Annotated[int, Field(ge=1, le=2**53)] = 200
 
 
 class Publication(_Frozen):
     """The pointer: the release that serves, and those that are tried beside it."""
 
     schema_version: Literal[1] = 1
-    serial: Annotated[int, Field(ge=1)]
+    serial: Annotated[int, Field(ge=1, le=2**53)]
     """One more with every change."""
     stable: Release
     shadow: Release | None = None
@@ -101,6 +104,8 @@ class Publication(_Frozen):
     @classmethod
     def parse(cls, text: bytes, source: str) -> Publication:
         """Read a pointer; raises PublicationError naming `source` where it is none."""
+        if len(text) > MAX_POINTER_BYTES:
+            raise PublicationError(source, f"has more than {MAX_POINTER_BYTES} bytes")
         try:
             return cls.model_validate_json(text)
         except ValidationError as exc:

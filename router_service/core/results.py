@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import orjson
 
 from router_service.core.messages import Json
 from router_service.core.messages.body import items_of, text_of
 
+MAX_RESULTS = 32
+"""Results of one request that are read: agents rarely make more calls at a time."""
 MAX_READ_CHARACTERS = 64 * 1024
 """A longer result is read as text up to here, and not as JSON."""
 
@@ -19,7 +21,7 @@ MAX_READ_CHARACTERS = 64 * 1024
 # "Error executing tool x: ..." (MCP), "Error invoking tool ..." (LangGraph), "An error occurred
 # while running the tool." (OpenAI Agents SDK). A page about "Error handling" is none of these.
 _ERROR = re.compile(
-    r"\s*(?:"
+    r"(?:"
     r"error\s*(?:[:\[(-]|\n|$)"
     r"|error (?:executing|invoking|calling|running)\b"
     r"|an error occurred\b"
@@ -39,12 +41,12 @@ class ToolResult:
 
 
 def latest_results(body: Mapping[str, Json]) -> tuple[ToolResult, ...]:
-    """Return the results that a request of either API ends with, last first.
+    """Return the results that a request of either API ends with, last first, at most `MAX_RESULTS`.
 
-    Each of them is new: a later turn has another answer behind it.
+    Each of them is new: earlier results come before an answer.
     """
     items = items_of(body.get("messages")) or items_of(body.get("input"))
-    return tuple(_result(item) for item in takewhile(_is_result, reversed(items)))
+    return tuple(map(_result, takewhile(_is_result, islice(reversed(items), MAX_RESULTS))))
 
 
 def _is_result(item: Json) -> bool:
@@ -75,7 +77,7 @@ def is_error(content: Json) -> bool:
             return _is_marked(orjson.loads(text))
         except orjson.JSONDecodeError:
             return False
-    return _ERROR.match(text[:MAX_READ_CHARACTERS]) is not None
+    return _ERROR.match(text[:MAX_READ_CHARACTERS].lstrip()) is not None
 
 
 def _is_marked(value: Mapping[str, Json]) -> bool:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from router_service.core.messages import Json
 
+MAX_TOKENS = 1_000_000_000
+"""A larger count is not believed: sums would exceed 64 bits, and one such answer would outweigh all
+others in the metrics."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -51,10 +55,10 @@ def usage_of(answer: Json) -> Usage | None:
     if not isinstance(answer, dict):  # what is decoded is one, and `Mapping` is slow to be asked
         return None
     usage = answer.get("usage")
-    if isinstance(usage, dict):
-        return _read(usage)
-    inner = answer.get("response", answer.get("x_groq"))
-    return usage_of(inner) if isinstance(inner, dict) and "usage" in inner else None
+    if not isinstance(usage, dict):
+        inner = answer.get("response", answer.get("x_groq"))
+        usage = inner.get("usage") if isinstance(inner, dict) else None
+    return _read(usage) if isinstance(usage, dict) else None
 
 
 def _read(usage: Mapping[str, Json]) -> Usage | None:
@@ -133,5 +137,6 @@ def _first(values: Mapping[str, Json], *names: str) -> int | None:
 
 
 def _count(value: Json) -> int | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if is_count else None
+    """Return a number of tokens; None for what cannot be one, such as -1, true or 2**63."""
+    # `type` and not `isinstance`, because true and false are ints to the latter.
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None

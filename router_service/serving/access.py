@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import SecretStr
 
 from router_service.core.errors import ConfigError
 from router_service.core.keys import KeyRing, is_weak
-from router_service.settings import ADMIN, KeySettings, Settings
+from router_service.settings import ADMIN, METRICS, KeySettings, ServerSettings, Settings
 
 LOOPBACK = "127.0.0.1"
 
@@ -21,25 +25,32 @@ class Access:
 
     api: KeyRing
     admin: KeyRing
+    metrics: KeyRing
 
     @classmethod
     def of(cls, keys: KeySettings) -> Access:
         """Take the keys of a configuration."""
-        admin = {} if keys.admin is None else {ADMIN: keys.admin}
-        return cls(
-            KeyRing({name: key.get_secret_value() for name, key in keys.api.items()}),
-            KeyRing({name: key.get_secret_value() for name, key in admin.items()}),
-        )
+        return cls(_ring(keys.api), _ring({ADMIN: keys.admin}), _ring({METRICS: keys.metrics}))
 
     @property
     def is_open(self) -> bool:
         """Whether no key is configured."""
-        return not self.api and not self.admin
+        return not self.api and not self.admin and not self.metrics
 
     def caller(self, key: bytes, *, needs_admin: bool) -> str | None:
-        """Return the name of the key that allows a request, or None where it does not."""
+        """Return the name of the key that allows a request, or None if it does not."""
         admin, api = self.admin.name_of(key), self.api.name_of(key)
         return admin if needs_admin else admin or api
+
+    def scraper(self, key: bytes) -> str | None:
+        """Return the name of the key that allows `GET /metrics`, or None if it does not."""
+        admin, metrics = self.admin.name_of(key), self.metrics.name_of(key)
+        return admin or metrics
+
+
+def _ring(keys: Mapping[str, SecretStr | None]) -> KeyRing:
+    given = {name: key.get_secret_value() for name, key in keys.items() if key is not None}
+    return KeyRing(given)
 
 
 def is_loopback(host: str) -> bool:
@@ -62,10 +73,28 @@ def listening_host(settings: Settings) -> str:
     host, keys = settings.server.host, settings.keys.by_path()
     if not keys:
         return _host_without_keys(host)
+    if keys.keys() == {"keys.metrics"}:
+        _log.warning("keys.metrics is the only key, so no client can be served; set keys.api")
     for where, key in keys.items():
         if is_weak(key):
             _tell_of_weak_key(where, settings)
     return host
+
+
+def warn_of_open_redis(server: ServerSettings) -> None:
+    """Log a warning if the address of a Redis on another machine has no password.
+
+    Whoever can write to Redis can choose the artifact, stop deployments and read decisions.
+    """
+    if server.redis_url is None:
+        return
+    url = urlsplit(server.redis_url.get_secret_value())
+    host, password = url.hostname, url.password or parse_qs(url.query).get("password")
+    if host and not password and not is_loopback(host):
+        _log.warning(
+            "server.redis_url has no password: whoever can connect to Redis can choose what the "
+            "router serves; set requirepass in Redis, and write redis://:PASSWORD@HOST:6379/0"
+        )
 
 
 def _host_without_keys(host: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import anyio.to_thread
 import orjson
 
 from router_service.core.decision_log import LoggedFeedback
-from router_service.core.fitting import Fit, fit, parameters_by_tool
+from router_service.core.fitting import CallChecker, Fit, parameters_by_tool
 from router_service.core.messages import Json
 from router_service.serving.evidence import Evidence
 from router_service.serving.lines import content_of, decision_line
@@ -59,7 +60,8 @@ class Aftermath:
         """Take note of an answer; what is too much is dropped and counted."""
         if not self._concerns(ended):
             return
-        size_bytes = sum(map(len, ended.plan.body.parts))
+        said = ended.outcome.said
+        size_bytes = sum(map(len, ended.plan.body.parts)) + (said.characters if said else 0)
         if self._afterwards.put(ended, size_bytes):
             return
         if self._is_logged(ended):
@@ -112,12 +114,12 @@ class Aftermath:
         said = ended.outcome.said
         if not self._settings.check_calls or said is None or not said.calls:
             return ()
-        parameters = parameters_by_tool(body)
-        return [fit(call, parameters) for call in said.calls]
+        checker = CallChecker(parameters_by_tool(body))
+        return [checker.fit(call) for call in said.calls]
 
     def _count_calls(self, ended: Ended, fits: Sequence[Fit]) -> None:
-        for found in fits:
-            self._metrics.tool_calls.labels(ended.outcome.model.name, found).inc()
+        for found, count in Counter(fits).items():
+            self._metrics.tool_calls.labels(ended.outcome.model.name, found).inc(count)
 
 
 def _calls(ended: Ended) -> int:

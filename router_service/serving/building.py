@@ -106,18 +106,23 @@ class _Build:
 
     def _load(self, directory: Path, digest: str | None = None) -> Router:
         """Return a verified router of a directory whose manifest must have this hash, if any."""
-        artifact = Artifact.load(directory)
+        relatives = (*self.routers.values(), *self._present.values())
+        artifact = Artifact.load(directory, [router.artifact for router in relatives])
         found = sha256(directory / MANIFEST)
         if digest not in {None, found}:
             problem = f"is another than was published: its SHA-256 is {found[:12]}..."
             raise ArtifactError(directory / MANIFEST, problem)
         pool = Pool.build(self._settings, artifact.manifest)
-        prices = arm_prices(self._settings)
+        # Another price of a model that is no arm changes nothing for the router.
+        configured = arm_prices(self._settings)
+        prices = {arm: configured[arm] for arm in pool.by_arm if arm in configured}
         device = self._settings.router.device
         key = (directory, found, device, frozenset(pool.by_arm), frozenset(prices.items()))
         router = self.routers.get(key) or self._present.get(key)
         if router is None:
-            router = Router(artifact, device=device, prices=prices, arms=pool.by_arm)
+            router = Router(
+                artifact, device=device, prices=prices, arms=pool.by_arm, relatives=relatives
+            )
             router.check_canaries()
         self.routers[key] = router
         return router

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from router_service.core.stages import Laps, StageName
 from router_service.serving.endpoints import Endpoint
 from router_service.serving.planning import Asked, Holders, NotRecalledError, Plan
 from router_service.serving.trials import TrialPlanner
+
+T = TypeVar("T")
 
 AT_ONCE_BYTES = 16 * 1024
 """Larger bodies are read in a thread: reading this much takes 0.2 ms, which is what handing it to
@@ -18,9 +20,9 @@ a thread costs, and the event loop waits as long for a thread that reads it."""
 
 
 class InQueue(Protocol):
-    """Runs a function in a decisions' thread; `Gateway.in_queue` is one."""
+    """Runs a function in a decisions' thread, as `Gateway.in_queue` does for one key."""
 
-    def __call__(self, decide: Callable[[], Plan], /) -> Awaitable[Plan]:
+    def __call__(self, decide: Callable[[], T], /) -> Awaitable[T]:
         """Return what the function returns; raises OverloadedError."""
 
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from router_service.core.errors import ConfigError, PolicyError
+from router_service.core.memory import return_freed
+from router_service.core.messages.references import may_name_objects
 from router_service.core.selection import Policy
 from router_service.serving.access import Access
+from router_service.serving.endpoints import Endpoint
 from router_service.serving.explaining import Explainer
 from router_service.serving.planning import DecidingRouter, Planner
 from router_service.serving.pool import Pool
 from router_service.serving.trials import TrialPlanner
-from router_service.settings import Settings
+from router_service.settings import ADMIN, Settings
+from router_service.store.held import Viewer
 from router_service.upstream.attempts import Attempts
 from router_service.upstream.breaker import Breakers
 from router_service.upstream.budget import RetryBudget
 from router_service.upstream.client import UpstreamClient
+
+FREED_AFTER_S = 1.0
+"""Time for the last references to a retired engine to go away."""
 
 
 class Engine:
@@ -52,6 +61,9 @@ class Engine:
         retries = settings.upstreams.retries
         budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, time.monotonic)
         self.attempts = Attempts(self.client, breakers, budget, retries)
+        has_one_key = len(self.access.api) <= 1
+        self._is_shared = has_one_key or settings.router.pass_through_shared
+        self._viewers: dict[str | None, Viewer] = {}
         self._leases = 0
         self._is_retired = False
 
@@ -60,6 +72,24 @@ class Engine:
         """Every deployment of the pool."""
         models = self.pool.models.values()
         return frozenset(deployment.id for model in models for deployment in model.deployments)
+
+    def viewer(self, caller: str | None) -> Viewer:
+        """Return what a key may see of what upstreams store."""
+        viewer = self._viewers.get(caller)
+        if viewer is None:
+            viewer = Viewer(caller, sees_unowned=self._is_shared or caller == ADMIN)
+            self._viewers[caller] = viewer
+        return viewer
+
+    def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:
+        """Tell at once whether a body may name what an upstream stores, such as a file.
+
+        The response or conversation that a request continues does not count: the planner checks
+        it. Files and vector stores can only be created if requests are passed through.
+        """
+        if not (endpoint.is_routed or endpoint.is_json):
+            return True
+        return self.pool.pass_through is not None and may_name_objects(body)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Engine]:
@@ -79,6 +109,13 @@ class Engine:
     async def _close_if_unused(self) -> None:
         if self._is_retired and self._leases == 0:
             await self.client.aclose()
+            # Later, for whoever called this still holds the engine.
+            asyncio.get_running_loop().call_later(FREED_AFTER_S, _return_freed)
+
+
+def _return_freed() -> None:
+    """Return what a retired engine held, in a thread: it takes some milliseconds."""
+    threading.Thread(target=return_freed, name="return-freed", daemon=True).start()
 
 
 def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:

@@ -24,7 +24,10 @@ from router_service.store.base import EvidenceMark, RememberedCall
 from router_service.store.guarded import GuardedStore
 
 MAX_CALLS = 32
-"""Calls of an answer that are remembered, and results of a request that are looked at."""
+"""Calls of an answer that are remembered, and compared with earlier ones."""
+
+MAX_NAME_CHARACTERS = 200
+"""Longest name of a tool that is remembered as it is; OpenAI allows 64 characters."""
 
 Kind = Literal["tool_error", "repeated_call"]
 
@@ -43,7 +46,10 @@ class Evidence:
         *,
         keeps_names: bool,
     ) -> None:
-        """Remember in stores of its own; without `keeps_names` tools are known by a hash."""
+        """Remember in stores of its own; without `keeps_names` tools are known by a hash.
+
+        So are those whose name is too long to be one.
+        """
         self._calls = calls
         self._marks = marks
         self._keeps_names = keeps_names
@@ -54,7 +60,7 @@ class Evidence:
         While the store is away nothing is found, nor remembered.
         """
         try:
-            found = await self._found(ended, latest_results(body)[:MAX_CALLS])
+            found = await self._found(ended, latest_results(body))
             await asyncio.gather(*map(self._calls.put, self._remembered(ended)))
         except StoreError:
             return ()  # counted and logged by the store
@@ -84,7 +90,7 @@ class Evidence:
         said = ended.outcome.said
         repeats = (
             self._tool(next_call) == call.tool and _hash_of(next_call) != call.arguments_sha256
-            for next_call in (said.calls if said else ())
+            for next_call in (said.calls[:MAX_CALLS] if said else ())
         )
         return "repeated_call" if any(repeats) else None
 
@@ -104,7 +110,8 @@ class Evidence:
                 )
 
     def _tool(self, call: WrittenCall) -> str:
-        return call.name if self._keeps_names else _digest(call.name.encode())[:32]
+        is_kept = self._keeps_names and len(call.name) <= MAX_NAME_CHARACTERS
+        return call.name if is_kept else _digest(call.name.encode())[:32]
 
 
 def _line(call: RememberedCall, kind: Kind) -> LoggedEvidence:

@@ -10,25 +10,34 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
-from router_service.core.errors import OverloadedError, ResponseNotFoundError
+from router_service.core.errors import ResponseNotFoundError
+from router_service.core.messages import Reference, decode_object
+from router_service.core.messages.references import references_of
 from router_service.core.tracing import Tracer
 from router_service.serving.aftermath import Aftermath
-from router_service.serving.deciding import Question, plan_for
+from router_service.serving.deciding import InQueue, Question, plan_for
 from router_service.serving.draining import Drain
-from router_service.serving.endpoints import Endpoint
 from router_service.serving.engine import Engine
 from router_service.serving.evidence import Evidence
 from router_service.serving.feedback import Feedback
 from router_service.serving.gauges import Gauges
 from router_service.serving.overload import DecisionQueue, Slots
-from router_service.serving.planning import DecidingRouter, Plan
+from router_service.serving.ownership import Ownership
+from router_service.serving.planning import DecidingRouter, Holders, Plan
 from router_service.serving.recent import Recent
 from router_service.serving.recorder import Ended, Recorder
 from router_service.serving.reloading import Origin, Reloader
 from router_service.serving.stores import Stores, shared_state
 from router_service.serving.syncing import Syncer
 from router_service.settings import ServerSettings, Settings, TracingSettings
-from router_service.store.base import DecisionRecord, EvidenceMark, FeedbackMark, RememberedCall
+from router_service.store.base import (
+    DecisionRecord,
+    EvidenceMark,
+    FeedbackMark,
+    HeldResponse,
+    RememberedCall,
+)
+from router_service.store.held import Viewer
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import Breakers
 
@@ -56,6 +65,7 @@ class Gateway:
         stores = Stores(settings.server, self._store_failed)
         self.store = stores.records(DecisionRecord)
         self.held = stores.held_responses()
+        self.ownership = Ownership(self.held)
         self.recent = Recent()
         self.aftermath = self._aftermath(settings, stores)
         self.recorder = Recorder(self.metrics, self.store, self._ended)
@@ -71,7 +81,11 @@ class Gateway:
             on_look=self.show,
         )
         server = settings.server
-        self.slots = Slots(server.max_requests_in_flight, server.max_requests_in_flight_per_key)
+        self.slots = Slots(
+            server.max_requests_in_flight,
+            server.max_requests_in_flight_per_key,
+            server.max_buffered_bytes,
+        )
         self.drain = self._drain(server)
         self._decisions = DecisionQueue(
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
@@ -96,31 +110,52 @@ class Gateway:
         self._gauges.refresh(self.engine)
 
     async def plan(
-        self, engine: Engine, endpoint: Endpoint, body: bytes, policy: str | None
+        self, engine: Engine, question: Question, viewer: Viewer, in_queue: InQueue
     ) -> Plan:
-        """Plan a request; raises as `plan_for` does."""
+        """Plan a request; raises as `plan_for` does, and as `Ownership.check_references`.
+
+        `in_queue` runs what takes long, and the question's holders are those for the viewer.
+        """
         started_s = time.perf_counter()
-        question = Question(engine.planner, endpoint, body, policy, self.held.seen)
+        endpoint, body = question.endpoint, question.body
+        if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
+            references = await in_queue(lambda: references_of(decode_object(body)))
+            await self.ownership.check_references(viewer, references)
         try:
-            plan = await plan_for(question, self.in_queue)
+            plan = await plan_for(question, in_queue)
         except ResponseNotFoundError as exc:
             # Another replica may have relayed it: this is the one request that waits for Redis.
             await self.held.fetch(exc.identifier)
-            question = replace(question, holders=lambda asked: self.held.find(asked.id))
-            plan = await plan_for(question, self.in_queue)
+            question = replace(question, holders=self.held_for(viewer, is_fetched=True))
+            plan = await plan_for(question, in_queue)
         seconds = time.perf_counter() - started_s
         self.metrics.decision_seconds.observe(seconds)
         if seconds > engine.settings.router.latency_budget_s:
             self.metrics.decisions_over_budget.inc()
         return plan
 
-    async def in_queue(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run what computes like a decision in the decisions' threads; raises OverloadedError."""
-        try:
-            return await self._decisions.run(decide, *args, **kwargs)
-        except OverloadedError as exc:
-            self.metrics.shed_requests.labels(exc.reason).inc()
-            raise
+    async def in_queue(
+        self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run what takes as long as a decision in the decisions' threads, for a caller's key.
+
+        Raises OverloadedError.
+        """
+        return await self._decisions.run(caller, decide, *args, **kwargs)
+
+    def held_for(self, viewer: Viewer, *, is_fetched: bool = False) -> Holders:
+        """Return what says who holds a reference, or raises ResponseNotFoundError.
+
+        Unless it `is_fetched`, what this process does not know may be known to the shared store.
+        """
+
+        def holder(reference: Reference) -> HeldResponse | None:
+            held = self.held.find(reference.id)
+            if not viewer.sees(held) or (held is None and not is_fetched):
+                raise ResponseNotFoundError(reference.id[:200], param=reference.param)
+            return held
+
+        return holder
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -137,6 +172,7 @@ class Gateway:
 
     async def aclose(self) -> None:
         """Finish what is under way, and let go of all connections."""
+        self._decisions.close()
         await self.reloader.aclose()
         await self.syncer.aclose()
         await self.engine.retire()

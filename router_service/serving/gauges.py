@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from router_service import __version__
-from router_service.core.cache import CacheCounts
+from router_service.core.cache import Cache, CacheCounts
 from router_service.core.fitting import Fit
 from router_service.core.selection import Reason
 from router_service.serving.engine import Engine
 from router_service.serving.feedback import Verdict
 from router_service.serving.overload import DecisionQueue, Slots
-from router_service.serving.planning import DecidingRouter, Track
+from router_service.serving.planning import Track
 from router_service.settings import Model
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import Breakers
@@ -37,9 +39,7 @@ class Gauges:
         self._decisions = decisions
         self._artifact: tuple[str, ...] | None = None
         self._deployment_ids: set[str] = set()
-        self._counted: WeakKeyDictionary[DecidingRouter, dict[str, CacheCounts]] = (
-            WeakKeyDictionary()
-        )
+        self._counted: WeakKeyDictionary[Cache[Any, Any], CacheCounts] = WeakKeyDictionary()
         metrics.build_info.labels(__version__).set(1)
         _begin(metrics)
 
@@ -58,11 +58,13 @@ class Gauges:
 
     def refresh(self, engine: Engine) -> None:
         """Show how things are now."""
+        self._metrics.tasks.set(_count_tasks())
         self._metrics.requests_in_flight.set(self._slots.in_flight)
         self._metrics.decisions_queued.set(self._decisions.waiting)
         self._show_breakers(engine)
-        for router in engine.planner.routers:
-            self._count_lookups(router)
+        caches = {item for router in engine.planner.routers for item in router.caches.items()}
+        for name, cache in caches:
+            self._count_lookups(name, cache)
 
     def _show_breakers(self, engine: Engine) -> None:
         present = set(engine.deployment_ids)
@@ -72,14 +74,12 @@ class Gauges:
         for deployment_id in self._deployment_ids:
             self._metrics.breaker_open.labels(deployment_id).set(deployment_id in open_ids)
 
-    def _count_lookups(self, router: DecidingRouter) -> None:
-        counted = self._counted.setdefault(router, {})
-        for cache, now in router.lookups.items():
-            before = counted.get(cache, CacheCounts())
-            lookups = self._metrics.cache_lookups
-            lookups.labels(cache, "hit").inc(now.hits - before.hits)
-            lookups.labels(cache, "miss").inc(now.misses - before.misses)
-            counted[cache] = now
+    def _count_lookups(self, name: str, cache: Cache[Any, Any]) -> None:
+        before, now = self._counted.get(cache, CacheCounts()), cache.counts
+        lookups = self._metrics.cache_lookups
+        lookups.labels(name, "hit").inc(now.hits - before.hits)
+        lookups.labels(name, "miss").inc(now.misses - before.misses)
+        self._counted[cache] = now
 
 
 def _begin(metrics: Metrics) -> None:
@@ -104,6 +104,14 @@ def _begin(metrics: Metrics) -> None:
         metrics.log_lines.labels(line)
     for reason in ("full", "failed"):
         metrics.log_dropped.labels(reason)
+
+
+def _count_tasks() -> int:
+    """Return how many tasks the running event loop has; none before it runs."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
 
 
 def _begin_engine(metrics: Metrics, engine: Engine) -> None:

@@ -1,19 +1,17 @@
-"""How much the gateway does at a time: what is beyond it is refused at once, not queued for ever.
+"""Limits on what the gateway does at a time; what exceeds them is refused at once.
 
-A queue without a bound answers everyone late, and most of them after they have given up. What is
-refused early can be tried elsewhere.
+A queue without a bound answers everyone late, and most of them after they have given up. A client
+that is refused early can try elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import ParamSpec, TypeVar
-
-import anyio
-import anyio.to_thread
 
 from router_service.core.errors import OverloadedError
 
@@ -21,72 +19,202 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Slots:
-    """The requests in flight, in all and by caller."""
+FAIR_SHARE = 3
+"""A key may use this many times what is free. One busy key so gets 3/4 of everything, two get 3/7
+each, and something is always left for the next one (Choudhury and Hahne, "Dynamic Queue Length
+Thresholds for Shared-Memory Packet Switches", 1998)."""
 
-    def __init__(self, max_requests: int, max_requests_per_caller: int | None = None) -> None:
-        """Hold none yet; a caller is a key, and without keys there is one."""
+
+class Slots:
+    """Requests in flight and the memory that they hold, in all and by caller.
+
+    A caller is a key. Without keys there is one caller, None, who may use everything.
+    """
+
+    def __init__(
+        self,
+        max_requests: int,
+        max_requests_per_caller: int | None = None,
+        max_bytes: int = 256 * 2**20,
+    ) -> None:
         self._max_requests = max_requests
         self._max_per_caller = max_requests_per_caller
+        self._max_bytes = max_bytes
         self._by_caller: Counter[str | None] = Counter()
+        self._bytes_by_caller: Counter[str | None] = Counter()
         self.in_flight = 0
+        self.held_bytes = 0
 
     @contextmanager
-    def slot(self, caller: str | None) -> Iterator[None]:
+    def slot(self, caller: str | None) -> Iterator[Slot]:
         """Count a request for as long as the block runs; raises OverloadedError."""
         self._check(caller)
         self.in_flight += 1
         self._by_caller[caller] += 1
+        slot = Slot(self, caller)
         try:
-            yield
+            yield slot
         finally:
             self.in_flight -= 1
             self._by_caller[caller] -= 1
+            self._hold(caller, -slot.held_bytes)
             if not self._by_caller[caller]:
-                del self._by_caller[caller]
+                del self._by_caller[caller], self._bytes_by_caller[caller]
+
+    def hold(self, caller: str | None, size_bytes: int) -> None:
+        """Count more memory for a caller, or less; raises OverloadedError if it is too much."""
+        if size_bytes <= 0:
+            self._hold(caller, size_bytes)
+            return
+        free_bytes = self._max_bytes - self.held_bytes - size_bytes
+        if free_bytes < 0:
+            problem = "The requests in flight hold as much memory as this gateway allows."
+            raise OverloadedError("overloaded", problem)
+        held_bytes = self._bytes_by_caller[caller] + size_bytes
+        if caller is not None and held_bytes > FAIR_SHARE * free_bytes:
+            problem = "This key's requests in flight hold as much memory as one key may."
+            raise OverloadedError("too_many_requests", problem, is_callers=True)
+        self._hold(caller, size_bytes)
+
+    def _hold(self, caller: str | None, size_bytes: int) -> None:
+        self.held_bytes += size_bytes
+        self._bytes_by_caller[caller] += size_bytes
 
     def _check(self, caller: str | None) -> None:
-        if self.in_flight >= self._max_requests:
+        free = self._max_requests - self.in_flight
+        if free <= 0:
             problem = f"The gateway is answering {self._max_requests} requests, its limit."
             raise OverloadedError("overloaded", problem)
         limit = self._max_per_caller
+        if limit is None and caller is not None:
+            limit = FAIR_SHARE * free
         if limit is not None and self._by_caller[caller] >= limit:
-            problem = f"This key has {limit} requests in flight, its limit."
+            problem = f"This key has {self._by_caller[caller]} requests in flight, its limit."
             raise OverloadedError("too_many_requests", problem, is_callers=True)
 
 
+class Slot:
+    """The place of one request in flight, and the memory that its body and answer take."""
+
+    def __init__(self, slots: Slots, caller: str | None) -> None:
+        self._slots = slots
+        self._caller = caller
+        self.held_bytes = 0
+
+    def hold(self, size_bytes: int) -> None:
+        """Count more memory until the request ends, or less; raises OverloadedError."""
+        self._slots.hold(self._caller, size_bytes)
+        self.held_bytes += size_bytes
+
+
 class DecisionQueue:
-    """Runs decisions in threads, with a bounded number of them waiting for a bounded time."""
+    """Runs decisions in threads. Callers take turns, so that none can make all others wait.
+
+    A bounded number of decisions waits for a bounded time. A caller is a key. Without keys there is
+    one caller, None.
+    """
 
     def __init__(self, threads: int, max_waiting: int, max_wait_s: float) -> None:
         """Run `threads` at a time; `max_waiting` more wait, no longer than `max_wait_s`."""
-        self._free = asyncio.Semaphore(threads)
-        self._limiter = anyio.CapacityLimiter(threads)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decisions")
+        self._free = threads
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
-        self.waiting = 0
-        """How many wait for a thread."""
+        self._places: dict[str | None, deque[asyncio.Future[None]]] = {}
+        """Who waits, by caller. The first caller gets the next thread, and is the last then."""
 
-    async def run(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns in a thread; raises OverloadedError before it is run."""
-        await self._acquire()
+    @property
+    def waiting(self) -> int:
+        """Number of decisions that wait for a thread."""
+        return sum(map(len, self._places.values()))
+
+    async def run(
+        self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return what a function returns in a thread; raises OverloadedError if it is not run.
+
+        If this is cancelled, its place is free at once. A function that runs is not interrupted,
+        and its thread is free when it returns.
+        """
+        await self._acquire(caller)
+        running = self._threads.submit(decide, *args, **kwargs)
         try:
-            # As many threads as permits: nothing waits here but what was cancelled and still runs.
-            return await anyio.to_thread.run_sync(
-                lambda: decide(*args, **kwargs), limiter=self._limiter
-            )
+            return await asyncio.wrap_future(running)
         finally:
-            self._free.release()
+            if running.done():
+                self._release()
+            else:
+                self._release_after(running)
 
-    async def _acquire(self) -> None:
-        if self._free.locked() and self.waiting >= self._max_waiting:
-            raise OverloadedError("decisions_queued", "Too many requests wait for a decision.")
-        self.waiting += 1
+    def close(self) -> None:
+        """Let the threads end after what they are running."""
+        self._threads.shutdown(wait=False)
+
+    async def _acquire(self, caller: str | None) -> None:
+        if self._free > 0:
+            self._free -= 1
+            return
+        if self.waiting >= self._max_waiting:
+            self._make_room(caller)
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._places.setdefault(caller, deque()).append(place)
         try:
             async with asyncio.timeout(self._max_wait_s):
-                await self._free.acquire()
+                await place
         except TimeoutError as exc:
+            self._leave(caller, place)
             problem = f"No decision was made within {self._max_wait_s:g} s."
             raise OverloadedError("decisions_queued", problem) from exc
-        finally:
-            self.waiting -= 1
+        except asyncio.CancelledError:
+            self._leave(caller, place)
+            raise
+
+    def _make_room(self, caller: str | None) -> None:
+        """Refuse the last decision of the caller with the most, or raise OverloadedError.
+
+        It is raised if that is this caller, counting the decision that it wants to add.
+        """
+        refusal = OverloadedError("decisions_queued", "Too many requests wait for a decision.")
+        own = len(self._places.get(caller, ()))
+        busiest = max(self._places, key=lambda name: len(self._places[name]), default=caller)
+        if busiest == caller or len(self._places[busiest]) <= own + 1:
+            raise refusal
+        place = self._places[busiest][-1]
+        self._remove(busiest, place)
+        if not place.done():
+            place.set_exception(refusal)
+
+    def _leave(self, caller: str | None, place: asyncio.Future[None]) -> None:
+        """Give up a place, or the thread that it was given at the same moment."""
+        if place in self._places.get(caller, ()):
+            self._remove(caller, place)
+        elif not place.cancelled() and place.exception() is None:
+            self._release()
+
+    def _remove(self, caller: str | None, place: asyncio.Future[None]) -> None:
+        places = self._places[caller]
+        places.remove(place)
+        if not places:
+            del self._places[caller]
+
+    def _release(self) -> None:
+        """Give a thread to the caller whose turn it is."""
+        while self._places:
+            caller = next(iter(self._places))
+            places = self._places.pop(caller)
+            place = places.popleft()
+            if places:
+                self._places[caller] = places
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
+
+    def _release_after(self, running: Future[T]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def release(_: Future[T]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nothing is decided any more
+                loop.call_soon_threadsafe(self._release)
+
+        running.add_done_callback(release)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 
 from router_service.core.artifact import Artifact
-from router_service.core.cache import Cache, CacheCounts
+from router_service.core.cache import Cache
 from router_service.core.capabilities import Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
@@ -65,8 +65,8 @@ class DecidingRouter(Protocol):
     artifact: Artifact
 
     @property
-    def lookups(self) -> Mapping[str, CacheCounts]:
-        """Lookups so far, by cache."""
+    def caches(self) -> Mapping[str, Cache[Any, Any]]:
+        """What is remembered, by name; some may be shared with other routers."""
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy; raises PolicyError."""

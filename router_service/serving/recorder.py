@@ -52,6 +52,8 @@ class Outcome:
     """Each try of a deployment that has ended, in order."""
     identity: Identity = field(default_factory=Identity)
     """What the upstream's answer says of itself."""
+    may_be_clients: bool = False
+    """Whether a failure may be the client's own, and so tells nothing about a release."""
 
     def reason(self, plan: Plan) -> str:
         """Return why this model answers."""
@@ -101,6 +103,10 @@ class Recorder:
         """Account for a request that was refused before a model was chosen."""
         self._metrics.child(self._metrics.requests, NO_MODEL, "none", status_label(status)).inc()
         _log(call, {"status": status})
+
+    def shed(self, reason: str) -> None:
+        """Count a request that is refused because the gateway is overloaded."""
+        self._metrics.shed_requests.labels(reason).inc()
 
     def left(self, call: Call, status: int) -> None:
         """Account for a client that left before its request was read."""
@@ -263,7 +269,12 @@ def _kind(policy: Policy | None) -> str:
 
 
 def _has_failed(outcome: Outcome) -> bool:
-    """Whether the upstream or the gateway failed; a client's own mistake is none of theirs."""
+    """Whether the upstream or the gateway failed, and not the client.
+
+    If client mistakes counted, a client could roll back a canary by impossible deadlines.
+    """
+    if outcome.may_be_clients:
+        return False
     is_refused = outcome.status >= 500 or outcome.status == 429
     return is_refused or outcome.ending in {Ending.FAILED, Ending.BROKEN}
 

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 import anyio.to_thread
 from pydantic import BaseModel
 
+from router_service import signals
 from router_service.core.errors import ConfigError, ReloadRefusedError, SwitchcraftError
 from router_service.core.publication import Canary, Publication
 from router_service.core.rollout import Excess
@@ -105,6 +106,11 @@ class Reloader:
         """Where the pointer is; None where it is in the shared state, or there is none."""
         return pointer_directory(self._gateway.engine.settings)
 
+    @property
+    def deployment_ids(self) -> frozenset[str]:
+        """Every deployment of the engine that answers."""
+        return self._gateway.engine.deployment_ids
+
     async def reload(self) -> Report:
         """Read the configuration anew and take it up; raises ReloadRefusedError with the reason."""
         if self._origin is None:
@@ -129,19 +135,25 @@ class Reloader:
     def on_hang_up(self) -> Iterator[None]:
         """Reload at SIGHUP while the block runs, where there is a file; a refusal is logged.
 
-        Without one the signal ends the process as ever: a terminal that closes sends it too.
+        One that arrived while the process was starting is obeyed now. Without a file the signal
+        ends the process as ever: a terminal that closes sends it too.
         """
         has_file = self._origin is not None and self._origin.has_file
         # Only there can signals be handled; elsewhere the gateway is a part of something else.
         if not has_file or threading.current_thread() is not threading.main_thread():
             yield
             return
-        loop = asyncio.get_running_loop()
+        loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGHUP)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload_quietly()))
+        if signals.take_hang_up():
+            self._start(self._reload_quietly())
         try:
             yield
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
+            signal.signal(
+                signal.SIGHUP, before or signal.SIG_DFL
+            )  # the default would kill a process that drains
 
     def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
         """Look at the pointer as it is now, and take it up beside what is going on."""

@@ -51,6 +51,6 @@ def _published(settings: Settings) -> Publication | None:
 async def _shared_pointer(settings: Settings) -> bytes | None:
     state = shared_state(settings.server)
     try:
-        return (await state.read()).publication
+        return (await state.read(())).publication
     finally:
         await state.aclose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -13,10 +13,11 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
-from router_service.core.errors import StoreError
+from router_service.core.errors import PublicationError, StoreError
+from router_service.core.publication import Publication
 from router_service.store.backoff import Backoff
 from router_service.store.pointer import read_pointer
-from router_service.store.shared import SharedState, Snapshot
+from router_service.store.shared import CoolDown, SharedState, Snapshot
 from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5
@@ -28,8 +29,16 @@ READ_TIMEOUT_S = 2.0
 _log = logging.getLogger("switchcraft.store")
 
 
+Adopt = Callable[[Mapping[str, float], Collection[str]], None]
+"""Takes the seconds left of each cool-down that has begun elsewhere, and those that are gone."""
+
+
 class Follower(Protocol):
-    """Who takes up what is published."""
+    """The gateway that is kept in step; it takes up what is published."""
+
+    @property
+    def deployment_ids(self) -> Collection[str]:
+        """Every deployment whose cool-downs matter here."""
 
     @property
     def directory(self) -> Path | None:
@@ -51,12 +60,12 @@ class Syncer:
         state: SharedState,
         metrics: Metrics,
         *,
-        adopt: Callable[[Mapping[str, float]], None],
+        adopt: Adopt,
         follower: Follower,
         on_look: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Sync by `run`; `adopt` gets the seconds that are left to each cool-down.
+        """Sync by `run`.
 
         `on_look` is called after each look, whether the state was there or not.
         """
@@ -70,7 +79,9 @@ class Syncer:
         self._backoff = Backoff()
         self._untold_ends_s: dict[str, float] = {}
         self._untold_rejections: dict[str, str] = {}
+        self._adopted_ends_s: dict[str, float] = {}
         self._rejected: frozenset[str] = frozenset()
+        self._parsed: tuple[bytes | None, str | None] = (None, None)
         self._pointer = _PointerReader()
         self.is_reachable = True
         """Whether the state could be read last time."""
@@ -94,15 +105,14 @@ class Syncer:
 
     async def sync(self) -> None:
         """Tell and read once; does not raise where the state is away."""
+        directory = self._follower.directory
+        pointer = None if directory is None else await self._pointer.read(directory)
         snapshot = await self._exchange()
         if snapshot is not None:
-            self._adopt(snapshot.cool_downs)
-            self._rejected = frozenset(snapshot.rejections)
-        directory = self._follower.directory
-        if directory is None:
-            pointer = snapshot.publication if snapshot else None
-        else:
-            pointer = await self._pointer.read(directory)
+            self._adopt_changes(snapshot.cool_downs)
+            pointer = snapshot.publication if directory is None else pointer
+        if pointer is not None and not await self._knows_rejection(pointer):
+            pointer = None
         self._follower.follow(pointer, self._rejected | self._untold_rejections.keys())
         self._on_look()
 
@@ -112,15 +122,14 @@ class Syncer:
             await self._state.aclose()
 
     async def _exchange(self) -> Snapshot | None:
-        """Return the state after telling it what is new; None while it is away."""
+        """Return what is asked for, after telling what is new; None while the state is away."""
         if self._backoff.is_pausing(self._clock()):
             return None
         try:
             await self._tell()
-            snapshot = await self._state.read()
+            snapshot = await self._state.read(self._follower.deployment_ids)
         except StoreError as exc:
-            self._backoff.failed(self._clock())
-            self._show(is_reachable=False, why=str(exc))
+            self._failed(exc)
             return None
         self._backoff.succeeded()
         self._show(is_reachable=True)
@@ -139,6 +148,41 @@ class Syncer:
             del self._untold_rejections[key]
             self._rejected |= {key}
 
+    def _adopt_changes(self, cool_downs: Mapping[str, CoolDown]) -> None:
+        """Adopt each cool-down once: an entry that stays for days stops nothing for days."""
+        ends_s = {name: cool_down.end_s for name, cool_down in cool_downs.items()}
+        begun = {
+            name: cool_down.left_s
+            for name, cool_down in cool_downs.items()
+            if self._adopted_ends_s.get(name) != cool_down.end_s
+        }
+        ended = self._adopted_ends_s.keys() - ends_s.keys()
+        self._adopted_ends_s = ends_s
+        if begun or ended:
+            self._adopt(begun, ended)
+
+    async def _knows_rejection(self, pointer: bytes) -> bool:
+        """Learn whether replicas have rejected the pointer's canary, as far as they can be asked.
+
+        False if the state has failed between two questions: then this look is not acted on.
+        """
+        if pointer != self._parsed[0]:
+            self._parsed = (pointer, _canary_key(pointer))
+        key = self._parsed[1]
+        if key is None or not self.is_reachable:
+            return True
+        try:
+            is_rejected = await self._state.is_rejected(key)
+        except StoreError as exc:
+            self._failed(exc)
+            return False
+        self._rejected = frozenset({key}) if is_rejected else frozenset()
+        return True
+
+    def _failed(self, exc: StoreError) -> None:
+        self._backoff.failed(self._clock())
+        self._show(is_reachable=False, why=str(exc))
+
     def _show(self, *, is_reachable: bool, why: str = "") -> None:
         if is_reachable != self.is_reachable and is_reachable:
             _log.warning("the shared state is back")
@@ -146,6 +190,15 @@ class Syncer:
             _log.warning("the shared state is away, this gateway goes by its own: %s", why)
         self.is_reachable = is_reachable
         self._up.set(is_reachable)
+
+
+def _canary_key(pointer: bytes) -> str | None:
+    """Return the key of a pointer's canary; None if it has none, or cannot be read."""
+    try:
+        canary = Publication.parse(pointer, "the pointer").canary
+    except PublicationError:
+        return None  # the follower says so
+    return canary.release.key if canary else None
 
 
 class _PointerReader:

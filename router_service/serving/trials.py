@@ -16,7 +16,9 @@ from router_service.serving.planning import Asked, DecidingRouter, Holders, Plan
 from router_service.telemetry.metrics import Metrics
 
 MAX_WAITING = 64
-"""Decisions that may wait for the shadow: about a second's worth on one core, a few MB at most."""
+"""Decisions that may wait for the shadow: about a second's worth on one core."""
+MAX_WAITING_BYTES = 32 * 1024 * 1024
+"""Bodies that may wait for it, together; one body may be larger."""
 
 Tallies = Mapping[Track, Tally]
 
@@ -72,16 +74,26 @@ class Shadow:
         self._planner = planner
         self._metrics = metrics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
-        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
+        self._lock = threading.Lock()
+        self._waiting = self._waiting_bytes = 0
 
     def ask(self, asked: Asked, policy: str | None, obeyed: Plan) -> Future[str | None] | None:
-        """Decide later; return where the arm will be, or None where too many requests wait."""
-        if not self._waiting.acquire(blocking=False):
-            self._metrics.shadow_decisions.labels("dropped").inc()
-            return None
+        """Decide later; return the arm's future, or None if too much waits already."""
+        size_bytes = asked.body.size_bytes
+        with self._lock:
+            if self._waiting >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
+                self._metrics.shadow_decisions.labels("dropped").inc()
+                return None
+            self._waiting += 1
+            self._waiting_bytes += size_bytes
         arm = self._thread.submit(self._decide, asked, policy, obeyed.model.name)
-        arm.add_done_callback(lambda _: self._waiting.release())
+        arm.add_done_callback(lambda _: self._done(size_bytes))
         return arm
+
+    def _done(self, size_bytes: int) -> None:
+        with self._lock:
+            self._waiting -= 1
+            self._waiting_bytes -= size_bytes
 
     def _decide(self, asked: Asked, policy: str | None, obeyed_model: str) -> str | None:
         plan = _decided(lambda planner: planner.plan(asked, policy), self._planner)

@@ -3,6 +3,7 @@
 from router_service.settings.reading import load_settings, read_settings
 from router_service.settings.values import (
     ADMIN,
+    METRICS,
     NEVER_FORWARDED,
     BreakerSettings,
     DecisionLogSettings,
@@ -21,6 +22,7 @@ from router_service.settings.values import (
 
 __all__ = [
     "ADMIN",
+    "METRICS",
     "NEVER_FORWARDED",
     "BreakerSettings",
     "DecisionLogSettings",

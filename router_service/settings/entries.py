@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from pydantic import SecretStr
 
+from router_service.core.addresses import check_http_address
 from router_service.core.capabilities import Capabilities
 from router_service.core.errors import ConfigError
 from router_service.settings.litellm import Entry, Params
@@ -87,8 +88,11 @@ def _read_deployment(
     params = place.entry.litellm_params
     provider, upstream_model = _split_provider(place)
     api_base, api_key = _account(provider, place, environ)
-    if urlsplit(api_base).scheme not in {"http", "https"} or not urlsplit(api_base).netloc:
-        raise place.error(".api_base", "is not an http:// or https:// address")
+    try:
+        check_http_address(api_base, has_query=False)
+    except ValueError as exc:
+        where = ".api_base" if params.api_base else ": AZURE_API_BASE"  # the rest is our own list
+        raise place.error(where, str(exc)) from exc
     azure = _azure(api_base, upstream_model, params.api_version) if provider == "azure" else None
     return Deployment(
         upstream_model=upstream_model,

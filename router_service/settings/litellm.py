@@ -10,21 +10,38 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
+from router_service.core.addresses import host_in_address
 from router_service.core.capabilities import Capabilities, Feature
 from router_service.core.cost import (
     SECONDS_PER_HOUR,
     TOKENS_PER_MTOK,
     LongPromptPrice,
-    Positive,
     Price,
 )
 from router_service.core.messages import Json
-from router_service.settings.values import ClientKey, Count, Name, Port, Seconds
+from router_service.settings.values import (
+    ClientKey,
+    Count,
+    Name,
+    RedisAddress,
+    Seconds,
+    TargetPort,
+)
 
 TimeoutName = Literal["connect_s", "first_byte_s", "idle_s", "total_s", "write_s", "pool_s"]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+ListPrice = Annotated[float, Field(ge=0, le=1000)]
+"""USD a token or a second; must stay finite when it is multiplied by a million, or by an hour."""
 
 
 class Section(BaseModel):
@@ -55,18 +72,18 @@ class Section(BaseModel):
 class Costs(Section):
     """LiteLLM's prices, USD a token; it takes them in `model_info` and in `litellm_params`."""
 
-    input_cost_per_token: Positive | None = None
-    output_cost_per_token: Positive | None = None
-    cache_read_input_token_cost: Positive | None = None
-    cache_creation_input_token_cost: Positive | None = None
-    output_cost_per_reasoning_token: Positive | None = None
-    input_cost_per_second: Positive | None = None
-    input_cost_per_token_above_128k_tokens: Positive | None = None
-    output_cost_per_token_above_128k_tokens: Positive | None = None
-    input_cost_per_token_above_200k_tokens: Positive | None = None
-    output_cost_per_token_above_200k_tokens: Positive | None = None
-    cache_read_input_token_cost_above_200k_tokens: Positive | None = None
-    cache_creation_input_token_cost_above_200k_tokens: Positive | None = None
+    input_cost_per_token: ListPrice | None = None
+    output_cost_per_token: ListPrice | None = None
+    cache_read_input_token_cost: ListPrice | None = None
+    cache_creation_input_token_cost: ListPrice | None = None
+    output_cost_per_reasoning_token: ListPrice | None = None
+    input_cost_per_second: ListPrice | None = None
+    input_cost_per_token_above_128k_tokens: ListPrice | None = None
+    output_cost_per_token_above_128k_tokens: ListPrice | None = None
+    input_cost_per_token_above_200k_tokens: ListPrice | None = None
+    output_cost_per_token_above_200k_tokens: ListPrice | None = None
+    cache_read_input_token_cost_above_200k_tokens: ListPrice | None = None
+    cache_creation_input_token_cost_above_200k_tokens: ListPrice | None = None
 
     def costs(self) -> dict[str, float]:
         """Return the prices that are given, by LiteLLM's names."""
@@ -188,9 +205,9 @@ class RouterSection(Reliability):
     timeout: Seconds | None = None
     stream_timeout: Seconds | None = None
     model_group_alias: Mapping[str, Name | Alias] = Field(default_factory=dict)
-    redis_url: SecretStr | None = None
-    redis_host: str | None = None
-    redis_port: Port = 6379
+    redis_url: RedisAddress | None = None
+    redis_host: Annotated[str, AfterValidator(host_in_address)] | None = None
+    redis_port: TargetPort = 6379
     redis_username: str = ""
     redis_password: SecretStr | None = None
     redis_db: Annotated[int, Field(ge=0)] = 0

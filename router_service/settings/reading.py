@@ -8,13 +8,15 @@ variables named `SWITCHCRAFT_*` override a few fields.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from router_service.core.addresses import check_proxy_address, read_port
 from router_service.core.errors import ConfigError
 from router_service.core.messages import Json
 from router_service.settings.entries import read_models
@@ -41,12 +43,20 @@ from router_service.settings.values import (
     KeySettings,
     LoggingSettings,
     Port,
+    RedisAddress,
     RouterSettings,
     ServerSettings,
     Settings,
     TracingSettings,
     UpstreamSettings,
 )
+
+MAX_NODES = 100_000
+"""Most values in a file. Aliases may repeat values exponentially; the settings of 1,000 deployments
+have about 10,000 values."""
+
+_QUOTED = re.compile(r"(alias|anchor|tag|handle) ['\"].*", re.DOTALL)
+"""A part of the file in an error of PyYAML's; it may be a key that starts with `!` or `*`."""
 
 OWN_SECTIONS = ("router", "server", "upstreams", "keys", "decision_log", "tracing", "logging")
 
@@ -91,7 +101,7 @@ class Overrides(BaseSettings):
     host: str | None = None
     port: Port | None = None
     workers: Count | None = None
-    redis_url: SecretStr | None = None
+    redis_url: RedisAddress | None = None
 
 
 def read_settings(
@@ -109,8 +119,12 @@ def read_settings(
         overrides = Overrides()
     except ValidationError as exc:
         name = ".".join(map(str, exc.errors()[0]["loc"])).upper()
-        problem = exc.errors()[0]["msg"]
-        raise ConfigError("the environment", f"SWITCHCRAFT_{name}", problem) from exc
+        raise ConfigError("the environment", f"SWITCHCRAFT_{name}", _problem(exc)) from exc
+    _check_proxies(environ)
+    try:
+        port = None if port is None else read_port(port)
+    except ValueError as exc:
+        raise ConfigError("the command line", "--port", str(exc)) from exc
     path = config or overrides.config
     settings = load_settings(path, environ) if path else Settings()
     given = {
@@ -179,7 +193,10 @@ def _merged_keys(file: File, source: str) -> KeySettings:
     if file.keys.admin is not None:
         problem = "is the admin key, and so is keys.admin; leave one out"
         raise ConfigError(source, "general_settings.master_key", problem)
-    return file.keys.model_copy(update={"admin": master_key})
+    try:
+        return KeySettings(api=file.keys.api, admin=master_key, metrics=file.keys.metrics)
+    except ValidationError as exc:
+        raise _config_error(source, exc) from exc
 
 
 def _check_names(file: File, source: str) -> None:
@@ -206,17 +223,50 @@ def _without_effect(file: File) -> Iterator[str]:
 def _read_yaml(path: Path) -> Mapping[str, Json]:
     source = str(path)
     try:
-        tree = yaml.safe_load(path.read_bytes())
+        tree = yaml.load(path.read_bytes(), _Loader)  # noqa: S506 - a safe loader
     except OSError as exc:
         raise ConfigError(source, "", f"cannot be read: {exc.strerror}") from exc
     except yaml.MarkedYAMLError as exc:
         where = f"line {exc.problem_mark.line + 1}" if exc.problem_mark else ""
-        raise ConfigError(source, where, f"is not valid YAML: {exc.problem}") from exc
+        problem = _QUOTED.sub(r"\1; quote a text that starts with *, & or !", exc.problem or "")
+        raise ConfigError(source, where, f"is not valid YAML: {problem}") from exc
     except yaml.YAMLError as exc:
         raise ConfigError(source, "", "is not valid YAML, UTF-8 encoded") from exc
+    except RecursionError as exc:
+        raise ConfigError(source, "", "is nested too deep; flatten it") from exc
+    except (ValueError, OverflowError) as exc:  # PyYAML's scanner lets these through
+        problem = "is not valid YAML: an escape or a version has a number that is too large"
+        raise ConfigError(source, "", problem) from exc
     if not isinstance(tree, dict):
         raise ConfigError(source, "", "must be a mapping with a model_list")
+    if _node_count(tree) > MAX_NODES:
+        problem = f"has more than {MAX_NODES:,} values, counting each use of an alias (*name)"
+        raise ConfigError(source, "", problem)
     return tree
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader; a value that cannot be read is an error with its line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Json:
+        """Return a node's value; raises ConstructorError."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, AttributeError, KeyError, TypeError) as exc:
+            problem = "the value does not fit its type, such as the date 2001-99-99; quote it"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from exc
+
+
+def _node_count(tree: Json) -> int:
+    """Count a tree's values up to about `MAX_NODES`; one that contains itself has more."""
+    count, waiting = 0, [tree]
+    while waiting and count <= MAX_NODES:
+        value = waiting.pop()
+        inner = list(value.values()) if isinstance(value, dict) else value
+        if isinstance(inner, list):
+            count += len(inner)
+            waiting.extend(inner)
+    return count
 
 
 def _resolved(tree: Mapping[str, Json], references: References) -> dict[str, Json]:
@@ -250,4 +300,22 @@ def _resolved_entry(entry: Json, where: str, references: References) -> Json:
 
 def _config_error(source: str, exc: ValidationError) -> ConfigError:
     first = exc.errors()[0]
-    return ConfigError(source, ".".join(map(str, first["loc"])), first["msg"])
+    return ConfigError(source, ".".join(map(str, first["loc"])), _problem(exc))
+
+
+def _problem(exc: ValidationError) -> str:
+    """Return what is wrong first, without pydantic's name for errors of our own."""
+    return exc.errors()[0]["msg"].removeprefix("Value error, ")
+
+
+def _check_proxies(environ: Mapping[str, str]) -> None:
+    """Raise ConfigError for a proxy that requests and keys would go to another port of."""
+    for name, address in environ.items():
+        if name.lower() in _PROXY_NAMES and address:
+            try:
+                check_proxy_address(address)
+            except ValueError as exc:
+                raise ConfigError("the environment", name, str(exc)) from exc
+
+
+_PROXY_NAMES = frozenset({"http_proxy", "https_proxy", "all_proxy"})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Literal, Self
+from urllib.parse import unquote_plus, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -18,8 +19,10 @@ from pydantic import (
     Field,
     SecretStr,
     field_validator,
+    model_validator,
 )
 
+from router_service.core.addresses import check_http_address, check_redis_address, read_port
 from router_service.core.artifact import SHIPPED
 from router_service.core.capabilities import Capabilities
 from router_service.core.cost import Price
@@ -41,13 +44,18 @@ OpenAI reference: "Data plane inference")."""
 
 ADMIN = "admin"
 """The name of the admin key in logs and records."""
+METRICS = "metrics"
+"""The name of the metrics key in logs."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[int, BeforeValidator(read_port)]
+"""A port to listen on; 0 takes a free one."""
+TargetPort = Annotated[int, BeforeValidator(partial(read_port, least=1))]
+"""A port to connect to."""
 Name = Annotated[str, Field(min_length=1)]
-HttpAddress = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
+HttpAddress = Annotated[str, AfterValidator(partial(check_http_address, has_query=False))]
 HeaderName = Annotated[str, BeforeValidator(lambda value: str(value).lower())]
 
 
@@ -55,6 +63,14 @@ def _usable(key: SecretStr) -> SecretStr:
     digest_of(key.get_secret_value())
     return key
 
+
+def _redis(address: SecretStr) -> SecretStr:
+    check_redis_address(address.get_secret_value())
+    return address
+
+
+RedisAddress = Annotated[SecretStr, AfterValidator(_redis)]
+"""The address of a Redis server, which may hold its password."""
 
 ClientKey = Annotated[SecretStr, AfterValidator(_usable)]
 """A key that clients send, plain or as `sha256:HEX`."""
@@ -109,9 +125,7 @@ class Deployment(Frozen):
 
         A client's query goes along, but for what the configuration says itself.
         """
-        ours = {part.partition("=")[0] for part in self.query.split("&")}
-        theirs = (part for part in query.split("&") if part.partition("=")[0] not in ours)
-        joined = "&".join(filter(None, (*theirs, self.query)))
+        joined = _without(query, _parameters(self.query), self.query) if self.query else query
         model_path = self.model_path if path in ADDRESSED_BY_MODEL else ""
         return f"{self.base_url}{model_path}{path}" + (f"?{joined}" if joined else "")
 
@@ -131,6 +145,22 @@ class Deployment(Frozen):
         key = self.api_key.get_secret_value() if self.api_key else ""
         facts = "\0".join((self.base_url, self.query, self.upstream_model, key))
         return f"{self.upstream_model}@{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+
+
+def _without(query: str, names: frozenset[str], ending: str) -> str:
+    """Return a query without these parameters, however they are written, and with this ending."""
+    kept = (part for part in query.split("&") if not names & _parameters(part))
+    return "&".join(filter(None, (*kept, ending)))
+
+
+def _parameters(query: str) -> frozenset[str]:
+    """Return the names of a query's parameters as the most lenient server reads them.
+
+    Some decode names, ignore their case, take `;` for `&`, or `a[]` for `a`.
+    """
+    parts = unquote_plus(query).replace(";", "&").split("&")
+    names = (part.partition("=")[0].partition("[")[0].strip() for part in parts)
+    return frozenset(name.casefold() for name in names)
 
 
 class Model(Frozen):
@@ -162,6 +192,11 @@ class RetrySettings(Frozen):
     drawn at random between 0 and this (AWS Architecture Blog, "Exponential Backoff And Jitter")."""
     max_backoff_s: Seconds = 5.0
     """Longest wait; an upstream that asks for more by `Retry-After` is left for another."""
+    idempotency_keys: bool = False
+    """Whether upstreams honour the request header `Idempotency-Key`. A request that may create
+    something, such as a batch, is sent once, because a broken connection does not show whether the
+    upstream acted on it. With this setting it is tried again if it has the header and its model
+    has a single deployment."""
 
 
 class BreakerSettings(Frozen):
@@ -220,6 +255,10 @@ class RouterSettings(Frozen):
     pass_through: str | None = None
     """Model whose first deployment's upstream answers everything under `/v1/` that the gateway does
     not serve itself, such as files and conversations; without it that is answered by 404."""
+    pass_through_shared: bool = False
+    """Whether all client keys may use whatever that upstream stores. If not, and with more than one
+    client key, a key reaches only what it has created through this gateway, as far back as
+    `server.response_ttl_s` and `max_responses`; lists and everything else need the admin key."""
     exploration_share: Share = 0.0
     """Share of the routed requests for which an arm is drawn from those that could serve them, each
     as likely as the others, in place of the policy's choice; a log of such decisions can judge arms
@@ -254,11 +293,18 @@ class ServerSettings(Frozen):
     """Longest time that a request's headers may take to arrive; after it comes status 408."""
     write_timeout_s: Seconds = 60.0
     """Longest time that a client may read nothing of its answer; then it is cut off."""
+    max_connections: Count = 4096
+    """Client connections that a process holds, at most half of its limit of open files. Beyond it
+    the connection that has been idle for longest is closed."""
     max_requests_in_flight: Count = 1000
     """Requests under `/v1/` that are answered at a time; more are refused with status 503."""
     max_requests_in_flight_per_key: Count | None = None
-    """The same of one key, with status 429; by default a key may use all of them. Both limits are
-    each process's own: replicas do not add theirs up."""
+    """The same for one key, with status 429. By default a key may use three times what is free, so
+    that one busy key leaves a quarter to others. Each process counts for itself."""
+    max_buffered_bytes: Count = 256 * 1024 * 1024
+    """Memory that the bodies and answers of all requests in flight may take. Beyond it requests are
+    refused with status 503, or with 429 if their key uses more than three times what is free, and
+    answers are passed on as they arrive. Bodies and answers count three times: they are copied."""
     max_queued_decisions: Annotated[int, Field(ge=0)] = 500
     """Requests that wait for a decision; more are refused with status 503."""
     max_decision_wait_s: Seconds = 5.0
@@ -270,7 +316,7 @@ class ServerSettings(Frozen):
     that none should come: what a load balancer takes to see it, some 5 s."""
     shutdown_timeout_s: Count = 30
     """How long answers in flight may go on after that, while new requests are refused."""
-    redis_url: SecretStr | None = None
+    redis_url: RedisAddress | None = None
     """Where replicas share state; without it each keeps its own in memory."""
     decision_ttl_s: Count = 24 * 3600
     """How long `GET /v1/decisions/{id}` knows a decision."""
@@ -284,15 +330,17 @@ class ServerSettings(Frozen):
 
 
 class KeySettings(Frozen):
-    """The file's `keys` section: who may use the gateway; without any, whoever can connect.
+    """The file's `keys` section; without any key, everyone who can connect may use the gateway.
 
-    Each is a key as it is, or `sha256:` and the hash of one, as `switchcraft key` writes it.
+    Each is a key in plain text, or `sha256:` and its hash, as `switchcraft key` writes it.
     """
 
     api: Mapping[Name, ClientKey] = Field(default_factory=dict)
     """Keys of clients, by the name that logs know them by."""
     admin: ClientKey | None = None
     """The key for `/metrics`, `/openapi.json` and `/admin/`; it is good for everything else too."""
+    metrics: ClientKey | None = None
+    """A key for `GET /metrics` only, so that Prometheus need not hold the admin key."""
 
     @field_validator("api")
     @classmethod
@@ -301,10 +349,24 @@ class KeySettings(Frozen):
             raise ValueError(f"{ADMIN!r} is what keys.admin is known by; give it another name")
         return keys
 
+    @model_validator(mode="after")
+    def _metrics_key_is_separate(self) -> Self:
+        if self.metrics is None:
+            return self
+        if METRICS in self.api:
+            raise ValueError(f"{METRICS!r} is the name of keys.metrics; rename keys.api.{METRICS}")
+        keys = {where: digest_of(key) for where, key in self.by_path().items()}
+        metrics = keys.pop("keys.metrics")
+        for where, digest in keys.items():
+            if hmac.compare_digest(digest, metrics):
+                raise ValueError(f"keys.metrics is the same key as {where}; make another one")
+        return self
+
     def by_path(self) -> dict[str, str]:
         """Return all keys by where they stand in the file."""
         keys = {f"keys.api.{name}": key for name, key in self.api.items()}
         keys |= {} if self.admin is None else {"keys.admin": self.admin}
+        keys |= {} if self.metrics is None else {"keys.metrics": self.metrics}
         return {where: key.get_secret_value() for where, key in keys.items()}
 
 
@@ -347,7 +409,9 @@ class DecisionLogSettings(Frozen):
     check_calls: bool = True
     """Whether the tool calls of answers are held against their tools' schemas, log or none."""
     retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
-    """How long a line is kept at most; files are deleted whole, by when they were begun."""
+    """How long a line is kept at most; files are deleted whole, by when they were begun. A
+    clock that jumps deletes nothing early: then, and after a stop of more than a week, only the
+    time counts for which a gateway has run."""
     max_file_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
     """A file that has reached this many millions of bytes is followed by another."""
     max_queued: Count = 1000

@@ -21,13 +21,19 @@ class StoredRecord(BaseModel):
 
 
 class HeldResponse(StoredRecord):
-    """Which deployment holds a response of the Responses API, by the id that clients know."""
+    """A response that an upstream stores, or another object, such as a file or a conversation.
+
+    Its id is the one that clients know.
+    """
 
     kind: ClassVar[str] = "response"
 
     model: str
     """The pool's model that made it."""
     deployment_id: str
+    """The deployment that holds it."""
+    owner: str | None = None
+    """Name of the key that created it; None without keys, and in records of older versions."""
 
 
 class DecisionRecord(StoredRecord):

@@ -45,13 +45,15 @@ class GuardedStore(Generic[R]):
         self.is_reachable = True
         """Whether the last operation reached the store."""
 
-    def save(self, record: R) -> None:
+    def save(self, record: R, *, is_new: bool = False) -> None:
         """Write a record in the background; it is lost in a pause, or with too many under way.
 
-        Memory is written to at once: there is nothing that a task would wait for.
+        If it `is_new`, one that is there under its id stays. Memory is written to at once: there is
+        nothing that a task would wait for.
         """
         if isinstance(self._store, MemoryStore):
-            self._store.keep(record)
+            if not is_new or self._store.find(record.id) is None:
+                self._store.keep(record)
             return
         if self._backoff.is_pausing(self._clock()):
             self._on_error("pause")
@@ -59,7 +61,8 @@ class GuardedStore(Generic[R]):
         if len(self._writes) >= MAX_WRITES_IN_FLIGHT:
             self._on_error("overflow")
             return
-        write = asyncio.create_task(self._put(record))
+        operation = self._store.add if is_new else self._store.put
+        write = asyncio.create_task(self._write("add" if is_new else "put", operation, record))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
@@ -101,9 +104,11 @@ class GuardedStore(Generic[R]):
         except StoreError as exc:
             self._failed("close", exc)
 
-    async def _put(self, record: R) -> None:
+    async def _write(
+        self, name: str, operation: Callable[[R], Awaitable[object]], record: R
+    ) -> None:
         with suppress(StoreError):
-            await self._ask("put", self._store.put, record)
+            await self._ask(name, operation, record)
 
     def _failed(self, operation: str, exc: StoreError) -> None:
         self._on_error(operation)

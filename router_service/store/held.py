@@ -1,21 +1,38 @@
-"""Which deployment holds which response: what goes on from one must be asked of that one."""
+"""What upstreams store for clients: which deployment holds it, and whose it is."""
 
 from __future__ import annotations
 
-from router_service.core.errors import ResponseNotFoundError
-from router_service.core.messages import Reference
+from dataclasses import dataclass
+
+from router_service.settings import ADMIN
 from router_service.store.base import HeldResponse
 from router_service.store.guarded import GuardedStore
 from router_service.store.memory import MemoryStore
 
 MAX_ID_CHARACTERS = 200
-"""Longest id that is looked up; OpenAI's have about 60."""
+"""Longest id that is noted or looked up; OpenAI's have about 60."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A caller, and what it may see of what upstreams store."""
+
+    caller: str | None
+    """Name of its key; None without keys."""
+    sees_unowned: bool = True
+    """Whether it may use stored objects whose owner this gateway does not know."""
+
+    def sees(self, held: HeldResponse | None) -> bool:
+        """Return whether it may use a stored object; `None` is an object that is not known here."""
+        if held is None or held.owner is None:
+            return self.sees_unowned
+        return self.caller in {held.owner, ADMIN}
 
 
 class HeldResponses:
     """What this process has seen, and behind it what other replicas have seen.
 
-    Requests read memory alone. Only one that goes on from a response that another replica relayed
+    Requests read local memory only. A request that names an object which another replica has seen
     waits for the shared store, which answers or fails within its short timeout.
     """
 
@@ -26,35 +43,33 @@ class HeldResponses:
         self._seen = seen
         self._shared = shared
 
-    def note(self, response_id: str, model: str, deployment_id: str) -> None:
-        """Remember who holds a response; the shared store is told in the background."""
-        held = HeldResponse(id=response_id, model=model, deployment_id=deployment_id)
+    def note(self, held: HeldResponse) -> None:
+        """Remember something stored; the shared store is told in the background.
+
+        Whoever created it stays its owner, even if an upstream gives its id to another key. An id
+        that is too long, or has characters that no id has, is not remembered.
+        """
+        if not 0 < len(held.id) <= MAX_ID_CHARACTERS or not held.id.isprintable():
+            return
+        known = self._seen.find(held.id)
+        if known is not None and known.owner != held.owner:
+            return
         self._seen.keep(held)
         if self._shared is not None:
-            self._shared.save(held)
+            self._shared.save(held, is_new=known is None)
 
-    def find(self, response_id: str) -> HeldResponse | None:
-        """Return who holds a response, as far as this process knows; from any thread."""
-        return self._seen.find(response_id)
+    def find(self, identifier: str) -> HeldResponse | None:
+        """Return what this process knows of an id; from any thread."""
+        return self._seen.find(identifier)
 
-    def seen(self, reference: Reference) -> HeldResponse:
-        """Return who holds what a request goes on from; raises ResponseNotFoundError.
+    async def fetch(self, identifier: str) -> HeldResponse | None:
+        """Return what is known of an id, by the shared store if this process does not know it.
 
-        May be called from any thread.
+        Raises StoreError if that is away.
         """
-        held = self.find(reference.id)
-        if held is None:
-            raise ResponseNotFoundError(reference.id, param=reference.param)
-        return held
-
-    async def fetch(self, response_id: str) -> HeldResponse | None:
-        """Return who holds a response, from the shared store where it is not known here.
-
-        Raises StoreError where that is away.
-        """
-        held = self.find(response_id)
-        if held is None and self._shared is not None and len(response_id) <= MAX_ID_CHARACTERS:
-            held = await self._shared.get(response_id)
+        held = self.find(identifier)
+        if held is None and self._shared is not None and len(identifier) <= MAX_ID_CHARACTERS:
+            held = await self._shared.get(identifier)
             if held is not None:
                 self._seen.keep(held)
         return held

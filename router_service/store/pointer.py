@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from router_service.core.errors import StoreError
-from router_service.core.publication import POINTER_FILE
-
-MAX_BYTES = 1024 * 1024
-"""A pointer has about 1 KB; what is larger is none, and is not read to its end."""
+from router_service.core.publication import MAX_POINTER_BYTES, POINTER_FILE
 
 
 def read_pointer(directory: Path) -> bytes | None:
-    """Return the pointer's text, or None where nothing is published; raises StoreError."""
+    """Return the pointer's text, or None if nothing is published; raises StoreError.
+
+    A text that is too long is cut one byte behind the limit, and is refused when it is parsed.
+    """
     try:
         with (directory / POINTER_FILE).open("rb") as file:
-            return file.read(MAX_BYTES)
+            return file.read(MAX_POINTER_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Generic
@@ -10,12 +11,17 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from router_service.core.addresses import check_redis_address
 from router_service.core.errors import ConfigError, StoreError
 from router_service.store.base import R
 
+_log = logging.getLogger("switchcraft.store")
+
 KEY_PREFIX = "switchcraft:"
+MAX_RECORD_BYTES = 256 * 1024
+"""A decision among 30 arms has 4 KB; what is larger than this was not written by a gateway."""
 SOCKET_TIMEOUT_S = 0.2
 """Redis answers within a millisecond or two; what takes longer is an outage."""
 
@@ -41,18 +47,28 @@ class RedisStore(Generic[R]):
             return bool(await self._redis.set(key, value, ex=self._ttl_s, nx=True))
 
     async def get(self, record_id: str) -> R | None:
-        """Return a record; raises StoreError, also for one that another version wrote."""
+        """Return a record, or None, also for one that is damaged; raises StoreError."""
         with translated(f"look up a {self._kind.kind}"):
-            value = await self._redis.get(self._key(record_id))
-            return None if value is None else self._kind.model_validate_json(value)
+            value = await self._redis.getrange(self._key(record_id), 0, MAX_RECORD_BYTES)
+        if not value:
+            return None
+        try:
+            return self._kind.model_validate_json(value)
+        except ValidationError as exc:  # one record must not look like a store that is away
+            problem = exc.errors(include_input=False)[0]["msg"]
+            _log.warning(
+                "a %s in Redis cannot be read, and is ignored: %s", self._kind.kind, problem
+            )
+            return None
 
     async def aclose(self) -> None:
         """Close the connections."""
         with translated("close its connections"):
             await self._redis.aclose()
 
-    def _key(self, record_id: str) -> str:
-        return f"{KEY_PREFIX}{self._kind.kind}:{record_id}"
+    def _key(self, record_id: str) -> bytes:
+        # Ids come from clients too, with any character that JSON can hold.
+        return f"{KEY_PREFIX}{self._kind.kind}:{record_id}".encode(errors="surrogatepass")
 
 
 def connect(url: str) -> Redis:
@@ -60,6 +76,10 @@ def connect(url: str) -> Redis:
 
     Raises ConfigError where the address is not one of Redis.
     """
+    try:
+        check_redis_address(url)
+    except ValueError as exc:
+        raise ConfigError("the configuration", "server.redis_url", str(exc)) from None
     try:
         return Redis.from_url(
             url,
@@ -79,8 +99,8 @@ def translated(operation: str) -> Iterator[None]:
     """Turn what the driver raises into StoreError, without the address."""
     try:
         yield
+    except ResponseError as exc:  # another type under a key, or a command that is not allowed
+        raise StoreError(operation, f"Redis refused the command ({str(exc)[:200]})") from exc
     # The driver lets some of the system's and of asyncio's errors through.
     except (RedisError, OSError, TimeoutError) as exc:
         raise StoreError(operation, f"Redis is away ({type(exc).__name__})") from exc
-    except ValidationError as exc:
-        raise StoreError(operation, "the record is of another version") from exc

@@ -2,6 +2,9 @@
 
 `logging`'s rotating handlers rename files that other processes may hold open, leave half a line
 where the disk is full, and know no retention; so the files are written here.
+
+Files are deleted by their age, and a machine's clock that jumps ahead makes all of them old. So age
+is counted by `SteadyClock`, which advances only as far as time has passed for a running gateway.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -25,10 +28,62 @@ RETRY_S = 1.0
 LONGEST_FILE_S = 24 * 3600.0
 FILES_IN_RETENTION = 24
 """A file is deleted when its first line is too old: of many, each takes few lines with it."""
+MAX_DRIFT_S = 3600.0
+"""What a machine's clock may be corrected by while a gateway runs, all in all."""
+LONGEST_ABSENCE_S = 7 * 24 * 3600.0
+"""A clock that is further ahead of the log's newest file at the start is taken for wrong."""
 
 _PREFIX = "decisions-"
 _BEGUN = "%Y%m%dT%H%M%SZ"
 _log = logging.getLogger("switchcraft.decision_log")
+
+
+def _uptime_s() -> float:
+    """Return seconds that never go back, the machine's sleep included where the system tells."""
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
+
+
+class SteadyClock:
+    """The machine's clock for as long as it agrees with the time that passes, else the latter.
+
+    If the machine's clock jumps, this clock ignores the jump. After a restart it continues from the
+    log's newest file if the machine's clock is more than `LONGEST_ABSENCE_S` ahead of that file,
+    because the clock may be wrong or the gateway may have been away. Files that are kept too long
+    can be deleted by hand; files that are deleted too early are lost.
+    """
+
+    def __init__(self, clock: Callable[[], float], uptime: Callable[[], float]) -> None:
+        """Begin now; `clock` returns Unix seconds, `uptime` seconds that never go back."""
+        self._clock = clock
+        self.uptime = uptime
+        self._offset_s = clock() - uptime()
+        self._has_jumped = False
+        self.is_started = False
+
+    def start(self, begun_s: Iterable[float]) -> None:
+        """Begin anew beside a log whose files were begun then, in Unix seconds."""
+        self.is_started = True
+        now_s = self._clock()
+        # A file of the future was begun by a clock that was wrong, and shows nothing.
+        newest_s = max((seconds for seconds in begun_s if seconds <= now_s), default=now_s)
+        is_plausible = now_s - newest_s <= LONGEST_ABSENCE_S
+        self._offset_s = (now_s if is_plausible else newest_s) - self.uptime()
+
+    def __call__(self) -> float:
+        """Return Unix seconds."""
+        now_s, steady_s = self._clock(), self._offset_s + self.uptime()
+        lead_s = now_s - steady_s
+        has_jumped = abs(lead_s) > MAX_DRIFT_S
+        if has_jumped and not self._has_jumped:
+            _log.warning(
+                "this machine's clock is %+.1f days from what the decision log goes by: until both"
+                " agree its files are named and deleted by the time that a gateway has run; if the"
+                " clock is right, delete old files by hand",
+                lead_s / (24 * 3600),
+            )
+        self._has_jumped = has_jumped
+        return steady_s if has_jumped else now_s
 
 
 class DecisionLog:
@@ -42,14 +97,15 @@ class DecisionLog:
         settings: DecisionLogSettings,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = _uptime_s,
     ) -> None:
-        """Write nothing yet; `clock` returns Unix seconds."""
+        """Write nothing yet; the clocks are those of `SteadyClock`."""
         self._folder = settings.path
         self._retention_s = settings.retention_days * 24 * 3600
         self._max_age_s = min(LONGEST_FILE_S, self._retention_s / FILES_IN_RETENTION)
         self._max_bytes = settings.max_file_mb * 1e6
         self._metrics = metrics
-        self._clock = clock
+        self._clock = SteadyClock(clock, uptime)
         self._file: FileIO | None = None
         self._begun_s = 0.0
         self._written_bytes = 0
@@ -95,8 +151,9 @@ class DecisionLog:
             if self._file is not None and self._is_over():
                 self._close()
             oldest_s = self._clock() - self._retention_s
-            for path in _begun_before(self._folder, oldest_s):
-                path.unlink(missing_ok=True)
+            for path, begun_s in _files(self._folder):
+                if begun_s < oldest_s:
+                    path.unlink(missing_ok=True)
         except OSError as exc:
             _log.warning("old files of the decision log cannot be deleted: %s", exc.strerror)
 
@@ -105,7 +162,7 @@ class DecisionLog:
         self._close()
 
     def _append(self, folder: Path, line: bytes) -> None:
-        if self._clock() < self._retry_at_s:
+        if self._clock.uptime() < self._retry_at_s:
             raise OSError("it failed a moment ago")
         file = self._usable_file(folder)
         written = 0
@@ -131,6 +188,8 @@ class DecisionLog:
         return is_old or self._written_bytes >= self._max_bytes
 
     def _open(self, folder: Path) -> FileIO:
+        if not self._clock.is_started:  # a volume may come later than its gateway
+            self._clock.start(begun_s for _, begun_s in _files(folder))
         self._begun_s = self._clock()
         begun = datetime.fromtimestamp(self._begun_s, UTC).strftime(_BEGUN)
         path = folder / f"{_PREFIX}{begun}-{secrets.token_hex(4)}.jsonl"
@@ -156,8 +215,8 @@ class DecisionLog:
             Path(os.fsdecode(file.name)).unlink(missing_ok=True)
 
     def _failed(self, exc: OSError) -> None:
-        if self._clock() >= self._retry_at_s:
-            self._retry_at_s = self._clock() + RETRY_S
+        if self._clock.uptime() >= self._retry_at_s:
+            self._retry_at_s = self._clock.uptime() + RETRY_S
         if self._is_up:
             problem = exc.strerror or exc
             _log.warning("the decision log cannot be written, requests go on: %s", problem)
@@ -177,12 +236,12 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o640)
 
 
-def _begun_before(folder: Path, limit_s: float) -> Iterator[Path]:
+def _files(folder: Path) -> Iterator[tuple[Path, float]]:
+    """Yield the log's files, each with when it was begun, in Unix seconds."""
     for path in folder.glob(f"{_PREFIX}*.jsonl"):
         begun = path.name.removeprefix(_PREFIX).partition("-")[0]
         try:
             begun_s = datetime.strptime(begun, _BEGUN).replace(tzinfo=UTC).timestamp()
         except ValueError:
             continue  # somebody else's
-        if begun_s < limit_s:
-            yield path
+        yield path, begun_s

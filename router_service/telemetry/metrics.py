@@ -226,7 +226,7 @@ class Metrics:
         self.attempts = self._counter(
             "upstream_attempts",
             "Tries of a deployment by outcome: answered, unreachable, timeout, broken, status, "
-            "error_body, malformed, unfit, busy. A request may have several.",
+            "error_body, malformed, refused, unfit, busy. A request may have several.",
             "model",
             "deployment",
             "outcome",
@@ -272,6 +272,12 @@ class Metrics:
         self.requests_in_flight = self._gauge(
             "requests_in_flight",
             "Requests that were let in and are not answered to their end.",
+            together="sum",
+        )
+        self.tasks = self._gauge(
+            "tasks",
+            "asyncio tasks that are alive. They follow the requests in flight: a number that grows "
+            "without them is a leak.",
             together="sum",
         )
 

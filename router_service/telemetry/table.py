@@ -9,10 +9,11 @@ from router_service.telemetry.metrics import Metrics, Series
 _HEAD = """\
 # Metrics
 
-What `GET /metrics` shows, with the admin key. Written by `switchcraft metrics`. Label values come
-from the configuration and the artifact, never from a client. A histogram has `_bucket` (with the
-label `le`), `_sum` and `_count`. Several workers of one gateway are shown as one: what they count
-is added up; of gauges the type says whether it is their sum, the least or the greatest.
+What `GET /metrics` shows, with the metrics key or the admin key. Written by `switchcraft metrics`.
+Label values come from the configuration and the artifact, never from a client. A histogram has
+`_bucket` (with the label `le`), `_sum` and `_count`. Several workers of one gateway are shown as
+one: what they count is added up; of gauges the type says whether it is their sum, the least or the
+greatest.
 
 | series | type | labels | meaning |
 |---|---|---|---|"""

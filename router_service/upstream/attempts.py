@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,17 +24,26 @@ from router_service.core.tracing import UNTRACED, Trace
 from router_service.settings import Deployment, Model, RetrySettings
 from router_service.upstream.breaker import Breakers
 from router_service.upstream.budget import RetryBudget
-from router_service.upstream.client import Message, UpstreamClient
+from router_service.upstream.client import Hold, Message, UpstreamClient, unlimited
+from router_service.upstream.learned import Learned
 from router_service.upstream.opening import (
     Opened,
     read_whole,
     refuses_stream_options,
     start_stream,
 )
-from router_service.upstream.splice import BodyTemplate, without_stream_options
+from router_service.upstream.repeating import REPEATABLE_PATHS, is_repeatable
+from router_service.upstream.splice import (
+    BodyTemplate,
+    asks_for_usage,
+    without_stream_options,
+)
 
 CLOCK_SLACK_S = 0.005
 """A sleep may end a little before the moment that it was to reach."""
+
+REFUSAL_KEPT_S = 300.0
+"""How long it is known that a deployment refuses `stream_options`; one more refusal is cheap."""
 
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 """Statuses after which the same deployment may well answer; 529 is Anthropic's "overloaded"."""
@@ -51,8 +61,12 @@ class Order:
     """When the request's own time is over, by the event loop's clock."""
     expects_json: bool = True
     """Whether a good answer that is no JSON object is a failure."""
+    client: str | None = None
+    """Name of the key that it came with: what its requests teach about deployments holds for this
+    client first of all."""
     trace: Trace = field(default=UNTRACED, repr=False)
     """Of the request that this is done for."""
+    hold: Hold = unlimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +87,11 @@ class _Tries:
     """The tries of one request at one model."""
 
     model: Model
+    client: str | None
     failed_ids: set[str] = field(default_factory=set)
     failures: int = 0
+    unsafe: UpstreamError | None = None
+    """The first failure after which no other deployment or model may be asked."""
 
 
 class Attempts:
@@ -92,8 +109,8 @@ class Attempts:
         self._breakers = breakers
         self._budget = budget
         self._settings = settings
-        self._without_options: set[str] = set()
-        """Deployments that refuse `stream_options`."""
+        self._refuses_options = Learned(REFUSAL_KEPT_S, time.monotonic)
+        """Deployment, path and client of requests whose `stream_options` were refused."""
 
     @asynccontextmanager
     async def open(self, order: Order, log: list[Attempt]) -> AsyncIterator[Opened]:
@@ -111,7 +128,7 @@ class Attempts:
         told: UpstreamError | None = None
         last: UpstreamError | None = None
         for model in order.candidates:
-            if last is not None and not self._may_fall_back(last):
+            if last is not None and not self._may_fall_back(last, order):
                 break
             try:
                 return await self._ask_model(model, order, log)
@@ -124,23 +141,23 @@ class Attempts:
             raise ValueError("an order without candidates")
         raise told
 
-    def _may_fall_back(self, failure: UpstreamError) -> bool:
-        if isinstance(failure, DeadlineError):
+    def _may_fall_back(self, failure: UpstreamError, order: Order) -> bool:
+        if isinstance(failure, DeadlineError) or not _is_safe_to_repeat(failure, order):
             return False
-        # What was not sent, or is merely too long for a model, adds nothing to an outage's load.
-        is_free = failure.failure in {Failure.COOLING_DOWN, Failure.BUSY, Failure.UNFIT}
-        return is_free or self._budget.spend()
+        return failure.failure in _FREE or self._budget.spend()
 
     async def _ask_model(self, model: Model, order: Order, log: list[Attempt]) -> Held:
-        tries = _Tries(model)
+        tries = _Tries(model, order.client)
         while True:
             try:
                 return await self._ask_one(tries, order, log)
             except UpstreamError as exc:
                 tries.failures += 1
+                if not _is_safe_to_repeat(exc, order):
+                    tries.unsafe = tries.unsafe or exc
                 wait_s = self._wait_s(exc, tries)
                 if self._is_over(exc, wait_s, tries, order):
-                    raise
+                    raise tries.unsafe or exc from exc.__cause__
             await asyncio.sleep(wait_s)
 
     async def _ask_one(self, tries: _Tries, order: Order, log: list[Attempt]) -> Held:
@@ -148,69 +165,89 @@ class Attempts:
         try:
             held = await self._start(tries.model, deployment, order)
         except UpstreamError as exc:
-            self._count_failure(deployment, exc)
+            self._count_failure(deployment, exc, order.client)
             tries.failed_ids.add(deployment.id)
             log.append(Attempt(tries.model.name, deployment.id, exc.failure))
             raise
         except BaseException:  # the client left, or a fault of ours: nothing said of the upstream
             self._breakers.left(deployment.id)
             raise
-        self._breakers.succeeded(deployment.id)
+        self._breakers.succeeded(deployment.id, order.client)
         log.append(Attempt(tries.model.name, deployment.id))
         return held
 
     def _choose(self, tries: _Tries) -> Deployment:
         """Draw a deployment by weight: one that has not failed this request, where there is one."""
-        model = tries.model
-        open_for = [d for d in model.deployments if self._breakers.wait_s(d.id) == 0]
+        model, client = tries.model, tries.client
+        open_for = [d for d in model.deployments if self._breakers.wait_s(d.id, client) == 0]
         fresh = [d for d in open_for if d.id not in tries.failed_ids]
         left = fresh or open_for
         while left:
             chosen = _draw(left)
-            if self._breakers.admit(chosen.id):
+            if self._breakers.admit(chosen.id, client):
                 return chosen
             left.remove(chosen)
-        wait_s = min(self._breakers.wait_s(d.id) for d in model.deployments)
+        wait_s = min(self._breakers.wait_s(d.id, client) for d in model.deployments)
         problem = "is left alone for a while, after it failed"
         raise UpstreamError(model.name, problem, Failure.COOLING_DOWN, retry_after_s=wait_s)
 
     async def _start(self, model: Model, deployment: Deployment, order: Order) -> Held:
         body = order.body.with_model(deployment.upstream_model)
-        if deployment.id in self._without_options:
+        lesson = (deployment.id, order.path, order.client)
+        if lesson in self._refuses_options and asks_for_usage(body):
             body = without_stream_options(body)
         opened, connection = await self._send(model, deployment, order, body)
-        plainer = without_stream_options(body) if refuses_stream_options(opened) else body
-        if plainer is body:
+        if not (refuses_stream_options(opened) and asks_for_usage(body)):
             return opened, connection
-        # Clients ask for their usage as a matter of course; the answer matters more.
+        # Clients ask for their usage as a matter of course; the answer matters more. The refusal
+        # may still be due to something else in this request, or to its text in the error message.
+        # So what is learned must be confirmed, and is kept from other clients.
         await connection.aclose()
-        self._without_options.add(deployment.id)
-        return await self._send(model, deployment, order, plainer)
+        opened, connection = await self._send(
+            model, deployment, order, without_stream_options(body)
+        )
+        if opened.status < 400:
+            self._refuses_options.add(lesson)
+        return opened, connection
 
     async def _send(self, model: Model, deployment: Deployment, order: Order, body: bytes) -> Held:
         message = Message(
-            model.name, order.path, body, order.client_headers, order.deadline_s, trace=order.trace
+            model.name,
+            order.path,
+            body,
+            order.client_headers,
+            order.deadline_s,
+            needs_new_connection=order.path not in REPEATABLE_PATHS,
+            trace=order.trace,
+            hold=order.hold,
         )
         async with AsyncExitStack() as connection:
             answer = await connection.enter_async_context(self._client.send(deployment, message))
             opened = Opened(model, deployment, answer.status, answer.headers, b"")
             if answer.is_stream:
-                await start_stream(answer, opened)
+                await start_stream(answer, opened, expects_json=order.expects_json)
             else:
                 await read_whole(answer, opened, expects_json=order.expects_json)
             return opened, connection.pop_all()
 
-    def broke(self, opened: Opened, exc: UpstreamError) -> None:
+    def broke(self, opened: Opened, exc: UpstreamError, order: Order) -> None:
         """Count an answer that failed after its start was good."""
-        self._count_failure(opened.deployment, exc, had_begun=True)
+        self._count_failure(opened.deployment, exc, order.client, had_begun=True)
 
     def _count_failure(
-        self, deployment: Deployment, exc: UpstreamError, *, had_begun: bool = False
+        self,
+        deployment: Deployment,
+        exc: UpstreamError,
+        client: str | None,
+        *,
+        had_begun: bool = False,
     ) -> None:
-        if exc.failure in {Failure.UNFIT, Failure.BUSY} or isinstance(exc, DeadlineError):
+        if exc.failure is Failure.BUSY or exc.may_be_clients:
             self._breakers.left(deployment.id)
         else:
-            self._breakers.failed(deployment.id, exc.retry_after_s, had_begun=had_begun)
+            self._breakers.failed(
+                deployment.id, exc.retry_after_s, had_begun=had_begun, client=client
+            )
 
     def _is_over(self, failure: UpstreamError, wait_s: float, tries: _Tries, order: Order) -> bool:
         """Whether this model is not asked again; a further try is taken from the budget here."""
@@ -221,13 +258,22 @@ class Attempts:
         now_s = asyncio.get_running_loop().time()
         if wait_s > self._settings.max_backoff_s or now_s + wait_s > order.deadline_s:
             return True
-        return not (self._has_fresh(tries) or _is_repeatable(failure)) or not self._budget.spend()
+        if tries.unsafe is not None and not self._is_keyed(tries.model, order):
+            return True
+        if self._has_fresh(tries):
+            return failure.failure is not Failure.REFUSED and not self._budget.spend()
+        return not (_may_recover(failure) and self._budget.spend())
+
+    def _is_keyed(self, model: Model, order: Order) -> bool:
+        """Whether the only deployment that can be asked again knows a request by its key."""
+        is_honoured = self._settings.idempotency_keys and len(model.deployments) == 1
+        return is_honoured and bool(order.client_headers.get("idempotency-key"))
 
     def _wait_s(self, failure: UpstreamError, tries: _Tries) -> float:
         """Wait before the same deployment is asked again: as long as it says, else at random."""
         if self._has_fresh(tries):
             return 0.0
-        cooling_s = min(self._breakers.wait_s(d.id) for d in tries.model.deployments)
+        cooling_s = min(self._breakers.wait_s(d.id, tries.client) for d in tries.model.deployments)
         asked_s = failure.retry_after_s
         return (
             max(self._backoff_s(tries) if asked_s is None else asked_s, cooling_s) + CLOCK_SLACK_S
@@ -241,12 +287,15 @@ class Attempts:
 
     def _has_fresh(self, tries: _Tries) -> bool:
         return any(
-            d.id not in tries.failed_ids and self._breakers.wait_s(d.id) == 0
+            d.id not in tries.failed_ids and self._breakers.wait_s(d.id, tries.client) == 0
             for d in tries.model.deployments
         )
 
 
 _NO_RETRY = {Failure.COOLING_DOWN, Failure.UNFIT}
+
+_FREE = {Failure.COOLING_DOWN, Failure.BUSY, Failure.UNFIT, Failure.REFUSED}
+"""What was not sent, or was refused unread, adds nothing to an outage's load."""
 
 
 def _draw(deployments: Sequence[Deployment]) -> Deployment:
@@ -256,12 +305,24 @@ def _draw(deployments: Sequence[Deployment]) -> Deployment:
     return random.choices(deployments, weights if any(weights) else None)[0]  # noqa: S311
 
 
-def _is_repeatable(failure: UpstreamError) -> bool:
-    """Whether the same deployment may be asked again at once, or after a moment.
+def _is_safe_to_repeat(failure: UpstreamError, order: Order) -> bool:
+    """Whether another try cannot do twice what a request asks for.
 
-    A completion has no effect but its price, so that one that broke may be asked for again. One
-    that hangs would hang again, and what is busy was waited for already.
+    Either the upstream did nothing, because it was not reached or refused the request, or the
+    request has no lasting effect. An error from 500 on does not show what was done before it, nor
+    does a connection that broke: the upstream may have closed one that was kept idle just then.
+    """
+    did_nothing = failure.failure in {Failure.UNREACHABLE, Failure.BUSY, Failure.COOLING_DOWN}
+    is_refused = isinstance(failure, UpstreamRefusedError) and failure.status < 500
+    return did_nothing or is_refused or is_repeatable(order.path, order.body)
+
+
+def _may_recover(failure: UpstreamError) -> bool:
+    """Whether the same deployment may do better at once, or after a moment.
+
+    One that hangs would hang again, and a busy one was waited for already. One that found something
+    wrong with the request would find it again.
     """
     if isinstance(failure, UpstreamRefusedError):
         return failure.status in _TRANSIENT
-    return failure.failure not in {Failure.TIMEOUT, Failure.BUSY}
+    return failure.failure not in {Failure.TIMEOUT, Failure.BUSY, Failure.REFUSED}

@@ -23,10 +23,12 @@ import httpx
 from pydantic import SecretStr
 
 from router_service import __version__
-from router_service.core.errors import Failure, UpstreamError
+from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.core.tracing import UNTRACED, Callee, Outgoing, Trace
 from router_service.settings import Deployment
+from router_service.upstream.decompression import ACCEPTED, Decompressed, codings_of
 from router_service.upstream.patience import Patience, read_retry_after
+from router_service.upstream.redaction import Redaction, Secrets, secrets_of
 from router_service.upstream.transport import Address, Inbound, Outbound, Transport, transport_to
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
@@ -35,8 +37,17 @@ TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 FORWARDED = TRACE_HEADERS | frozenset("x-request-id openai-beta idempotency-key x-sandbox".split())
 """Request headers that upstreams get; all others, credentials above all, stay here."""
 
-MAX_WHOLE_BYTES = 64 * 1024 * 1024
-"""Longest answer that is read before it is passed on; 128k tokens are about 1 MB."""
+MAX_PASSED_HEADERS = 64
+"""Most headers of an answer that clients get; many clients read 100 in all."""
+
+MAX_PASSED_VALUE_BYTES = 1024
+"""A longer header of an answer is dropped."""
+
+MAX_NAMED_CODINGS = 60
+"""How many characters of an answer's codings are quoted in an error."""
+
+ANSWER_COPIES = 3
+"""How often a whole answer is in memory at most: in parts, joined, and decoded."""
 
 DEADLINE_HEADER = "x-request-timeout"
 """Seconds that a request may take: the client's word to us, and ours to the upstream."""
@@ -52,15 +63,26 @@ NEVER_SENT = (
 
 _OWN = (
     (b"accept", b"*/*"),
-    # Compressed answers would have to be unpacked to be observed.
+    # Compressed answers would have to be decompressed to be observed.
     (b"accept-encoding", b"identity"),
     (b"user-agent", b"switchcraft/" + __version__.encode()),
 )
 
-_PASSED_BACK = frozenset(b"content-type retry-after retry-after-ms x-request-id x-sandbox".split())
+_CODINGS = frozenset((b"content-encoding", b"transfer-encoding"))
+
+_RETRY_AFTER = frozenset(b"retry-after retry-after-ms".split())
+_PASSED_BACK = _RETRY_AFTER | frozenset(b"content-type x-request-id x-sandbox".split())
 _PASSED_BACK_PREFIX = b"x-ratelimit-"
 
 Headers = list[tuple[bytes, bytes]]
+
+Hold = Callable[[int], None]
+"""Counts bytes that a request holds in memory until it ends; raises OverloadedError. A negative
+number gives some back."""
+
+
+def unlimited(size_bytes: int) -> None:
+    """Hold any number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +100,62 @@ class Message:
     content_type: bytes = b"application/json"
     query: str = ""
     """What the client wrote behind `?`."""
+    needs_new_connection: bool = False
+    """Whether a connection must not be used again for it (see `Outbound`)."""
     trace: Trace = field(default=UNTRACED, repr=False)
     """Of the request that this is sent for."""
+    hold: Hold = unlimited
 
 
 class Answer:
-    """An upstream's answer whose body is still to be read, once, by `read` or by `chunks`."""
+    """An upstream's answer whose body is still to be read, once, by `chunks`.
 
-    def __init__(self, model: str, inbound: Inbound, patience: Patience) -> None:
+    The body of an error in a coding that is not accepted is empty: its status says enough.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        inbound: Inbound,
+        patience: Patience,
+        *,
+        secrets: Secrets | None = None,
+        hold: Hold = unlimited,
+    ) -> None:
+        """Read an answer; `secrets` are removed from the headers and the body.
+
+        Raises UpstreamError for a good answer in a coding that is not accepted.
+        """
         self.model = model
         self.status = inbound.status
         self._inbound = inbound
         self._headers = dict(inbound.headers)
         self._patience = patience
+        self._secrets = secrets
+        self._redaction = None if secrets is None else Redaction(secrets)
+        self._hold = hold
+        self.held_bytes = 0
+        """How much of the body is held in memory, as far as it is counted."""
+        transfer_coding = self._headers.get(b"transfer-encoding", b"chunked")
+        is_plain = transfer_coding == b"chunked" and b"content-encoding" not in self._headers
+        self._codings = [] if is_plain else codings_of(inbound.headers)
+        self._is_readable = len(self._codings) <= 1 and ACCEPTED.issuperset(self._codings)
+        if not self._is_readable and self.status < 400:
+            named = b", ".join([value for name, value in inbound.headers if name in _CODINGS])
+            named = named if secrets is None else secrets.redacted(named)
+            text = named.decode("latin-1")[:MAX_NAMED_CODINGS]
+            problem = f"answered in the coding {text!r}, although it was asked for plain text"
+            raise UpstreamError(model, problem, Failure.MALFORMED)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the body is compressed, so that few bytes may become many."""
+        return bool(self._codings)
+
+    @property
+    def declared_bytes(self) -> int:
+        """How long the body is by its `content-length`; 0 if it has none."""
+        return int(self._headers.get(b"content-length", b"0") or b"0")
 
     @property
     def is_stream(self) -> bool:
@@ -105,19 +170,30 @@ class Answer:
 
     @property
     def headers(self) -> Headers:
-        """The headers that the client gets."""
-        return [header for header in self._inbound.headers if _is_passed_back(header[0])]
+        """The headers that the client gets, each once: clients differ in which of two they read."""
+        headers = [header for header in self._headers.items() if _is_passed_back(*header)]
+        headers = headers[:MAX_PASSED_HEADERS]
+        secrets = self._secrets
+        if secrets is None or not secrets.are_in(b"\n".join([value for _, value in headers])):
+            return headers
+        return [(name, secrets.redacted(value)) for name, value in headers]
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether the body, as far as it was read, had the gateway's own credentials in it."""
+        return self._redaction is not None and self._redaction.has_found
 
     @property
     def retry_after_s(self) -> float | None:
-        """When the upstream wants to be asked again, in seconds from now."""
-        return read_retry_after(
-            {name.decode("latin-1"): v.decode("latin-1") for name, v in self._headers.items()}
-        )
+        """When the upstream wants to be asked again, in seconds; None if it does not say."""
+        return read_retry_after(self._headers)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives; raises UpstreamError where it ends too early, or hangs."""
-        read = self._reading()
+        """Yield the body as it arrives, without secrets.
+
+        Raises UpstreamError if it ends too early or if nothing arrives in time.
+        """
+        read, redaction = self._reader(), self._redaction
         while True:
             try:
                 with self._patience:
@@ -125,41 +201,35 @@ class Answer:
             except httpx.HTTPError as exc:
                 raise translate(exc, self.model) from exc
             if not part:
-                return
-            yield part
+                break
+            if redaction is not None:
+                part = redaction.feed(part)
+            if part:
+                yield part
+        if redaction is not None and (rest := redaction.end()):
+            yield rest
 
-    def _reading(self) -> Callable[[], Awaitable[bytes]]:
-        """Return what reads the next part, unpacked where it was packed though asked for plain."""
-        if b"content-encoding" not in self._headers:
+    def _reader(self) -> Callable[[], Awaitable[bytes]]:
+        """Return what reads the next part, decompressed."""
+        if not self._codings:
             return self._inbound.read
-        packed = httpx.Response(
-            self.status, headers=self._inbound.headers, stream=_Packed(self._inbound)
-        )
-        parts = packed.aiter_bytes()
-        return lambda: anext(parts, b"")
+        if self._is_readable:
+            return Decompressed(self._inbound.read).read
+        return _read_nothing
 
-    async def read(self) -> bytes:
-        """Return the whole body; raises UpstreamError where it breaks off, or has no end."""
-        parts: list[bytes] = []
-        size = 0
-        async for chunk in self.chunks():
-            size += len(chunk)
-            if size > MAX_WHOLE_BYTES:
-                problem = f"answered with more than {MAX_WHOLE_BYTES} bytes"
-                raise UpstreamError(self.model, problem, Failure.MALFORMED)
-            parts.append(chunk)
-        return b"".join(parts)
+    def try_hold(self, size_bytes: int) -> bool:
+        """Count bytes of the body that are held in memory; return False if there is no room."""
+        try:
+            self._hold(ANSWER_COPIES * size_bytes)
+        except OverloadedError:
+            return False
+        self.held_bytes += size_bytes
+        return True
 
-
-class _Packed(httpx.AsyncByteStream):
-    """A body for httpx to unpack."""
-
-    def __init__(self, inbound: Inbound) -> None:
-        self._inbound = inbound
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while part := await self._inbound.read():
-            yield part
+    def let_go(self) -> None:
+        """Give back the memory for the bytes that were held."""
+        self._hold(-ANSWER_COPIES * self.held_bytes)
+        self.held_bytes = 0
 
 
 class UpstreamClient:
@@ -202,7 +272,8 @@ class UpstreamClient:
                 if inbound.status // 100 not in {2, 4, 5}:
                     problem = f"answered with status {inbound.status}"
                     raise UpstreamError(message.model, problem, Failure.MALFORMED)
-                yield Answer(message.model, inbound, patience)
+                secrets, hold = secrets_of(deployment), message.hold
+                yield Answer(message.model, inbound, patience, secrets=secrets, hold=hold)
             finally:
                 await inbound.aclose()
 
@@ -232,6 +303,7 @@ class UpstreamClient:
             self._headers(deployment, message, outgoing),
             message.body,
             deployment.timeouts,
+            message.needs_new_connection,
         )
 
     def _headers(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Headers:
@@ -270,7 +342,7 @@ PROBLEMS: Mapping[type[httpx.HTTPError], str] = {
     httpx.LocalProtocolError: "cannot be sent this request as HTTP",
     httpx.UnsupportedProtocol: "has an address that is not HTTP",
     httpx.ProxyError: "could not be reached through the proxy",
-    httpx.DecodingError: "answered in an encoding that cannot be read",
+    httpx.DecodingError: "answered with compressed data that cannot be read",
     httpx.TooManyRedirects: "sent the request elsewhere",
     httpx.HTTPStatusError: "answered with an error status",
 }
@@ -286,13 +358,22 @@ def translate(exc: httpx.HTTPError, model: str) -> UpstreamError:
         failure = Failure.UNREACHABLE
     elif isinstance(exc, httpx.TimeoutException):
         failure = Failure.TIMEOUT
+    elif isinstance(exc, httpx.DecodingError):
+        failure = Failure.MALFORMED
     else:
         failure = Failure.BROKEN
     return UpstreamError(model, problem, failure)
 
 
-def _is_passed_back(name: bytes) -> bool:
-    return name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX)
+async def _read_nothing() -> bytes:
+    return b""
+
+
+def _is_passed_back(name: bytes, value: bytes) -> bool:
+    if name not in _PASSED_BACK and not name.startswith(_PASSED_BACK_PREFIX):
+        return False
+    is_readable = name not in _RETRY_AFTER or read_retry_after({name: value}) is not None
+    return is_readable and len(value) <= MAX_PASSED_VALUE_BYTES
 
 
 @lru_cache(maxsize=64)

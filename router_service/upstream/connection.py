@@ -9,16 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import select
-from typing import cast
+import ssl
+from typing import NoReturn, cast
 
 import httptools
 import httpx
 
 MAX_HEAD_BYTES = 100 * 1024
-"""Longest status line and headers of an answer, as httpx's own transport has it."""
+"""Longest status line and headers of an answer, informational answers before it included. httpx's
+own transport has the same limit."""
+
+MAX_HEADERS = 256
+"""Most headers of an answer. Providers send about 30."""
+
+MAX_INFORMATIONAL = 100
+"""Most informational answers (status 1xx) before the answer. A server may send one every few
+seconds while a model thinks."""
+
+MAX_FRAMING_BYTES = 16 * 1024
+"""Most bytes of a chunked body that are neither content nor what chunks normally cost: chunk
+extensions, leading zeros, and trailers. Go's net/http has the same limit (CVE-2023-39326)."""
+
+FRAMING_BYTES_PER_BYTE = 16
+"""Framing that each byte of content pays for: a chunk of one byte has 5 without extensions."""
 
 MAX_UNREAD_BYTES = 64 * 1024
-"""Of a body that nobody reads; beyond it the upstream is read no further."""
+"""Longest part of a body that is buffered before somebody reads it. The upstream is read no further
+until then."""
+
+MAX_READ_BYTES = 64 * 1024
+"""Longest part that a reader gets at once. uvloop reads 256 KB at a time: as events of a few bytes,
+these would take a reader 0.1 s, in which nobody else is served."""
 
 WRITE_BYTES = 64 * 1024
 """Of a request's body that are written at a time, each within the time for writing."""
@@ -27,7 +48,12 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 class Connection(asyncio.Protocol):
-    """A connection that one exchange uses at a time; raises httpx's errors where that fails."""
+    """One connection, used by one exchange at a time. Raises httpx's errors if an exchange fails.
+
+    What an upstream may make it buffer is bounded, however the bytes are split into packets: the
+    parser holds the header or trailer that it is reading, so `data_received` counts every byte that
+    is not part of a body.
+    """
 
     def __init__(self) -> None:
         """Wait to be connected."""
@@ -48,6 +74,9 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: RawHeaders = []
         self._head_bytes = 0
+        self._informational = 0
+        self._framing_bytes = 0
+        self._trailer_bytes = 0
         self._has_head = False
         self._is_complete = False
         self._is_reusable = False
@@ -101,6 +130,11 @@ class Connection(asyncio.Protocol):
         data = b"".join(self._parts)
         self._parts.clear()
         self._unread_bytes = 0
+        if len(data) > MAX_READ_BYTES:
+            self._parts.append(data[MAX_READ_BYTES:])
+            self._unread_bytes = len(self._parts[0])
+            await asyncio.sleep(0)
+            return data[:MAX_READ_BYTES]
         if self._is_read_paused and self._transport is not None and self._is_open:
             self._is_read_paused = False
             self._transport.resume_reading()
@@ -116,6 +150,15 @@ class Connection(asyncio.Protocol):
     def is_stale(self) -> bool:
         """Whether something has come while nothing was asked: the upstream hangs up, mostly."""
         return not self._is_open or bool(self._poll.poll(0))
+
+    async def with_tls(self, tls: ssl.SSLContext, host: str) -> Connection:
+        """Return a connection over TLS that goes on where this one ends: a tunnel has begun."""
+        connection = Connection()
+        transport = await self._loop.start_tls(
+            cast("asyncio.Transport", self._transport), connection, tls, server_hostname=host
+        )
+        connection.connection_made(cast("asyncio.Transport", transport))
+        return connection
 
     def close(self) -> None:
         """Close at once; what was not sent is lost."""
@@ -152,14 +195,23 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read a part of an answer."""
-        if not self._has_head:
+        had_head, unread_bytes = self._has_head, self._unread_bytes
+        if not had_head:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-            self._fail(httpx.RemoteProtocolError(f"no HTTP: {exc}"))
-        if not self._has_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._fail(httpx.RemoteProtocolError(f"more than {MAX_HEAD_BYTES} bytes of headers"))
+        except httptools.HttpParserUpgrade:
+            self._refuse("an upgrade that was not asked for")
+        except httptools.HttpParserError as exc:
+            self._refuse(f"no HTTP: {exc}")
+        if had_head:
+            body_bytes = self._unread_bytes - unread_bytes
+            framing_bytes = self._framing_bytes + len(data) - body_bytes
+            self._framing_bytes = max(0, framing_bytes - FRAMING_BYTES_PER_BYTE * body_bytes)
+            if self._framing_bytes > MAX_FRAMING_BYTES:
+                self._refuse(f"more than {MAX_FRAMING_BYTES} bytes between parts of a body")
+        elif not self._has_head and (problem := self._head_problem(self._head_bytes)):
+            self._refuse(problem)
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -167,7 +219,7 @@ class Connection(asyncio.Protocol):
         self._is_open = False
         if exc is not None:
             self._error = self._error or httpx.ReadError(str(exc))
-        elif self._has_head and not self._is_delimited:
+        elif self._has_head and not self._is_delimited and self._error is None:
             self._is_complete = True
         self._wake()
 
@@ -180,37 +232,62 @@ class Connection(asyncio.Protocol):
         self._is_write_paused = False
         self._wake()
 
-    def _fail(self, error: httpx.TransportError) -> None:
-        self._error = error
+    def _refuse(self, problem: str) -> None:
+        """End the exchange, and with it the connection; the first problem is the one reported."""
+        self._error = self._error or httpx.RemoteProtocolError(problem)
         self.close()
+
+    def _head_problem(self, size_bytes: int) -> str | None:
+        if size_bytes > MAX_HEAD_BYTES:
+            return f"more than {MAX_HEAD_BYTES} bytes of headers"
+        return f"more than {MAX_HEADERS} headers" if len(self.headers) > MAX_HEADERS else None
+
+    def _stop_parser(self, problem: str) -> NoReturn:
+        """Refuse what the parser is reading; it reports the exception as an error of its own."""
+        self._refuse(problem)
+        raise ValueError(problem)
 
     # What the parser tells (httptools).
 
     def on_message_begin(self) -> None:
-        """Refuse what comes unasked."""
+        """End the connection if a second answer begins, which nobody asked for."""
         if self._has_head:
             self._is_reusable = False
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, but for trailers: nobody reads them."""
+        """Keep a header. Trailers are counted and dropped, because nobody reads them."""
         if not self._has_head:
             self.headers.append((name.lower(), value))
+            return
+        self._trailer_bytes += len(name) + len(value) + 4
+        if self._trailer_bytes > MAX_FRAMING_BYTES:
+            self._stop_parser(f"more than {MAX_FRAMING_BYTES} bytes of trailers")
 
     def on_headers_complete(self) -> None:
-        """Take an answer's start; what is informational (RFC 9110, section 15.2) is passed over."""
+        """Take an answer's status and headers; skip an informational one (RFC 9110, 15.2)."""
+        if self._has_head:  # of a second answer
+            return
         status = self._parser.get_status_code()
-        if status < 200:
+        if 100 <= status < 200:
             self.headers = []
-        elif not self._has_head:
-            self.status, self._has_head = status, True
+            self._informational += 1
+            if status == 101 or self._informational > MAX_INFORMATIONAL:
+                self._stop_parser(f"{self._informational} informational answers, last {status}")
+            return
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            # Often only the packets are that long, with a part of the body.
+            size_bytes = sum([len(name) + len(value) + 4 for name, value in self.headers])
+            if problem := self._head_problem(size_bytes):
+                self._stop_parser(problem)
+        self.status, self._has_head = status, True
 
     def on_body(self, data: bytes) -> None:
         """Keep a part of the body until somebody reads it."""
-        if self._is_complete:  # of a second answer, which nobody asked for
+        self._unread_bytes += len(data)
+        if self._is_complete:  # of a second answer
             return
         self._parts.append(data)
-        self._unread_bytes += len(data)
         if self._unread_bytes > MAX_UNREAD_BYTES and not self._is_read_paused and self._transport:
             self._is_read_paused = True
             self._transport.pause_reading()

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 
-from router_service.core.errors import DeadlineError, Failure, UpstreamError
+from router_service.core.errors import DeadlineError, Failure, OverlongError, UpstreamError
 from router_service.settings import Timeouts
 
 FIRST_WAITS = 2
 """The headers and the first part of the body come together or one after the other."""
+
+STILL_ANSWERING_S = 5.0
+"""An answer whose last part is not older than this was still coming when its time was over."""
+
+MAX_RETRY_AFTER_S = 24 * 3600.0
+"""Longest wait that is adopted from an upstream. Providers name a day for daily quotas."""
+
+MAX_DATE_BYTES = 64
+"""An HTTP date has 29 characters, older forms have some more."""
+
+_NUMBER = re.compile(rb"[0-9]{1,64}(?:\.[0-9]{1,64})?")
 
 
 class Patience:
@@ -69,8 +81,12 @@ class Patience:
         # As asyncio.Timeout has it: a cancellation from elsewhere goes before ours.
         if self._task.uncancel() > self._cancellations:
             return
-        if self._loop.time() >= self._deadline_s:
+        now_s = self._loop.time()
+        if now_s >= self._deadline_s:
             raise DeadlineError(self._model) from exc
+        silent_s = now_s - (self._next_s - self._idle_s)
+        if self._waits > FIRST_WAITS and now_s >= self._last_s and silent_s < STILL_ANSWERING_S:
+            raise OverlongError(self._model) from exc
         raise UpstreamError(self._model, "did not answer in time", Failure.TIMEOUT) from exc
 
     def _move_timer(self, end_s: float) -> None:
@@ -90,27 +106,32 @@ class Patience:
             self._task.cancel()
 
 
-def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return what `retry-after-ms` or `retry-after` says, in seconds; a date is one from now.
+def read_retry_after(headers: Mapping[bytes, bytes]) -> float | None:
+    """Return the wait that `retry-after-ms` or `retry-after` asks for, in seconds from now.
 
-    RFC 9110, section 10.2.3; the first is OpenAI's.
+    At most `MAX_RETRY_AFTER_S`. None if neither is there, or if what is there cannot be read (RFC
+    9110, section 10.2.3; `retry-after-ms` is OpenAI's).
     """
-    milliseconds, text = headers.get("retry-after-ms"), headers.get("retry-after")
-    try:
-        if milliseconds is not None:
-            return max(0.0, float(milliseconds) / 1000)
-        if text is None:
-            return None
-        return max(0.0, float(text))
-    except ValueError:
-        return _seconds_until(text or "")
+    milliseconds = _number(headers.get(b"retry-after-ms", b""))
+    text = headers.get(b"retry-after", b"")
+    seconds = _number(text) if milliseconds is None else milliseconds / 1000
+    if seconds is None:
+        seconds = _seconds_until(text)
+    return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
 
 
-def _seconds_until(date: str) -> float | None:
-    try:
-        moment = parsedate_to_datetime(date)
-    except ValueError:
+def _number(text: bytes) -> float | None:
+    """Return a number without a sign or an exponent: `float` would also read `nan` and `1_0`."""
+    return float(text) if _NUMBER.fullmatch(text.strip()) else None
+
+
+def _seconds_until(date: bytes) -> float | None:
+    if not 0 < len(date) <= MAX_DATE_BYTES:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    try:
+        moment = parsedate_to_datetime(date.decode("latin-1"))
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):  # not a date, or one beyond the years 1 to 9999
+        return None

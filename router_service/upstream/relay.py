@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -10,25 +12,46 @@ import orjson
 
 from router_service.core.errors import Failure, UpstreamError
 from router_service.core.messages import Json
-from router_service.core.said import Listener
+from router_service.core.said import Listener, well_formed
 from router_service.core.usage import Usage, usage_of
 from router_service.upstream.client import Answer
 
 MAX_HELD_BYTES = 1024 * 1024
 """An event longer than this is passed on before it is complete, and not read."""
 
+MAX_READ_BYTES = 8 * 1024
+"""Bytes of a stream that are read before other requests have their turn. If 60 upstreams send small
+events as fast as they can, this stalls the event loop for 0.04 s, and 64 KB for 0.1 to 0.24 s."""
+
 CHARACTERS_PER_TOKEN = 4
 """OpenAI's rule of thumb for English, for answers whose provider does not count."""
+
+MAX_SEQUENCE_NUMBER = 2**53
+"""Numbers from here on are ignored: JavaScript clients could not add one to them (RFC 8259,
+section 6), and from 2**64 on we could not write them."""
 
 MAX_IDENTITY = 200
 """Longest id or model of an upstream's that is kept, in characters."""
 
-_BLANK_LINE = re.compile(rb"\n\n|\n\r\n|\r\r")
+MAX_VALUES = 25_000
+"""Most values of a JSON text that are read, roughly: its commas and opening brackets are counted.
+Reading and looking at them takes up to 25 ms of the event loop; 60 MB of `{}` would take
+seconds and 2 GB."""
+
+UNCOUNTED_BYTES = 32 * 1024
+"""A text of this length cannot have many more values than `MAX_VALUES`, and takes little memory."""
+
+SKIM_BYTES = 16 * 1024
+"""How much of the end of an unread answer is searched for its usage."""
+
+# With all blank lines that follow: each as an event of its own, 64 KB would take 0.1 s.
+_BLANK_LINE = re.compile(rb"(?:\n\n|\n\r\n|\r\r)[\r\n]*")
 _SEAM_BYTES = 2  # of what is held, a blank line may begin in as many
 _DONE = b"[DONE]"
 # A tuple, not a set: what an upstream sends as a type may be a list, which no set is asked for.
 _LAST_TYPES = ("response.completed", "response.incomplete", "response.failed")
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +65,15 @@ class Identity:
 class EventReader:
     """Reads server-sent events; what it has noted of them is in its attributes."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, *, expects_json: bool = True) -> None:
+        """Read an answer; without `expects_json` its events may be anything."""
         self._answer = answer
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._expects_json = expects_json
+        self._has_begun = False
+        self._held = bytearray()
         self._tail = b""
         self.is_within_event = False
-        """Whether the last bytes were of an event that was too long to be held."""
+        """Whether the last bytes passed on were not the end of an event."""
         self._is_done = False
         self._characters = 0
         self.usage: Usage | None = None
@@ -69,7 +94,8 @@ class EventReader:
         """The bytes as they are, cut between events alone; to be read once.
 
         So a client never gets half an event before the error that says that the stream broke.
-        Raises UpstreamError where it does, or where an event cannot be read.
+        Raises UpstreamError if it does, if an event before the first output cannot be read, or if
+        a later one is cut off.
         """
         self._unreadable: UpstreamError | None = None
 
@@ -80,15 +106,22 @@ class EventReader:
 
     async def _events(self) -> AsyncIterator[bytes]:
         async for chunk in self._answer.chunks():
-            ready = self._take(chunk)
-            if ready:
-                yield ready
+            for start in range(0, len(chunk), MAX_READ_BYTES):
+                if start:
+                    await asyncio.sleep(0)
+                ready = self._take(chunk[start : start + MAX_READ_BYTES])
+                if ready:
+                    yield ready
+                if self._unreadable:
+                    raise self._unreadable
+        if rest := bytes(self._held):
+            self._observe(rest)
             if self._unreadable:
                 raise self._unreadable
-        if rest := b"".join(self._held):
-            self._observe(rest)
             yield rest
-        if not (self._is_done or self.error or self._answer.is_delimited):
+            self.is_within_event = True  # no blank line ended it
+        is_complete = self._is_done or self.error or self._answer.is_delimited
+        if self._expects_json and not is_complete:
             problem = "broke the connection while it answered"
             raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
 
@@ -99,45 +132,50 @@ class EventReader:
         """
         seam = self._tail + chunk
         ends = [found.end() - len(seam) for found in _BLANK_LINE.finditer(seam)]
-        self._hold(chunk)
+        self._held += chunk
         self._tail = seam[-_SEAM_BYTES:]
         return self._complete(ends) if ends else self._overlong()
 
     def _complete(self, ends: Sequence[int]) -> bytes:
         """Return the events that end there, counted from the end of what is held."""
-        data, start = b"".join(self._held), 0
+        data, start = bytes(self._held), 0
+        self._let_go()
         for end in ends:
-            try:
-                self._observe(data[start : len(data) + end])
-            except UpstreamError as exc:
-                self._unreadable = exc
+            self._observe(data[start : len(data) + end])
+            if self._unreadable:
                 return data[:start]
             start = len(data) + end
-        self._let_go()
-        self._hold(data[start:])
+        self._held += data[start:]
         self._tail = data[start:][-_SEAM_BYTES:]
         return data[:start]
 
     def _overlong(self) -> bytes:
         """Return the start of an event that is too long to be held; comments are never so long."""
-        if self._held_bytes <= MAX_HELD_BYTES:
+        if self._may_be_held():
             return b""
-        data = b"".join(self._held)
+        data = bytes(self._held)
         self._let_go()
         self.is_within_event = self.has_output = True
         self.listener.has_missed = True
         return data
 
-    def _hold(self, part: bytes) -> None:
-        self._held.append(part)
-        self._held_bytes += len(part)
+    def _may_be_held(self) -> bool:
+        """Return whether the held bytes are few, or fit into the memory of all requests."""
+        uncounted_bytes = len(self._held) - self._answer.held_bytes
+        if uncounted_bytes <= UNCOUNTED_BYTES:
+            return True
+        return len(self._held) <= MAX_HELD_BYTES and self._answer.try_hold(uncounted_bytes)
 
     def _let_go(self) -> None:
         self._held.clear()
-        self._held_bytes = 0
+        if self._answer.held_bytes:
+            self._answer.let_go()
 
     def _observe(self, event: bytes) -> None:
         """Read one event (WHATWG HTML, "Interpreting an event stream")."""
+        if not self._has_begun:
+            self._has_begun = True
+            event = event.removeprefix(_BYTE_ORDER_MARK)
         if self.is_within_event:
             self.is_within_event = False
             return
@@ -150,13 +188,16 @@ class EventReader:
 
     def _read(self, data: bytes) -> None:
         try:
-            event = orjson.loads(data)
-        except orjson.JSONDecodeError as exc:
-            problem = "sent an event that cannot be read"
-            raise UpstreamError(self._answer.model, problem, Failure.MALFORMED) from exc
+            event = read_json(data)
+        except UnreadableError as exc:
+            self._leave_unread(data, exc)
+            return
+        if not (self._expects_json or isinstance(event, dict)):
+            self._note_unread()
+            return
         if is_error(event):
             problem = "sent an error within its answer"
-            self.error = UpstreamError(self._answer.model, problem, Failure.ERROR_BODY)
+            self.error = UpstreamError(self._answer.model, problem, failure_told(event))
             return
         self.has_output = True
         self._is_done = self._is_done or event.get("type") in _LAST_TYPES
@@ -165,9 +206,32 @@ class EventReader:
         if self.identity.id is None:
             self.identity = identity_of(event)
         number = event.get("sequence_number")
-        self.last_number = number if isinstance(number, int) else self.last_number
+        if type(number) is int and 0 <= number < MAX_SEQUENCE_NUMBER:
+            self.last_number = number
         self._characters += _written_characters(event)
         self.listener.hear(event)
+
+    def _leave_unread(self, data: bytes, exc: UnreadableError) -> None:
+        """Let an event pass that cannot be read, or note it as a failure.
+
+        Before the first output it is one, because another deployment may do better. After that the
+        client gets all there is, and may be able to read more than we do. An event that is cut off
+        is an exception: a part of the answer is lost, and the client is told so.
+        """
+        is_failure = exc.is_cut_off or not (self.has_output or exc.is_too_much)
+        if self._expects_json and is_failure:
+            problem = "sent an event that cannot be read"
+            # Raised where the event is not in reach: a traceback would keep it for as long.
+            self._unreadable = UpstreamError(self._answer.model, problem, Failure.MALFORMED)
+            return
+        self._note_unread()
+        if exc.is_too_much:
+            found = skim(data)
+            self.usage = usage_of(found) or self.usage
+            self._is_done = self._is_done or found.get("type") in _LAST_TYPES
+
+    def _note_unread(self) -> None:
+        self.has_output = self.listener.has_missed = True
 
 
 def is_error(value: Json) -> bool:
@@ -182,17 +246,125 @@ def is_error(value: Json) -> bool:
     return bool(value.get("error")) or value.get("type") == "error" or is_failed
 
 
+_CLIENTS_CODES = frozenset(
+    (
+        "content_filter",
+        "content_policy_violation",
+        "context_length_exceeded",
+        "empty_image_file",
+        "failed_to_download_image",
+        "unsupported_image_media_type",
+    )
+)
+_CLIENTS_CODE_PREFIXES = ("invalid_image", "invalid_base64", "invalid_prompt", "image_")
+"""What is wrong with a request (API reference: "The response object", error)."""
+
+_NOT_CLIENTS_STATUSES = frozenset({401, 408, 429})
+
+
+def failure_told(value: Json) -> Failure:
+    """Return how an upstream failed that tells an error in a good answer, by the error's code.
+
+    OpenAI's codes are words, OpenRouter's are statuses of HTTP.
+    """
+    told = value.get("response", value) if isinstance(value, dict) else None
+    error = told.get("error", told) if isinstance(told, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, int):
+        is_clients = 400 <= code < 500 and code not in _NOT_CLIENTS_STATUSES
+    else:
+        code = code if isinstance(code, str) else ""
+        is_clients = code in _CLIENTS_CODES or code.startswith(_CLIENTS_CODE_PREFIXES)
+    return Failure.REFUSED if is_clients else Failure.ERROR_BODY
+
+
 def is_openai_error(body: bytes) -> bool:
     """Whether a body is an error in OpenAI's form, so that clients can read it as it is."""
     value = decoded(body)
     return isinstance(value, dict) and isinstance(value.get("error"), dict)
 
 
-def decoded(body: bytes) -> Json:
-    """Return a body as JSON, or None where it is none."""
+class UnreadableError(ValueError):
+    """Bytes that cannot be read as JSON."""
+
+    def __init__(self, *, is_cut_off: bool = False, is_too_much: bool = False) -> None:
+        super().__init__("cut off" if is_cut_off else "too much" if is_too_much else "not JSON")
+        self.is_cut_off = is_cut_off
+        """Whether it begins as an object or an array and does not end as one."""
+        self.is_too_much = is_too_much
+        """Whether it is valid JSON with more values or levels than this gateway reads."""
+
+
+def read_json(data: bytes) -> Json:
+    """Return the value of a JSON text as lenient clients read it; raises UnreadableError.
+
+    Beyond JSON (RFC 8259), providers send halves of surrogate pairs, NaN and infinities, numbers
+    of any length, control characters in strings, broken UTF-8 and a byte order mark. Clients that
+    read those get the bytes as they are, so that reading them here must not fail either. Strings
+    may have lone surrogates: see `well_formed`.
+    """
+    is_too_much = len(data) > UNCOUNTED_BYTES and sum(map(data.count, _VALUE_STARTS)) > MAX_VALUES
+    if not is_too_much:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            pass
+    text = data.removeprefix(_BYTE_ORDER_MARK).strip()
+    if text[:1] + text[-1:] not in (b"{}", b"[]"):
+        raise UnreadableError(is_cut_off=text.startswith((b"{", b"[")))
+    if is_too_much:
+        raise UnreadableError(is_too_much=True)
+    # As fast as orjson for many small values; long strings take twice as long.
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
+        return _LENIENT.decode(text.decode(errors="replace"))
+    except RecursionError:
+        is_too_much = True
+    except ValueError:
+        pass
+    # Not raised from the other errors, which hold the text.
+    raise UnreadableError(is_too_much=is_too_much)
+
+
+def _integer(digits: str) -> int | float:
+    """Return an integer of 64 bits, or a float: a million digits would take quadratic time."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
+
+
+_MAX_DIGITS = 20
+_LENIENT = json.JSONDecoder(strict=False, parse_int=_integer)
+_VALUE_STARTS = (b",", b"{", b"[")
+
+
+def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
+    """Return what can be found of an answer or event that is not read: texts by name, and usage.
+
+    `start` is how it begins, and all of it if there is no `end`. The texts are the first of their
+    names, and the usage is the last one.
+    """
+    found: dict[str, Json] = {}
+    for name, value in _NAMED_TEXT.findall(start[:SKIM_BYTES]):
+        found.setdefault(name.decode(), value.decode(errors="replace"))
+    tail = (start[-SKIM_BYTES:] + end)[-SKIM_BYTES:]
+    for match in list(_USAGE.finditer(tail))[: -MAX_USAGES - 1 : -1]:
+        try:
+            usage, _ = _LENIENT.raw_decode(tail[match.end() :].decode(errors="replace"))
+        except (ValueError, RecursionError):
+            continue
+        if usage_of({"usage": usage}) is not None:
+            return found | {"usage": usage}
+    return found
+
+
+MAX_USAGES = 4
+_NAMED_TEXT = re.compile(rb'"(id|model|object|type)"\s*:\s*"([^"\\]{1,%d})"' % MAX_IDENTITY)
+_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+
+
+def decoded(body: bytes) -> Json:
+    """Return a body as JSON, or None if it cannot be read."""
+    try:
+        return read_json(body)
+    except UnreadableError:
         return None
 
 
@@ -206,13 +378,13 @@ def identity_of(value: Json) -> Identity:
 
 
 def _short(value: Json) -> str | None:
-    return value[:MAX_IDENTITY] if isinstance(value, str) else None
+    return well_formed(value[:MAX_IDENTITY]) if isinstance(value, str) else None
 
 
 def _response_id(event: Json) -> str | None:
     response = event.get("response")
     found = response.get("id") if isinstance(response, dict) else None
-    return found if isinstance(found, str) else None
+    return well_formed(found) if isinstance(found, str) else None
 
 
 def _written_characters(event: Json) -> int:

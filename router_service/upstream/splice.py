@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import orjson
 
+from router_service.core.errors import InvalidRequestError
+
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS = re.compile(_STRING + rb'(?:[^"{}\[\]]*+' + _STRING + rb")*+", re.DOTALL)
-# The key "model", each letter perhaps escaped. In valid JSON a quote after one of these bytes
-# opens a string, and a string before a colon is a key, so that no match lies inside a string.
-_KEY = re.compile(
-    rb'(?<=[{,\s])"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"'
-    rb"\s*:\s*"
+# Keys; each letter of "model" may be escaped. They start with a literal byte, not with a
+# lookbehind: so most of a body is skipped by memchr, at 0.3 ns per byte instead of 12.
+_MODEL = re.compile(
+    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"\s*:\s*'
 )
-_STREAM_OPTIONS = re.compile(rb'(?<=[{,\s])"stream_options"\s*:\s*')
-_NUMBERED = b"\\u00"
-"""How a letter begins that is written by its number."""
+_STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
+_PLAIN_OPTIONS = re.compile(rb'\{\s*"include_usage"\s*:\s*(?:true|false)\s*\}')
+_STREAM = re.compile(rb'"stream"\s*:\s*')
 _SCALAR = re.compile(_STRING + rb"|[^\s,}\]{\[]++", re.DOTALL)
+_BEFORE_KEY = b"{, \t\r\n"
 _BRACKETS_OUTSIDE_STRINGS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
+
+MAX_KEYS = 10_000
+"""Keys of one name at all levels of a body. A tool has one key `model` if a parameter is called so;
+finding out the level of each key takes 2 us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +39,15 @@ class BodyTemplate:
     def of(cls, body: bytes) -> BodyTemplate:
         """Read a body, which must be one valid JSON object.
 
-        Every top-level `model` is exchanged where there are several, for parsers differ in which
-        of them counts.
+        If there are several top-level keys `model`, each one's value is replaced, because parsers
+        differ in which of them counts. Raises InvalidRequestError if there are more than
+        `MAX_KEYS` at all levels.
         """
         parts: list[bytes] = []
         end = 0
-        for _, start, stop in _top_level(_model_keys(body), body):
+        for _, start in _top_level(_MODEL, body):
             parts.append(body[end:start])
-            end = stop
+            end = _value_end(body, start)
         return cls((*parts, body[end:]))
 
     @property
@@ -53,40 +60,57 @@ class BodyTemplate:
         return orjson.dumps(model).join(self.parts)
 
 
+def asks_for_usage(body: bytes) -> bool:
+    """Tell whether a body, one valid JSON object, streams and asks for its usage in the plain way.
+
+    That is `"stream": true` and `"stream_options": {"include_usage": BOOLEAN}` with nothing else
+    (API reference: "Create chat completion"). An upstream that refuses these lacks the option; one
+    that refuses others may do so for good reasons.
+    """
+    try:
+        stream = next(_top_level(_STREAM, body), None)
+        options = next(_top_level(_STREAM_OPTIONS, body), None)
+    except InvalidRequestError:
+        return False
+    if stream is None or options is None or not body.startswith(b"true", stream[1]):
+        return False
+    return _PLAIN_OPTIONS.match(body, options[1]) is not None
+
+
 def without_stream_options(body: bytes) -> bytes:
     """Return a body, one valid JSON object, without its top-level `stream_options`."""
-    found = next(_top_level(_STREAM_OPTIONS.finditer(body), body), None)
+    found = next(_top_level(_STREAM_OPTIONS, body), None)
     if found is None:
         return body
-    head, tail = body[: found[0]], body[found[2] :].lstrip(b" \t\r\n")
+    head, tail = body[: found[0]], body[_value_end(body, found[1]) :].lstrip(b" \t\r\n")
     if tail.startswith(b","):
         return head + tail[1:]
     return head.rstrip(b" \t\r\n").removesuffix(b",") + tail
 
 
-def _model_keys(body: bytes) -> Iterator[re.Match[bytes]]:
-    if _NUMBERED in body:
-        yield from _KEY.finditer(body)
-        return
-    # There is one way left to write it: looking for that takes 2 us in 5 KB, the pattern 100 us.
-    place = body.find(b'"model"')
-    while place >= 0:
-        key = _KEY.match(body, place)
-        if key is not None:
-            yield key
-        place = body.find(b'"model"', place + 1)
+def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each top-level member of a name starts, and where its value starts.
 
-
-def _top_level(keys: Iterable[re.Match[bytes]], body: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield where each member with one of these keys starts, and where its value does and stops."""
+    Raises InvalidRequestError after `MAX_KEYS` members of this name at any level.
+    """
     depth, position = 0, 0
-    for key in keys:
+    for count, key in enumerate(name.finditer(body)):
+        if count == MAX_KEYS:
+            raise InvalidRequestError(
+                f"More than {MAX_KEYS:,} objects of the request have a key "
+                f"{key[0].rstrip()[:-1].decode()}. Send fewer.",
+                code="too_many_values",
+            )
+        # In valid JSON, a quote after one of these bytes opens a string, and a string before a
+        # colon is a key. So no key lies inside a string.
+        if body[key.start() - 1] not in _BEFORE_KEY:
+            continue
         # Counted by library code: a loop over the tokens of 10 MiB would take seconds.
         gap = _STRINGS.sub(b"", body[position : key.start()])
         depth += gap.count(b"{") + gap.count(b"[") - gap.count(b"}") - gap.count(b"]")
         position = key.start()
         if depth == 1:
-            yield key.start(), key.end(), _value_end(body, key.end())
+            yield key.start(), key.end()
 
 
 def _value_end(body: bytes, start: int) -> int:

@@ -1,24 +1,26 @@
-"""The connections to one upstream: HTTP/1.1 of our own, or httpx's through a proxy.
+"""The connections to one upstream, direct or through a proxy.
 
-httpx stays the interface in what can go wrong: both raise its errors.
+httpx's errors are the interface for what can go wrong. Its own transport is not used, not even for
+proxies: it reads an event at a time without a pause, so that 64 KB of informational answers stall
+the event loop for 0.7 s, and there may be any number of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
 import ssl
 import time
 import urllib.request
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import aiohappyeyeballs
 import httpx
 
+from router_service.core.addresses import check_http_address, check_proxy_address
 from router_service.settings import Timeouts
 from router_service.upstream.connection import Connection, RawHeaders
 
@@ -55,6 +57,9 @@ class Outbound:
     headers: RawHeaders
     body: bytes
     timeouts: Timeouts
+    needs_new_connection: bool = False
+    """Whether a kept connection will not do: the upstream may be closing it, and if it does, nobody
+    knows whether it acted on the request."""
 
     def all_headers(self) -> RawHeaders:
         """Return the headers with those that belong to the connection."""
@@ -63,46 +68,38 @@ class Outbound:
         return [(b"host", self.address.host), *self.headers, *((length,) if has_length else ())]
 
 
-class Inbound(Protocol):
-    """An answer whose status and headers are there; names of headers are in lower case."""
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """An HTTP proxy, by which an upstream is reached (RFC 9110, section 3.7)."""
 
-    @property
-    def status(self) -> int:
-        """HTTP's."""
+    url: httpx.URL
+
+    @classmethod
+    def at(cls, address: str) -> Proxy:
+        """Return the proxy at an address; raises ValueError if the address is invalid."""
+        return cls(httpx.URL(check_proxy_address(address)))
 
     @property
     def headers(self) -> RawHeaders:
-        """All of them, in order."""
-
-    async def read(self) -> bytes:
-        """Return the next part of the body; empty at its end."""
-
-    async def aclose(self) -> None:
-        """Let go of the connection, which is closed where the body was not read to its end."""
-
-
-class Transport(Protocol):
-    """Sends requests to one origin; raises httpx.TransportError."""
-
-    async def send(self, request: Outbound) -> Inbound:
-        """Send a request, and return the answer once its headers are there."""
-
-    async def aclose(self) -> None:
-        """Close what is idle now, and the rest as it is let go."""
+        """Return the credentials in the proxy's address (RFC 7617)."""
+        if not self.url.userinfo:
+            return []
+        login = f"{self.url.username}:{self.url.password}".encode()
+        return [(b"proxy-authorization", b"Basic " + base64.b64encode(login))]
 
 
 def transport_to(origin: str, tls: ssl.SSLContext, max_connections: int) -> Transport:
-    """Return the connections to an upstream: httpx's own through a proxy, else ours."""
-    url = httpx.URL(origin)
-    proxy = _proxy_of(url)
-    if proxy is None:
-        return PooledTransport(url, tls, max_connections)
-    limits = httpx.Limits(
-        max_connections=max_connections,
-        max_keepalive_connections=max_connections,
-        keepalive_expiry=KEEP_ALIVE_S,
-    )
-    return ProxiedTransport(httpx.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy))
+    """Return the connections to an upstream, through a proxy if the environment names one.
+
+    Raises httpx.UnsupportedProtocol for an address, or a proxy's, that parsers read differently.
+    """
+    try:
+        check_http_address(origin)
+        url = httpx.URL(origin)
+        proxy = _proxy_of(url)
+        return Transport(url, tls, max_connections, Proxy.at(proxy) if proxy else None)
+    except ValueError as exc:
+        raise httpx.UnsupportedProtocol(str(exc)) from exc
 
 
 def _proxy_of(origin: httpx.URL) -> str | None:
@@ -114,34 +111,41 @@ def _proxy_of(origin: httpx.URL) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-class PooledTransport:
-    """HTTP/1.1 over at most `max_connections`, each kept for the next request.
+class Transport:
+    """Sends requests to one origin over at most `max_connections`; keeps each for the next request.
 
-    A request's timeouts for connecting, writing and the pool are kept; who reads the answer has to
-    bound that itself.
+    Raises httpx.TransportError. Bounds connecting, writing and waiting for a connection by a
+    request's timeouts; whoever reads the answer has to bound that.
     """
 
-    def __init__(self, origin: httpx.URL, tls: ssl.SSLContext, max_connections: int) -> None:
+    def __init__(
+        self,
+        origin: httpx.URL,
+        tls: ssl.SSLContext,
+        max_connections: int,
+        proxy: Proxy | None = None,
+    ) -> None:
         """Have no connection yet."""
-        self._host = origin.raw_host.decode("ascii").strip("[]")
-        self._is_tls = origin.scheme == "https"
-        self._port = origin.port or (443 if self._is_tls else 80)
+        self._origin = origin
         self._tls = tls
+        self._proxy = proxy
+        # A proxy reads requests for http itself; for https it only opens a tunnel.
+        self._forwarder = proxy if origin.scheme != "https" else None
         self._free = asyncio.Semaphore(max_connections)
         self._idle: deque[Connection] = deque()
         self._is_closed = False
 
     async def send(self, request: Outbound) -> Inbound:
         """Send a request, and return the answer once its headers are there."""
-        head = _head_of(request)
-        connection = await self._acquire(request.timeouts)
+        head = _head_of(request, self._forwarder)
+        connection = await self._acquire(request.timeouts, is_new=request.needs_new_connection)
         try:
             await connection.send(head, request.body, request.timeouts.write_s)
             await connection.read_head()
         except BaseException:
             self.release(connection)
             raise
-        return _Pooled(self, connection)
+        return Inbound(self, connection)
 
     async def aclose(self) -> None:
         """Close what is idle now, and the rest as it is let go."""
@@ -161,10 +165,13 @@ class PooledTransport:
         else:
             connection.close()
 
-    async def _acquire(self, timeouts: Timeouts) -> Connection:
+    async def _acquire(self, timeouts: Timeouts, *, is_new: bool) -> Connection:
         await self._take_turn(timeouts.pool_s)
         try:
-            return self._kept() or await self._connect(timeouts.connect_s)
+            if is_new and self._idle:
+                self._idle.popleft().close()  # the new one will be kept in its place
+            kept = None if is_new else self._kept()
+            return kept or await self._connect(timeouts.connect_s)
         except BaseException:
             self._free.release()
             raise
@@ -199,87 +206,82 @@ class PooledTransport:
             raise httpx.ConnectError(str(exc)) from exc
 
     async def _connected(self) -> Connection:
+        if self._proxy is None:
+            return await self._connected_to(self._origin)
+        if self._proxy.url.scheme not in {"http", "https"}:
+            raise httpx.ProxyError(f"the proxy's scheme {self._proxy.url.scheme!r} is not http")
+        connection = await self._connected_to(self._proxy.url)
+        if self._forwarder is not None:
+            return connection
+        try:
+            return await self._tunnel(connection, self._proxy)
+        except BaseException:
+            connection.close()
+            raise
+
+    async def _connected_to(self, url: httpx.URL) -> Connection:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        host = _host_of(url)
+        found = await loop.getaddrinfo(host, _port_of(url), type=socket.SOCK_STREAM)
         chosen = await aiohappyeyeballs.start_connection(
             found, happy_eyeballs_delay=HAPPY_EYEBALLS_S, interleave=1
         )
-        tls, name = (self._tls, self._host) if self._is_tls else (None, None)
+        tls, name = (self._tls, host) if url.scheme == "https" else (None, None)
         _, connection = await loop.create_connection(
             Connection, sock=chosen, ssl=tls, server_hostname=name
         )
         return connection
 
+    async def _tunnel(self, connection: Connection, proxy: Proxy) -> Connection:
+        """Let the proxy connect to the origin (RFC 9110, section 9.3.6), and begin TLS with it."""
+        authority = self._origin.netloc + (b"" if self._origin.port else b":443")
+        lines = [b"CONNECT " + authority + b" HTTP/1.1", b"host: " + authority]
+        lines += [name + b": " + value for name, value in proxy.headers]
+        try:
+            await connection.send(b"\r\n".join((*lines, b"", b"")), b"", None)
+            await connection.read_head()
+        except httpx.TransportError as exc:
+            raise httpx.ProxyError(str(exc)) from exc
+        if connection.status // 100 != 2:
+            raise httpx.ProxyError(f"the proxy answered with status {connection.status}")
+        return await connection.with_tls(self._tls, _host_of(self._origin))
 
-class _Pooled:
-    """An answer that comes over a connection of the pool's."""
 
-    def __init__(self, transport: PooledTransport, connection: Connection) -> None:
+class Inbound:
+    """An answer whose status and headers are there; names of headers are in lower case."""
+
+    def __init__(self, transport: Transport, connection: Connection) -> None:
         self.status, self.headers = connection.status, connection.headers
         self._transport = transport
         self._connection: Connection | None = connection
 
     async def read(self) -> bytes:
+        """Return the next part of the body; empty at its end."""
         return await self._connection.read() if self._connection else b""
 
     async def aclose(self) -> None:
+        """Let go of the connection, which is closed if the body was not read to its end."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._transport.release(connection)
 
 
-class ProxiedTransport:
-    """Requests through a proxy, which httpx speaks to."""
-
-    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
-        """Send through a transport of httpx's."""
-        self._transport = transport
-
-    async def send(self, request: Outbound) -> Inbound:
-        """Send a request, and return the answer once its headers are there."""
-        times = request.timeouts
-        timeout = httpx.Timeout(
-            connect=times.connect_s,
-            read=max(times.first_byte_s, times.idle_s),
-            write=times.write_s,
-            pool=times.pool_s,
-        )
-        response = await self._transport.handle_async_request(
-            httpx.Request(
-                request.method,
-                request.address.url,
-                headers=request.all_headers(),
-                stream=httpx.ByteStream(request.body),
-                extensions={"timeout": timeout.as_dict()},
-            )
-        )
-        return _Proxied(response)
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._transport.aclose()
+def _host_of(url: httpx.URL) -> str:
+    return url.raw_host.decode("ascii").strip("[]")
 
 
-class _Proxied:
-    """An answer that comes through httpx."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self.status = response.status_code
-        self.headers = [(name.lower(), value) for name, value in response.headers.raw]
-        self._response = response
-        self._parts: AsyncIterator[bytes] = aiter(response.aiter_raw())
-
-    async def read(self) -> bytes:
-        return await anext(self._parts, b"")
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
+def _port_of(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
 
 
-def _head_of(request: Outbound) -> bytes:
+def _head_of(request: Outbound, forwarder: Proxy | None) -> bytes:
     """Return the request line and the headers; raises LocalProtocolError for what is not HTTP."""
-    lines = [request.method.encode("ascii") + b" " + request.address.target + b" HTTP/1.1"]
-    lines += [name + b": " + value for name, value in request.all_headers()]
+    target, headers = request.address.target, request.all_headers()
+    if forwarder is not None:
+        target = b"http://" + request.address.host + target
+        headers += forwarder.headers
+    lines = [request.method.encode("ascii") + b" " + target + b" HTTP/1.1"]
+    lines += [name + b": " + value for name, value in headers]
     head = b"\r\n".join((*lines, b"", b""))
     if not head.count(b"\r") == head.count(b"\n") == len(lines) + 1 or b"\0" in head:
         raise httpx.LocalProtocolError("a header has a control character")

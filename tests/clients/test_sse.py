@@ -77,6 +77,16 @@ STREAMS = {
     + events(b'{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}')
     + DONE,
     "unknown fields": events(chunk("{}", future={"a": [1e300]}), b'{"object":"future"}') + DONE,
+    "half an emoji": events(chunk(r'{"content":"\ud83d"}'), chunk(r'{"content":"\ude00"}')) + DONE,
+    "half an emoji first": events(chunk(r'{"content":"\ude00"}')) + CALLS + DONE,
+    "numbers that JSON lacks": events(chunk('{"logprob":-Infinity,"p":[NaN,Infinity]}')) + DONE,
+    "numbers of any size": events(chunk('{"n":[1e999,' + "1" * 5000 + "]}")) + CALLS + DONE,
+    "control characters": events(chunk('{"content":"a\tb\x01c"}')) + CALLS + DONE,
+    "half a letter": events(b'{"choices":[],"x":"\xf0\x9f"}') + CALLS + DONE,
+    "keys that come twice": events(b'{"choices":[],"choices":[],"id":"a","id":"b"}') + CALLS + DONE,
+    "nested 1,000 deep": events(b'{"a":' * 1000 + b"1" + b"}" * 1000) + CALLS + DONE,
+    "nested 100,000 deep": events(b'{"a":' * 100_000 + b"1" + b"}" * 100_000) + CALLS + DONE,
+    "words between events": CALLS + events(b"ping", b"{no JSON}", b"nan") + CALLS + DONE,
     "an event after the end": CALLS + DONE + b": bye\n\n",
     "no last empty line": CALLS + b"data: [DONE]",
     "no done": CALLS,
@@ -100,6 +110,18 @@ def test_a_long_event_is_passed_on(data: bytes, first: bytes) -> None:
     """An event of 3 MB arrives whole, though none is held that long, and it is an output."""
     body = first + events(data) + DONE
     assert relayed(event_stream(body, chunk_bytes=4096)) == body
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_an_error_after_half_an_event_is_an_event_of_its_own(end: bytes) -> None:
+    """If a stream ends without a blank line, the gateway's error is not read as part of it."""
+    half = b"data: " + chunk('{"content":"a"}') + end
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    body = relayed(head + events(chunk("{}")) + half)
+    *_, error, rest = body.split(b"\n\n")
+    assert rest == b""
+    assert "error" in json.loads(error.strip().removeprefix(b"data: "))
+    assert half in body
 
 
 def relayed(script: bytes) -> bytes:

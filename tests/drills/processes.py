@@ -108,16 +108,17 @@ class GatewayProcess:
 
 
 @contextmanager
-def gateway(config: Path, folder: Path) -> Iterator[GatewayProcess]:
-    """Run `switchcraft serve` until the block ends; its log is in `folder`."""
+def gateway(config: Path, folder: Path, *, key: str = "") -> Iterator[GatewayProcess]:
+    """Run `switchcraft serve` until the block ends; its log is in `folder`, `key` the admin's."""
     port = free_port()
     log = folder / f"gateway-{port}.log"
     command = [sys.executable, "-m", "router_service.cli", "serve"]
     command += ["--config", str(config), "--port", str(port)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     url = f"http://127.0.0.1:{port}"
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     with (
-        httpx.Client(base_url=url, timeout=30) as http,
+        httpx.Client(base_url=url, timeout=30, headers=headers) as http,
         log.open("wb") as file,
         subprocess.Popen(command, stderr=file, env=environment) as process,
     ):

@@ -45,25 +45,6 @@ DAMAGES: tuple[tuple[Callable[[Path], None], str], ...] = (
 )
 
 
-def test_a_publication_is_taken_up_under_load(
-    tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path]
-) -> None:
-    """Three artifacts one after the other: each serves soon, and every request has its answer."""
-    place = tmp_path / "published"
-    publish(artifacts["one"], place)
-    router = {"publication": str(place)}
-    config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
-    with gateway(config, tmp_path) as served, Load((served.url,)) as load:
-        assert served.artifact() == "one"
-        for serial, name in enumerate(("two", "three", "one"), start=2):
-            publish(artifacts[name], place)
-            served.takes_up(name)
-            assert served.metric("switchcraft_publication_serial") == serial
-            load.goes_on()
-        assert served.metric(TAKEN) == 3
-    load.check(upstream.stats()["completed"])
-
-
 def test_damaged_while_published(
     tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path]
 ) -> None:

@@ -18,22 +18,6 @@ REFUSED = 'switchcraft_reloads_total{kind="config",outcome="refused"}'
 LAST = 'switchcraft_last_reload_successful{kind="config"}'
 
 
-def test_hang_up_under_load(tmp_path: Path, upstream: Sandbox) -> None:
-    """Ten reloads, each with another set of names: all requests are answered, once."""
-    config = write_config(tmp_path / "config.yaml", upstream.base_url)
-    with gateway(config, tmp_path) as served, Load((served.url,)) as load:
-        for number in range(1, 11):
-            router = {
-                "model_name": "switchcraft",
-                "arms": {},
-                "default_policy": f"theta=0.{number}",
-            }
-            write_config(config, upstream.base_url, router=router)
-            served.hang_up()
-            served.counts(TAKEN, number)
-    load.check(upstream.stats()["completed"])
-
-
 def test_a_stream_ends_with_the_engine_that_it_began_with(
     tmp_path: Path, upstream: Sandbox
 ) -> None:

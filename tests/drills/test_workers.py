@@ -37,7 +37,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox, redis_url
 def served(config: Path) -> Iterator[GatewayProcess]:
     """Yield a gateway of which both workers serve."""
     with gateway(config, config.parent) as started:
-        wait_until(lambda: len(workers(started)) == 2, "both workers serve")
+        two_workers(started)
         yield started
 
 
@@ -45,6 +45,20 @@ def workers(served: GatewayProcess) -> set[int]:
     """Return the processes that serve now: those that the log names, and that have not ended."""
     begun = re.findall(r"worker (\d+) serves", served.log.read_text())
     return {int(pid) for pid in begun if is_running(int(pid))}
+
+
+def two_workers(served: GatewayProcess, without: int | None = None) -> tuple[int, int]:
+    """Return the two workers once both serve; one that was killed can still look alive for a while."""
+    found: set[int] = set()
+
+    def both_serve() -> bool:
+        found.clear()
+        found.update(workers(served) - {without})
+        return len(found) == 2
+
+    wait_until(both_serve, "both workers serve", 60)
+    first, second = sorted(found)
+    return first, second
 
 
 def is_running(pid: int) -> bool:
@@ -84,7 +98,7 @@ def test_what_workers_count_adds_up(served: GatewayProcess) -> None:
     """Each worker answers its part, and shows all; one that is killed is not forgotten."""
     with httpx.Client(base_url=served.url) as http:
         before = decisions(http)
-    first, second = workers(served)
+    first, second = two_workers(served)
     for pid in (first, second):
         with alone(pid, served) as http:
             assert ask(http) == {200}
@@ -94,8 +108,7 @@ def test_what_workers_count_adds_up(served: GatewayProcess) -> None:
             assert 'switchcraft_stage_seconds_count{stage="classify"}' in shown
             assert shown.count("switchcraft_build_info{") == 1
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: len(workers(served)) == 2, "another worker serves")
-    (new,) = workers(served) - {second}
+    (new,) = set(two_workers(served, without=first)) - {second}
     with alone(new, served) as http:
         assert ask(http) == {200}
         wait_for_decisions(http, before + 3 * REQUESTS)
@@ -110,7 +123,7 @@ def wait_for_decisions(http: httpx.Client, wanted: float) -> str:
 
 def test_a_decision_is_known_to_every_worker(served: GatewayProcess) -> None:
     """What one worker decided another can tell."""
-    first, second = workers(served)
+    first, second = two_workers(served)
     with alone(first, served) as http:
         path = "/v1/decisions/" + http.post(CHAT, json=BODY).headers["x-switchcraft-decision-id"]
         wait_until(lambda: http.get(path).status_code == 200, "the decision is kept")
@@ -122,7 +135,7 @@ def test_a_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> 
     """Asked of one worker, or of the parent by a signal; one that is refused changes no worker."""
     text = config.read_text()
     tree = yaml.safe_load(text)
-    first, second = workers(served)
+    first, second = two_workers(served)
     try:
         config.write_text(yaml.safe_dump(tree | {"router": {"model_name": "posted"}}))
         assert httpx.post(f"{served.url}/admin/reload", timeout=30).status_code == 200
@@ -184,8 +197,7 @@ def test_the_sandbox_is_shared(redis_url: str, tmp_path: Path) -> None:
     ):
         served = GatewayProcess(str(http.base_url), process, log, http)
         try:
-            wait_until(lambda: len(workers(served)) == 2, "both workers serve", 60)
-            for pid in workers(served):
+            for pid in two_workers(served):
                 with alone(pid, served) as one:
                     assert ask(one, 1) == {200}
         finally:

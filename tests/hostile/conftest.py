@@ -1,4 +1,4 @@
-"""A gateway as it is served for good, within narrow bounds, with keys; and what attacks it."""
+"""Gateways to attack: one in this process with low limits, and one in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from router_service.api.listening import uvicorn_config
 from router_service.core.keys import new_key
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.fakes import FakeRouter
+from tests.hostile.target import Target, running_target
 from tests.serving import Sandbox, served
 
 SERVER = ServerSettings(
@@ -28,7 +29,7 @@ API_KEY, ADMIN_KEY = new_key(), new_key()
 
 @pytest.fixture(scope="session")
 def app(sandbox: Sandbox) -> FastAPI:
-    """Return a gateway with an API key and an admin key, in front of the sandbox."""
+    """Return a gateway with an API key and an admin key that asks the sandbox."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities), server=SERVER)
     keys = KeySettings(api={"team-a": SecretStr(API_KEY)}, admin=SecretStr(ADMIN_KEY))
     return create_app(settings.model_copy(update={"keys": keys}), FakeRouter())
@@ -36,7 +37,7 @@ def app(sandbox: Sandbox) -> FastAPI:
 
 @pytest.fixture(scope="session")
 def url(app: FastAPI) -> Iterator[str]:
-    """Serve it through the protocol that production has; yield its address."""
+    """Serve the gateway with the protocol class of production; yield its address."""
     protocol = uvicorn_config(app, SERVER).http
     assert isinstance(protocol, type)
     with served(app, http=protocol) as address:
@@ -45,7 +46,14 @@ def url(app: FastAPI) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def http(url: str) -> Iterator[httpx.Client]:
-    """Yield a client that has the API key."""
+    """Yield a client that sends the API key."""
     headers = {"authorization": f"Bearer {API_KEY}"}
     with httpx.Client(base_url=url, timeout=10, headers=headers) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """Yield a gateway process with a malicious upstream."""
+    with running_target(tmp_path_factory.mktemp("hostile")) as running:
+        yield running

@@ -124,7 +124,7 @@ LENGTH = b"content-length: %d\r\n" % len(GOOD)
         (request(b"content-length: -1\r\n"), 400),
         (request(b"content-length: 99999999999999999999999\r\n"), 400),
         (request(b"content-length: 1_0\r\n"), 400),
-        (request(b"transfer-encoding: gzip, chunked\r\n", b"zz\r\n"), 400),
+        (request(b"transfer-encoding: gzip, chunked\r\n", b"zz\r\n"), 501),
         (request(b"transfer-encoding: chunked\r\n", b"-5\r\nhello\r\n0\r\n\r\n"), 400),
         (request(LENGTH + b"bad header: a\r\n"), 400),
         (request(LENGTH + b"a: b\r\n" * 5000), 431),

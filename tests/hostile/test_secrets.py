@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,8 +32,9 @@ from tests.serving import Sandbox, scripted, served, wait_for
 SECRETS = {
     "client": "planted-client-key-Kx81QzPw",
     "admin": "planted-admin-key-Jw72RtVs",
+    "metrics": "planted-metrics-key-Bn24XsDe",
     "wrong": "planted-wrong-key-Uy63MnBc",
-    "upstream": "planted-upstream-key-Ge54LkHj",
+    "upstream": "upstreams-planted-key-Ge54LkHj",
     "redis": "planted-redis-password-Fd45DsAq",
     "userinfo": "planted-address-password-Ro36",
     "organization": "planted-organization-Te27",
@@ -56,7 +60,9 @@ def planted(base_url: str, redis_port: int) -> Settings:
         models=models,
         server=ServerSettings(redis_url=SecretStr(redis)),
         keys=KeySettings(
-            api={"team-a": SecretStr(SECRETS["client"])}, admin=SecretStr(SECRETS["admin"])
+            api={"team-a": SecretStr(SECRETS["client"])},
+            admin=SecretStr(SECRETS["admin"]),
+            metrics=SecretStr(SECRETS["metrics"]),
         ),
     )
 
@@ -93,18 +99,43 @@ def ask_in_every_way(http: httpx.Client) -> Iterator[str]:
         yield told(http.get(path, headers={"authorization": f"Bearer {SECRETS['admin']}"}))
 
 
-@pytest.mark.parametrize("upstream", ["sandbox", "gone", "repeats"])
+def repeating(status: int, *, is_stream: bool = False) -> bytes:
+    """Return an answer that repeats all credentials in its headers, its id, its model and text."""
+    login = b64encode(f"user:{SECRETS['userinfo']}".encode()).decode()
+    key = SECRETS["upstream"]
+    said = f"Bearer {key}, {key[:12]}*****, Basic {login}, {SECRETS['userinfo']}"
+    body: dict[str, Any] = {"id": key, "model": f"m-{key}", "choices": [{"message": said}]}
+    if is_stream:
+        body["choices"] = [{"index": 0, "delta": {"content": said}}]
+    elif status >= 400:
+        body = {"error": {"message": said, "type": key, "param": None, "code": None}}
+    text = json.dumps(body)
+    data = (f"data: {text}\n\ndata: [DONE]\n\n" if is_stream else text).encode()
+    kind = "text/event-stream" if is_stream else "application/json"
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nx-request-id: {key}\r\n"
+    limit = f"x-ratelimit-reset-tokens: {login}\r\ncontent-length: {len(data)}\r\n\r\n"
+    return (head + limit).encode() + data
+
+
+UPSTREAMS = {
+    "sandbox": b"",
+    "gone": b"",
+    "repeats in 200": repeating(200),
+    "repeats in a stream": repeating(200, is_stream=True),
+    "repeats in 400": repeating(400),
+    "repeats in 401": repeating(401),
+    "repeats in 500": repeating(500),
+}
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
 def test_no_output_has_a_secret(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture, upstream: str
 ) -> None:
-    """Whatever the upstream does, even where it repeats the key that it was sent."""
-    repeats = f'{{"error":{{"message":"Incorrect API key: {SECRETS["upstream"]}"}}}}'.encode()
-    head = b"HTTP/1.1 401 No\r\ncontent-type: application/json\r\n"
-    script = head + b"content-length: %d\r\n\r\n" % len(repeats) + repeats
-    with scripted(script) as repeating, caplog.at_level(logging.DEBUG):
-        gone = "http://127.0.0.1:9/v1"
-        base_url = {"sandbox": sandbox.base_url, "gone": gone, "repeats": repeating}[upstream]
-        settings = planted(base_url, redis_port=9)
+    """Whatever the upstream does, even if it repeats the credentials that it was sent."""
+    with scripted(UPSTREAMS[upstream]) as script, caplog.at_level(logging.DEBUG):
+        others = {"sandbox": sandbox.base_url, "gone": "http://127.0.0.1:9/v1"}
+        settings = planted(others.get(upstream, script), redis_port=9)
         listening_host(settings)
         with (
             served(create_app(settings, FakeRouter())) as url,
@@ -117,7 +148,11 @@ def test_no_output_has_a_secret(
         outputs += [formatter.format(entry) for entry in ours]
     outputs += [repr(settings), str(settings)]
     assert len(ours) > 10
-    found = {name for name, secret in SECRETS.items() if any(secret in out for out in outputs)}
+    secrets = SECRETS | {
+        "upstream's beginning": SECRETS["upstream"][:12],
+        "userinfo's header": b64encode(f"user:{SECRETS['userinfo']}".encode()).decode()[:12],
+    }
+    found = {name for name, secret in secrets.items() if any(secret in out for out in outputs)}
     assert not found
 
 

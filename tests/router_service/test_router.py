@@ -10,6 +10,7 @@ import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.cache import CacheCounts
+from router_service.core.calibration import IDENTITY
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.features import extract
@@ -184,10 +185,10 @@ def test_each_step_of_a_decision_is_timed(conversations: list[Conversation]) -> 
 def test_tool_signatures_are_looked_up(router: Router) -> None:
     """The first request with a tool is a miss, and each one after it a hit."""
     tool = ToolSpec("measure_the_moon", "", ())
-    before = router.lookups["signatures"]
+    before = router.caches["signatures"].counts
     for number in range(3):
         router.decide(Conversation((Turn(Role.USER, f"How far is moon {number}?"),), (tool,)))
-    after = router.lookups["signatures"]
+    after = router.caches["signatures"].counts
     assert (after.hits - before.hits, after.misses - before.misses) == (2, 1)
 
 
@@ -246,9 +247,37 @@ def test_only_the_very_same_conversation_is_recalled(conversations: list[Convers
     unread = router.recall(replace(asked, unread=("messages[7]",)))
     assert unread is not None
     assert unread.reason is Reason.UNREAD
-    assert router.lookups["predictions"] == CacheCounts(hits=2, misses=4)
+    assert router.caches["predictions"].counts == CacheCounts(hits=2, misses=4)
 
 
 def plain(decision: Decision | None) -> Decision | None:
     """Return a decision without how long it took."""
     return decision and replace(decision, stages=())
+
+
+def test_routers_of_the_same_files_share_what_was_loaded(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """Another policy, price or choice of arms loads nothing again, and predicts the same."""
+    artifact = Artifact.load(SHIPPED, [router.artifact])
+    assert artifact.tokenizer is router.artifact.tokenizer
+    other = Router(artifact, arms=router.arms[:2], relatives=[router])
+    assert other.caches == router.caches
+    decided = router.decide(conversations[0])
+    recalled = other.recall(conversations[0])
+    assert recalled is not None
+    shared = {arm: decided.probabilities[arm] for arm in other.arms}
+    assert recalled.probabilities == shared
+    assert other.predict(conversations[:2]) == router.predict(conversations[:2])
+
+
+def test_another_calibration_shares_no_predictions(
+    router: Router, conversations: list[Conversation]
+) -> None:
+    """The same graph under another calibration answers for itself."""
+    manifest = router.artifact.manifest.model_copy(update={"calibration": IDENTITY})
+    other = Router(replace(router.artifact, manifest=manifest), relatives=[router])
+    router.decide(conversations[0])
+    assert other.recall(conversations[0]) is None
+    assert other.caches["signatures"] is router.caches["signatures"]
+    assert other.predict(conversations[:1]) != router.predict(conversations[:1])

@@ -12,6 +12,7 @@ import orjson
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from router_service.core.addresses import check_http_address
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
 from training.config import find_config
@@ -56,9 +57,7 @@ class Endpoint(_Frozen):
     @field_validator("base_url")
     @classmethod
     def _is_address(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError("is not an http:// or https:// address")
+        parts = urlsplit(check_http_address(url))
         if parts.username or parts.password:
             raise ValueError("holds credentials; name the key's variable in api_key_env")
         return url

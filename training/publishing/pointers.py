@@ -11,6 +11,7 @@ from typing import Protocol
 from redis import Redis
 from redis.exceptions import RedisError, WatchError
 
+from router_service.core.addresses import check_redis_address
 from router_service.core.errors import PublicationError
 from router_service.core.publication import POINTER_FILE, POINTER_KEY, Publication
 from training.publishing.releases import sync
@@ -92,6 +93,10 @@ class RedisPointer:
     def __init__(self, url: str) -> None:
         """Connect on first use; raises PublicationError where it is no address of Redis."""
         self.name = _without_password(url)
+        try:
+            check_redis_address(url)
+        except ValueError as exc:
+            raise PublicationError(self.name, str(exc)) from None
         try:
             self._redis = Redis.from_url(
                 url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from router_service.core.addresses import check_http_address
+
 
 def register(stages: Any) -> None:  # noqa: ANN401 - argparse names no type for it
     """Add `review` and its stages to the command line."""
@@ -37,12 +39,22 @@ def _add_round(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--round", type=int, choices=(1, 2), default=1, help=help_)
 
 
+def _address(text: str) -> str:
+    try:
+        return check_http_address(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+
+
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, _verify)
     _add_round(parser)
     parser.add_argument("--model", required=True, help="the verifier's name at its endpoint")
     parser.add_argument(
-        "--base-url", default="https://api.openai.com/v1", help="default: %(default)s"
+        "--base-url",
+        type=_address,
+        default="https://api.openai.com/v1",
+        help="default: %(default)s",
     )
     parser.add_argument(
         "--api-key-env",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
@@ -20,6 +21,12 @@ CLAUSE_FITS_FROM = 0.25
 """Share of a clause's words that a tool must know to be what the clause is about."""
 
 NEAR_BEST = 0.6
+
+MAX_SCANNED = 1_000_000
+"""Enum values times characters of the query. Up to here, `in` looks for each value: that takes 0.1
+to 1 ns per character, and 50 ns if value and query repeat the same letters. Beyond it, the query is
+indexed first."""
+WINDOW_CHARS = 256
 
 _NO_TOOL = facts(ToolSpec(""))
 
@@ -122,7 +129,23 @@ class Meeting:
         return found
 
     def _hits(self, values: frozenset[str]) -> int:
-        return sum(value in self.query.lower for value in values)
+        text = self.query.lower
+        if self.toolset.enum_values * len(text) <= MAX_SCANNED:
+            return sum(value in text for value in values)
+        return sum(map(self._says, values))
+
+    def _says(self, value: str) -> bool:
+        """Return whether the query contains a value, in 1 us once the query is indexed."""
+        start = value[:WINDOW_CHARS]
+        place = bisect_left(self._windows, start)
+        is_found = place < len(self._windows) and self._windows[place].startswith(start)
+        return is_found and (len(value) <= WINDOW_CHARS or value in self.query.lower)
+
+    @cached_property
+    def _windows(self) -> list[str]:
+        """What stands at each place of the query, sorted; 20,000 characters take 5 to 20 ms."""
+        text = self.query.lower
+        return sorted({text[i : i + WINDOW_CHARS] for i in range(len(text))})
 
 
 def _mean(values: list[float]) -> float:

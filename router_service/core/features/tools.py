@@ -107,6 +107,11 @@ class Toolset:
         """Parameters of all tools."""
         return sum(len(tool.parameters) for tool in self.facts)
 
+    @cached_property
+    def enum_values(self) -> int:
+        """Values of all enums."""
+        return sum(len(values) for tool in self.facts for values in tool.enums)
+
     @property
     def size_bytes(self) -> int:
         """Memory that it takes, about."""
@@ -127,16 +132,19 @@ def facts(tool: ToolSpec) -> ToolFacts:
 
 
 def _take_apart(tool: ToolSpec) -> ToolFacts:
-    nodes = tuple(node for p in tool.parameters for node in _walk(p.schema))
+    nodes, depth = _walk(tool)
     required = [p for p in tool.parameters if p.required]
-    topics = {p.name: content(p.schema.description) | identifier_stems(p.name) for p in required}
+    names, topic = identifier_stems(tool.name), content(tool.description)
+    parameters = tuple(identifier_stems(p.name) for p in tool.parameters)
+    topics = tuple(content(p.schema.description) for p in tool.parameters)
+    by_parameter = zip(tool.parameters, parameters, topics, strict=True)
     return ToolFacts(
-        names=identifier_stems(tool.name),
+        names=names,
         described=stems(WORD.findall(tool.description.lower())),
-        topic=content(tool.description),
-        vocabulary=_vocabulary(tool),
-        parameters=tuple(identifier_stems(p.name) for p in tool.parameters),
-        required_topics=tuple(topics.values()),
+        topic=topic,
+        vocabulary=topic.union(names, *topics, *parameters),
+        parameters=parameters,
+        required_topics=tuple(said | named for p, named, said in by_parameter if p.required),
         required=len(required),
         required_numbers=sum(p.schema.type.lower() in _NUMBERS for p in required),
         required_strings=sum(p.schema.type.lower() == "string" for p in required),
@@ -150,7 +158,7 @@ def _take_apart(tool: ToolSpec) -> ToolFacts:
         undescribed=sum(not node.description for node in nodes),
         examples=sum(_EXAMPLE.search(node.description) is not None for node in nodes),
         called_optional=sum(_OPTIONAL.search(node.description) is not None for node in nodes),
-        depth=max((_depth(p.schema) for p in tool.parameters), default=0),
+        depth=depth,
         camel_case=bool(re.search("[a-z][A-Z]", tool.name)),
         foreign_types=sum(map(_is_foreign, tool.parameters)),
     )
@@ -160,20 +168,16 @@ def _has_default(node: Schema) -> bool:
     return node.has_default or "default" in node.description.lower()
 
 
-def _vocabulary(tool: ToolSpec) -> Stems:
-    said = [tool.description, *(p.schema.description for p in tool.parameters)]
-    named = [tool.name, *(p.name for p in tool.parameters)]
-    return content(" ".join(said)).union(*map(identifier_stems, named))
-
-
-def _walk(schema: Schema) -> Iterator[Schema]:
-    yield schema
-    for child in schema.children():
-        yield from _walk(child)
-
-
-def _depth(schema: Schema) -> int:
-    return 1 + max((_depth(child) for child in schema.children()), default=0)
+def _walk(tool: ToolSpec) -> tuple[Sequence[Schema], int]:
+    """Return all schema nodes of a tool's parameters, and the number of their levels."""
+    nodes: list[Schema] = []
+    depth = 0
+    level = [p.schema for p in tool.parameters]
+    while level:
+        nodes += level
+        depth += 1
+        level = [child for node in level for child in node.children()]
+    return nodes, depth
 
 
 def _is_foreign(parameter: Parameter) -> bool:

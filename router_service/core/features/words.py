@@ -28,14 +28,18 @@ _EMPTY_WORDS = FUNCTION_WORDS | frozenset(
 
 def stems(words: Iterable[str]) -> Stems:
     """Return the stems of lower-case words, function words left out."""
-    return frozenset(word[:STEM_CHARS] for word in words if word not in FUNCTION_WORDS)
+    return _stems_of(set(words) - FUNCTION_WORDS)
 
 
 def content(text: str) -> Stems:
     """Return the stems of a text's words that say what it is about."""
-    return frozenset(
-        word[:STEM_CHARS] for word in _LETTERS.findall(text.lower()) if word not in _EMPTY_WORDS
-    )
+    if not text:
+        return frozenset()
+    return _stems_of(set(_LETTERS.findall(text.lower())) - _EMPTY_WORDS)
+
+
+def _stems_of(words: Iterable[str]) -> Stems:
+    return frozenset([word[:STEM_CHARS] for word in words])
 
 
 def identifier_stems(name: str) -> Stems:
@@ -50,4 +54,5 @@ def overlap(part: Stems, whole: Stems) -> float:
 
 def jaccard(one: Stems, other: Stems) -> float:
     """Return how much two sets of stems have in common."""
-    return len(one & other) / max(1, len(one | other))
+    common = len(one & other)
+    return common / max(1, len(one) + len(other) - common)

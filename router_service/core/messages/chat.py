@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages.body import Json, read_model, read_stream, wrong_type
 from router_service.core.messages.tools import read_tools
-from router_service.core.messages.turns import read_turns
+from router_service.core.messages.turns import numbered, read_turns
 from router_service.core.messages.values import ChatRequest, Conversation
 
 
@@ -32,7 +32,6 @@ def parse_conversation(body: Mapping[str, Json]) -> Conversation:
             "'messages' is empty. Send at least one message.", param="messages", code="empty_array"
         )
     unread: list[str] = []
-    paths = (f"messages[{index}]" for index in range(len(messages)))
-    turns = tuple(read_turns(zip(paths, messages, strict=True), unread))
+    turns = tuple(read_turns(numbered(messages, "messages", unread), unread))
     tools = read_tools(body, unread)
     return Conversation(turns=turns, tools=tools, unread=tuple(unread))

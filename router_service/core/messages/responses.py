@@ -17,8 +17,9 @@ from router_service.core.messages.body import (
     text_of,
     wrong_type,
 )
+from router_service.core.messages.references import CONTINUED
 from router_service.core.messages.tools import inner_tool, read_tools
-from router_service.core.messages.turns import read_turns
+from router_service.core.messages.turns import numbered, read_turns
 from router_service.core.messages.values import ChatRequest, Conversation, Reference
 
 Message = dict[str, Json]
@@ -44,10 +45,13 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
     )
 
 
-def messages_of(body: Mapping[str, Json]) -> Iterator[tuple[str, Message]]:
+def messages_of(
+    body: Mapping[str, Json], unread: list[str] | None = None
+) -> Iterator[tuple[str, Message]]:
     """Yield the chat messages of a Responses body, each with the path where it starts.
 
-    An item of an unknown kind is a message without a role.
+    An item of an unknown kind is a message without a role. With a list for what is `unread`, items
+    beyond `MAX_MESSAGES` are noted there instead.
     """
     instructions = body.get("instructions")
     if instructions is not None:
@@ -56,13 +60,13 @@ def messages_of(body: Mapping[str, Json]) -> Iterator[tuple[str, Message]]:
     if isinstance(given, str):
         yield "input", {"role": "user", "content": given}
     else:
-        yield from _joined(_read_items(items_of(given)))
+        yield from _joined(_read_items(numbered(items_of(given), "input", unread)))
 
 
 def _conversation(body: Mapping[str, Json]) -> Conversation:
     _check_input(body)
     unread = ["prompt"] if body.get("prompt") is not None else []
-    turns = tuple(read_turns(messages_of(body), unread))
+    turns = tuple(read_turns(messages_of(body, unread), unread))
     tools = read_tools(_with_named_tools(body), unread)
     return Conversation(turns=turns, tools=tools, unread=tuple(unread))
 
@@ -83,22 +87,38 @@ _INSTEAD_OF_INPUT = ("prompt", "previous_response_id", "conversation")
 
 
 def _continues(body: Mapping[str, Json]) -> Reference | None:
-    """Return what is gone on from: a response, or a conversation (`{"id"}` or its id)."""
-    previous, conversation = body.get("previous_response_id"), body.get("conversation")
-    if isinstance(conversation, dict):
-        conversation = conversation.get("id")
-    given = {"previous_response_id": previous, "conversation": conversation}
-    for param, reference in given.items():
+    """Return what a request continues: a response, or a conversation (`{"id"}` or its id).
+
+    Servers written in Go ignore the case of names, so that any spelling counts. Raises
+    InvalidRequestError if there is more than one.
+    """
+    found = []
+    for name, value in body.items():
+        param = name.casefold()
+        if param not in CONTINUED or value is None:
+            continue
+        reference = (
+            value.get("id") if param == "conversation" and isinstance(value, dict) else value
+        )
         if reference is not None and not isinstance(reference, str):
             raise wrong_type(param, "an id", reference)
-    return next((Reference(param, name) for param, name in given.items() if name), None)
+        if reference:
+            found.append(Reference(param, reference))
+    if len(found) > 1:
+        raise InvalidRequestError(
+            "'previous_response_id' and 'conversation' cannot be used together, nor twice. Send"
+            " one of them.",
+            param=found[1].param,
+            code="mutually_exclusive_parameters",
+        )
+    return found[0] if found else None
 
 
-def _read_items(items: Iterable[Json]) -> Iterator[tuple[str, Message]]:
-    for index, item in enumerate(items):
+def _read_items(items: Iterable[tuple[str, Json]]) -> Iterator[tuple[str, Message]]:
+    for path, item in items:
         entry = item if isinstance(item, dict) else {}
         if text_of(entry.get("type")) not in _SILENT:
-            yield f"input[{index}]", _message(entry)
+            yield path, _message(entry)
 
 
 def _message(item: Mapping[str, Json]) -> Message:

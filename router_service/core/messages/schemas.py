@@ -11,6 +11,9 @@ from router_service.core.messages.values import Parameter, Schema
 MAX_SCHEMA_DEPTH = 64
 """Deeper schemas are refused. The deepest tool among the recorded benchmarks has 5 levels."""
 
+_COMPOSITIONS = ("anyOf", "oneOf", "allOf")
+_ANYTHING = Schema()
+
 
 def parse_schema(node: Json, path: str, depth: int = 0) -> Schema:
     """Read a JSON-Schema node; raises InvalidRequestError below `MAX_SCHEMA_DEPTH` levels."""
@@ -21,17 +24,18 @@ def parse_schema(node: Json, path: str, depth: int = 0) -> Schema:
             param=path,
             code="schema_too_deep",
         )
-    if not isinstance(node, dict):
-        return Schema()
+    if not isinstance(node, dict) or not node:
+        return _ANYTHING
     items = node.get("items")
+    is_composed = not node.keys().isdisjoint(_COMPOSITIONS)
     return Schema(
         type=_type_word(node),
         description=text_of(node.get("description")),
-        enum=tuple(str(value) for value in items_of(node.get("enum"))),
+        enum=tuple(map(str, items_of(node.get("enum")))),
         has_default="default" in node,
-        properties=tuple(_read_properties(node, path, depth)),
+        properties=tuple(_read_properties(node, path, depth)) if "properties" in node else (),
         items=parse_schema(items, path, depth + 1) if isinstance(items, dict) else None,
-        alternatives=tuple(_read_alternatives(node, path, depth)),
+        alternatives=tuple(_read_alternatives(node, path, depth)) if is_composed else (),
     )
 
 
@@ -43,7 +47,7 @@ def _read_properties(node: Mapping[str, Json], path: str, depth: int) -> Iterato
 
 
 def _read_alternatives(node: Mapping[str, Json], path: str, depth: int) -> Iterator[Schema]:
-    for keyword in ("anyOf", "oneOf", "allOf"):
+    for keyword in _COMPOSITIONS:
         for child in items_of(node.get(keyword)):
             yield parse_schema(child, path, depth + 1)
 

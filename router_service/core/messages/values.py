@@ -112,9 +112,14 @@ class Conversation:
     @property
     def latest_user(self) -> int | None:
         """Index of the last user turn that says anything, else of the last user turn, if any."""
-        users = [i for i, turn in enumerate(self.turns) if turn.role is Role.USER]
-        spoken = [i for i in users if self.turns[i].text.strip()]
-        return max(spoken or users, default=None)
+        latest = None
+        for i in reversed(range(len(self.turns))):
+            turn = self.turns[i]
+            if turn.role is Role.USER:
+                if turn.text and not turn.text.isspace():
+                    return i
+                latest = i if latest is None else latest
+        return latest
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,17 @@
-"""Under more load than it can carry the gateway answers some soon, and tells the rest at once."""
+"""Under overload the gateway answers what it can and refuses the rest at once, fairly by key."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import select
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -24,7 +28,7 @@ from router_service.serving.overload import Slots
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import Sandbox, scripted, served, wait_for
 
 HANG = {"x-sandbox": "hang"}
 
@@ -186,7 +190,100 @@ def test_the_openai_client_comes_again(sandbox: Sandbox) -> None:
             assert client.chat.completions.create(model="switchcraft", messages=ASK).choices
 
 
-def test_slots_are_given_back() -> None:
+def take(slots: Slots, caller: str | None, count: int, stack: ExitStack) -> int:
+    """Take up to so many slots; return how many there were."""
+    for taken in range(count):
+        try:
+            stack.enter_context(slots.slot(caller))
+        except OverloadedError:
+            return taken
+    return count
+
+
+def test_busy_keys_leave_slots_to_others() -> None:
+    """One key gets three quarters of all slots; each further key gets a part of what is left."""
+    slots = Slots(1000)
+    with ExitStack() as stack:
+        taken = [take(slots, name, 1000, stack) for name in "abc"]
+    assert taken == [750, 188, 47]
+    assert slots.in_flight == 0
+
+
+def test_without_keys_all_slots_can_be_used() -> None:
+    """A gateway without keys has one caller, with whom nobody shares."""
+    with ExitStack() as stack:
+        assert take(Slots(10), None, 20, stack) == 10
+
+
+def test_memory_is_bounded_in_all_and_by_key() -> None:
+    """A key that holds too much gets 429, the others 503 once all memory is held."""
+    slots = Slots(100, max_bytes=1000)
+    with slots.slot("a") as first, slots.slot("b") as second, slots.slot("c") as third:
+        first.hold(700)
+        with pytest.raises(OverloadedError) as refused:
+            first.hold(100)
+        assert refused.value.is_callers
+        second.hold(200)
+        with pytest.raises(OverloadedError) as refused:
+            third.hold(101)
+        assert not refused.value.is_callers
+        assert slots.held_bytes == 900
+    assert slots.held_bytes == 0
+    with slots.slot(None) as alone:
+        alone.hold(1000)
+
+
+def stalled_upload(url: str, key: str, body: bytes) -> socket.socket:
+    """Send a request but for the last byte of its body."""
+    address = urlsplit(url)
+    connection = socket.create_connection((address.hostname, address.port), timeout=5)
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: h\r\nx-api-key: {key}\r\n"
+    connection.sendall(f"{head}content-length: {len(body) + 1}\r\n\r\n".encode() + body)
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "server"),
+    [
+        (20, 1, ServerSettings(max_requests_in_flight=20)),
+        (20, 100_000, ServerSettings(max_buffered_bytes=3_000_000)),
+    ],
+    ids=["slots", "memory"],
+)
+def test_stalled_uploads_of_one_key_leave_room(
+    sandbox: Sandbox, count: int, size: int, server: ServerSettings
+) -> None:
+    """Of uploads that never end some are refused with 429, and another key is served."""
+    keys = {"a": new_key(), "b": new_key()}
+    settings = KeySettings(api={name: SecretStr(key) for name, key in keys.items()})
+    with limited(sandbox, server, keys=settings) as url, ExitStack() as stack:
+        uploads = [stalled_upload(url, keys["a"], b"x" * size) for _ in range(count)]
+        for upload in uploads:
+            stack.enter_context(upload)
+        refused, _, _ = select.select(uploads, [], [], 5)
+        assert refused
+        assert refused[0].recv(1000).startswith(b"HTTP/1.1 429")
+        response = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": keys["b"]})
+        assert response.status_code == 200
+
+
+def test_answers_that_may_not_be_held_are_passed_on_as_they_arrive() -> None:
+    """Memory that is used up costs no answer; what was held for one is given back."""
+    size = 3_000_000
+    message = {"role": "assistant", "content": "x" * size}
+    answer = json.dumps({"id": "1", "choices": [{"message": message}]}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    head += b"content-length: %d\r\n\r\n" % len(answer)
+    for limit_bytes, is_held in ((size, False), (4 * size, True)):
+        server = ServerSettings(max_buffered_bytes=limit_bytes)
+        with scripted(head + answer) as upstream, limited(Sandbox(upstream), server) as url:
+            for _ in range(4):
+                response = httpx.post(url + CHAT, json=BODY)
+                assert (response.status_code, response.content == answer) == (200, True)
+                assert ("content-length" in response.headers) is is_held
+
+
+def test_slots_are_released() -> None:
     """Whatever ends a request, its slot is free again, and no caller is remembered."""
     slots = Slots(1, 1)
     for _ in range(3):

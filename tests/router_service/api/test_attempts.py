@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import httpx
@@ -28,9 +29,9 @@ from router_service.settings import (
     Timeouts,
     UpstreamSettings,
 )
-from tests.bodies import BODY, CHAT
+from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served, wait_for
+from tests.serving import ONE_TRY, Sandbox, scripted, served, wait_for
 
 LENIENT = UpstreamSettings(
     retries=RetrySettings(budget_floor_per_s=100, backoff_s=0.01),
@@ -369,6 +370,152 @@ def test_a_router_that_fails_costs_no_request(sandbox: Sandbox) -> None:
         assert response.headers["x-switchcraft-reason"] == "undecided"
         counted = 'switchcraft_router_failures_total{release="stable"} 1.0'
         wait_for(lambda: counted in http.get("/metrics").text, "the failure is counted")
+
+
+CREATING = [
+    "/fine_tuning/jobs",
+    "/batches",
+    "/videos",
+    "/assistants",
+    "/threads/runs",
+    "/images/generations",
+    "/anything/else",
+]
+LAST_LINE = b"content-length: 0\r\n\r\n"
+
+
+def breaking(
+    url: str, *, deployments: int = 1, retries: RetrySettings | None = None
+) -> AbstractContextManager[str]:
+    """Serve a gateway whose models, with fallbacks, are all at one address that breaks off."""
+    place = Deployment(upstream_model="m", base_url=url)
+    places = tuple(place.model_copy(update={"query": f"n={n}"}) for n in range(deployments))
+    models = tuple(
+        Model(name=name, deployments=places, fallbacks=("large",) if name == "small" else ())
+        for name in FakeRouter().probabilities
+    )
+    upstreams = LENIENT.model_copy(update={"retries": retries or LENIENT.retries})
+    return served(create_app(Settings(models=models, upstreams=upstreams), FakeRouter()))
+
+
+@pytest.mark.parametrize("path", CREATING)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{",
+        b"HTTP/1.1 500 No\r\n" + LAST_LINE,
+        b"HTTP/1.1 503 No\r\nretry-after: 0\r\n" + LAST_LINE,
+        b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"error":{"code":1}}',
+        b"HTTP/1.1 302 Go\r\nlocation: /\r\n" + LAST_LINE,
+    ],
+)
+def test_a_request_that_creates_something_is_sent_once(path: str, answer: bytes) -> None:
+    """Nobody knows what an upstream did before it broke off or failed."""
+    seen: list[bytes] = []
+    with scripted(answer, seen) as url, breaking(url, deployments=2) as gateway:
+        for headers in ({}, {"idempotency-key": "k"}):
+            response = httpx.post(
+                f"{gateway}/v1{path}", json={"model": "small", "stream": True}, headers=headers
+            )
+            assert response.status_code >= 500
+            assert response.headers["x-switchcraft-attempts"] == "1"
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "times"),
+    [
+        (CHAT, {"messages": ASK}, 6),
+        ("/v1/completions", {"prompt": "x"}, 6),
+        ("/v1/embeddings", {"input": "x"}, 6),
+        ("/v1/rerank", {"query": "x"}, 6),
+        ("/v1/responses", {"input": "x", "store": True}, 6),
+        ("/v1/responses", {"input": "x", "background": True}, 1),
+        ("/v1/responses", {"input": "x", "tools": [{"type": "mcp", "server_url": "x"}]}, 1),
+    ],
+)
+def test_a_request_that_changes_nothing_is_repeated(
+    path: str, fields: dict[str, object], times: int
+) -> None:
+    """Three tries of a model and three of its fallback, unless a completion has an effect."""
+    seen: list[bytes] = []
+    with scripted(b"", seen) as url, breaking(url) as gateway:
+        response = httpx.post(gateway + path, json={"model": "small"} | fields)
+    assert (response.status_code, len(seen)) == (502, times)
+
+
+@pytest.mark.parametrize("path", CREATING)
+@pytest.mark.parametrize("status", [401, 403, 404, 408, 409, 413, 429])
+def test_what_is_refused_may_go_to_another(path: str, status: int) -> None:
+    """An upstream that refused a request created nothing."""
+    seen: list[bytes] = []
+    answer = b"HTTP/1.1 %d No\r\n" % status + LAST_LINE
+    with scripted(answer, seen) as url, breaking(url) as gateway:
+        response = httpx.post(f"{gateway}/v1{path}", json={"model": "small"})
+    assert response.status_code == status
+    assert len(seen) > 1
+
+
+def test_what_was_never_sent_may_go_to_another() -> None:
+    """Where nobody listens nothing can have been created."""
+    with scripted(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}") as url:
+        settings = two_places("http://127.0.0.1:9/v1", url, weight=1e9)
+        with served(create_app(settings, FakeRouter())) as gateway:
+            response = httpx.post(f"{gateway}/v1/batches", json={"model": "medium"})
+    assert response.status_code == 200
+    assert response.headers["x-switchcraft-attempts"] == "2"
+
+
+@pytest.mark.parametrize(("deployments", "key", "times"), [(1, "k", 3), (1, None, 1), (2, "k", 1)])
+def test_an_idempotency_key_that_is_honoured_allows_retries(
+    deployments: int, key: str | None, times: int
+) -> None:
+    """At the deployment that knows the key, and at no other; no other model is asked either."""
+    seen: list[bytes] = []
+    retries = RetrySettings(budget_floor_per_s=100, backoff_s=0.01, idempotency_keys=True)
+    with (
+        scripted(b"", seen) as url,
+        breaking(url, deployments=deployments, retries=retries) as gateway,
+    ):
+        headers = {} if key is None else {"idempotency-key": key}
+        httpx.post(f"{gateway}/v1/batches", json={"model": "small"}, headers=headers)
+    assert len(seen) == times
+
+
+USED = b'"usage":{"prompt_tokens":3,"completion_tokens":2}'
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (rb'{"choices":[{"message":{"content":"\ud83d"}}],' + USED + b"}", 200),
+        (b'{"choices":[{"message":{"content":"a"},"p":-Infinity}],' + USED + b"}", 200),
+        (b'{"choices":[],"n":' + b"7" * 5000 + b"," + USED + b"}", 200),
+        (b'\xef\xbb\xbf{"choices":[],' + USED + b"}", 200),
+        (b'{"choices":[{"message":{"content":"\xf0\x9f"}}],' + USED + b"}", 200),
+        (b'{"choices":[],"choices":[],' + USED + b"}", 200),
+        (b'{"a":' * 1000 + b"1" + b"}" * 999 + b"," + USED + b"}", 200),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, 200),
+        (b'{"choices":[', 502),
+        (b"{" * 50_000, 502),
+        (b"oops", 502),
+        (b'{"a":"b"c"}', 502),
+        (b"", 502),
+    ],
+)
+def test_a_whole_answer_is_passed_on_if_any_client_can_read_it(body: bytes, status: int) -> None:
+    """Bytes are relayed as they are; what nobody can read is a failure like any other."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    with scripted(head % len(body) + body) as url, served(app(url, ONE_TRY)) as gateway:
+        response = httpx.post(gateway + CHAT, json=BODY)
+        assert response.status_code == status
+        if status == 200:
+            assert response.content == body
+        if status == 200 and USED in body:
+            path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+            wait_for(lambda: httpx.get(gateway + path).is_success, "it is recorded")
+            assert httpx.get(gateway + path).json()["completion_tokens"] == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500])

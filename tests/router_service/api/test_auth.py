@@ -12,17 +12,21 @@ from pydantic import SecretStr
 from starlette.routing import Route
 
 from router_service.api.app import create_app
-from router_service.api.auth import PUBLIC_PATHS
+from router_service.api.auth import PUBLIC_PATHS, is_page
 from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed, new_key
-from router_service.serving.access import Access, is_loopback, listening_host
+from router_service.serving.access import Access, is_loopback, listening_host, warn_of_open_redis
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served, wait_for
 
-API, ADMIN = new_key(), new_key()
-KEYS = KeySettings(api={"team-a": SecretStr(hashed(API))}, admin=SecretStr(ADMIN))
+API, ADMIN, METRICS = new_key(), new_key(), new_key()
+KEYS = KeySettings(
+    api={"team-a": SecretStr(hashed(API))},
+    admin=SecretStr(ADMIN),
+    metrics=SecretStr(hashed(METRICS)),
+)
 
 
 def with_keys(sandbox: Sandbox, keys: KeySettings) -> Settings:
@@ -33,7 +37,7 @@ def with_keys(sandbox: Sandbox, keys: KeySettings) -> Settings:
 
 @pytest.fixture(scope="module")
 def keyed(sandbox: Sandbox) -> Iterator[str]:
-    """Serve a gateway with an API key and an admin key."""
+    """Serve a gateway with an API key, an admin key and a metrics key."""
     with served(create_app(with_keys(sandbox, KEYS), FakeRouter())) as url:
         yield url
 
@@ -113,6 +117,67 @@ def test_one_rule_for_metrics_and_administration(keyed: str, path: str) -> None:
     refused = httpx.get(keyed + path, headers=bearer(API))
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "admin_key_needed")
     assert httpx.get(keyed + path, headers=bearer(ADMIN)).status_code in {200, 404}
+
+
+def test_metrics_key_opens_metrics_only(sandbox: Sandbox) -> None:
+    """Every route refuses the metrics key with 403, except `/metrics` and the probes."""
+    app = create_app(with_keys(sandbox, KEYS), FakeRouter())
+    paths = {path.replace("{decision_id}", "x") for path in app.openapi()["paths"]}
+    paths |= {route.path for route in app.routes if isinstance(route, Route)}
+    paths |= {
+        "/metrics/",
+        "/Metrics",
+        "//metrics",
+        "/v1/files",
+        "/admin/status",
+        "/",
+        "/ui",
+        "/ui/x",
+    }
+    with served(app) as url, httpx.Client(base_url=url, headers=bearer(METRICS)) as http:
+        assert http.get("/metrics").text.startswith("# HELP")
+        assert http.post("/metrics").status_code == 405
+        statuses = {
+            (method, path): http.request(method, path, json=BODY).status_code
+            for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD")
+            for path in paths - PUBLIC_PATHS - {"/metrics"}
+        }
+        refused = http.post(CHAT, json=BODY).json()["error"]
+    pages = {key: status for key, status in statuses.items() if is_page(key[1])}
+    assert pages
+    assert set(pages.values()) == {401}, "the browser asks for another key"
+    assert {status for key, status in statuses.items() if key not in pages} == {403}
+    assert refused["code"] == "metrics_key_only"
+
+
+@pytest.mark.parametrize("name", ["api-key", "x-api-key"])
+def test_metrics_key_is_taken_in_every_key_header(keyed: str, name: str) -> None:
+    """Each header that carries a key may carry this one; the browser's password may not."""
+    assert httpx.get(f"{keyed}/metrics", headers={name: METRICS}).status_code == 200
+    assert httpx.get(f"{keyed}/metrics", auth=("prometheus", METRICS)).status_code == 401
+
+
+def test_metrics_key_alone_closes_the_gateway(
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With only `keys.metrics` nobody is let in without a key, and the start warns about it."""
+    settings = with_keys(sandbox, KeySettings(metrics=SecretStr(METRICS)))
+    with served(create_app(settings, FakeRouter())) as url:
+        assert httpx.post(url + CHAT, json=BODY).status_code == 401
+        assert httpx.get(f"{url}/admin/status").status_code == 401
+        assert httpx.get(f"{url}/ui").status_code == 401
+        assert httpx.post(url + CHAT, json=BODY, headers=bearer(METRICS)).status_code == 403
+        assert httpx.get(f"{url}/metrics", headers=bearer(METRICS)).status_code == 200
+    outside = settings.model_copy(update={"server": ServerSettings(host="0.0.0.0")})
+    assert listening_host(outside) == "0.0.0.0"
+    assert "no client can be served; set keys.api" in caplog.text
+
+
+def test_weak_metrics_key_is_refused() -> None:
+    """A metrics key that can be guessed is not served to other machines."""
+    keys = KeySettings(metrics=SecretStr("prometheus"))
+    with pytest.raises(ConfigError, match=r"keys\.metrics: the key is short"):
+        listening_host(Settings(keys=keys, server=ServerSettings(host="0.0.0.0")))
 
 
 def test_no_admin_key_means_no_administration(sandbox: Sandbox) -> None:
@@ -217,6 +282,28 @@ def test_a_weak_key_stays_at_home(caplog: pytest.LogCaptureFixture) -> None:
     assert listening_host(strong) == "0.0.0.0"
 
 
+@pytest.mark.parametrize(
+    ("url", "is_open"),
+    [
+        ("redis://redis:6379/0", True),
+        ("redis://user@10.0.0.1/0", True),
+        ("rediss://redis.example/0", True),
+        ("redis://:secret@redis:6379/0", False),
+        ("redis://redis:6379/0?password=secret", False),
+        ("redis://127.0.0.1:6379/0", False),
+        ("redis://localhost/0", False),
+        ("unix:///run/redis.sock", False),
+    ],
+)
+def test_redis_without_a_password_is_warned_of(
+    url: str, is_open: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start warns of a Redis on another machine that needs no password."""
+    warn_of_open_redis(ServerSettings(redis_url=SecretStr(url)))
+    assert ("server.redis_url has no password" in caplog.text) == is_open
+    assert "secret" not in caplog.text
+
+
 def test_loopback_names() -> None:
     """What is this machine's own, in any notation, and what only looks like it."""
     assert all(map(is_loopback, ("localhost", "LOCALHOST.", "127.9.9.9", "::1", "[::1]")))
@@ -228,3 +315,4 @@ def test_an_empty_access_is_open_and_says_so() -> None:
     """Only where no key at all is configured."""
     assert Access.of(KeySettings()).is_open
     assert not Access.of(KeySettings(admin=SecretStr(ADMIN))).is_open
+    assert not Access.of(KeySettings(metrics=SecretStr(METRICS))).is_open

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from router_service.api.app import create_app
+from router_service.core.messages import Conversation
+from router_service.core.selection import Policy
+from router_service.router import Decision
+from router_service.settings import ServerSettings, Settings
 from tests.bodies import BODY, CHAT
-from tests.serving import Sandbox, wait_for
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served, wait_for
 
 
 @contextmanager
@@ -79,3 +86,49 @@ def test_many_that_leave_do_not_wear_out_the_pool(
             pass
     wait_for(lambda: sandbox.stats()["in_flight"] == before["in_flight"], "all are cancelled")
     assert http.post(CHAT, json=BODY).status_code == 200
+
+
+class PausedRouter(FakeRouter):
+    """Decides once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_decide = threading.Event()
+
+    def decide(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision:
+        """Wait, and decide."""
+        self.may_decide.wait(10)
+        return super().decide(conversation, policy, arms)
+
+
+def test_leaving_before_a_decision_is_made(sandbox: Sandbox) -> None:
+    """Who waits for a decision, or whose decision is made, frees its place at once."""
+    router = PausedRouter()
+    server = ServerSettings(decision_threads=1)
+    settings = Settings.sandbox(sandbox.base_url, list(router.probabilities), server=server)
+    before = sandbox.stats()
+    with (
+        served(create_app(settings, router)) as url,
+        httpx.Client(base_url=url, timeout=10) as http,
+    ):
+
+        def gauge(name: str) -> float:
+            lines = http.get("/metrics").text.splitlines()
+            return next(float(x.split()[1]) for x in lines if x.startswith(f"switchcraft_{name} "))
+
+        with asking(url, "", stream=False):
+            wait_for(lambda: gauge("requests_in_flight") == 1, "the first is decided")
+            with asking(url, "", stream=True):
+                wait_for(lambda: gauge("decisions_queued") == 1, "the second waits")
+            wait_for(lambda: gauge("decisions_queued") == 0, "the second waits no more")
+            wait_for(lambda: gauge("requests_in_flight") == 1, "and takes no slot")
+        wait_for(lambda: gauge("requests_in_flight") == 0, "nor does the first")
+        wait_for(lambda: disconnects(http) == 2, "both are counted")
+        router.may_decide.set()
+        assert http.post(CHAT, json=BODY).status_code == 200
+    assert sandbox.stats()["requests"] == before["requests"] + 1

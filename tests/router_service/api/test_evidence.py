@@ -31,7 +31,8 @@ def upstream() -> Iterator[str]:
 
     async def chat(request: Request) -> JSONResponse:
         body = await request.json()
-        function = {"name": "get_weather", "arguments": body["user"]}
+        name = body.get("metadata", {}).get("tool", "get_weather")
+        function = {"name": name, "arguments": body["user"]}
         call = {"id": f"call_{next(numbers)}", "type": "function", "function": function}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
         return JSONResponse({"choices": [{"index": 0, "message": message}]})
@@ -94,6 +95,17 @@ def test_a_result_that_is_an_error(upstream: str, tmp_path: Path) -> None:
         assert gateway.metric('decision_log_lines_total{type="evidence"}') == 1
     assert (line.decision_id, line.arm, line.kind) == (talk.decisions[0], "medium", "tool_error")
     assert (line.tool, line.strength) == ("get_weather", "weak")
+
+
+def test_a_name_without_end_is_not_kept(upstream: str, tmp_path: Path) -> None:
+    """A name of a megabyte that an upstream makes up is known by its hash."""
+    tool: dict[str, Any] = {"metadata": {"tool": "x" * 1_000_000}}
+    with logging_gateway(upstream, tmp_path, evidence=True, content=True) as gateway:
+        talk = Talk(gateway)
+        talk.turn(OSLO, **tool)
+        talk.turn(OSLO, "Error: no such city")
+        (line,) = settled(gateway, 2)
+    assert len(line.tool) == 32
 
 
 def test_a_call_that_is_repeated_with_other_arguments(upstream: str, tmp_path: Path) -> None:

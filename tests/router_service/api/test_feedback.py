@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,34 @@ def test_without_its_store_feedback_says_so(sandbox: Sandbox, tmp_path: Path) ->
         answer = give(gateway, "dec_1", correct=True)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "store_unavailable"
+
+
+ZEROS = ",".join(["0"] * 500_000)
+MEMBERS = ",".join(f'"{i}":0' for i in range(80_000))
+LARGE: list[tuple[str, str]] = [
+    (f'"expected":[{ZEROS}]', "expected"),
+    (f'"expected":[{",".join(["{}"] * 128)}]', "expected.0.name"),
+    (f'"expected":[{{"name":"f","arguments":{{}},{MEMBERS}}}]', "expected.0"),
+    (f'"correct":true,{MEMBERS}', "0"),
+    (f'"correct":[{ZEROS}]', "correct"),
+]
+
+
+@pytest.mark.parametrize(("members", "param"), LARGE, ids=range(len(LARGE)))
+def test_only_the_first_mistake_is_looked_for(http: httpx.Client, members: str, param: str) -> None:
+    """A million mistakes take no longer than one: to collect them took 3 s and 955 MB for 1 MB."""
+    started_s = time.process_time()
+    answer = http.post("/v1/feedback", content=f'{{"decision_id":"dec_1",{members}}}')
+    assert time.process_time() - started_s < 1
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert len(answer.content) < 500
+
+
+def test_feedback_is_smaller_than_requests(http: httpx.Client) -> None:
+    """A megabyte is enough for the calls of an answer."""
+    arguments = {"text": "x" * 1_100_000}
+    body = {"decision_id": "dec_1", "expected": [{"name": "f", "arguments": arguments}]}
+    answer = http.post("/v1/feedback", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+    arguments["text"] = "x" * 900_000
+    assert http.post("/v1/feedback", json=body).json()["error"]["code"] == "content_not_kept"

@@ -175,17 +175,19 @@ def test_calls_are_held_against_their_schemas(
 
 
 def test_content_that_cannot_be_written_costs_its_line_alone(tmp_path: Path) -> None:
-    """A body is read deeper than a line is written; the lost line is counted, the log is up."""
-    deep = b'{"a":' * 400 + b"1" + b"}" * 400
-    body = orjson.dumps(BODY | {"messages": [{**ASK[0], "x": None}]}).replace(b"null", deep)
+    """Answers are read deeper than lines are written. The lost line is counted, the log is up."""
+    deep = '{"a":' * 400 + "1" + "}" * 400
     with (
-        scripted(answer_with("get_weather", "{}")) as upstream,
+        scripted(answer_with("get_weather", deep)) as upstream,
         logging_gateway(upstream, tmp_path, content=True, evidence=True) as gateway,
     ):
-        assert gateway.http.post(CHAT, content=body).status_code == 200
-        gateway.ask()
-        assert len(gateway.decisions(1)) == 1
-        assert gateway.metric('decision_log_dropped_total{reason="failed"}') == 1
+        name = gateway.ask().headers["x-switchcraft-decision-id"]
+        lost = 'decision_log_dropped_total{reason="failed"}'
+        wait_for(lambda: gateway.metric(lost) == 1, "the line is lost")
+        feedback = {"decision_id": name, "correct": True}
+        assert gateway.http.post("/v1/feedback", json=feedback).status_code == 200
+        assert [line.decision_id for line in gateway.feedback(1)] == [name]
+        assert gateway.metric(lost) == 1
         assert gateway.metric("decision_log_up") == 1
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
@@ -21,11 +25,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from router_service.api.app import create_app
-from router_service.api.paths import upstream_path
+from router_service.api.paths import segments_of, upstream_path
 from router_service.core.errors import ConfigError, InvalidRequestError
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served
+from tests.serving import ONE_TRY, Sandbox, served
 
 KEY = "upstream-secret-key"
 
@@ -158,7 +162,7 @@ def test_the_answer_is_passed_back(passing: httpx.Client) -> None:
 
 
 def test_credentials_stay_on_their_side(passing: httpx.Client) -> None:
-    """The upstream gets its own key and none of the client's credentials."""
+    """The upstream gets its own key, which it cannot tell the client, and no client's."""
     sent = {
         "authorization": "Bearer client-key",
         "api-key": "client-key",
@@ -168,13 +172,20 @@ def test_credentials_stay_on_their_side(passing: httpx.Client) -> None:
     }
     told = passing.get("/v1/files", headers=sent).json()
     assert "client-key" not in json.dumps(told)
-    assert told["headers"]["authorization"] == f"Bearer {KEY}"
+    assert told["headers"]["authorization"] == "Bearer [redacted]"
 
 
 def test_the_configurations_query_counts(passing: httpx.Client) -> None:
     """A client cannot replace what the configuration puts into the query."""
     told = passing.get("/v1/files?api-version=2&a=1").json()
     assert told["target"] == "/base/files?a=1&api-version=1"
+    for query in (
+        "api%2Dversion=2", "API-Version=2", "api-version%5B%5D=2", "api-version[]=2",
+        "x;api-version=2", "+api-version=2", "x%26api-version=2", "api-version",
+        "api-version=2&api-version=3",
+    ):  # fmt: skip
+        target = raw_told(str(passing.base_url).rstrip("/"), f"/v1/files?a=1&{query}".encode())
+        assert target == "/base/files?a=1&api-version=1", query
 
 
 def test_broken_json_is_refused(passing: httpx.Client) -> None:
@@ -182,6 +193,22 @@ def test_broken_json_is_refused(passing: httpx.Client) -> None:
     answer = passing.post("/v1/rerank", content=b"{", headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "invalid_json"
+
+
+def test_large_json_is_read_in_bounded_time(passing: httpx.Client) -> None:
+    """Images and token arrays pass; a body of too many values is refused before it is read."""
+    for text in (b'"' + b"iVBORw0K" * 1_000_000 + b'"', b"[" + b"12345," * 300_000 + b"1]"):
+        told = passing.post("/v1/rerank", content=b'{"query":' + text + b',"model":"small"}')
+        assert told.json()["body"].endswith(',"model":"theirs"}')
+        told = passing.post("/v1/rerank", content=b'{"query":' + text + b',"model":"other"}')
+        assert told.json()["body"].endswith(',"model":"other"}')
+    many = b'{"query":[' + b"{}," * 3_000_000 + b'{}],"model":"%s"}'
+    for path, model in (("rerank", b"other"), ("rerank", b"small"), ("embeddings", b"small")):
+        started_s = time.process_time()
+        answer = passing.post(f"/v1/{path}", content=many % model)
+        assert time.process_time() - started_s < 1
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "too_many_values"
 
 
 def test_without_an_upstream_it_is_404(http: httpx.Client) -> None:
@@ -204,14 +231,31 @@ def test_an_unknown_model_to_pass_to_is_a_configuration_error(sandbox: Sandbox) 
 
 
 def raw_request(url: str, target: bytes) -> bytes:
-    """Send a request line as it is; return the status line."""
+    """Send a request line as it is; return the whole answer."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(
             b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         )
-        return connection.makefile("rb").readline()
+        return connection.makefile("rb").read()
 
+
+def raw_told(url: str, target: bytes) -> str:
+    """Send a request line as it is; return the target that the upstream got."""
+    answer = raw_request(url, target)
+    found = re.search(rb'"target":"([^"]*)"', answer)
+    assert found, answer
+    return found[1].decode()
+
+
+# What some server reads as a dot segment, a slash or the end of the path: path parameters (Tomcat),
+# overlong UTF-8, `%u` (IIS), decoding twice, NFKC, trailing blanks, best-fit mappings (Windows).
+AMBIGUOUS = (
+    b"..; ..;x .; .;x ;x a;b x%3bc %3b %2e %2E%2e .%2e %2e. %252e %25 ... .x ..x ..%20 %20.. +.. "
+    b"%20 %c0%ae %c0%ae%c0%ae %c0%af %e0%80%ae %e0%80%af %f0%80%80%ae %c1%9c %ff %80 %ed%a0%80 "
+    b"%uff0e %u002e %ef%bc%8e %ef%bc%8f %e2%80%a4 %e2%80%a5 %e2%80%a6 %e2%92%88 %c2%bd %e2%88%95 "
+    b"%e2%81%84 %ef%bc%bc %ef%bc%85 %2f %5c .. . x%3f x%23 x%0a x%7f %c2%80 x%c2%a0 %2 %zz %"
+).split(b" ")
 
 HOSTILE = [
     b"/v1/../secret",
@@ -230,6 +274,9 @@ HOSTILE = [
     b"/v1/files/",
     b"/v1/files?a=%0d\tb",
     b"/v1/fil\xc3\xa9s",
+    *(b"/v1/files/" + segment for segment in AMBIGUOUS),
+    *(b"/v1/files/" + segment + b"/x" for segment in AMBIGUOUS),
+    *(b"/v1/files?" + query for query in (b"a=%0d%0ax", b"a=%00", b"a=%", b"a=%zz", b"%u002e")),
 ]
 
 
@@ -238,6 +285,20 @@ def test_no_address_leaves_the_base_url(passing: httpx.Client, target: bytes) ->
     """Dots, double and encoded slashes, and control characters are refused, never passed on."""
     status = raw_request(str(passing.base_url).rstrip("/"), target)
     assert status.split()[1] in {b"400", b"404"}, status
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tuned/ft:gpt-4o-mini:org::id", "/tuned/ft%3Agpt-4o-mini%3Aorg%3A%3Aid",
+        "/tuned/@cf/meta/llama-3.1-8b", "/files/file-abc/content", "/x/a.b-c_d~e", "/x/a%20b",
+        "/x/mod%C3%A8le", "/x/%E6%A8%A1%E5%9E%8B", "/x/%E0%A4%B9%E0%A4%BF", "/x/a(b)$&+,='!*",
+    ],
+)  # fmt: skip
+def test_plain_ids_are_passed_on(passing: httpx.Client, path: str) -> None:
+    """Colons, `@`, inner dots, encoded blanks and letters of any script are not refused."""
+    target = raw_told(str(passing.base_url).rstrip("/"), f"/v1{path}".encode())
+    assert target == f"/base{path}?api-version=1"
 
 
 @given(raw=st.binary(max_size=30), query=st.binary(max_size=20))
@@ -250,6 +311,7 @@ def test_what_is_passed_on_has_plain_segments(raw: bytes, query: bytes) -> None:
         return
     assert path == "/" + raw.decode("latin-1")
     assert not {"", ".", ".."} & set(path.split("/")[1:])
+    assert all(part and part[0] != "." and ";" not in part for part in segments_of(path))
     assert all(0x20 < ord(character) < 0x7F for character in path + passed)
     assert "#" not in passed
 
@@ -278,6 +340,77 @@ def test_a_client_that_leaves_cancels_the_upstream() -> None:
                 next(parts)
                 assert not closed.is_set()
             assert closed.wait(5)
+
+
+async def repeat(request: Request) -> Response:
+    """Repeat the key that was sent, with the status and in the way that the body asks for."""
+    sent = request.headers["authorization"]
+    asked = await request.json()
+    status = asked["status"]
+    match asked["how"]:
+        case "headers" | "coding":
+            headers = {"x-request-id": f"id-{sent}", "x-ratelimit-limit-requests": KEY[:14]}
+            coding = {"content-encoding": f"gzip, {sent}"} if asked["how"] == "coding" else {}
+            return JSONResponse({"object": "list"}, status, headers | coding)
+        case "json":
+            return JSONResponse({"message": f"Bad key: {sent}, {KEY[:12]}***"}, status)
+        case "error":
+            error = {"message": f"Bad key: {sent}", "type": "x", "param": None, "code": None}
+            return JSONResponse({"error": error}, status)
+        case "base64":
+            dump = json.dumps(dict(request.headers)).encode()
+            return JSONResponse({"dump": b64encode(dump).decode()}, status)
+        case "text":
+            return Response(f"<pre>{sent}</pre>", status, media_type="text/html")
+    body = f'data: {{"choices":[],"key":"{sent}","part":"{KEY[:13]}"}}\n\ndata: [DONE]\n\n'
+    size = 1 if asked["how"] == "bytes" else 1000
+
+    async def parts() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), size):
+            yield body[start : start + size].encode()
+
+    return StreamingResponse(parts(), status, media_type="text/event-stream")
+
+
+@pytest.fixture(scope="module")
+def repeating() -> Iterator[httpx.Client]:
+    """Yield a client of a gateway whose upstream repeats the key that it was sent."""
+    route = Route("/v1/{path:path}", repeat, methods=["POST"])
+    with served(Starlette(routes=[route])) as upstream:
+        place = Deployment(upstream_model="m", base_url=f"{upstream}/v1", api_key=SecretStr(KEY))
+        models = tuple(Model(name=arm, deployments=(place,)) for arm in FakeRouter().probabilities)
+        passing = RouterSettings(pass_through="small")
+        settings = Settings(models=models, router=passing, upstreams=ONE_TRY)
+        with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
+            yield http
+
+
+HOWS = ["headers", "coding", "json", "error", "base64", "text", "stream", "bytes"]
+
+
+@pytest.mark.parametrize("model", ["none", "small"])
+@pytest.mark.parametrize("status", [200, 201, 400, 404, 409, 422, 429, 500, 503])
+@pytest.mark.parametrize("how", HOWS)
+def test_an_echo_of_the_gateways_key_is_redacted(
+    repeating: httpx.Client, status: int, how: str, model: str
+) -> None:
+    """Whatever an upstream repeats of the request's headers, no client reads the key.
+
+    A request for `small` is sent to the pool's model, any other is passed on unread.
+    """
+    answer = repeating.post("/v1/rerank", json={"model": model, "status": status, "how": how})
+    is_failure = status < 400 and (how == "coding" or (how == "error" and model == "small"))
+    assert answer.status_code == (502 if is_failure else status)
+    told = f"{answer.headers}{answer.text}"
+    assert KEY[:12] not in told
+    assert not any(b64encode(b" " * n + KEY.encode())[4:16].decode() in told for n in range(3))
+    if how in {"json", "error"}:
+        assert answer.json()
+    if how == "headers":
+        assert answer.headers["x-request-id"] == "id-Bearer [redacted]"
+    if how in {"stream", "bytes"} and status < 400:
+        assert answer.text.count("[redacted]") == 2
+        assert answer.text.endswith("data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -310,6 +443,51 @@ def test_refusals_are_counted(http: httpx.Client) -> None:
     http.get("/v1/files")
     http.post("/v1/rerank", content=b"{", headers={"content-type": "application/json"})
     assert (count(404), count(400)) == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.parametrize("model", ["small", "none"])
+def test_what_creates_something_meets_no_connection_that_closes(model: str) -> None:
+    """An upstream takes one request of a connection and hangs up on the next: none is lost.
+
+    Nor is one sent twice, whether a pool's model is asked or the request is passed on.
+    """
+    seen: list[bytes] = []
+    answered = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (answered, b""):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)
+            await reader.readexactly(int(length[1]) if length else 0)
+            seen.append(head)
+            writer.write(answer)
+        writer.close()
+
+    with played(play) as upstream:
+        base = Settings.sandbox(upstream, list(FakeRouter().probabilities))
+        settings = base.model_copy(update={"router": RouterSettings(pass_through="small")})
+        with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
+            for path in ("batches", "files", "fine_tuning/jobs"):
+                answer = http.post(f"/v1/{path}", json={"model": model})
+                assert (answer.status_code, answer.content) == (200, b"{}")
+    assert len(seen) == 3
+
+
+@contextmanager
+def played(
+    play: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> Iterator[str]:
+    """Play an upstream for each connection, in a thread; yield its base URL."""
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(play, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        server.close()
 
 
 def test_an_unreachable_upstream_is_502() -> None:

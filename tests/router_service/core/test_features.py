@@ -308,3 +308,57 @@ def test_no_text_holds_the_counts_up(piece: str) -> None:
     start = time.process_time()
     extract(Conversation((Turn(Role.USER, text),)), list(FEATURES))
     assert time.process_time() - start < 1
+
+
+VALUES = st.text("ab", max_size=300)
+
+
+@given(st.text("abA", min_size=1, max_size=60), st.lists(VALUES, max_size=5))
+def test_values_are_found_alike_among_few_and_among_many(text: str, values: list[str]) -> None:
+    """However many values the enums have, the same of them are found in the query."""
+    query = text * (MAX_QUERY_CHARS // len(text))
+    many = Schema("string", enum=tuple(str(i) for i in range(100)))
+    counted = []
+    for padding in (Schema(), many):
+        enum = Schema("string", enum=(*values, query[7:200].lower(), query[5:900].lower()))
+        parameters = (Parameter("a", enum, True), Parameter("b", padding, True))
+        asked = Conversation((Turn(Role.USER, query),), (ToolSpec("f", "", parameters),))
+        (count,) = extract(asked, ["enum_values_said"])
+        counted.append(count - sum(value in query.lower() for value in padding.enum))
+    assert counted[0] == counted[1]
+    assert counted[0] == sum(value in query.lower() for value in set(enum.enum))
+
+
+def tool(*parameters: Parameter, description: str = "") -> ToolSpec:
+    """Return a tool of these parameters."""
+    return ToolSpec("f", description, parameters)
+
+
+def chain(levels: int, width: int) -> Schema:
+    """Return a schema of so many levels, each with so many further properties."""
+    schema = Schema("string")
+    for _ in range(levels):
+        leaves = (Parameter(f"p{i}", Schema("string"), False) for i in range(width))
+        schema = Schema("object", properties=(Parameter("n", schema, False), *leaves))
+    return schema
+
+
+REPEATING = Schema("string", enum=tuple("a" * 45 + str(i) + "a" * 45 for i in range(6_000)))
+WORDY = " ".join(f"{i:x}word{i * 7919:x}" for i in range(45_000))[:650_000]
+HEAVY: list[tuple[ToolSpec, ...]] = [
+    (tool(Parameter("a", REPEATING, True)),),
+    (tool(Parameter("a", chain(60, 400), True)),),
+    (tool(*(Parameter(f"p{i}", Schema("string"), True) for i in range(24_000))),),
+    (tool(description=WORDY),),
+    tuple(tool(description=WORDY[i * 50_000 : (i + 1) * 50_000]) for i in range(13)),
+    tuple(ToolSpec(f"tool{i}", WORDY[i * 600 : i * 600 + 600]) for i in range(1_000)),
+]
+
+
+@pytest.mark.parametrize("offered", HEAVY, ids=range(len(HEAVY)))
+def test_no_tools_hold_the_counts_up(offered: tuple[ToolSpec, ...]) -> None:
+    """As much as is read of tools takes 0.2 s; enums that repeat the query took minutes."""
+    asked = Conversation((Turn(Role.USER, "a" * MAX_QUERY_CHARS),), offered)
+    start = time.thread_time()
+    extract(asked, list(FEATURES))
+    assert time.thread_time() - start < 1

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.core.fitting import Fit, fit, parameters_by_tool
+from router_service.core.fitting import MAX_CALLS, CallChecker, Fit, parameters_by_tool
 from router_service.core.said import WrittenCall
 from tests.bodies import WEATHER
 
@@ -20,7 +20,7 @@ Schema = Mapping[str, Any]
 def fits(schema: Any, arguments: Any) -> Fit:  # noqa: ANN401 - JSON
     """Say whether arguments fit a tool of this schema."""
     call = WrittenCall("c", "f", orjson.dumps(arguments).decode())
-    return fit(call, {"f": schema})
+    return CallChecker({"f": schema}).fit(call)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def fits(schema: Any, arguments: Any) -> Fit:  # noqa: ANN401 - JSON
 def test_a_call_fits_or_not(name: str, arguments: str, expected: Fit) -> None:
     """The arguments are one JSON object that its tool's schema allows."""
     parameters = parameters_by_tool({"tools": [WEATHER]})
-    assert fit(WrittenCall("c", name, arguments), parameters) is expected
+    assert CallChecker(parameters).fit(WrittenCall("c", name, arguments)) is expected
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,8 @@ def test_tools_of_every_form_have_their_schema(body: Mapping[str, Any]) -> None:
 def test_tools_without_a_schema() -> None:
     """One without parameters takes any object, one of free text is not checked."""
     assert fits(None, {"a": 1}) is Fit.YES
-    assert fit(WrittenCall("c", "sh", "ls", is_custom=True), {"sh": None}) is Fit.UNCHECKED
+    custom = WrittenCall("c", "sh", "ls", is_custom=True)
+    assert CallChecker({"sh": None}).fit(custom) is Fit.UNCHECKED
 
 
 def test_local_references_are_followed() -> None:
@@ -138,7 +139,8 @@ def test_patterns_take_linear_time() -> None:
 def test_what_is_nested_too_deep_is_not_checked() -> None:
     """JSON is read deeper than it is written, and than a validator goes."""
     deep = WrittenCall("c", "f", '{"a":' * 900 + "1" + "}" * 900)
-    assert fit(deep, {"f": {"properties": {"a": {"type": "object"}}}}) in {Fit.YES, Fit.UNCHECKED}
+    shallow: Schema = {"properties": {"a": {"type": "object"}}}
+    assert CallChecker({"f": shallow}).fit(deep) in {Fit.YES, Fit.UNCHECKED}
     schema: Schema = {}
     for _ in range(900):
         schema = {"not": schema}
@@ -151,3 +153,37 @@ def test_large_arguments_of_a_large_schema_are_not_checked() -> None:
     assert fits(large, {"p1": "x"}) is Fit.YES
     assert fits({"type": "object"}, {"p1": "x" * 100_000}) is Fit.YES
     assert fits(large, {"p1": "x" * 100_000}) is Fit.UNCHECKED
+
+
+def test_the_calls_of_an_answer_share_a_limit() -> None:
+    """Beyond a number of calls, and beyond an amount of work, calls are not checked."""
+    simple = CallChecker({"f": {"type": "object"}})
+    call = WrittenCall("c", "f", "{}")
+    found = [simple.fit(call) for _ in range(MAX_CALLS + 10)]
+    assert found == [Fit.YES] * MAX_CALLS + [Fit.UNCHECKED] * 10
+    enum = {"properties": {"a": {"enum": list(range(500))}}}
+    large = WrittenCall("c", "f", orjson.dumps({"b": "x" * 4_000}).decode())
+    checker = CallChecker({"f": enum, "g": {"type": "object"}})
+    found = [checker.fit(large) for _ in range(10)]
+    assert found == [Fit.YES] * 4 + [Fit.UNCHECKED] * 6
+    assert checker.fit(WrittenCall("c", "g", "{}")) is Fit.YES
+
+
+def test_many_calls_of_a_large_schema_take_no_time() -> None:
+    """A schema is written and compiled once for all calls of an answer."""
+    schema = {"properties": {"a": {"enum": ["x" * 100] * 90_000}}}
+    checker = CallChecker({"f": schema})
+    started_s = time.thread_time()
+    found = {checker.fit(WrittenCall("c", "f", "{}")) for _ in range(1_000)}
+    assert found == {Fit.UNCHECKED}
+    assert time.thread_time() - started_s < 1
+
+
+def test_fractions_of_large_numbers_are_not_checked() -> None:
+    """A validator computes them exactly: 13 us for each number."""
+    schema = {"properties": {"a": {"items": {"multipleOf": 1e-300}}}}
+    started_s = time.thread_time()
+    assert fits(schema, {"a": [1e300] * 60_000}) is Fit.UNCHECKED
+    assert time.thread_time() - started_s < 0.5
+    price = {"properties": {"a": {"multipleOf": 0.01}}}
+    assert [fits(price, {"a": a}) for a in (2.75, 2.755)] == [Fit.YES, Fit.NO]

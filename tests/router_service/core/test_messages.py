@@ -18,7 +18,10 @@ from router_service.core.messages import (
     decode_object,
     parse_chat_request,
     parse_conversation,
+    parse_responses_request,
 )
+from router_service.core.messages.tools import MAX_TOOL_CHARACTERS, MAX_TOOL_VALUES, MAX_TOOLS
+from router_service.core.messages.turns import MAX_MESSAGES, MAX_PARTS
 
 USER = {"role": "user", "content": "hi"}
 
@@ -220,3 +223,76 @@ def test_any_json_in_messages_and_tools_is_read_or_noted(
         p.count(".") == 0 and p.startswith("m") for p in read.unread
     ) == len(messages)
     assert len(read.tools) + sum(p.startswith("tools") for p in read.unread) == len(tools)
+
+
+def test_tools_are_read_up_to_a_number() -> None:
+    """The first tools are read, and the rest is noted."""
+    tools = [function(f"f{i}") for i in range(MAX_TOOLS + 5)]
+    read = conversation(USER, tools=tools)
+    assert [tool.name for tool in read.tools] == [f"f{i}" for i in range(MAX_TOOLS)]
+    assert read.unread == (f"tools[{MAX_TOOLS}:]",)
+    assert conversation(USER, tools=tools[:MAX_TOOLS]).unread == ()
+
+
+PROPERTIES: dict[str, Any] = {f"p{i}": {"type": "string"} for i in range(MAX_TOOL_VALUES)}
+TOO_LARGE: list[dict[str, Any]] = [
+    function("f", properties=PROPERTIES),
+    function("f", properties={"a": {"enum": list(range(MAX_TOOL_VALUES))}}),
+    function("f", properties={"a": {"enum": [[[i] for i in range(MAX_TOOL_VALUES)]]}}),
+    function("f", examples=[{}] * MAX_TOOL_VALUES),
+    function("f", description="a" * MAX_TOOL_CHARACTERS),
+    function("f", properties={"a" * MAX_TOOL_CHARACTERS: {}}),
+    function("f" * MAX_TOOL_CHARACTERS),
+]
+
+
+@pytest.mark.parametrize("tool", TOO_LARGE, ids=range(len(TOO_LARGE)))
+def test_a_tool_that_is_too_large_is_not_read(tool: dict[str, Any]) -> None:
+    """Neither are those behind it, however the request writes them; those before it are."""
+    first, last = function("first", **nested(3)), function("last")
+    for tools, path in (([first, tool, last], "tools[1:]"), ([tool], "tools[0:]")):
+        read = conversation(USER, tools=tools)
+        assert read.unread == (path,)
+        assert [known.name for known in read.tools] == ["first"][: len(tools) - 1]
+        assert parse_chat_request({"model": "m", "messages": [USER], "tools": tools}).has_tools
+    legacy = [first["function"], tool["function"]]
+    assert conversation(USER, functions=legacy).unread == ("functions[1:]",)
+    responses = [first["function"], tool["function"] | {"type": "function"}]
+    request = parse_responses_request({"model": "m", "input": "hi", "tools": responses})
+    assert request.conversation.unread == ("tools[1:]",)
+
+
+def test_many_small_tools_with_large_schemas_are_read_whole() -> None:
+    """128 tools of 5 KB, more than any request of the recorded benchmarks has, are no limit."""
+    words = "The name of the place that the weather is asked for, as people write it."
+    schema = {"properties": {f"parameter_{i}": {"description": words} for i in range(50)}}
+    tools = [function(f"tool_{i}", **schema) for i in range(128)]
+    assert len(orjson.dumps(tools)) > 128 * 5000
+    assert conversation(USER, tools=tools).unread == ()
+
+
+def test_of_many_messages_the_first_and_the_last_are_read() -> None:
+    """What a conversation opens with identifies it, and what it ends with is to be answered."""
+    half = MAX_MESSAGES // 2
+    messages = [{"role": "user", "content": str(i)} for i in range(MAX_MESSAGES + 5)]
+    chat = conversation(*messages)
+    responses = parse_responses_request({"model": "m", "input": messages}).conversation
+    texts = [str(i) for i in (*range(half), *range(half + 5, MAX_MESSAGES + 5))]
+    for read, field in ((chat, "messages"), (responses, "input")):
+        assert [turn.text for turn in read.turns] == texts
+        assert read.unread == (f"{field}[{half}:{half + 5}]",)
+    assert conversation(*messages[:MAX_MESSAGES]).unread == ()
+
+
+def test_parts_and_calls_are_read_up_to_a_number() -> None:
+    """All messages share one limit; each that is cut is noted."""
+    part, call = {"type": "text", "text": "a"}, {"function": {"name": "f", "arguments": "{}"}}
+    read = conversation(
+        {"role": "user", "content": [part] * (MAX_PARTS - 10)},
+        {"role": "assistant", "tool_calls": [call] * 15},
+        {"role": "user", "content": [part]},
+        {"role": "user", "content": "whole"},
+    )
+    assert len(read.turns[1].tool_calls) == 10
+    assert [turn.text for turn in read.turns[2:]] == ["", "whole"]
+    assert read.unread == ("messages[1].tool_calls[10:]", "messages[2].content[0:]")

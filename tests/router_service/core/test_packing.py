@@ -265,3 +265,15 @@ def test_long_turns_are_packed_as_if_tokenized_whole(
         other = packed.parts[-1]
         assert list(packed.token_ids[other.start : other.stop]) == whole[: other.stop - other.start]
         assert (other.cut, len(packed.token_ids)) == (True, 512)
+
+
+def test_turns_without_words_are_read_up_to_a_number_of_characters() -> None:
+    """Thousands of turns that are one token each fill no window, and would take seconds to read."""
+    blank = Turn(Role.USER, "x" + " " * 900)
+    turns = (Turn(Role.USER, "old"), *[blank] * 50, Turn(Role.USER, "now"))
+    packed = pack(Conversation(turns), budget_tokens=256)
+    others = next(part for part in packed.parts if part.slot is Slot.OTHER_TURNS)
+    assert others.cut
+    assert others.stop - others.start < 60
+    few = pack(Conversation((turns[0], *[blank] * 5, turns[-1])), budget_tokens=256)
+    assert "old" in unpack(few, Slot.OTHER_TURNS).split()

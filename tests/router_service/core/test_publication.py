@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import PublicationError
-from router_service.core.publication import Canary, Publication, Release
+from router_service.core.publication import MAX_POINTER_BYTES, Canary, Publication, Release
 
 RELEASE = Release(name="r", path="r-1", manifest_sha256="ab" * 32, created="2026-01-01T00:00:00Z")
 PUBLICATION = Publication(serial=2, stable=RELEASE, canary=Canary(release=RELEASE))
@@ -32,6 +32,10 @@ def test_a_newer_publishers_fields_are_passed_over() -> None:
     [
         {"schema_version": 2},
         {"serial": 0},
+        {"serial": 10**400},
+        {"shadow": RELEASE.model_dump() | {"path": "a\0b"}},
+        {"shadow": RELEASE.model_dump() | {"path": "a" * 5000}},
+        {"shadow": RELEASE.model_dump() | {"created": "a" * 5000}},
         {"stable": None},
         {"canary": {"release": None}},
         {"canary": {"release": RELEASE.model_dump(), "share": 1.5}},
@@ -46,7 +50,14 @@ def test_what_cannot_be_meant_is_refused(change: dict[str, object]) -> None:
         Publication.parse(json.dumps(tree).encode(), "here")
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"{}"])
+def test_a_long_pointer_is_not_read() -> None:
+    """What is longer than any pointer is refused before it is parsed."""
+    for text in (b" " * MAX_POINTER_BYTES + PUBLICATION.to_json(), b"[" * 10_000_000):
+        with pytest.raises(PublicationError, match="has more than 65536 bytes"):
+            Publication.parse(text, "here")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"{}", b"[" * 60_000])
 def test_garbage_is_refused(text: bytes) -> None:
     """Half a file, another encoding, another kind of value: an error, not a crash."""
     with pytest.raises(PublicationError, match="is no publication"):

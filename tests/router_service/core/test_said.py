@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router_service.core.said import (
+    MAX_PARTS,
     MAX_SAID_CHARACTERS,
     Listener,
     Said,
@@ -116,6 +118,51 @@ def test_what_was_not_heard_whole_is_not_known() -> None:
     assert listener.said() is None
     piece = delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "x" * 1024}}])
     assert heard(*[piece] * (MAX_SAID_CHARACTERS // 1024 + 1)) is None
+
+
+FLOODS = {
+    "empty deltas": delta(content="", tool_calls=None),
+    "short deltas": delta(content="\u00e9\u4e2d"),
+    "short arguments": delta(
+        tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "\u00e9\u4e2d"}}]
+    ),
+    "calls": delta(tool_calls=[{"index": 0}]),
+    "items": {"type": "response.output_item.done", "item": {"type": "function_call"}},
+}
+
+
+@pytest.mark.parametrize("field", ["id", "name"])
+def test_names_and_ids_count(field: str) -> None:
+    """They are remembered and logged, too."""
+    long = {"id": "c", "name": "f", field: "x" * (MAX_SAID_CHARACTERS + 1)}
+    function = {"name": long["name"], "arguments": "{}"}
+    assert heard(delta(tool_calls=[{"id": long["id"], "function": function}])) is None
+    item = {"type": "function_call", "call_id": long["id"], **function}
+    assert said_by({"object": "response", "output": [item]}) is None
+
+
+@pytest.mark.parametrize("what", FLOODS)
+def test_what_is_listened_to_takes_little_memory(what: str) -> None:
+    """Neither empty deltas, nor short ones, nor calls without arguments add up to much."""
+    event, listener = FLOODS[what], Listener()
+    calls = event["choices"][0]["delta"].get("tool_calls") if "choices" in event else None
+    tracemalloc.start()
+    for number in range(100_000):
+        if what == "calls" and calls:
+            calls[0]["index"] = number
+        listener.hear(event)
+    grown_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown_bytes < 3_000_000
+
+
+def test_an_answer_of_very_many_parts_is_not_kept() -> None:
+    """It is found out early, because looking at each part takes time."""
+    calls = [{"function": {"name": "f", "arguments": "{}"}}] * (MAX_PARTS + 1)
+    assert said_by({"choices": [{"message": {"tool_calls": calls}}]}) is None
+    assert said_by({"choices": [{}] * (MAX_PARTS + 1)}) is None
+    output = [{"type": "message", "content": [{"text": "a"}] * 100}] * (MAX_PARTS // 100)
+    assert said_by({"object": "response", "output": output}) is None
 
 
 junk = st.recursive(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 
 import orjson
 import pytest
@@ -101,8 +102,80 @@ def _written(text: str, is_escaped: bool) -> str:
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"a":{"a":1},"b":"a"}', b"18446744073709551615", b"[" * 500 + b"]" * 500, b"-0"]
+    "body", [b'{"a":{"a":1},"b":"a"}', b"18446744073709551615", b"[" * 254 + b"]" * 254, b"-0"]
 )
 def test_what_only_looks_like_it_is_read(body: bytes) -> None:
     """Equal keys of different objects, the largest integers and deep texts are in order."""
     assert decode(body) == json.loads(body)
+
+
+def repeated(item: bytes, size_bytes: int) -> bytes:
+    """Return an array of one item, as large as said."""
+    return b"[" + b",".join([item] * (size_bytes // (len(item) + 1))) + b"]"
+
+
+MANY = [
+    repeated(b"0", 10_000_000),
+    repeated(b"{}", 10_000_000),
+    repeated(b"[[[[[[[[]]]]]]]]", 10_000_000),
+    repeated(b'{"a":1}', 10_000_000),
+    repeated(b'","', 10_000_000),
+    b"{" + b",".join(b'"%d":0' % i for i in range(900_000)) + b"}",
+    repeated(b'"\\u003a",{}', 10_000_000),
+    repeated(b'"\\\\",{}', 10_000_000),
+]
+
+
+@pytest.mark.parametrize("body", MANY, ids=range(len(MANY)))
+def test_too_many_values_are_refused_before_they_are_read(body: bytes) -> None:
+    """Reading them would hold the interpreter's lock for up to a second."""
+    started_s = time.thread_time()
+    with pytest.raises(InvalidRequestError) as caught:
+        decode(body)
+    assert caught.value.code == "too_many_values"
+    assert time.thread_time() - started_s < 0.5
+
+
+LARGE = [
+    b'["data:image/png;base64,' + b"iVBORw0K" * 1_250_000 + b'"]',
+    repeated(b"12345", 9_000_000),
+    b'["' + b"a,b,c\\n" * 1_400_000 + b'"]',
+    b'["' + b'{\\"a\\":[1,2]},' * 600_000 + b'"]',
+    b'["' + b"\\u003a\\\\" * 1_000_000 + b'"]',
+    b'["' + b"1234567890" * 1_000_000 + b'"]',
+    repeated(b"11111111111111111111", 9_000_000),
+    repeated(b'{"\\u003a":1}', 1_000_000),
+]
+
+
+@pytest.mark.parametrize("body", LARGE, ids=range(len(LARGE)))
+def test_large_bodies_of_few_values_are_read(body: bytes) -> None:
+    """Images, token arrays and texts that look like JSON or have escapes take bounded time."""
+    started_s = time.thread_time()
+    value = decode(body)
+    assert time.thread_time() - started_s < 1
+    assert value == orjson.loads(body)
+
+
+TEXTS = st.text('",:[]{}\\\n0123456789', min_size=20, max_size=60)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.integers(0, 5000))
+def test_strings_are_told_from_structure_in_large_texts(texts: list[str], filler: int) -> None:
+    """Wherever a part of a text ends, in a string or outside, the same things are refused."""
+    value = {"filler": ["," * filler], "texts": texts * 800, "colon": ":"}
+    body = json.dumps(value).replace('":"}', '"\\u003a"}').encode()
+    assert decode(body) == value
+    bad = {b'"a":1,"a":2': "duplicate_key", b'"a":-9223372036854775809': "integer_out_of_range"}
+    for members, code in bad.items():
+        for text in (body[:-1] + b"," + members + b"}", b"{" + members + b"," + body[1:]):
+            with pytest.raises(InvalidRequestError) as caught:
+                decode(text)
+            assert caught.value.code == code
+
+
+def test_a_duplicate_key_of_a_long_text_is_not_named() -> None:
+    """Finding its name would take long."""
+    with pytest.raises(InvalidRequestError) as caught:
+        decode(b'{"x":"' + b"a" * 2_000_000 + b'","b":{"a":1,"a":2}}')
+    assert (caught.value.code, caught.value.param) == ("duplicate_key", None)

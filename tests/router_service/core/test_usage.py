@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.usage import Usage, usage_of
+from router_service.core.usage import MAX_TOKENS, Usage, usage_of
 
 FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
     "chat": (
@@ -103,6 +104,10 @@ def test_every_form_is_read(form: str) -> None:
         {"usage": None},
         {"usage": {"prompt_tokens": -1, "completion_tokens": 1}},
         {"usage": {"prompt_tokens": True, "completion_tokens": 1}},
+        {"usage": {"prompt_tokens": 1e308, "completion_tokens": 1}},
+        {"usage": {"prompt_tokens": 2**64 - 1, "completion_tokens": 1}},
+        {"usage": {"prompt_tokens": 1, "completion_tokens": MAX_TOKENS + 1}},
+        {"usage": {"prompt_tokens": [1], "completion_tokens": {}}},
         {"usage": {"prompt_tokens": 1}},
         {"usage": {"prompt_tokens": 1, "total_tokens": 5}},
         {"response": "x"},
@@ -114,7 +119,26 @@ def test_what_is_no_usage_is_none(answer: object) -> None:
     assert usage_of(answer) is None
 
 
-counts = st.integers(0, 10**12)
+def test_sums_of_incredible_counts_fit_into_64_bits() -> None:
+    """Cache counts beside the prompt are added to it, and the sum can still be written as JSON."""
+    largest = dict.fromkeys(
+        ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+        2**64 - 1,
+    )
+    assert usage_of({"usage": largest}) is None
+    usage = usage_of({"usage": dict.fromkeys(largest, MAX_TOKENS)})
+    assert usage is not None
+    assert orjson.loads(orjson.dumps(usage))["prompt_tokens"] == 3 * MAX_TOKENS
+
+
+def test_deep_nesting_is_not_followed() -> None:
+    """Responses within responses, as deep as the JSON reader allows, are read without recursion."""
+    depth = 1000
+    nested = orjson.loads(b'{"usage":1,"response":' * depth + b"{}" + b"}" * depth)
+    assert usage_of(nested) is None
+
+
+counts = st.integers(0, MAX_TOKENS)
 
 
 @given(counts, counts, counts, counts, counts)

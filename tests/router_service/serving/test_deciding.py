@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -23,6 +24,8 @@ from router_service.settings import Settings
 from tests.bodies import BODY
 from tests.fakes import FakeRouter
 
+T = TypeVar("T")
+
 
 class Threads:
     """Runs what is handed to it, and counts how often."""
@@ -30,7 +33,7 @@ class Threads:
     def __init__(self) -> None:
         self.runs = 0
 
-    async def __call__(self, decide: Callable[[], Plan]) -> Plan:
+    async def __call__(self, decide: Callable[[], T]) -> T:
         """Run it here."""
         self.runs += 1
         return decide()
@@ -93,7 +96,7 @@ def test_refusals_come_from_either_way() -> None:
         planned(replace(asked, body=b"{"), threads)
     assert threads.runs == 0
 
-    async def full(_decide: Callable[[], Plan]) -> Plan:
+    async def full(_decide: Callable[[], T]) -> T:
         raise OverloadedError("decisions_queued", "Too many requests wait for a decision.")
 
     with pytest.raises(OverloadedError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from router_service.core.artifact import Artifact
-from router_service.core.cache import CacheCounts
+from router_service.core.cache import Cache
 from router_service.serving.engine import Engine
 from router_service.serving.gauges import Gauges
 from router_service.serving.overload import DecisionQueue, Slots
@@ -21,14 +21,16 @@ from tests.fakes import FakeRouter, manifest
 
 
 class Looking(FakeRouter):
-    """A router whose lookups are set."""
+    """A router with a cache that the test looks things up in."""
 
-    counts = CacheCounts()
+    def __init__(self, cache: Cache[str, str]) -> None:
+        super().__init__()
+        self._cache = cache
 
     @property
-    def lookups(self) -> Mapping[str, CacheCounts]:
-        """Return what was set."""
-        return {"signatures": self.counts}
+    def caches(self) -> Mapping[str, Cache[str, str]]:
+        """Return the cache."""
+        return {"signatures": self._cache}
 
 
 class Shown:
@@ -103,7 +105,7 @@ def test_requests_are_shown_as_they_are(shown: Shown) -> None:
             asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
 
         with shown.slots.slot(None):
-            tasks = [asyncio.create_task(shown.queue.run(decide)) for _ in range(3)]
+            tasks = [asyncio.create_task(shown.queue.run(None, decide)) for _ in range(3)]
             await asyncio.sleep(0.05)
             shown.gauges.refresh(engine)
             assert shown.value("requests_in_flight") == 1
@@ -117,17 +119,28 @@ def test_requests_are_shown_as_they_are(shown: Shown) -> None:
 
 
 def test_lookups_are_counted_once(shown: Shown) -> None:
-    """Each look adds what a router has looked up since the last one; a new router begins at 0."""
-    router, other = Looking(), Looking()
-    engine = shown.engine(router, "small")
-    router.counts = CacheCounts(hits=3, misses=2)
+    """Each look adds the lookups since the last one, whichever routers share a cache."""
+    cache: Cache[str, str] = Cache(max_bytes=1000)
+    cache.put("known", "value", size_bytes=1)
+    engine = shown.engine(Looking(cache), "small")
+    look_up(cache, hits=3, misses=2)
     shown.gauges.refresh(engine)
-    router.counts = CacheCounts(hits=7, misses=2)
+    look_up(cache, hits=4, misses=0)
     shown.gauges.refresh(engine)
-    other.counts = CacheCounts(hits=1, misses=1)
-    shown.gauges.refresh(shown.engine(other, "small"))
+    shown.gauges.refresh(shown.engine(Looking(cache), "small"))
+    own: Cache[str, str] = Cache(max_bytes=1000)
+    look_up(own, hits=0, misses=1)
+    shown.gauges.refresh(shown.engine(Looking(own), "small"))
     counted = {
         outcome: shown.value("cache_lookups_total", cache="signatures", outcome=outcome)
         for outcome in ("hit", "miss")
     }
-    assert counted == {"hit": 8, "miss": 3}
+    assert counted == {"hit": 7, "miss": 3}
+
+
+def look_up(cache: Cache[str, str], *, hits: int, misses: int) -> None:
+    """Ask a cache for what it has, and for what it has not."""
+    for _ in range(hits):
+        cache.get("known")
+    for _ in range(misses):
+        cache.get("unknown")

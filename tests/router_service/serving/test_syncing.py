@@ -6,17 +6,23 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from router_service.core.errors import StoreError
-from router_service.core.publication import POINTER_FILE
+from router_service.core.publication import POINTER_FILE, Canary, Publication, Release
 from router_service.serving.syncing import READ_TIMEOUT_S, Syncer
 from router_service.store.backoff import FIRST_PAUSE_S
 from router_service.store.shared import MemorySharedState, Snapshot
 from router_service.telemetry.metrics import Metrics
+
+RELEASE = Release(
+    name="two", path="/releases/two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z"
+)
+PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEASE))
 
 
 class Clock:
@@ -35,15 +41,29 @@ class Unreliable(MemorySharedState):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self.is_away = False
+        self.is_away = self.loses_rejections = False
         self.asked = 0
+        self.known: frozenset[str] = frozenset()
+        self.pointer: bytes | None = None
 
-    async def read(self) -> Snapshot:
+    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
         """Return the state, or fail."""
         self.asked += 1
         if self.is_away:
             raise StoreError("read", "it is away")
-        return await super().read()
+        self.known = frozenset(deployment_ids)
+        snapshot = await super().read(deployment_ids)
+        return replace(snapshot, publication=self.pointer)
+
+    def forget(self) -> None:
+        """Have nothing more, as a Redis whose keys an operator deletes."""
+        self._ends_s.clear()
+
+    async def is_rejected(self, release_key: str) -> bool:
+        """Return whether a release was rejected, or fail."""
+        if self.loses_rejections:
+            raise StoreError("read", "it is away")
+        return await super().is_rejected(release_key)
 
     async def cool_down(self, deployment_id: str, duration_s: float) -> None:
         """Note a cool-down, or fail."""
@@ -61,7 +81,8 @@ class Gateway:
         self.state = Unreliable(self.clock)
         self.metrics = Metrics()
         self.directory = directory
-        self.cool_downs: Mapping[str, float] = {}
+        self.deployment_ids = frozenset({"a", "long"})
+        self.cool_downs: dict[str, float] = {}
         self.followed: list[tuple[bytes | None, frozenset[str]]] = []
         self.syncer = Syncer(
             self.state, self.metrics, adopt=self._adopt, follower=self, clock=self.clock
@@ -72,12 +93,18 @@ class Gateway:
         """The metric."""
         return self.metrics.registry.get_sample_value("switchcraft_shared_state_up")
 
+    def last(self) -> tuple[bytes | None, frozenset[str]]:
+        """Return what was followed last."""
+        return self.followed[-1]
+
     def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
         """Take note."""
         self.followed.append((pointer, rejections))
 
-    def _adopt(self, cool_downs: Mapping[str, float]) -> None:
-        self.cool_downs = cool_downs
+    def _adopt(self, begun: Mapping[str, float], ended: Collection[str]) -> None:
+        self.cool_downs.update(begun)
+        for name in ended:
+            del self.cool_downs[name]
 
 
 def run(check: Callable[[Gateway], Awaitable[None]], directory: Path | None = None) -> None:
@@ -101,6 +128,52 @@ def test_what_begins_here_is_told() -> None:
     run(check)
 
 
+def test_each_cool_down_is_adopted_once_and_ends_with_its_entry() -> None:
+    """An entry that stays is not adopted anew, a later end is, and one that is gone is dropped."""
+
+    async def check(gateway: Gateway) -> None:
+        await gateway.state.cool_down("a", 10_000_000)
+        await gateway.state.cool_down("unknown", 10)
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 10_000_000}
+        assert gateway.state.known == {"a", "long"}, "nothing else is asked for"
+        gateway.cool_downs["a"] = 0.0
+        gateway.clock.now_s += 60
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 0.0}
+        await gateway.state.cool_down("a", 20_000_000)
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 20_000_000}
+        gateway.state.forget()
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {}
+
+    run(check)
+
+
+def test_only_the_canarys_rejection_is_looked_up() -> None:
+    """It is known before the pointer is followed; if it cannot be known, the look is given up."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.pointer = PUBLICATION.to_json()
+        await gateway.state.reject("another", "why")
+        await gateway.syncer.sync()
+        assert gateway.last() == (gateway.state.pointer, frozenset())
+        await gateway.state.reject(RELEASE.key, "why")
+        await gateway.syncer.sync()
+        assert gateway.last() == (gateway.state.pointer, frozenset({RELEASE.key}))
+        gateway.state.loses_rejections = True
+        await gateway.syncer.sync()
+        assert gateway.last() == (None, frozenset({RELEASE.key}))
+        assert gateway.up == 0
+        gateway.state.pointer = b"\xff" * 1000  # cannot be read: that is for the follower to say
+        gateway.clock.now_s += FIRST_PAUSE_S
+        await gateway.syncer.sync()
+        assert gateway.last()[0] == gateway.state.pointer
+
+    run(check)
+
+
 def test_what_happens_while_the_state_is_away_is_told_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -120,7 +193,7 @@ def test_what_happens_while_the_state_is_away_is_told_later(
         assert gateway.up == 1
         assert gateway.cool_downs == {"long": 10 - FIRST_PAUSE_S}
         assert gateway.followed[-1] == (None, frozenset({"release"}))
-        assert (await gateway.state.read()).rejections == {"release": "why"}
+        assert await gateway.state.is_rejected("release")
 
     with caplog.at_level(logging.WARNING, "switchcraft.store"):
         run(check)
@@ -180,17 +253,22 @@ def test_a_fault_of_ours_does_not_end_the_loop() -> None:
     """The next look comes after one that raised what nobody expected."""
 
     async def check(gateway: Gateway) -> None:
-        looks: list[Mapping[str, float]] = []
+        looks: list[float] = []
         enough = asyncio.Event()
 
-        def adopt(cool_downs: Mapping[str, float]) -> None:
-            looks.append(cool_downs)
+        def look() -> None:
+            looks.append(gateway.clock())
             if len(looks) == 2:
                 enough.set()
             raise RuntimeError("a fault")
 
         syncer = Syncer(
-            gateway.state, gateway.metrics, adopt=adopt, follower=gateway, clock=gateway.clock
+            gateway.state,
+            gateway.metrics,
+            adopt=lambda _begun, _ended: None,
+            follower=gateway,
+            on_look=look,
+            clock=gateway.clock,
         )
         running = asyncio.create_task(syncer.run())
         async with asyncio.timeout(10):

@@ -18,7 +18,13 @@ from router_service.serving.endpoints import CHAT
 from router_service.serving.engine import make_planner
 from router_service.serving.planning import Asked, Plan, Planner, Track
 from router_service.serving.pool import Pool
-from router_service.serving.trials import MAX_WAITING, CanaryTrial, Shadow, TrialPlanner
+from router_service.serving.trials import (
+    MAX_WAITING,
+    MAX_WAITING_BYTES,
+    CanaryTrial,
+    Shadow,
+    TrialPlanner,
+)
 from router_service.settings import RouterSettings, Settings
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
@@ -210,6 +216,19 @@ def test_a_slow_shadow_holds_up_nothing() -> None:
     assert sum(p.shadow_arm is None for p in plans) == count(metrics, "dropped") == 5
     go_on.set()
     wait_for(lambda: count(metrics, "yes") + count(metrics, "no") == MAX_WAITING, "all decided")
+
+
+def test_large_requests_wait_for_a_shadow_up_to_a_size() -> None:
+    """Bodies that wait take memory that no limit on requests in flight counts."""
+    go_on, metrics = threading.Event(), Metrics()
+    shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
+    trials = TrialPlanner(planner(FakeRouter(STABLE)), shadow=shadow)
+    large = "x" * (MAX_WAITING_BYTES // 4)
+    plans = [plan(trials, f"{number}{large}") for number in range(7)]
+    assert [p.shadow_arm is None for p in plans] == [False] * 4 + [True] * 3
+    go_on.set()
+    wait_for(lambda: count(metrics, "yes") + count(metrics, "no") == 4, "all decided")
+    wait_for(lambda: plan(trials, large).shadow_arm is not None, "there is room again")
 
 
 def count(metrics: Metrics, agrees: str) -> float:

@@ -435,6 +435,15 @@ def test_mistakes_are_explained(load: Load, text: str, wanted: str) -> None:
     assert wanted in str(caught.value)
 
 
+def test_a_price_beyond_all_numbers_is_explained(load: Load) -> None:
+    """A price that would be infinite by the million tokens is a mistake with a place."""
+    with pytest.raises(ConfigError, match=r"litellm_params\.input_cost_per_token"):
+        load(
+            "model_list: [{model_name: m, litellm_params: {model: openai/x, api_base: 'http://h',"
+            "input_cost_per_token: 1e+308, output_cost_per_token: 1e-6}}]"
+        )
+
+
 def test_secrets_are_not_told(load: Load) -> None:
     """Neither warnings nor the settings' representation hold a key or a password."""
     settings = load(PRODUCTION + "keyword: very-secret")

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
+from router_service.core.keys import hashed
 from router_service.settings import (
     Deployment,
     KeySettings,
@@ -135,6 +136,37 @@ def test_no_client_is_called_admin(load: Load) -> None:
         load(one("{model: openai/m, api_key: k}", "keys: {api: {admin: some-long-key-5f1c}}"))
 
 
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("{metrics: key-of-this-test, admin: key-of-this-test}", "same key as keys.admin"),
+        ("{metrics: key-of-this-test, api: {a: key-of-this-test}}", "same key as keys.api.a"),
+        ("{metrics: KEY, admin: HASH}", "same key as keys.admin"),
+        ("{metrics: HASH, api: {metrics: other}}", "rename keys.api.metrics"),
+        ("{metrics: ''}", "keys.metrics: .*is empty"),
+    ],
+)
+def test_metrics_key_is_a_key_of_its_own(load: Load, keys: str, problem: str) -> None:
+    """A metrics key that also opens something else is refused, in plain text or as a hash."""
+    written = keys.replace("KEY", "key-of-this-test").replace("HASH", hashed("key-of-this-test"))
+    with pytest.raises(ConfigError, match=problem) as caught:
+        load(one("{model: openai/m, api_key: k}", f"keys: {written}"))
+    assert "key-of-this-test" not in str(caught.value)
+
+
+def test_metrics_key_is_not_the_master_key(load: Load) -> None:
+    """LiteLLM's master key is the admin key, so it cannot be the metrics key as well."""
+    sections = "keys: {metrics: same-key}\ngeneral_settings: {master_key: same-key}"
+    with pytest.raises(ConfigError, match=r"same key as keys\.admin"):
+        load(one("{model: openai/m, api_key: k}", sections))
+
+
+def test_metrics_key_is_read(load: Load) -> None:
+    """It may come from the environment like every other key."""
+    settings = load(one("{model: openai/m, api_key: k}", "keys: {metrics: os.environ/MY_KEY}"))
+    assert settings.keys.by_path() == {"keys.metrics": "key-1"}
+
+
 def test_client_keys(load: Load) -> None:
     """Keys have names, and may be hashed or in the environment; LiteLLM's is the admin's."""
     digest = "ab" * 32
@@ -226,7 +258,10 @@ def test_half_a_price_is_unknown(load: Load) -> None:
         (one("{model: bedrock/x}"), "'bedrock' has no known address"),
         (one("{model: mystery}"), "'mystery' names no provider"),
         (one("{model: azure/, api_base: 'https://h'}"), "'azure/' names no model"),
-        (one("{model: x, api_base: 'ftp://h'}"), "litellm_params.api_base: is not an http"),
+        (
+            one("{model: x, api_base: 'ftp://h'}"),
+            "litellm_params.api_base: the address must start with http:",
+        ),
         (one("{model: x, api_base: 'http://h'}", "server: {prot: 1}"), "server.prot"),
         (one("{model: x, api_base: 'http://h'}", "server: {port: high}"), "server.port"),
         (one("{model: x, api_base: 'http://h'}", "server: 3"), "config.yaml: server"),
@@ -253,6 +288,45 @@ def test_a_mistake_does_not_show_a_key(load: Load) -> None:
     with pytest.raises(ConfigError) as caught:
         load(one("{model: [], api_key: very-secret}"))
     assert "very-secret" not in f"{caught.value} {caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 2001-99-99",
+        "a: !!int x",
+        "a: !!timestamp x",
+        "a: !!bool x",
+        f"a: 1{'0' * 5000}",
+        "a: " + "[" * 2000,
+        'a: "\\U00110000"',
+        'a: "\\UFFFFFFFF"',
+        f"%YAML 1.{'1' * 5000}\n---\na: b",
+        "server: &a {port: *a}",
+        "environment_variables: &a {b: *a}",
+    ],
+    ids="date int timestamp bool digits deep letter large-letter version cycle variables".split(),
+)
+def test_unusable_yaml_is_a_configuration_error(load: Load, text: str) -> None:
+    """A value that does not fit its YAML type, deep nesting and endless aliases are explained."""
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        load(text)
+
+
+def test_aliases_that_repeat_a_value_exponentially_are_refused(load: Load) -> None:
+    """A few hundred bytes cannot stand for millions of values."""
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 7)]
+    with pytest.raises(ConfigError, match="more than 100,000 values"):
+        load("\n".join((*lines, "server: {host: *a6}")))
+
+
+@pytest.mark.parametrize("key", ["*secret-of-the-team", "!secret-of-the-team"])
+def test_a_yaml_error_does_not_show_a_key(load: Load, key: str) -> None:
+    """A key that YAML takes for an alias or a tag is not repeated."""
+    with pytest.raises(ConfigError, match="quote") as caught:
+        load(f"keys:\n  admin: {key}\n")
+    assert key[1:] not in str(caught.value)
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from router_service.core.errors import ResponseNotFoundError, StoreError
-from router_service.core.messages import Reference
+from router_service.core.errors import StoreError
 from router_service.store.base import HeldResponse
 from router_service.store.guarded import GuardedStore
-from router_service.store.held import MAX_ID_CHARACTERS, HeldResponses
+from router_service.store.held import MAX_ID_CHARACTERS, HeldResponses, Viewer
 from router_service.store.memory import MemoryStore
 
 HELD = HeldResponse(id="resp_1", model="m", deployment_id="d")
@@ -59,8 +58,8 @@ def test_what_is_known_here_is_not_asked_for() -> None:
     async def check() -> None:
         shared = Shared()
         held = replica(shared)
-        held.note("resp_1", "m", "d")
-        assert held.find("resp_1") == held.seen(Reference("previous_response_id", "resp_1")) == HELD
+        held.note(HELD)
+        assert held.find("resp_1") == HELD
         assert await held.fetch("resp_1") == HELD
         assert shared.asked == []
 
@@ -73,7 +72,7 @@ def test_what_another_replica_noted_is_fetched_once() -> None:
     async def check() -> None:
         shared = Shared()
         one, other = replica(shared), replica(shared)
-        one.note("resp_1", "m", "d")
+        one.note(HELD)
         await one.aclose()
         assert other.find("resp_1") is None
         assert await other.fetch("resp_1") == HELD
@@ -94,9 +93,6 @@ def test_unknown_responses() -> None:
         assert await held.fetch("x" * (MAX_ID_CHARACTERS + 1)) is None
         assert shared.asked == ["resp_none"]
         assert await HeldResponses(memory()).fetch("resp_none") is None
-        with pytest.raises(ResponseNotFoundError) as caught:
-            held.seen(Reference("previous_response_id", "resp_none"))
-        assert caught.value.param == "previous_response_id"
 
     asyncio.run(check())
 
@@ -111,3 +107,45 @@ def test_a_store_that_is_away_is_said() -> None:
             await replica(shared).fetch("resp_1")
 
     asyncio.run(check())
+
+
+def test_the_first_creator_stays_the_owner() -> None:
+    """An upstream that gives an id to another key changes nothing, here and in the shared store."""
+
+    async def check() -> None:
+        shared = Shared()
+        one, other = replica(shared), replica(shared)
+        mine = HELD.model_copy(update={"owner": "team-a"})
+        theirs = HELD.model_copy(update={"owner": "team-b"})
+        one.note(mine)
+        one.note(theirs)
+        assert one.find("resp_1") == mine
+        await one.aclose()
+        other.note(theirs)
+        await other.aclose()
+        assert await replica(shared).fetch("resp_1") == mine
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("identifier", ["", "x" * 201, "x" * 900_000, "a\nb", "\ud800", "\0"])
+def test_what_is_no_id_is_not_kept(identifier: str) -> None:
+    """A response id of 0.9 MB takes no memory, and one that cannot be written raises nothing."""
+    held = HeldResponses(memory())
+    held.note(HELD.model_copy(update={"id": identifier}))
+    assert held.find(identifier) is None
+
+
+def test_who_sees_what() -> None:
+    """A key sees its own, the admin key everything; what nobody owns depends on the gateway."""
+    mine = HELD.model_copy(update={"owner": "team-a"})
+    apart, alone = Viewer("team-a", sees_unowned=False), Viewer("team-a")
+    admin, everyone = Viewer("admin"), Viewer(None)
+    assert [viewer.sees(mine) for viewer in (apart, alone, admin, everyone)] == [
+        True, True, True, False,
+    ]  # fmt: skip
+    assert not Viewer("team-b").sees(mine)
+    for unowned in (None, HELD):  # the latter is as older versions wrote it
+        assert [viewer.sees(unowned) for viewer in (apart, alone, admin, everyone)] == [
+            False, True, True, True,
+        ]  # fmt: skip

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import tracemalloc
 from collections.abc import Awaitable, Callable
 
 import pytest
 import redis
 
 from router_service.core.errors import ConfigError, StoreError
-from router_service.core.publication import POINTER_KEY
+from router_service.core.publication import MAX_POINTER_BYTES, POINTER_KEY
 from router_service.store.redis_shared import COOL_DOWNS_KEY, REJECTIONS_KEY, RedisSharedState
 from router_service.store.shared import MemorySharedState, SharedState, Snapshot
 from tests.serving import wait_for_async
@@ -47,7 +49,8 @@ def test_nothing_yet(replicas: Callable[[Check], None]) -> None:
     """At first there is no cool-down, no pointer and no rejection."""
 
     async def check(one: SharedState, _other: SharedState) -> None:
-        assert await one.read() == Snapshot()
+        assert await one.read(["a"]) == Snapshot()
+        assert not await one.is_rejected("release")
 
     replicas(check)
 
@@ -59,9 +62,12 @@ def test_cool_downs_are_shared(replicas: Callable[[Check], None]) -> None:
         await one.cool_down("a", 60)
         await one.cool_down("b", 30)
         await other.cool_down("a", 5)
-        seen = (await other.read()).cool_downs
-        assert 50 < seen["a"] <= 60
-        assert 20 < seen["b"] <= 30
+        seen = (await other.read(["a", "b", "c"])).cool_downs
+        assert 50 < seen["a"].left_s <= 60
+        assert 20 < seen["b"].left_s <= 30
+        again = (await one.read(["a", "c"])).cool_downs
+        assert again.keys() == {"a"}, "only what is asked for is read"
+        assert again["a"].end_s == seen["a"].end_s
 
     replicas(check)
 
@@ -71,7 +77,7 @@ def test_cool_downs_end(replicas: Callable[[Check], None]) -> None:
 
     async def check(one: SharedState, other: SharedState) -> None:
         async def is_over() -> bool:
-            return not (await other.read()).cool_downs
+            return not (await other.read(["a"])).cool_downs
 
         await one.cool_down("a", 0.05)
         await wait_for_async(is_over, "the rest is over")
@@ -84,7 +90,8 @@ def test_rejections_are_shared(replicas: Callable[[Check], None]) -> None:
 
     async def check(one: SharedState, other: SharedState) -> None:
         await one.reject("release", "3 points more errors: é")
-        assert (await other.read()).rejections == {"release": "3 points more errors: é"}
+        assert await other.is_rejected("release")
+        assert not await other.is_rejected("another")
 
     replicas(check)
 
@@ -93,13 +100,58 @@ def test_the_pointer_is_read(redis_url: str, server: redis.Redis) -> None:
     """What a publisher wrote comes as it is, and what no version wrote does no harm."""
     server.set(POINTER_KEY, b"\xff not json")
     server.zadd(COOL_DOWNS_KEY, {b"\xff": 1e12})
+    server.zadd(COOL_DOWNS_KEY, {"a": float("inf"), "b": float("-inf")})
     server.hset(REJECTIONS_KEY, "x", b"\xff")
 
     async def check() -> None:
         state = RedisSharedState(redis_url)
-        snapshot = await state.read()
+        snapshot = await state.read(["a", "b", "\xff"])
         assert snapshot.publication == b"\xff not json"
-        assert len(snapshot.cool_downs) == len(snapshot.rejections) == 1
+        assert snapshot.cool_downs == {}
+        assert await state.is_rejected("x")
+        await state.aclose()
+
+    asyncio.run(check())
+
+
+def test_only_what_is_known_is_read(redis_url: str, server: redis.Redis) -> None:
+    """Many other members, and values of many megabytes, cost neither memory nor time."""
+    pipeline = server.pipeline(transaction=False)
+    for start in range(0, 100_000, 50_000):
+        names = [f"{number}" for number in range(start, start + 50_000)]
+        pipeline.zadd(COOL_DOWNS_KEY, dict.fromkeys(names, 1e12))
+        pipeline.hset(REJECTIONS_KEY, mapping=dict.fromkeys(names, "x"))
+    pipeline.set(POINTER_KEY, b" " * 50_000_000)
+    pipeline.execute()
+
+    async def check() -> None:
+        state = RedisSharedState(redis_url)
+        await state.read([])  # connects
+        tracemalloc.start()
+        snapshot = await state.read(["a", "7"])
+        is_rejected = await state.is_rejected("7")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert snapshot.cool_downs.keys() == {"7"}
+        assert is_rejected
+        assert len(snapshot.publication or b"") == MAX_POINTER_BYTES + 1
+        assert peak_bytes < 1_000_000
+        await state.aclose()
+
+    asyncio.run(check())
+    server.delete(COOL_DOWNS_KEY, REJECTIONS_KEY, POINTER_KEY)
+
+
+def test_an_entry_without_a_plausible_end_hides_no_other(
+    redis_url: str, server: redis.Redis
+) -> None:
+    """A cool-down replaces one that ends in months, which no gateway can have written."""
+    server.zadd(COOL_DOWNS_KEY, {"a": time.time() + 115 * 24 * 3600})
+
+    async def check() -> None:
+        state = RedisSharedState(redis_url)
+        await state.cool_down("a", 60)
+        assert 50 < (await state.read(["a"])).cool_downs["a"].left_s <= 60
         await state.aclose()
 
     asyncio.run(check())
@@ -128,12 +180,17 @@ def test_another_type_under_a_key_is_an_error(redis_url: str, server: redis.Redi
 
     async def check() -> None:
         state = RedisSharedState(redis_url)
-        with pytest.raises(StoreError):
-            await state.read()
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            await state.is_rejected("x")
+        for key in (COOL_DOWNS_KEY, POINTER_KEY):
+            server.delete(COOL_DOWNS_KEY, POINTER_KEY)
+            server.lpush(key, "text")
+            with pytest.raises(StoreError, match="WRONGTYPE"):
+                await state.read(["a"])
         await state.aclose()
 
     asyncio.run(check())
-    server.delete(REJECTIONS_KEY)
+    server.delete(COOL_DOWNS_KEY, REJECTIONS_KEY, POINTER_KEY)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +210,7 @@ def test_away_is_an_error_without_the_password() -> None:
     async def check() -> None:
         state = RedisSharedState("redis://:planted-secret@127.0.0.1:9/0")
         for operation in (
-            state.read(), state.cool_down("a", 1), state.reject("a", "b"),
+            state.read([]), state.is_rejected("a"), state.cool_down("a", 1), state.reject("a", "b"),
         ):  # fmt: skip
             with pytest.raises(StoreError) as caught:
                 await operation

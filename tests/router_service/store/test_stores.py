@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+import redis
 
 from router_service.core.errors import ConfigError, StoreError
 from router_service.store.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, Backoff
@@ -269,3 +270,23 @@ def test_lookup_of_a_store_that_is_away() -> None:
         assert (lost, guard.is_reachable) == (["get"], False)
 
     guarded(check)
+
+
+def test_a_damaged_record_is_unknown(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What no gateway wrote is no record, whatever its size, and no outage of the store."""
+    values = [b"", b"\xff", b"[]", b"{}", b'{"id": 1}', b"null", b"[" * 100_000, b"x" * 10_000_000]
+
+    async def check() -> None:
+        with redis.Redis.from_url(redis_url) as client:
+            for number, value in enumerate(values):
+                client.set(f"switchcraft:decision:dec_damaged_{number}", value)
+        store = RedisStore(redis_url, DecisionRecord, ttl_s=60)
+        guard = GuardedStore[DecisionRecord](store, lambda _: None)
+        for number in range(len(values)):
+            assert await guard.get(f"dec_damaged_{number}") is None
+        assert await guard.get("a lone surrogate \ud800") is None
+        assert guard.is_reachable
+        await guard.aclose()
+
+    asyncio.run(check())
+    assert "a decision in Redis cannot be read" in caplog.text

@@ -19,25 +19,37 @@ DAY_S = 24 * 3600.0
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A machine's clocks, which stand still until time passes or the one on the wall is set."""
 
     def __init__(self) -> None:
         self.now_s = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+        self.uptime_s = 1000.0
 
     def __call__(self) -> float:
         """Return the time."""
         return self.now_s
 
+    def uptime(self) -> float:
+        """Return the time that has passed."""
+        return self.uptime_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds
+        self.uptime_s += seconds
+
 
 class Written:
     """A log in a folder, and what is said of it."""
 
-    def __init__(self, folder: Path, **settings: float) -> None:
+    def __init__(self, folder: Path, clock: Clock | None = None, **settings: float) -> None:
         self.folder = folder
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.metrics = Metrics()
         fields = {"path": folder, **settings}
-        self.log = DecisionLog(DecisionLogSettings.model_validate(fields), self.metrics, self.clock)
+        self.log = DecisionLog(
+            DecisionLogSettings.model_validate(fields), self.metrics, self.clock, self.clock.uptime
+        )
         self.log.start()
 
     def write(self, *names: str) -> None:
@@ -109,7 +121,7 @@ def test_a_file_has_one_day_at_most(tmp_path: Path) -> None:
     """A quiet gateway ends its file when the day is over, without a line to write."""
     written = Written(tmp_path)
     written.write("dec_1")
-    written.clock.now_s += DAY_S
+    written.clock.advance(DAY_S)
     written.log.tidy()
     written.write("dec_2")
     assert len(written.files()) == 2
@@ -124,12 +136,98 @@ def test_no_line_is_kept_longer_than_the_retention(tmp_path: Path) -> None:
     written = Written(tmp_path, retention_days=2)
     for name in ("dec_1", "dec_2", "dec_3"):
         written.write(name)
-        written.clock.now_s += DAY_S
+        written.clock.advance(DAY_S)
     written.log.tidy()
     assert written.names() == ["dec_2", "dec_3"]
-    written.clock.now_s += 2 * DAY_S
+    written.clock.advance(2 * DAY_S)
     written.log.tidy()
     assert written.files() == [odd, other]
+
+
+@pytest.mark.parametrize("jump_days", [40, 400, 20_000, 1.5])
+def test_a_clock_that_jumps_ahead_deletes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, jump_days: float
+) -> None:
+    """Files have the age that has really passed: while it runs, and after each restart."""
+    written = Written(tmp_path)
+    for day in range(29):
+        written.write(f"dec_{day}")
+        written.clock.advance(DAY_S)
+    kept = written.names()
+    written.clock.now_s += jump_days * DAY_S
+    written.log.tidy()
+    written.write("dec_jumped")
+    assert written.names() == [*kept, "dec_jumped"]
+    assert f"clock is +{jump_days:.1f} days" in caplog.text
+    for restart in range(50 if jump_days > 7 else 0):
+        written.log.close()
+        written = Written(tmp_path, written.clock)
+        written.write(f"dec_restarted_{restart}")
+        assert {*kept, "dec_jumped"} < set(written.names())
+    written.clock.advance(1.5 * DAY_S)
+    written.log.tidy()
+    assert written.names()[0] == "dec_1", "time goes on where it was"
+    written.clock.now_s -= jump_days * DAY_S
+    written.clock.advance(2 * DAY_S)
+    written.write("dec_corrected")
+    assert written.names()[0] == "dec_3"
+    assert written.names()[-1] == "dec_corrected"
+
+
+def test_a_clock_that_is_behind_for_a_while_deletes_nothing(tmp_path: Path) -> None:
+    """What is written meanwhile is not old when the clock is right again."""
+    written = Written(tmp_path)
+    written.write("dec_1")
+    written.clock.now_s -= 400 * DAY_S
+    written.clock.advance(DAY_S)
+    written.write("dec_2")
+    written.clock.now_s += 400 * DAY_S
+    written.clock.advance(DAY_S)
+    written.write("dec_3")
+    assert written.names() == ["dec_1", "dec_2", "dec_3"]
+
+
+def test_after_a_long_absence_files_age_from_the_newest(tmp_path: Path) -> None:
+    """Up to a week is taken for an absence; after more, files have what is left of their time."""
+    written = Written(tmp_path, retention_days=10)
+    written.write("dec_old")
+    written.clock.advance(5 * DAY_S)
+    written.write("dec_new")
+    written.log.close()
+    written.clock.advance(6 * DAY_S)
+    written = Written(tmp_path, written.clock, retention_days=10)
+    assert written.names() == ["dec_new"]
+    written.log.close()
+    written.clock.advance(60 * DAY_S)
+    written = Written(tmp_path, written.clock, retention_days=10)
+    assert written.names() == ["dec_new"]
+    written.clock.advance(11 * DAY_S)
+    written.log.tidy()
+    assert written.names() == []
+
+
+def test_a_file_of_the_future_shows_nothing(tmp_path: Path) -> None:
+    """A file that was begun under a wrong clock does not make the others old."""
+    (tmp_path / "decisions-20300101T000000Z-0.jsonl").touch()
+    written = Written(tmp_path)
+    written.write("dec_1")
+    written.log.close()
+    written = Written(tmp_path, written.clock)
+    assert written.names() == ["dec_1"]
+
+
+def test_a_clock_that_is_corrected_does_not_keep_the_log_down(tmp_path: Path) -> None:
+    """A failure under a wrong clock is over a second later, whatever the clock says then."""
+    folder = tmp_path / "log"
+    written = Written(folder)
+    written.clock.now_s += 40 * DAY_S
+    shutil.rmtree(folder)
+    written.write("dec_1")
+    folder.mkdir()
+    written.clock.now_s -= 40 * DAY_S
+    written.clock.advance(RETRY_S)
+    written.write("dec_2")
+    assert written.names() == ["dec_2"]
 
 
 def test_a_file_without_lines_is_not_left_behind(tmp_path: Path) -> None:
@@ -156,7 +254,7 @@ def test_a_folder_that_is_deleted_and_comes_back(
     assert written.metric("up") == 0
     assert written.metric("dropped_total", reason="failed") == 2
     folder.mkdir()
-    written.clock.now_s += RETRY_S
+    written.clock.advance(RETRY_S)
     written.write("dec_4", "dec_5")
     assert written.names() == ["dec_4", "dec_5"]
     assert written.metric("up") == 1
@@ -193,11 +291,11 @@ assert 0 < len(kept) < 20
 assert written.metric("dropped_total", reason="failed") == 100 - len(kept)
 assert all(file.read_bytes().endswith(b"\\n") for file in written.files())
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-written.clock.now_s += RETRY_S
+written.clock.advance(RETRY_S)
 written.write("dec_lost")
 assert len(written.files()) == 1, "a file without a line is left"
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-written.clock.now_s += RETRY_S
+written.clock.advance(RETRY_S)
 written.write("dec_back")
 assert sorted(written.names()) == sorted([*kept, "dec_back"])
 assert written.metric("up") == 1

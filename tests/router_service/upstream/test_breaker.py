@@ -6,7 +6,6 @@ import pytest
 
 from router_service.settings import BreakerSettings
 from router_service.upstream.breaker import Breakers
-from router_service.upstream.budget import MAX_SAVED, RetryBudget
 
 SETTINGS = BreakerSettings(allowed_fails=2, window_s=60, cooldown_s=5, max_cooldown_s=15)
 
@@ -127,6 +126,53 @@ def test_who_says_when_is_not_asked_before(breakers: Breakers, clock: Clock) -> 
     assert breakers.admit("d")
 
 
+def test_one_clients_failures_count_less_than_others_answers(
+    breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
+) -> None:
+    """As long as others get good answers, one client's failures open nothing."""
+    breakers.succeeded("d", "good")
+    for _ in range(20):
+        assert breakers.admit("d", "bad")
+        breakers.failed("d", client="bad")
+    assert opened == []
+    clock.now_s += 61
+    for _ in range(3):
+        breakers.failed("d", client="bad")
+    assert opened == [("d", 5)]
+
+
+def test_others_may_ask_where_one_client_alone_failed(
+    breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
+) -> None:
+    """Their requests are the probe: a good answer closes the breaker, a failure holds for all."""
+    for _ in range(3):
+        breakers.failed("d", client="bad")
+    assert [breakers.wait_s("d", client) for client in (None, "bad", "good")] == [5, 5, 0]
+    assert breakers.open_ids() == {"d"}
+    assert [breakers.admit("d", client) for client in ("bad", "good", "good")] == [
+        False,
+        True,
+        True,
+    ]
+    breakers.succeeded("d", "good")
+    assert breakers.admit("d", "bad")
+    clock.now_s += 61
+    for _ in range(3):
+        breakers.failed("d", client="bad")
+    assert breakers.admit("d", "good")
+    breakers.failed("d", client="good")
+    assert [breakers.admit("d", client) for client in ("bad", "good", "other")] == [False] * 3
+    assert opened == [("d", 5), ("d", 5), ("d", 10)]
+
+
+def test_failures_of_all_clients_open_it(breakers: Breakers) -> None:
+    """A second client that fails for the most part confirms what the first one found."""
+    for client in ("a", "b", "c"):
+        assert breakers.admit("d", client)
+        breakers.failed("d", client=client)
+    assert not any(breakers.admit("d", client) for client in ("a", "b", "c", "e", None))
+
+
 def test_what_others_found_is_adopted(
     breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
@@ -139,16 +185,26 @@ def test_what_others_found_is_adopted(
     assert breakers.admit("d")
 
 
-def test_a_budget_bounds_retries(clock: Clock) -> None:
-    """Requests earn a share of a try each, and time a little; no more is saved than the bound."""
-    budget = RetryBudget(0.25, 0, clock)
-    assert not budget.spend()
-    for _ in range(8):
-        budget.earn()
-    assert [budget.spend() for _ in range(3)] == [True, True, False]
-    slow = RetryBudget(0, 0.5, clock)
-    assert [slow.spend() for _ in range(6)] == [True] * 5 + [False]
-    clock.now_s += 2
-    assert [slow.spend() for _ in range(2)] == [True, False]
-    clock.now_s += 1e6
-    assert sum(slow.spend() for _ in range(1000)) == MAX_SAVED
+def test_what_is_adopted_is_bounded(breakers: Breakers, clock: Clock) -> None:
+    """A cool-down of 115 days stops a deployment for the longest time that one of ours has."""
+    breakers.adopt({"d": 115 * 24 * 3600.0, "e": float("inf")})
+    assert (breakers.wait_s("d"), breakers.wait_s("e")) == (15, 15)
+    clock.now_s += 15
+    assert [breakers.admit("d") for _ in range(2)] == [True, False], "one request probes"
+    breakers.succeeded("d")
+    assert breakers.admit("d")
+
+
+def test_what_was_adopted_ends_with_its_entry(breakers: Breakers, clock: Clock) -> None:
+    """A deleted entry lets one request probe at once; what was found here goes on."""
+    breakers.adopt({"d": 10.0})
+    breakers.adopt({}, ["d", "unknown"])
+    assert [breakers.admit("d") for _ in range(2)] == [True, False]
+    fail(breakers, 3, "e")
+    breakers.adopt({"e": 14.0})
+    assert breakers.wait_s("e") == 14
+    breakers.adopt({}, ["e"])
+    assert breakers.wait_s("e") == 5
+    clock.now_s += 5
+    assert breakers.admit("e")
+    assert breakers.open_ids() == {"e", "d"}, "both wait for their probe"

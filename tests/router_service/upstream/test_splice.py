@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.upstream.splice import BodyTemplate, without_stream_options
+from router_service.core.errors import InvalidRequestError
+from router_service.upstream.splice import (
+    BodyTemplate,
+    asks_for_usage,
+    without_stream_options,
+)
 
 SPACE = st.text(alphabet=" \t\r\n", max_size=2)
 KEYS = st.sampled_from(
@@ -100,3 +105,50 @@ def test_large_bodies_are_quick(filling: bytes) -> None:
     started_s = time.perf_counter()
     assert BodyTemplate.of(body).with_model("y").endswith(b'"model":"y"}')
     assert time.perf_counter() - started_s < 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"stream":true,"stream_options":{"include_usage":true}}', True),
+        (b'{ "stream_options" : { "include_usage" : false } , "stream" : true }', True),
+        (b'{"stream":true}', False),
+        (b'{"stream_options":{"include_usage":true}}', False),
+        (b'{"stream":false,"stream_options":{"include_usage":true}}', False),
+        (b'{"stream":null,"stream_options":{"include_usage":true}}', False),
+        (b'{"stream":"true","stream_options":{"include_usage":true}}', False),
+        (b'{"stream":true,"stream_options":{}}', False),
+        (b'{"stream":true,"stream_options":null}', False),
+        (b'{"stream":true,"stream_options":[]}', False),
+        (b'{"stream":true,"stream_options":{"include_usage":1}}', False),
+        (b'{"stream":true,"stream_options":{"include_usage":null}}', False),
+        (b'{"stream":true,"stream_options":{"include_usage":true,"x":1}}', False),
+        (b'{"stream":true,"a":{"stream_options":{"include_usage":true}}}', False),
+        (b'{"a":{"stream":true},"stream_options":{"include_usage":true}}', False),
+        (b'{"stream":true,"a":"\\"stream_options\\":{\\"include_usage\\":true}"}', False),
+    ],
+)
+def test_only_the_plain_wish_for_usage_counts(body: bytes, expected: bool) -> None:
+    """What is not exactly so may be refused for good reasons."""
+    assert asks_for_usage(body) is expected
+
+
+def test_thousands_of_nested_models_are_refused() -> None:
+    """Finding out the level of each takes 2 us: a body could have 100,000."""
+    nested = b'{"x":[' + b",".join([b'{"model":1}'] * 20_000) + b'],"model":"a"}'
+    with pytest.raises(InvalidRequestError) as caught:
+        BodyTemplate.of(nested)
+    assert caught.value.code == "too_many_values"
+
+
+@pytest.mark.parametrize(
+    "text", [b'"model",', b'"\\"model\\":",', b'"\\u006d",', b"model ", b'"",']
+)
+def test_what_looks_like_the_key_takes_bounded_time(text: bytes) -> None:
+    """Strings that are no keys are skipped by library code."""
+    inner = text * (4_000_000 // len(text))
+    array = b"[" + inner.rstrip(b",") + b"]" if text.endswith(b",") else b'"' + inner + b'"'
+    started_s = time.thread_time()
+    body = b'{"x":' + array + b',"m\\u006fdel":"a"}'
+    assert BodyTemplate.of(body).with_model("b") == body[:-3] + b'b"}'
+    assert time.thread_time() - started_s < 0.5

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ from router_service.upstream.transport import (
     Address,
     Inbound,
     Outbound,
-    PooledTransport,
+    Proxy,
     Transport,
     transport_to,
 )
@@ -42,7 +43,7 @@ async def upstream(play: Play) -> AsyncIterator[httpx.URL]:
 @asynccontextmanager
 async def transport_of(url: httpx.URL, max_connections: int = 5) -> AsyncIterator[Transport]:
     """Yield connections to an upstream."""
-    transport = PooledTransport(url, httpx.create_ssl_context(), max_connections)
+    transport = Transport(url, httpx.create_ssl_context(), max_connections)
     try:
         yield transport
     finally:
@@ -160,6 +161,27 @@ def test_a_connection_is_used_again_once_all_was_read() -> None:
     assert asyncio.run(exchange()) == [1, 2]
 
 
+def test_a_request_may_need_a_new_connection() -> None:
+    """One that must not meet a connection that is closing opens one, which then is kept."""
+    connections: list[int] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(0)
+        for index in range(10):
+            await read_request(reader)
+            writer.write(OK)
+            connections[-1] = index + 1
+
+    async def exchange() -> None:
+        async with upstream(play) as url, transport_of(url) as transport:
+            for is_new in (False, False, True, True, False):
+                request = replace(outbound(url), needs_new_connection=is_new)
+                await whole(await transport.send(request))
+
+    asyncio.run(exchange())
+    assert connections == [2, 1, 2]
+
+
 @pytest.mark.parametrize("late", [b"", OK])
 def test_a_connection_that_the_upstream_has_done_with_is_left(late: bytes) -> None:
     """One that was closed, or on which something came unasked, serves no other request."""
@@ -253,33 +275,6 @@ def test_no_header_holds_another(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
 
 
-def test_a_proxy_is_used_where_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proxy gets the whole address; hosts that `no_proxy` names are asked directly."""
-    heads: list[bytes] = []
-
-    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append(await read_request(reader))
-        writer.write(OK)
-        writer.close()
-
-    async def exchange() -> bytes:
-        async with upstream(play) as proxy:
-            monkeypatch.setenv("http_proxy", f"{proxy.host}:{proxy.port}")
-            monkeypatch.setenv("no_proxy", "direct.example")
-            origin = "http://upstream.example"
-            transport = transport_to(origin, httpx.create_ssl_context(), 1)
-            answer = await transport.send(outbound(httpx.URL(f"{origin}/v1/x")))
-            body = await whole(answer)
-            await transport.aclose()
-            return body
-
-    assert asyncio.run(exchange()) == b"{}"
-    assert heads[0].startswith(b"POST http://upstream.example/v1/x HTTP/1.1\r\n")
-    assert b"host: upstream.example\r\n" in heads[0].lower()
-    direct = transport_to("http://direct.example", httpx.create_ssl_context(), 1)
-    assert isinstance(direct, PooledTransport)
-
-
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer each request of a connection by its own body."""
     try:
@@ -313,7 +308,7 @@ def test_tls_carries_bodies_of_any_size(run: Callable[[Awaitable[list[int]]], li
         trusting = ssl.create_default_context()
         authority.configure_trust(trusting)
         async with behind_tls(authority, "localhost") as url:
-            transport = PooledTransport(url, trusting, 1)
+            transport = Transport(url, trusting, 1)
             requests = (outbound(url, body=bytes(size)) for size in sizes)
             got = [len(await whole(await transport.send(request))) for request in requests]
             await transport.aclose()
@@ -332,8 +327,147 @@ def test_a_certificate_must_be_trusted_and_be_the_hosts(name: str, is_trusted: b
         if is_trusted:
             authority.configure_trust(tls)
         async with behind_tls(authority, name) as url:
-            transport = PooledTransport(url, tls, 1)
+            transport = Transport(url, tls, 1)
             with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
                 await transport.send(outbound(url))
 
     asyncio.run(exchange())
+
+
+def test_a_proxy_is_used_where_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For http, the proxy gets the whole address; hosts in `no_proxy` are asked directly."""
+    heads: list[bytes] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await read_request(reader))
+        writer.write(OK)
+        writer.close()
+
+    async def exchange() -> bytes:
+        async with upstream(play) as proxy:
+            monkeypatch.setenv("http_proxy", f"me:secret@{proxy.host}:{proxy.port}")
+            monkeypatch.setenv("no_proxy", "127.0.0.1")
+            direct = transport_to(str(proxy), httpx.create_ssl_context(), 1)
+            await whole(await direct.send(outbound(proxy)))
+            origin = "http://upstream.example"
+            transport = transport_to(origin, httpx.create_ssl_context(), 1)
+            answer = await transport.send(outbound(httpx.URL(f"{origin}/v1/x")))
+            body = await whole(answer)
+            await transport.aclose()
+            return body
+
+    assert asyncio.run(exchange()) == b"{}"
+    direct_head, head = heads
+    assert direct_head.startswith(b"POST /v1 HTTP/1.1\r\n")
+    assert b"proxy-authorization" not in direct_head
+    assert head.startswith(b"POST http://upstream.example/v1/x HTTP/1.1\r\n")
+    assert b"host: upstream.example\r\n" in head
+    assert b"proxy-authorization: Basic bWU6c2VjcmV0\r\n" in head
+
+
+def test_answers_through_a_proxy_have_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Informational answers without end do not pass, whoever sends them."""
+    answer = b"HTTP/1.1 102 Processing\r\n\r\n" * 1000 + OK
+
+    async def exchange() -> None:
+        async with upstream(answering(answer)) as proxy:
+            monkeypatch.setenv("http_proxy", str(proxy))
+            transport = transport_to("http://upstream.example", httpx.create_ssl_context(), 1)
+            with pytest.raises(httpx.RemoteProtocolError, match="informational"):
+                await transport.send(outbound(httpx.URL("http://upstream.example/v1/x")))
+
+    asyncio.run(exchange())
+
+
+def tunnelling(heads: list[bytes]) -> Play:
+    """Return a proxy that opens tunnels, and keeps the requests for them."""
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        host, _, port = heads[-1].split(b" ")[1].rpartition(b":")
+        theirs = await asyncio.open_connection(host.decode(), int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(pipe(reader, theirs[1]))
+                group.create_task(pipe(theirs[0], writer))
+        except* (ConnectionError, ssl.SSLError):
+            writer.close()
+
+    return play
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("is_proxy_encrypted", [False, True])
+def test_https_goes_through_a_tunnel(
+    run: Callable[[Awaitable[list[int]]], list[int]], is_proxy_encrypted: bool
+) -> None:
+    """The proxy sees the host and its own credentials; requests share the encrypted connection."""
+    authority, heads, sizes = trustme.CA(), list[bytes](), [10, 3_000_000, 10]
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(server_tls)
+
+    async def exchange() -> list[int]:
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        server = await asyncio.start_server(
+            tunnelling(heads), "127.0.0.1", 0, ssl=server_tls if is_proxy_encrypted else None
+        )
+        scheme, port = "https" if is_proxy_encrypted else "http", server.sockets[0].getsockname()[1]
+        proxy = Proxy(httpx.URL(f"{scheme}://me:p%40ss@localhost:{port}"))
+        async with behind_tls(authority, "localhost") as url:
+            transport = Transport(url, trusting, 1, proxy)
+            requests = (outbound(url, body=bytes(size)) for size in sizes)
+            got = [len(await whole(await transport.send(request))) for request in requests]
+            await transport.aclose()
+        server.close()
+        return got
+
+    assert run(exchange()) == sizes
+    (head,) = heads
+    assert head.startswith(b"CONNECT localhost:")
+    assert b"proxy-authorization: Basic bWU6cEBzcw==\r\n" in head
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 102 Processing\r\n\r\n" * 200,
+        b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 100_000,
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"",
+    ],
+)
+def test_a_tunnel_that_is_refused_is_an_error_of_the_proxy(answer: bytes) -> None:
+    """Whatever the proxy answers, nothing was sent to the upstream."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async def exchange() -> None:
+        async with upstream(play) as url:
+            proxy = Proxy(httpx.URL(f"http://{url.host}:{url.port}"))
+            origin = httpx.URL("https://upstream.example")
+            transport = Transport(origin, httpx.create_ssl_context(), 1, proxy)
+            for _ in range(3):  # a connection that failed takes nobody's place
+                with pytest.raises(httpx.ProxyError):
+                    await transport.send(outbound(origin))
+
+    asyncio.run(exchange())
+
+
+def test_other_kinds_of_proxies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SOCKS proxy in the environment is an error of the proxy, not of the gateway."""
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1")
+    transport = transport_to("https://upstream.example", httpx.create_ssl_context(), 1)
+    with pytest.raises(httpx.ProxyError, match="'socks5'"):
+        asyncio.run(transport.send(outbound(httpx.URL("https://upstream.example"))))

@@ -12,7 +12,14 @@ from pydantic import SecretStr
 from router_service.core.errors import Failure, UpstreamError
 from router_service.core.usage import Usage
 from router_service.settings import Deployment, Timeouts
-from router_service.upstream.client import NEVER_SENT, PROBLEMS, Message, UpstreamClient, translate
+from router_service.upstream.client import (
+    NEVER_SENT,
+    PROBLEMS,
+    Answer,
+    Message,
+    UpstreamClient,
+    translate,
+)
 from router_service.upstream.relay import EventReader, is_openai_error
 from tests.serving import Sandbox, scripted
 
@@ -32,6 +39,11 @@ def message(headers: Mapping[str, str] | None = None) -> Message:
     return Message("m", "/chat/completions", BODY, headers or {})
 
 
+async def whole(answer: Answer) -> bytes:
+    """Return a body to its end."""
+    return b"".join([part async for part in answer.chunks()])
+
+
 def ask(
     deployment: Deployment, headers: Mapping[str, str] | None = None, *, times: int = 1
 ) -> tuple[int, bytes]:
@@ -42,7 +54,7 @@ def ask(
         answer = (0, b"")
         for _ in range(times):
             async with client.send(deployment, message(headers)) as response:
-                answer = (response.status, await response.read())
+                answer = (response.status, await whole(response))
         await client.aclose()
         return answer
 
@@ -142,7 +154,7 @@ def test_no_cookies_are_kept() -> None:
         client = UpstreamClient(max_connections=5)
         for _ in range(2):
             async with client.send(deployment, message()) as answer:
-                assert await answer.read() == b"{}"
+                assert await whole(answer) == b"{}"
         await client.aclose()
         server.close()
 

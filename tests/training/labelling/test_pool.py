@@ -34,7 +34,7 @@ def write(folder: Path, endpoint: dict[str, Any], *arms: dict[str, Any]) -> Path
         ({"api_key": "sk-secret"}, [{}], "endpoints.it.api_key: Extra inputs"),
         ({"extra_headers": {"Authorization": "sk-secret"}}, [{}], "name its variable in api_key_"),
         ({"base_url": "https://me:sk-secret@api.example.test/v1"}, [{}], "holds credentials"),
-        ({"base_url": "api.example.test"}, [{}], "is not an http:// or https:// address"),
+        ({"base_url": "api.example.test"}, [{}], "must start with http:// or https://"),
         ({"max_concurrency": 0}, [{}], "endpoints.it.max_concurrency"),
         ({}, [{"endpoint": "other"}], "the arm 'small' is at 'other', no endpoint here"),
         ({}, [{}, {}], "two arms are called 'small'"),

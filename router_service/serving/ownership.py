@@ -1,0 +1,134 @@
+"""Keeps what upstreams store for one client key from all others.
+
+All keys share the upstream's account, and there whoever knows an id may use it. So the gateway
+remembers which key created what, and refuses ids of others in paths and in bodies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from router_service.core.errors import (
+    ForbiddenError,
+    ObjectNotFoundError,
+    ResponseNotFoundError,
+    StoreError,
+)
+from router_service.core.messages import Json, Reference
+from router_service.core.messages.references import CONTINUED
+from router_service.store.base import HeldResponse
+from router_service.store.held import HeldResponses, Viewer
+
+MAX_SEGMENTS = 16
+"""OpenAI's deepest path has 7; each may have to be looked up."""
+
+MAX_NOTED_BYTES = 256 * 1024
+"""Longest JSON answer that is read for the ids of what it has created; most have 1 KB."""
+
+ADMINISTRATION = frozenset({"organization", "organizations", "projects", "admin"})
+"""First segments of what concerns the whole account (OpenAI reference: "Administration")."""
+
+_WORD = re.compile(r"[a-z]+")
+_WORDS = frozenset(
+    "input_items input_tokens output_items count_tokens file_batches submit_tool_outputs "
+    "client_secrets transcription_sessions".split()
+)
+"""Parts of OpenAI's paths, behind the first, that are no ids though they have a `_`: whatever else
+is not one lower-case word is taken for an id."""
+
+
+class Ownership:
+    """Says who may use what of the objects that upstreams store."""
+
+    def __init__(self, held: HeldResponses) -> None:
+        """Go by what is held."""
+        self._held = held
+
+    async def check_path(self, viewer: Viewer, method: str, segments: Sequence[str]) -> None:
+        """Raise ObjectNotFoundError or ForbiddenError unless a caller may send this request.
+
+        Without an object in its path, a caller may create something, but neither list nor change
+        anything. Every object in the path must be its own, or be below one of its own. Raises
+        StoreError too.
+        """
+        if viewer.sees_unowned:
+            return
+        owns = False
+        for segment in segments[1:MAX_SEGMENTS]:
+            held = await self._held.fetch(segment)
+            is_id = held is not None or not (segment in _WORDS or _WORD.fullmatch(segment))
+            if is_id and not viewer.sees(held) and not (held is None and owns):
+                raise ObjectNotFoundError(segment)
+            owns = owns or held is not None
+        is_too_long = len(segments) > MAX_SEGMENTS
+        if is_too_long or not (owns or method == "POST") or segments[0] in ADMINISTRATION:
+            raise ForbiddenError(
+                f"{method} /v1/{segments[0][:80]} concerns what all keys have stored with the "
+                "provider, and needs the admin key. Name an object that this key has created, or "
+                "ask the operator to set router.pass_through_shared.",
+                code="admin_key_needed",
+            )
+
+    async def check_references(self, viewer: Viewer, references: Iterable[Reference]) -> None:
+        """Raise ResponseNotFoundError or ObjectNotFoundError for what is another key's.
+
+        An object without a known owner is refused only if the request continues it. Files and
+        vector stores without one may be the operator's, for everybody. Raises StoreError too.
+        """
+        if viewer.sees_unowned:
+            return
+        for reference in references:
+            held = await self._held.fetch(reference.id)
+            if viewer.sees(held):
+                continue
+            if reference.param in CONTINUED:
+                raise ResponseNotFoundError(reference.id[:200], param=reference.param)
+            if held is not None:
+                raise ObjectNotFoundError(reference.id, param=reference.param)
+
+    async def creator(self, caller: str | None, method: str, segments: Sequence[str]) -> str | None:
+        """Return the key that owns what a request creates; None if that cannot be told.
+
+        What is below an object, or comes out of it as a batch's files do, is its owner's, whoever
+        asks. Raises StoreError.
+        """
+        for segment in segments[1:MAX_SEGMENTS]:
+            held = await self._held.fetch(segment)
+            if held is not None and held.owner is not None:
+                return held.owner
+        return caller if method == "POST" else None
+
+    async def note(
+        self,
+        answer: Json,
+        example: HeldResponse,
+        is_named: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """Remember what an answer says was created, unless it is known or the request named it.
+
+        `example` says whose it is, and which deployment holds it. While the shared store is away,
+        what this process does not know counts as unknown.
+        """
+        for name in _created(answer):
+            if is_named(name):
+                continue
+            with suppress(StoreError):
+                if await self._held.fetch(name) is not None:
+                    continue
+            self._held.note(example.model_copy(update={"id": name}))
+
+
+def _created(answer: Json) -> Iterator[str]:
+    """Yield the ids that a provider's answer gives to what it has created."""
+    if not isinstance(answer, dict):
+        return
+    file, results = answer.get("file"), answer.get("result_files")
+    candidates = [
+        *(answer.get(name) for name in ("id", "thread_id", "output_file_id", "error_file_id")),
+        answer.get("fine_tuned_model"),
+        file.get("id") if isinstance(file, dict) else None,
+        *(results[:MAX_SEGMENTS] if isinstance(results, list) else ()),
+    ]
+    yield from (name for name in candidates if isinstance(name, str))

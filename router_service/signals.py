@@ -1,0 +1,90 @@
+"""Signals that reach a process before it serves.
+
+Importing takes a second. During that time the default action of SIGHUP, SIGTERM and SIGINT would
+kill the process with a failure status. This module imports almost nothing, so that the command line
+can call `hold` before it imports anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+HELD_BY_CHILDREN = frozenset({signal.SIGHUP, signal.SIGINT})
+"""Signals that a terminal sends to a whole process group."""
+
+
+class _Held:
+    """What has arrived so far."""
+
+    hang_up = False
+    stop = False
+
+
+def hold() -> None:
+    """Remember SIGHUP, and end with status 0 at SIGTERM or SIGINT, until others handle them.
+
+    A signal that the parent process ignores stays ignored, as `nohup` wants it. Outside of the main
+    thread, which alone may handle signals, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _Held.hang_up = _Held.stop = False
+    for number, handler in (
+        (signal.SIGHUP, _remember), (signal.SIGTERM, _stop), (signal.SIGINT, _stop),
+    ):  # fmt: skip
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def release_hang_up() -> None:
+    """Give SIGHUP its default action again, and deliver one that was remembered."""
+    if signal.getsignal(signal.SIGHUP) is _remember:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        if take_hang_up():
+            signal.raise_signal(signal.SIGHUP)
+
+
+def take_hang_up() -> bool:
+    """Return whether SIGHUP has arrived, and forget it."""
+    arrived, _Held.hang_up = _Held.hang_up, False
+    return arrived
+
+
+def is_stopping() -> bool:
+    """Whether a stop was requested while the process was starting.
+
+    The SystemExit itself may be lost: a C extension that is being imported turns it into
+    ImportError, and Python only prints one that is raised within a finalizer.
+    """
+    return _Held.stop
+
+
+@contextmanager
+def blocked_in_children() -> Iterator[None]:
+    """Start child processes with SIGHUP and SIGINT blocked, until they call `unblock`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BY_CHILDREN)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock() -> None:
+    """Let through what `blocked_in_children` has blocked."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BY_CHILDREN)
+
+
+def _remember(_number: int, _frame: FrameType | None) -> None:
+    _Held.hang_up = True
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    if _Held.stop:
+        os._exit(0)  # asked twice
+    _Held.stop = True
+    raise SystemExit(0)

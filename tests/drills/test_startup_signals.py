@@ -1,0 +1,107 @@
+"""Signals that reach a gateway before it serves: none of them kills it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.drills.processes import START_TIMEOUT_S, free_port, wait_until, write_config
+from tests.serving import Sandbox
+
+
+@dataclass
+class Starting:
+    """A gateway that has begun to import what it needs, with its children in a group of its own."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def is_ready(self) -> bool:
+        """Whether it serves; fail if it has ended."""
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return httpx.get(f"{self.url}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def has_reloaded(self) -> bool:
+        """Return whether it has reloaded its configuration; fail if it refused the reload."""
+        log = self.log.read_text()
+        assert "refused another config" not in log, log
+        return "took up another config" in log
+
+
+@contextmanager
+def starting(config: Path) -> Iterator[Starting]:
+    """Start a gateway; yield it while it still imports."""
+    port, log = free_port(), config.with_suffix(".log")
+    command = [sys.executable, "-m", "router_service.cli", "serve"]
+    command += ["--config", str(config), "--port", str(port)]
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(command, stderr=file, start_new_session=True) as process,
+    ):
+        maps = Path(f"/proc/{process.pid}/maps")
+        try:
+            wait_until(lambda: "pydantic_core" in maps.read_text(), "it imports", START_TIMEOUT_S)
+            yield Starting(process, f"http://127.0.0.1:{port}", log)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_during_startup_is_a_reload(
+    tmp_path: Path, sandbox: Sandbox, redis_url: str, workers: int
+) -> None:
+    """SIGHUP to the group, again and again from the first import on, ends no process.
+
+    One process reloads once it serves. A worker reads the file after the signal anyway.
+    """
+    server = {"workers": workers, "redis_url": redis_url}
+    config = write_config(tmp_path / "config.yaml", sandbox.base_url, server=server)
+    with starting(config) as gateway:
+        signals = iter([signal.SIGHUP] * 40)
+        if workers == 1:
+            gateway.send(next(signals))
+            wait_until(gateway.is_ready, "it serves", START_TIMEOUT_S)
+            wait_until(gateway.has_reloaded, "it reloads", START_TIMEOUT_S)
+        else:
+
+            def both_serve() -> bool:
+                for number in islice(signals, 1):
+                    gateway.send(number)
+                served = gateway.log.read_text().count(" serves")
+                return gateway.is_ready() and served == workers
+
+            wait_until(both_serve, "both workers serve", START_TIMEOUT_S)
+            assert "ended with status" not in gateway.log.read_text()
+        gateway.send(signal.SIGTERM)
+        assert gateway.process.wait(START_TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_during_startup_is_a_success(
+    tmp_path: Path, sandbox: Sandbox, number: signal.Signals
+) -> None:
+    """A gateway that is told to stop while it imports ends with status 0 and no traceback."""
+    config = write_config(tmp_path / "config.yaml", sandbox.base_url)
+    with starting(config) as gateway:
+        gateway.send(signal.SIGHUP)
+        gateway.send(number)
+        assert gateway.process.wait(START_TIMEOUT_S) == 0
+        assert "Traceback" not in gateway.log.read_text()

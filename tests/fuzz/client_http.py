@@ -1,0 +1,484 @@
+"""HTTP from clients: what `BoundedProtocol` hands to the app, whatever a client sends and how.
+
+Each input is the bytes of one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import h11
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from router_service.api.protocol import MAX_WAITING_BYTES, BoundedProtocol, Limits, bounded
+from tests.fuzz.mutation import of_lines
+from tests.fuzz.target import (
+    Target,
+    expect,
+    fail,
+    held_bytes,
+    randomness,
+    splits,
+    virtual_loop,
+)
+
+LIMITS = Limits(max_header_bytes=2000, header_timeout_s=10.0, write_timeout_s=10.0)
+PROTOCOL = bounded(LIMITS)
+
+READ_BYTES = 64 * 1024
+"""What an event loop may hand over at a time."""
+
+MAX_HELD_BYTES = MAX_WAITING_BYTES + 256 * 1024
+"""What a connection may keep in memory, whatever was sent on it: requests that wait, one read, a
+request's headers as Python's objects, and uvicorn's 64 KB of a body."""
+
+REPEATED_BYTES = 32 * 1024
+REPEATED_BYTES_BLOCKED = 2 * MAX_HELD_BYTES
+"""How much is sent to see whether memory grows with it; an app that answers takes longer."""
+
+BODY_TIMEOUT_S = 60.0
+MAX_IDLE_S = 150.0
+"""When all connections without traffic are closed: the app waits 60 s for a body, and
+uvicorn 75 s for another request, as the gateway configures it."""
+
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
+_FORBIDDEN = re.compile(rb"[\r\n\0]")
+
+
+@dataclass(slots=True)
+class Request:
+    """A request as one side understood it."""
+
+    method: bytes
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes = b""
+    is_complete: bool = False
+
+    @property
+    def head(self) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
+        """All but the body."""
+        return self.method, self.target, self.headers
+
+    def agrees_with(self, other: Request) -> bool:
+        """Whether two understandings are of one request, as far as both have it."""
+        if self.head != other.head:
+            return False
+        if self.is_complete and other.is_complete:
+            return self.body == other.body
+        if self.is_complete or other.is_complete:
+            whole, part = (self, other) if self.is_complete else (other, self)
+            return whole.body.startswith(part.body)
+        return self.body.startswith(other.body) or other.body.startswith(self.body)
+
+
+class Recorder:
+    """An app that reads each request whole, answers it, and keeps it."""
+
+    def __init__(self, *, is_blocked: bool = False, is_hasty: bool = False) -> None:
+        self.requests: list[Request] = []
+        self._is_hasty = is_hasty
+        self.errors: list[Exception] = []
+        self.released = asyncio.Event()
+        if not is_blocked:
+            self.released.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a complete request; a hasty app answers at once, a blocked one when released."""
+        try:
+            await self._serve(scope, receive, send)
+        except Exception as exc:
+            self.errors.append(exc)
+            raise
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = b"?" + scope["query_string"] if scope["query_string"] else b""
+        request = Request(
+            scope["method"].encode(), scope["raw_path"] + query, list(scope["headers"])
+        )
+        self.requests.append(request)
+        _check_scope(scope)
+        await self.released.wait()
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                while not (self._is_hasty or request.is_complete):
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return
+                    request.body += message["body"]
+                    request.is_complete = not message["more_body"]
+        except TimeoutError:
+            pass  # answered all the same, as the gateway does, by 408
+        head = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+def _check_scope(scope: Scope) -> None:
+    """Check what an app relies on without looking."""
+    for name, value in scope["headers"]:
+        expect(_TOKEN.fullmatch(name), f"the app got a header named {name!r}")
+        expect(not _FORBIDDEN.search(value), f"the app got the header value {value!r}")
+    size = sum(len(name) + len(value) for name, value in scope["headers"])
+    expect(size <= LIMITS.max_header_bytes, f"the app got {size} bytes of headers")
+    expect(not _FORBIDDEN.search(scope["raw_path"]), f"the app got path {scope['raw_path']!r}")
+    path = unquote(scope["raw_path"].decode("ascii"))
+    expect(scope["path"] == path, f"{scope['path']!r} is not {scope['raw_path']!r} decoded")
+    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    codings = [value for name, value in scope["headers"] if name == b"transfer-encoding"]
+    expect(len(lengths) <= 1, f"the app got several lengths: {lengths}")
+    expect(not (lengths and codings), f"the app got {lengths} and {codings}")
+    expect([v.lower() for v in codings] in ([], [b"chunked"]), f"the app got {codings}")
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    expect(len(hosts) <= 1, f"the app got several hosts: {hosts}")
+    expect(scope["http_version"] in {"1.0", "1.1"}, f"the app got HTTP/{scope['http_version']}")
+
+
+class FakeTransport(asyncio.Transport):
+    """A client's connection: keeps what is written, and says whether it is read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.is_reading_paused = False
+        self.is_unread = False
+        """Whether the client reads nothing."""
+        self.protocol: BoundedProtocol | None = None
+        self._is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep what is sent; a closed transport drops it, as asyncio's do."""
+        if self._is_closed:
+            return
+        is_first = not self.written
+        self.written += data
+        if self.is_unread and is_first and self.protocol is not None:
+            self.protocol.pause_writing()
+
+    def close(self) -> None:
+        """Close."""
+        self._is_closed = True
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._is_closed = True
+
+    def is_closing(self) -> bool:
+        """Return whether the transport is closed."""
+        return self._is_closed
+
+    def get_write_buffer_size(self) -> int:
+        """Return how much the client has not read."""
+        return len(self.written) if self.is_unread else 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own
+        """Return the addresses."""
+        return ("127.0.0.1", 80) if name in {"peername", "sockname"} else default
+
+    def pause_reading(self) -> None:
+        """Hold back what the client sends."""
+        self.is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self.is_reading_paused = False
+
+    def is_reading(self) -> bool:
+        """Whether what the client sends is read."""
+        return not (self.is_reading_paused or self._is_closed)
+
+
+@dataclass(slots=True)
+class Seen:
+    """Result of one connection."""
+
+    requests: list[Request]
+    written: bytes
+    accepted_bytes: int
+    held_bytes: int = 0
+    statuses: list[int] = field(default_factory=list)
+
+    @property
+    def complete(self) -> list[Request]:
+        """Requests that the app read to their end."""
+        return [request for request in self.requests if request.is_complete]
+
+
+async def _connect(parts: Sequence[bytes], app: Recorder, *, is_pumped: bool) -> Seen:
+    """Send the parts; where `is_pumped`, the app runs between them, as it does on a slow link."""
+    loop, state = virtual_loop(), ServerState()
+    _CONFIG.loaded_app = app
+    protocol, transport = PROTOCOL(_CONFIG, state, {}), FakeTransport()
+    protocol.connection_made(transport)
+    accepted_bytes = 0
+    for part in parts:
+        if is_pumped:
+            await loop.settle()
+        if not transport.is_reading():
+            await loop.settle()
+        if not transport.is_reading():
+            break
+        protocol.data_received(part)
+        accepted_bytes += len(part)
+    await loop.settle()
+    kept_bytes = held_bytes(protocol, apart_from=(app, transport, _CONFIG, state, loop, *_shared()))
+    await _leave(protocol, transport)
+    app.released.set()
+    await loop.settle()
+    expect(not state.tasks, f"requests outlive their connection: {state.tasks}")
+    expect(not app.errors, f"the app failed: {app.errors}")
+    return Seen(app.requests, bytes(transport.written), accepted_bytes, kept_bytes)
+
+
+async def _leave(protocol: BoundedProtocol, transport: FakeTransport) -> None:
+    protocol.eof_received()
+    transport.close()
+    protocol.connection_lost(None)
+    await virtual_loop().settle()
+
+
+async def _connect_slowly(parts: Sequence[bytes], app: Recorder, rng: random.Random) -> Seen:
+    """Send the parts with pauses, at times without reading the answers, and wait for the end."""
+    loop, state = virtual_loop(), ServerState()
+    _CONFIG.loaded_app = app
+    protocol, transport = PROTOCOL(_CONFIG, state, {}), FakeTransport()
+    transport.is_unread, transport.protocol = rng.random() < 0.3, protocol
+    protocol.connection_made(transport)
+    for part in parts:
+        await asyncio.sleep(rng.choice((0, 0, 1, LIMITS.header_timeout_s / 2)))
+        if transport.is_reading():
+            protocol.data_received(part)
+    await asyncio.sleep(MAX_IDLE_S)
+    was_closed = transport.is_closing()
+    await _leave(protocol, transport)
+    expect(was_closed, f"the connection is still open after {MAX_IDLE_S:g} s")
+    expect(not state.tasks, f"requests outlive their connection: {state.tasks}")
+    await loop.settle()
+    return Seen(app.requests, bytes(transport.written), 0)
+
+
+def _shared() -> Iterator[object]:
+    yield from (logging.getLogger("uvicorn.error"), logging.getLogger("uvicorn.access"))
+    yield from (_CONFIG.__dict__, logging.root)
+
+
+_CONFIG = uvicorn.Config(
+    Recorder(), log_config=None, access_log=False, lifespan="off", timeout_keep_alive=75
+)
+_CONFIG.load()
+logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+
+
+def check(data: bytes) -> None:
+    """Check that all ways to cut the bytes are read alike, and as h11 reads them."""
+    loop, rng = virtual_loop(), randomness(data)
+    seen: list[Seen] = []
+    for parts in splits(data, rng):
+        for is_pumped in (False, True):
+            seen.append(loop.finish(_connect(parts, Recorder(), is_pumped=is_pumped)))
+            seen[-1].statuses = list(_statuses(seen[-1]))
+    first = seen[0]
+    for other in seen[1:]:
+        _compare(first, other)
+    longest = max(seen, key=lambda one: len(one.requests))
+    for parts in splits(data, rng):
+        hasty = loop.finish(_connect(parts, Recorder(is_hasty=True), is_pumped=True))
+        _compare_heads(hasty, longest)
+        slow = loop.finish(_connect_slowly(parts, Recorder(), rng))
+        _compare_heads(slow, longest)
+    longest = max(seen, key=lambda one: len(one.complete))
+    _compare_with_h11(data, longest)
+    if rng.randrange(64) == 0:
+        check_memory(data)
+
+
+def _compare(one: Seen, other: Seen) -> None:
+    """Check that a request is the same in two ways to cut the bytes, if both have it."""
+    for index, (left, right) in enumerate(zip(one.requests, other.requests, strict=False)):
+        if not left.agrees_with(right):
+            fail(f"request {index} depends on how it is cut: {left} or {right}")
+    refusals = [[status for status in seen.statuses if status >= 400] for seen in (one, other)]
+    if not any(refusals) and len(one.complete) != len(other.complete):
+        fail(f"{len(one.complete)} or {len(other.complete)} requests, depending on the cuts")
+
+
+def _compare_heads(other: Seen, seen: Seen) -> None:
+    """Check that no part of a body becomes a request if app or client act at other times."""
+    heads = [[request.head for request in one.requests] for one in (other, seen)]
+    expect(
+        heads[0] == heads[1][: len(heads[0])],
+        f"an app that answers at once, or a slow client, has {heads[0]}, others {heads[1]}",
+    )
+
+
+def _statuses(seen: Seen) -> Iterator[int]:
+    """Read the answers; all that was written must be answers, and none be of no request."""
+    rest, answered = seen.written, 0
+    while rest:
+        head, found, rest = rest.partition(b"\r\n\r\n")
+        lines = head.split(b"\r\n")
+        expect(found and lines[0].startswith(b"HTTP/1.1 "), f"not an answer: {head!r}")
+        status = int(lines[0].split()[1])
+        if status == 100:
+            continue
+        yield status
+        headers = dict(line.lower().split(b": ", 1) for line in lines[1:])
+        is_head = status == 200 and seen.complete[answered].method == b"HEAD"
+        rest = rest if is_head else rest[int(headers[b"content-length"]) :]
+        if status == 200:
+            answered += 1
+        else:
+            expect(not rest, f"something follows the refusal: {rest!r}")
+    expect(answered == len(seen.complete), f"{answered} answers to {len(seen.complete)} requests")
+
+
+def _compare_with_h11(data: bytes, seen: Seen) -> None:
+    """Check that h11 and the gateway understand the same, if both accept a request."""
+    theirs, problem = read_by_h11(data)
+    for index, (ours, other) in enumerate(zip(seen.complete, theirs, strict=False)):
+        if _message(ours) != _message(other):
+            fail(f"request {index} is {ours}, and for h11 {other}")
+    is_explained = any(re.match(pattern, problem) for pattern in EXPLAINED)
+    if len(seen.complete) > len(theirs) and not is_explained:
+        fail(f"h11 refuses what the gateway serves, {seen.complete[len(theirs)]}: {problem}")
+
+
+def _message(request: Request) -> tuple[object, ...]:
+    """Return a request without what the two may differ in.
+
+    Blanks around values have no meaning. The gateway ignores upgrades, and hides from the app that
+    one was asked for. It takes the path of an absolute address, and drops fragments, which are no
+    part of a request's target (RFC 9112, section 3.2).
+    """
+    headers = [(n, v.strip(b" \t")) for n, v in request.headers if n not in _UPGRADE_HEADERS]
+    target = _ORIGIN.sub(b"", request.target.partition(b"#")[0])
+    return request.method, target or b"/", headers, request.body
+
+
+_ORIGIN = re.compile(rb"^[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
+_UPGRADE_HEADERS = {b"connection", b"upgrade", b"http2-settings"}
+
+EXPLAINED = {
+    "no request line received": "blank lines before a request are skipped (RFC 9112, section 2.2)",
+    r"illegal request line: bytearray\(b.\S+ .* (RTSP|ICE)/1\.[01]": "read as HTTP's versions are",
+    r"illegal request line: bytearray\(b.\S+ +\S+ +HTTP/": "several blanks are read as one",
+    "Missing mandatory Host": "the gateway is one site, and does not read it",
+}
+"""Why the gateway serves what h11 refuses, by the start of h11's error."""
+
+
+def read_by_h11(data: bytes) -> tuple[list[Request], str]:
+    """Return the complete requests that h11 reads, and why it stops."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=10**6)
+    requests: list[Request] = []
+    connection.receive_data(data)
+    with contextlib.suppress(StopIteration):
+        while True:
+            try:
+                event = connection.next_event()
+            except h11.RemoteProtocolError as exc:
+                return [r for r in requests if r.is_complete], str(exc)
+            if event is h11.NEED_DATA:
+                return [r for r in requests if r.is_complete], "incomplete"
+            if isinstance(event, h11.Request):
+                headers = [(name, value) for name, value in event.headers]
+                requests.append(Request(event.method, event.target, headers))
+            elif isinstance(event, h11.Data):
+                requests[-1].body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                requests[-1].is_complete = True
+                connection.send(h11.Response(status_code=404, headers=[("content-length", "0")]))
+                connection.send(h11.EndOfMessage())
+                if connection.our_state is h11.MUST_CLOSE:
+                    break
+                connection.start_next_cycle()
+            else:
+                break
+    return [r for r in requests if r.is_complete], "closed"
+
+
+def check_memory(data: bytes) -> None:
+    """Check that a connection's memory does not grow with what is sent on it."""
+    loop, rng = virtual_loop(), randomness(data)
+    start, end = data[: len(data) // 2], data[len(data) // 2 :]
+    for is_blocked in (False, True):
+        size_bytes = REPEATED_BYTES_BLOCKED if is_blocked else REPEATED_BYTES
+        first, repeated = rng.choice(((b"", data), (start, end), (data, end)))
+        sent = first + repeated * (size_bytes // max(1, len(repeated)))
+        parts = [sent[i : i + READ_BYTES] for i in range(0, len(sent), READ_BYTES)]
+        seen = loop.finish(_connect(parts, Recorder(is_blocked=is_blocked), is_pumped=True))
+        expect(
+            seen.held_bytes <= MAX_HELD_BYTES,
+            f"a connection holds {seen.held_bytes} bytes after {seen.accepted_bytes}",
+        )
+
+
+TOKENS = (
+    b"GET / HTTP/1.1\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\n",
+    b"HEAD ",
+    b"CONNECT a:1 HTTP/1.1\r\n",
+    b"OPTIONS * HTTP/1.1\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"HTTP/1.0",
+    b"HTTP/0.9",
+    b"host: a\r\n",
+    b"content-length: 3\r\n",
+    b"Content-Length:",
+    b"transfer-encoding: chunked\r\n",
+    b"Transfer-Encoding:",
+    b"gzip, chunked",
+    b"connection: close\r\n",
+    b"connection: keep-alive\r\n",
+    b"connection: upgrade\r\n",
+    b"upgrade: h2c\r\n",
+    b"upgrade: websocket\r\n",
+    b"expect: 100-continue\r\n",
+    b"trailer: a\r\n",
+    b"proxy-connection: close\r\n",
+    b"0\r\n\r\n",
+    b"3\r\nabc\r\n",
+    b"3;a=b\r\nabc\r\n",
+    b';a="b\r\n"',
+    b"ffffffffffffffff\r\n",
+    b"\r\n\r\n",
+    b"\r\n",
+    b"\n\n",
+    b"\r",
+    b"\0",
+    b" ",
+    b"\t",
+    b"%00",
+    b"%2e%2e/",
+    b"http://a/",
+    b"\xff",
+    b": ",
+    b" :",
+    b"?a=b#c",
+)
+
+
+def _mutate(data: bytes, rng: random.Random) -> bytes:
+    return _BY_LINES(data, rng)
+
+
+_BY_LINES = of_lines(TOKENS)
+
+TARGET = Target(
+    name="client_http",
+    check=check,
+    mutate=_mutate,
+    tokens=TOKENS,
+    measured=("router_service/api/protocol.py",),
+    runs=800,
+)

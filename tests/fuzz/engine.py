@@ -1,0 +1,55 @@
+"""Fuzzes one target by libFuzzer, with the coverage of the gateway's Python code.
+
+`python -m tests.fuzz.engine NAME KNOWN COMMAND [OPTION...] [FOLDER...]`; libFuzzer
+ends the process. KNOWN is a JSON list of the kinds of problems that are not reported again, COMMAND
+how libFuzzer starts itself again.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+
+import atheris
+
+from tests.fuzz.names import load
+from tests.fuzz.target import Mutate, kind_of
+
+INSTRUMENTED = ["router_service", "uvicorn", "h11"]
+"""Packages whose branches guide the fuzzer: h11 is the second opinion on HTTP."""
+
+
+FORMED_SHARE = 0.5
+"""Share of the mutations that keep the input's form; the others change bytes and tokens."""
+
+
+def main(name: str, known: list[str], arguments: list[str]) -> None:
+    """Fuzz a target."""
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        target = load(name)
+
+    def check(data: bytes) -> None:
+        try:
+            target.check(data)
+        except Exception as exc:
+            if kind_of(f"{type(exc).__name__}: {exc}") not in known:
+                raise
+
+    atheris.Setup(arguments, check, custom_mutator=_mutator(target.mutate))
+    atheris.Fuzz()
+
+
+def _mutator(mutate: Mutate) -> Callable[[bytes, int, int], bytes]:
+    def changed(data: bytes, max_bytes: int, seed: int) -> bytes:
+        rng = random.Random(seed)
+        if rng.random() < FORMED_SHARE:
+            return mutate(data, rng)[:max_bytes]
+        return bytes(atheris.Mutate(data, max_bytes))
+
+    return changed
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,54 @@
+"""The inputs in the repository: one file for each target, one JSON object a line.
+
+Bytes stand as the letters U+0000 to U+00FF, so that most inputs can be read as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "corpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One input; `found` says which defect it showed, if any."""
+
+    data: bytes
+    found: str = ""
+
+    @property
+    def id(self) -> str:
+        """Name of the input in reports."""
+        return sha256(self.data).hexdigest()[:12]
+
+
+def read(name: str) -> list[Entry]:
+    """Return the inputs of a target, those that showed a defect first."""
+    path = FOLDER / f"{name}.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [Entry(e["input"].encode("latin-1"), e.get("found", "")) for e in map(json.loads, lines)]
+
+
+def write(name: str, entries: Iterable[Entry]) -> None:
+    """Replace the inputs of a target."""
+    ordered = sorted(set(entries), key=lambda entry: (not entry.found, len(entry.data), entry.data))
+    text = "".join(f"{line}\n" for line in _lines(ordered))
+    (FOLDER / f"{name}.jsonl").write_text(text, encoding="utf-8")
+
+
+def _lines(entries: Iterable[Entry]) -> Iterator[str]:
+    for entry in entries:
+        found = {"found": entry.found} if entry.found else {}
+        yield json.dumps({**found, "input": entry.data.decode("latin-1")})
+
+
+def export(entries: Iterable[Entry], folder: Path) -> None:
+    """Write inputs as files, as libFuzzer wants them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        (folder / entry.id).write_bytes(entry.data)

@@ -1,0 +1,220 @@
+"""Server-sent events: what `EventReader` passes on, whatever an upstream streams and how.
+
+Each input is a stream. Its first byte says how the stream ends: bit 0, whether HTTP shows its end;
+bit 1, whether the connection breaks.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx
+
+from router_service.core.errors import UpstreamError
+from router_service.settings import Timeouts
+from router_service.upstream.client import Answer
+from router_service.upstream.patience import Patience
+from router_service.upstream.relay import MAX_HELD_BYTES, EventReader
+from router_service.upstream.transport import Inbound
+from tests.fuzz.mutation import of_json, of_lines
+from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
+
+MAX_READER_BYTES = 4 * MAX_HELD_BYTES
+"""What a reader may keep in memory: an event, its text, and what it heard of the answer."""
+
+LONG_BYTES = MAX_HELD_BYTES + 70_000
+
+
+class Stream(Inbound):
+    """A streamed answer whose parts are given."""
+
+    def __init__(self, parts: Sequence[bytes], *, is_delimited: bool, is_broken: bool) -> None:
+        self.status = 200
+        self.headers = [(b"content-type", b"text/event-stream")]
+        self.headers += [(b"transfer-encoding", b"chunked")] if is_delimited else []
+        self._parts = iter(parts)
+        self._is_broken = is_broken
+
+    async def read(self) -> bytes:
+        """Return the next part, or break off."""
+        part = next(self._parts, b"")
+        if not part and self._is_broken:
+            raise httpx.ReadError("reset")
+        return part
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class Relayed:
+    """What a client got of a stream, and what the gateway noted."""
+
+    parts: list[bytes] = field(default_factory=list)
+    error: str = ""
+    notes: tuple[object, ...] = ()
+    is_within_event: bool = False
+
+    @property
+    def data(self) -> bytes:
+        """All that was passed on."""
+        return b"".join(self.parts)
+
+
+async def _relay(stream: Stream) -> Relayed:
+    patience = Patience("m", Timeouts(), 1e6)
+    answer = Answer("m", stream, patience)
+    reader, relayed = EventReader(answer), Relayed()
+    try:
+        async for part in reader.events:
+            relayed.parts.append(part)
+    except UpstreamError as exc:
+        relayed.error = str(exc)
+    finally:
+        patience.close()
+    # `last_number` and the tokens are numbers that later events and errors are computed from.
+    expect(isinstance(reader.last_number, int), f"the last number is {reader.last_number!r}")
+    expect(reader.written_tokens >= 0, f"{reader.written_tokens} tokens were written")
+    relayed.is_within_event = reader.is_within_event
+    relayed.notes = (
+        reader.usage,
+        reader.has_output,
+        str(reader.error),
+        reader.last_number,
+        reader.response_id,
+        reader.identity,
+        reader.written_tokens,
+        reader.listener.said(),
+    )
+    kept_bytes = held_bytes(reader, apart_from=(stream, patience, virtual_loop()))
+    expect(kept_bytes <= MAX_READER_BYTES, f"the reader holds {kept_bytes} bytes")
+    return relayed
+
+
+def _relayed(parts: Sequence[bytes], flags: int) -> Relayed:
+    stream = Stream(parts, is_delimited=bool(flags & 1), is_broken=bool(flags & 2))
+    return virtual_loop().finish(_relay(stream))
+
+
+def check(data: bytes) -> None:
+    """Check what is relayed of a stream that is cut in several ways."""
+    flags, sent = data[0] if data else 0, data[1:]
+    rng = randomness(data)
+    first: Relayed | None = None
+    for parts in splits(sent, rng):
+        relayed = _relayed(parts, flags)
+        _check_relayed(relayed, sent)
+        first = first or relayed
+        # Blank lines before an event that is not relayed may be relayed or not.
+        seen = [(one.data.rstrip(b"\r\n"), one.error, one.notes) for one in (first, relayed)]
+        expect(seen[0] == seen[1], f"the stream depends on how it is cut: {first} or {relayed}")
+    if rng.randrange(64) == 0:
+        check_long(data)
+
+
+def _check_relayed(relayed: Relayed, sent: bytes) -> None:
+    expect(sent.startswith(relayed.data), f"{sent!r} was relayed as {relayed.data!r}")
+    if not relayed.error:
+        expect(relayed.data == sent, f"only {relayed.data!r} of {sent!r} was relayed")
+    elif not relayed.is_within_event:
+        message = f"an error follows half an event: {relayed.data!r}"
+        expect(is_between_events(relayed.data), message)
+    if len(sent) < MAX_HELD_BYTES:
+        end = b""
+        for part in relayed.parts[:-1]:
+            end = (end + part)[-4:]
+            expect(is_between_events(end), f"events are cut: {relayed.parts}")
+
+
+def is_between_events(data: bytes) -> bool:
+    """Whether what follows this is a new event (WHATWG HTML, "Parsing an event stream")."""
+    if not data:
+        return True
+    line = data.removesuffix(b"\n") if data.endswith(b"\r\n") else data
+    return line[-1:] in {b"\r", b"\n"} and line[:-1][-1:] in {b"\r", b"\n", b""}
+
+
+def check_long(data: bytes) -> None:
+    """Check a stream in which one line is too long to be held."""
+    flags, sent = data[0] if data else 0, data[1:]
+    place = randomness(data).randrange(len(sent) + 1)
+    long = sent[:place] + b"x" * LONG_BYTES + sent[place:]
+    whole = [long[i : i + 65536] for i in range(0, len(long), 65536)]
+    relayed = _relayed(whole, flags)
+    _check_relayed(relayed, long)
+
+
+TOKENS = (
+    b"data: [DONE]\n\n",
+    b"data: {}\n\n",
+    b"data:",
+    b"event: error\n",
+    b"event: response.completed\n",
+    b"id: 1\n",
+    b"retry: 1\n",
+    b": comment\n\n",
+    b"\xef\xbb\xbf",
+    b"\n\n",
+    b"\r\n\r\n",
+    b"\r\r",
+    b"\r",
+    b"\n",
+    b"\0",
+    b"\\ud83d",
+    b"\\ude00",
+    b"-Infinity",
+    b"NaN",
+    b"1e999",
+    b"18446744073709551616",
+    b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
+    b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}}]}\n\n',
+    b'data: {"error":{"message":"m"}}\n\n',
+    b'data: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n',
+    b'data: {"type":"response.output_text.delta","delta":"a","sequence_number":3}\n\n',
+    b'data: {"type":"response.created","response":{"id":"r","model":"m"},"sequence_number":0}\n\n',
+    b'data: {"type":"response.completed","response":{"id":"r","output":[]}}\n\n',
+    b'"sequence_number":',
+    b'"id":',
+    b'"model":',
+    b'"delta":',
+    b'"content":',
+    b"[[[[",
+    b"null",
+)
+
+WORDS = tuple(
+    b"id object type model choices index delta content role tool_calls function name arguments "
+    b"function_call custom input message text output item output_index usage prompt_tokens "
+    b"completion_tokens total_tokens input_tokens output_tokens response status failed error "
+    b"reasoning_content refusal sequence_number call_id custom_tool_call response.completed "
+    b"response.output_item.done response.incomplete chat.completion.chunk prompt_tokens_details "
+    b"cached_tokens input_tokens_details output_tokens_details reasoning_tokens x_groq "
+    b"cache_read_input_tokens cache_creation_input_tokens prompt_cache_hit_tokens".split()
+)
+_BY_LINES, _BY_VALUES = of_lines(TOKENS), of_json(WORDS)
+_DATA = re.compile(rb"data: (\{[^\r\n]*\})")
+
+
+def _mutate(data: bytes, rng: random.Random) -> bytes:
+    events = list(_DATA.finditer(data))
+    if not events or rng.random() < 0.5:
+        return _BY_LINES(data, rng)
+    event = rng.choice(events)
+    return data[: event.start(1)] + _BY_VALUES(event[1], rng) + data[event.end(1) :]
+
+
+TARGET = Target(
+    name="events",
+    check=check,
+    mutate=_mutate,
+    tokens=(*TOKENS, *WORDS),
+    measured=(
+        "router_service/upstream/relay.py",
+        "router_service/core/said.py",
+        "router_service/core/usage.py",
+    ),
+    runs=1_000,
+)

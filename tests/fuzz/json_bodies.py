@@ -1,0 +1,175 @@
+"""Request bodies as JSON: what `strict_json` accepts, and what `splice` changes.
+
+The standard library's reader is the oracle: it is slower, and tells duplicate keys and integers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from router_service.core import strict_json
+from router_service.core.errors import InvalidRequestError
+from router_service.upstream.splice import BodyTemplate, asks_for_usage, without_stream_options
+from tests.fuzz.mutation import of_json
+from tests.fuzz.target import Target, expect, fail, randomness
+
+MODEL = 'a "model" \\ \u00e9'
+MAX_PADDING_BYTES = 300_000
+"""Longest string between two values of a large body, which `strict_json` reads in parts."""
+
+CODES = {"invalid_json", "duplicate_key", "integer_out_of_range", "too_many_values"}
+
+
+class NotStrictError(ValueError):
+    """Why a text is not one that all parsers read alike."""
+
+
+def read_by_library(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value of a text that is strict JSON; raises ValueError or RecursionError."""
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise NotStrictError("byte order mark")
+    value = json.loads(
+        data.decode("utf-8"),
+        object_pairs_hook=_members,
+        parse_int=_integer,
+        parse_float=_number,
+        parse_constant=_constant,
+    )
+    json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be written
+    return value
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise NotStrictError("duplicate key")
+    return members
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise NotStrictError("integer out of range")
+    return int(digits)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise NotStrictError("infinity")
+    return value
+
+
+def _constant(name: str) -> None:
+    raise NotStrictError(name)
+
+
+def check(data: bytes) -> None:
+    """Check a body, and at times one that is read in several parts, with this body in it."""
+    check_body(data)
+    rng = randomness(data)
+    if rng.randrange(64) == 0:
+        text = (
+            rng.choice((b"x", b'\\"', b"\\\\", b'\\\\\\"', b"1,", b":", b"{")) * MAX_PADDING_BYTES
+        )
+        padding = b'"%s"' % text[: 6 * rng.randrange(MAX_PADDING_BYTES // 6)]
+        check_body(b"[%s]" % b",".join((data, padding, data)))
+
+
+def check_body(data: bytes) -> None:
+    """Check that a body is read as the library reads it, and rewritten without a loss."""
+    value, problem = None, ""
+    try:
+        value = read_by_library(data)
+    except (ValueError, RecursionError) as exc:
+        problem = f"{type(exc).__name__}: {exc}"
+    try:
+        decoded = strict_json.decode(data)
+    except InvalidRequestError as exc:
+        expect(exc.code in CODES, f"the code {exc.code!r}")
+        expect(len(exc.message) < 400, f"an error of {len(exc.message)} characters")
+        if not problem and "levels deep" not in exc.message:
+            fail(f"a valid text is refused: {exc.message}")
+        return
+    expect(not problem, f"{decoded!r} is read from what is not strict JSON: {problem}")
+    expect(is_same(decoded, value), f"{data!r} is read as {decoded!r}, not {value!r}")
+    expect(is_same(strict_json.decode(data.decode()), value), "text is read unlike bytes")
+    if isinstance(decoded, dict):
+        check_rewriting(data, decoded)
+
+
+def is_same(one: Any, other: Any) -> bool:  # noqa: ANN401
+    """Whether two values are equal, their types too: 1 is neither 1.0 nor true."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(is_same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return bool(one == other)
+
+
+def check_rewriting(body: bytes, value: dict[str, Any]) -> None:
+    """Check that rewriting changes the model or the stream options, and nothing else."""
+    rewritten = strict_json.decode(BodyTemplate.of(body).with_model(MODEL))
+    wanted = {name: MODEL if name == "model" else inner for name, inner in value.items()}
+    expect(is_same(rewritten, wanted), f"with another model: {rewritten!r}")
+    left = strict_json.decode(without_stream_options(body))
+    wanted = {name: inner for name, inner in value.items() if name != "stream_options"}
+    expect(is_same(left, wanted), f"without stream_options: {left!r}")
+    options = value.get("stream_options")
+    asks = value.get("stream") is True and options in (
+        {"include_usage": True},
+        {"include_usage": False},
+    )
+    expect(asks or not asks_for_usage(body), f"{body!r} does not ask for its usage")
+
+
+TOKENS = (
+    b'"model"',
+    b'"m\\u006fdel"',
+    b'"stream_options"',
+    b'"stream"',
+    b'"include_usage"',
+    b'"messages"',
+    b'"\\ud83d\\ude00"',
+    b'"\\ud83d"',
+    b'"\\u003a"',
+    b'"\\u0000"',
+    b'"\\\\"',
+    b"18446744073709551615",
+    b"18446744073709551616",
+    b"-9223372036854775808",
+    b"-9223372036854775809",
+    b"9007199254740993",
+    b"1e400",
+    b"-0",
+    b"-0.0",
+    b"1E+2",
+    b"NaN",
+    b"-Infinity",
+    b"true",
+    b"null",
+    b"{}",
+    b"[]",
+    b":",
+    b",",
+    b"\xef\xbb\xbf",
+    b"\xed\xa0\x80",
+    b"\xe2\x80\xa8",
+    b"\t",
+    b"\r\n",
+)
+
+TARGET = Target(
+    name="json_bodies",
+    check=check,
+    mutate=of_json([token for token in TOKENS if token.isascii()]),
+    tokens=TOKENS,
+    measured=(
+        "router_service/core/strict_json.py",
+        "router_service/upstream/splice.py",
+    ),
+    runs=20_000,
+)

@@ -1,0 +1,192 @@
+"""Mutations that keep an input's form: of lines, and of trees of JSON or YAML values."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import yaml
+
+from tests.fuzz.target import Mutate
+
+_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|$)")
+_ENDS = (b"\r\n", b"\n", b"\r", b"")
+_NUMBERS = (
+    "0 -1 1 7 8 255 256 65535 65536 99999 2147483648 4294967296 9223372036854775807 "
+    "9223372036854775808 18446744073709551615 18446744073709551616"
+).split()
+
+
+def of_lines(tokens: Sequence[bytes]) -> Mutate:
+    """Return a mutation that moves, repeats, drops, and rewrites lines and words of a format."""
+
+    def mutate(data: bytes, rng: random.Random) -> bytes:
+        lines = [line for line in _LINES.findall(data) if line] or [b""]
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            place = rng.randrange(len(lines))
+            rng.choice(_LINE_CHANGES)(lines, place, tokens, rng)
+            lines = lines or [b""]
+        return b"".join(lines)
+
+    return mutate
+
+
+LineChange = Callable[[list[bytes], int, Sequence[bytes], random.Random], None]
+
+
+def _repeat_line(lines: list[bytes], at: int, _: Sequence[bytes], rng: random.Random) -> None:
+    lines[at:at] = [lines[at]] * rng.choice((1, 1, 2, 8))
+
+
+def _drop_line(lines: list[bytes], at: int, _: Sequence[bytes], _rng: random.Random) -> None:
+    del lines[at]
+
+
+def _move_line(lines: list[bytes], at: int, _: Sequence[bytes], rng: random.Random) -> None:
+    lines.insert(rng.randrange(len(lines)), lines.pop(at))
+
+
+def _end_line(lines: list[bytes], at: int, _: Sequence[bytes], rng: random.Random) -> None:
+    lines[at] = lines[at].rstrip(b"\r\n") + rng.choice(_ENDS)
+
+
+def _add_line(lines: list[bytes], at: int, tokens: Sequence[bytes], rng: random.Random) -> None:
+    lines.insert(at, rng.choice(tokens).rstrip(b"\r\n") + rng.choice((b"\r\n", b"\n")))
+
+
+def _insert_word(lines: list[bytes], at: int, tokens: Sequence[bytes], rng: random.Random) -> None:
+    place = rng.randrange(len(lines[at]) + 1)
+    lines[at] = lines[at][:place] + rng.choice(tokens) + lines[at][place:]
+
+
+def _change_number(lines: list[bytes], at: int, _: Sequence[bytes], rng: random.Random) -> None:
+    number = rng.choice(_NUMBERS).encode()
+    lines[at] = re.sub(rb"\d+", number, lines[at], count=1)
+
+
+_LINE_CHANGES: Sequence[LineChange] = (
+    _repeat_line,
+    _drop_line,
+    _move_line,
+    _end_line,
+    _add_line,
+    _insert_word,
+    _change_number,
+)
+
+
+def of_json(tokens: Sequence[bytes]) -> Mutate:
+    """Return a mutation of JSON texts that keeps them valid; others are left as they are."""
+    words = [token.decode() for token in tokens]
+
+    def mutate(data: bytes, rng: random.Random) -> bytes:
+        try:
+            tree = json.loads(data)
+        except (ValueError, RecursionError):
+            return data
+        changed = _mutate_tree(tree, words, rng)
+        is_compact, is_ascii = rng.random() < 0.5, rng.random() < 0.5
+        text = json.dumps(
+            changed,
+            ensure_ascii=is_ascii,
+            separators=(",", ":") if is_compact else None,
+        )
+        return text.encode("utf-8", "replace")
+
+    return mutate
+
+
+def of_yaml(tokens: Sequence[bytes]) -> Mutate:
+    """Return a mutation of YAML texts that keeps them valid; others are left as they are."""
+    words = [token.decode() for token in tokens]
+
+    def mutate(data: bytes, rng: random.Random) -> bytes:
+        try:
+            tree = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+            text: str = yaml.safe_dump(_mutate_tree(tree, words, rng), sort_keys=False)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
+            return data
+        return text.encode("utf-8", "replace")
+
+    return mutate
+
+
+Place = tuple[Any, Any]
+"""A container, and the key or index of one of its values."""
+
+
+def _mutate_tree(tree: Any, words: Sequence[str], rng: random.Random) -> Any:  # noqa: ANN401
+    root = [tree]
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        places = list(_places(root))
+        container, key = rng.choice(places)
+        source, source_key = rng.choice(places)
+        other = _copied(source[source_key], [_MAX_NODES])
+        change = rng.randrange(6)
+        if change == 0:
+            container[key] = other
+        elif change == 1:
+            container[key] = _new_value(words, rng)
+        elif change == 2:
+            container[key] = rng.choice(
+                ([container[key]], {rng.choice(words): container[key]}, [container[key]] * 3)
+            )
+        elif change == 3 and container is not root:
+            del container[key]
+        elif change == 4 and isinstance(container, dict):
+            container[rng.choice(words)] = container.pop(key)
+        elif isinstance(container, dict):
+            container[rng.choice(words)] = other
+        else:
+            container.insert(key, other)
+            del root[1:]
+        root = [_copied(root[0], [_MAX_NODES])]
+    return root[0]
+
+
+_MAX_NODES = 2000
+
+
+def _copied(value: Any, left: list[int]) -> Any:  # noqa: ANN401
+    """Return a copy of at most so many nodes."""
+    left[0] -= 1
+    if left[0] < 0:
+        return None
+    if isinstance(value, dict):
+        return {name: _copied(inner, left) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_copied(inner, left) for inner in value]
+    return value
+
+
+def _places(value: Any) -> Iterator[Place]:  # noqa: ANN401
+    members = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in members:
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from _places(inner)
+
+
+def _new_value(words: Sequence[str], rng: random.Random) -> Any:  # noqa: ANN401
+    return rng.choice(
+        (
+            None,
+            True,
+            False,
+            0,
+            -1,
+            1.5,
+            1e308,
+            "",
+            [],
+            {},
+            int(rng.choice(_NUMBERS)),
+            rng.choice(_NUMBERS),
+            rng.choice(words),
+            rng.choice(words) * rng.choice((2, 50)),
+            "\u0000\u2028\U0001f600",
+        )
+    )

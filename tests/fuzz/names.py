@@ -1,0 +1,24 @@
+"""The fuzz targets, by name; each is a module of this package."""
+
+from __future__ import annotations
+
+import importlib
+
+from tests.fuzz.target import Target
+
+NAMES = (
+    "client_http",
+    "upstream_http",
+    "events",
+    "redaction",
+    "json_bodies",
+    "requests",
+    "query_text",
+    "configuration",
+)
+
+
+def load(name: str) -> Target:
+    """Import a target; the fuzzer instruments what is imported here."""
+    target: Target = importlib.import_module(f"tests.fuzz.{name}").TARGET
+    return target

@@ -1,0 +1,169 @@
+"""What fuzz targets share: their description, their verdict, and an event loop without waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import re
+import selectors
+import sys
+import types
+import zlib
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+Mutate = Callable[[bytes, random.Random], bytes]
+"""Changes an input in a way that keeps its form, so that mutations get past the outer syntax."""
+
+MAX_VIRTUAL_S = 7200.0
+"""No timeout of the gateway is as long; what waits longer waits for ever."""
+
+MAX_TURNS = 100_000
+"""Turns of the event loop after which work that makes no progress counts as a livelock."""
+
+
+class Violation(AssertionError):  # noqa: N818 - it is the target's verdict, not an error of ours
+    """A property that must hold for every input does not hold for this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One fuzz target."""
+
+    name: str
+    check: Callable[[bytes], None]
+    """Raises for an input that shows a defect, and returns for all others."""
+    mutate: Mutate
+    tokens: Sequence[bytes]
+    """Words of the format, for the fuzzer's dictionary."""
+    measured: Sequence[str]
+    """Files whose covered lines are reported, relative to the repository."""
+    runs: int
+    """Executions in CI, about 10 s of them."""
+    max_bytes: int = 4096
+
+
+def kind_of(problem: str) -> str:
+    """Return the words of a problem without the input's own, so that equal problems are known."""
+    return _DETAILS.sub("", problem)[:120]
+
+
+_DETAILS = re.compile(r"\d+|[bf]?'.*|[bf]?\".*|[\[({].*", re.DOTALL)
+
+
+def fail(problem: str) -> NoReturn:
+    """Report a defect."""
+    raise Violation(problem)
+
+
+def expect(condition: object, problem: str) -> None:
+    """Report a defect unless the condition holds."""
+    if not condition:
+        fail(problem)
+
+
+def randomness(data: bytes) -> random.Random:
+    """Return a random generator seeded by the input, so that replays are identical."""
+    return random.Random(zlib.crc32(data))
+
+
+def splits(data: bytes, rng: random.Random) -> Iterator[list[bytes]]:
+    """Yield ways in which a network may cut a message: whole, bytewise, at random places."""
+    yield [data] if data else []
+    yield [data[i : i + 1] for i in range(len(data))]
+    places = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(1, 6)))
+    yield [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True) if a < b]
+
+
+class _Clock(selectors.SelectSelector):
+    """A selector that never waits: time passes at once."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Move the time on to the next timer."""
+        if timeout is None:
+            fail("the event loop waits for ever: nothing is scheduled")
+        self.now_s += max(0.0, timeout)
+        if self.now_s > MAX_VIRTUAL_S:
+            fail(f"something still waits after {MAX_VIRTUAL_S:g} s")
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop with a clock of its own; a wait without an end is a defect."""
+
+    def __init__(self) -> None:
+        self._clock = _Clock()
+        self.problems: list[str] = []
+        super().__init__(self._clock)
+        self.set_exception_handler(self._note)
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+        return self._clock.now_s
+
+    async def settle(self) -> None:
+        """Run until everything that is left waits for a timer or for more input."""
+        ready: Sequence[object] = self._ready  # type: ignore[attr-defined] # asyncio's own
+        for _ in range(MAX_TURNS):
+            await asyncio.sleep(0)
+            if not ready:
+                return
+        fail(f"the event loop is still busy after {MAX_TURNS} turns")
+
+    def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, and check that it leaves nothing behind."""
+        self._clock.now_s = 0.0
+        self.problems.clear()
+        try:
+            result = self.run_until_complete(work)
+            self.run_until_complete(self.settle())
+        finally:
+            left = asyncio.all_tasks(self)
+            for task in left:
+                task.cancel()
+            if left:
+                self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        timers = [t for t in self._scheduled if not t.cancelled()]  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+        expect(not self.problems, "; ".join(self.problems))
+        expect(not left, f"tasks are left behind: {left}")
+        expect(not timers, f"timers are left behind: {timers}")
+        return result
+
+    def _note(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        exception = context.get("exception")
+        self.problems.append(f"{context['message']}: {exception!r}")
+
+
+def virtual_loop() -> VirtualLoop:
+    """Return this process's loop, made when it is first asked for."""
+    global _loop  # noqa: PLW0603 - making a loop takes longer than most inputs
+    if _loop is None:
+        _loop = VirtualLoop()
+        asyncio.set_event_loop(_loop)
+    return _loop
+
+
+_loop: VirtualLoop | None = None
+
+_SHARED = (types.ModuleType, types.FunctionType, types.CodeType, type, asyncio.AbstractEventLoop)
+
+
+def held_bytes(root: object, *, apart_from: Sequence[object] = ()) -> int:
+    """Return how much memory an object keeps alive, without what the whole process shares."""
+    seen = {id(shared) for shared in apart_from}
+    total, waiting = 0, [root]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, _SHARED):
+            continue
+        seen.add(id(value))
+        total += sys.getsizeof(value)
+        waiting.extend(gc.get_referents(value))
+    return total

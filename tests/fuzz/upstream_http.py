@@ -1,0 +1,385 @@
+"""HTTP from upstreams: what `Connection` makes of an answer, whatever an upstream sends and how.
+
+Each input is the bytes of one connection. Its first byte says how the connection ends: closed
+(even) or reset (odd).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import h11
+import httpx
+
+from router_service.core.errors import UpstreamError
+from router_service.settings import Timeouts
+from router_service.upstream.client import Answer
+from router_service.upstream.connection import Connection
+from router_service.upstream.patience import Patience
+from router_service.upstream.transport import Inbound
+from tests.fuzz.mutation import of_lines
+from tests.fuzz.target import (
+    Target,
+    expect,
+    fail,
+    held_bytes,
+    randomness,
+    splits,
+    virtual_loop,
+)
+
+MAX_HELD_BYTES = 768 * 1024
+"""What a connection may keep in memory while nobody reads: 100 KB of headers as Python's objects,
+64 KB of a body, and one read."""
+
+MAX_PART_BYTES = 1024 * 1024
+"""Longest part of a body that is read at once, decompressed."""
+
+READ_BYTES = 64 * 1024
+REPEATED_BYTES = 512 * 1024
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Result of reading one answer."""
+
+    status: int | None = None
+    headers: RawHeaders = field(default_factory=list)
+    body: bytes = b""
+    error: str = ""
+    is_reusable: bool = False
+
+
+class FakeTransport(asyncio.Transport):
+    """An upstream's connection that takes everything at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_reading_paused = False
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take it."""
+
+    def abort(self) -> None:
+        """Close."""
+        self.is_closed = True
+
+    def close(self) -> None:
+        """Close."""
+        self.is_closed = True
+
+    def is_closing(self) -> bool:
+        """Return whether the transport is closed."""
+        return self.is_closed
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own
+        """Return a socket on which nothing comes."""
+        return _silent()[0] if name == "socket" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Ignore them."""
+
+    def get_write_buffer_size(self) -> int:
+        """Return 0."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Hold back what the upstream sends."""
+        self.is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self.is_reading_paused = False
+
+
+_sockets: list[tuple[socket.socket, socket.socket]] = []
+
+
+def _silent() -> tuple[socket.socket, socket.socket]:
+    if not _sockets:
+        _sockets.append(socket.socketpair())
+    return _sockets[0]
+
+
+async def _exchange(parts: Sequence[bytes], *, is_reset: bool, is_pumped: bool) -> Outcome:
+    """Ask, let the upstream send these parts, and read the answer."""
+    connection, transport = Connection(), FakeTransport()
+    connection.connection_made(transport)
+    await connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
+    outcome = Outcome()
+    reading = asyncio.create_task(_read(connection, outcome))
+    await _play(connection, transport, parts, is_pumped=is_pumped)
+    await virtual_loop().settle()
+    if not transport.is_closed:
+        connection.connection_lost(ConnectionResetError("reset") if is_reset else None)
+    await reading
+    outcome.is_reusable = connection.is_reusable and not connection.is_stale
+    connection.close()
+    return outcome
+
+
+async def _play(
+    connection: Connection, transport: FakeTransport, parts: Sequence[bytes], *, is_pumped: bool
+) -> int:
+    """Send parts as long as they are read, and return how many bytes were."""
+    accepted_bytes = 0
+    for part in parts:
+        if is_pumped or transport.is_reading_paused:
+            await virtual_loop().settle()
+        if transport.is_closed or transport.is_reading_paused:
+            break
+        connection.data_received(part)
+        accepted_bytes += len(part)
+    return accepted_bytes
+
+
+async def _read(connection: Connection, outcome: Outcome) -> None:
+    try:
+        await connection.read_head()
+        outcome.status, outcome.headers = connection.status, list(connection.headers)
+        while part := await connection.read():
+            outcome.body += part
+    except httpx.TransportError as exc:
+        outcome.error = type(exc).__name__
+
+
+def check(data: bytes) -> None:
+    """Check that all ways to cut the bytes are read alike, and as h11 reads them."""
+    loop, rng = virtual_loop(), randomness(data)
+    is_reset, sent = bool(data[:1] and data[0] % 2), data[1:]
+    outcomes = [
+        loop.finish(_exchange(parts, is_reset=is_reset, is_pumped=is_pumped))
+        for parts in splits(sent, rng)
+        for is_pumped in (False, True)
+    ]
+    first = outcomes[0]
+    for other in outcomes[1:]:
+        _compare(first, other)
+    for outcome in outcomes:
+        _check_answer(outcome)
+    if not is_reset:
+        _compare_with_h11(sent, first)
+    if rng.randrange(64) == 0:
+        check_memory(data)
+
+
+def _compare(one: Outcome, other: Outcome) -> None:
+    """Check that the cuts decide at most how much of an answer comes before an error."""
+    if not (one.error or other.error):
+        expect(one == other, f"the answer depends on how it is cut: {one} or {other}")
+        return
+    expect(
+        bool(one.error) == bool(other.error),
+        f"whether the answer is good depends on how it is cut: {one} or {other}",
+    )
+    if one.status is not None and other.status is not None:
+        heads = (one.status, one.headers), (other.status, other.headers)
+        expect(heads[0] == heads[1], f"the head depends on how it is cut: {heads}")
+    is_start = one.body.startswith(other.body) or other.body.startswith(one.body)
+    expect(is_start, f"the body depends on how it is cut: {one.body!r} or {other.body!r}")
+
+
+def _check_answer(outcome: Outcome) -> None:
+    if outcome.status is None:
+        expect(outcome.error, "an answer without a status")
+        return
+    # `UpstreamClient.send` takes no status below 200.
+    expect(not 100 <= outcome.status < 200, f"the informational status {outcome.status}")
+    for name, value in outcome.headers:
+        expect(name == name.lower() and name, f"a header named {name!r}")
+        clean = not any(char in name + value for char in b"\r\n\0")
+        expect(clean, f"the header {name!r} has the value {value!r}")
+    lengths = {value for name, value in outcome.headers if name == b"content-length"}
+    if lengths and not outcome.error and outcome.status not in {204, 304}:
+        expect(lengths == {b"%d" % len(outcome.body)}, f"{lengths} for {len(outcome.body)} bytes")
+    virtual_loop().finish(_check_reading(outcome, outcome.status))
+
+
+class Replayed(Inbound):
+    """An answer that was read before."""
+
+    def __init__(self, status: int, headers: RawHeaders, parts: Sequence[bytes]) -> None:
+        self.status = status
+        self.headers = headers
+        self._parts = list(parts)
+
+    async def read(self) -> bytes:
+        """Return the next part."""
+        return self._parts.pop(0) if self._parts else b""
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+async def _check_reading(outcome: Outcome, status: int) -> None:
+    """Check what the gateway reads of an answer's headers and body."""
+    patience = Patience("m", Timeouts(), 1e6)
+    parts = [outcome.body] if outcome.body else []
+    size_bytes, body = 0, b""
+    try:
+        answer = Answer("m", Replayed(status, outcome.headers, parts), patience)
+        after_s = answer.retry_after_s
+        expect(after_s is None or (isfinite(after_s) and after_s >= 0), f"retry after {after_s} s")
+        expect(all(name for name, _ in answer.headers), "a header without a name")
+        expect(answer.declared_bytes >= 0, f"a length of {answer.declared_bytes}")
+        async for chunk in answer.chunks():
+            expect(0 < len(chunk) <= MAX_PART_BYTES, f"a part of {len(chunk)} bytes")
+            size_bytes += len(chunk)
+            body = chunk if size_bytes == len(chunk) else b""
+    except UpstreamError:
+        return
+    finally:
+        patience.close()
+    codings = {b"content-encoding", b"transfer-encoding"} & dict(outcome.headers).keys()
+    if not codings:
+        expect(body == outcome.body, f"{outcome.body!r} was read as {body!r}")
+
+
+def _compare_with_h11(sent: bytes, ours: Outcome) -> None:
+    """Check that h11 and the gateway understand the same, if both accept an answer."""
+    theirs = read_by_h11(sent)
+    if not (ours.error or theirs.error):
+        headers = [(name, value.strip(b" \t")) for name, value in ours.headers]
+        mine = (ours.status, headers, ours.body)
+        other = (theirs.status, theirs.headers, theirs.body)
+        expect(mine == other, f"the answer is {mine}, and for h11 {other}")
+        return
+    problem = f"{'in' if theirs.status is None else 'behind'} the head: {theirs.error}"
+    if not (ours.error or any(re.match(pattern, problem) for pattern in EXPLAINED)):
+        fail(f"h11 refuses what the gateway takes, {ours}: {theirs.error}")
+
+
+EXPLAINED = {
+    r"in the head: illegal status line: bytearray\(b.HTTP/1\.[01] \d{3} ": "no reason is read",
+    "in the head: InformationalResponse status_code": "a status below 100 is refused later",
+    "in the head: no response line": "blank lines before an answer are skipped",
+    "in the head: multiple Transfer-Encoding": "`chunked` twice is read as once",
+    "behind the head: (multiple|Only|conflicting|bad) ": "trailers are not read",
+}
+"""Why the gateway takes what h11 refuses, by the start of h11's error."""
+
+
+def read_by_h11(sent: bytes) -> Outcome:
+    """Return the answer as h11 reads it."""
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=10**6)
+    connection.send(h11.Request(method="GET", target="/", headers=[("host", "a")]))
+    connection.send(h11.EndOfMessage())
+    outcome = Outcome()
+    try:
+        if sent:
+            connection.receive_data(sent)
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(b"")
+            elif isinstance(event, h11.Response):
+                outcome.status = event.status_code
+                outcome.headers = [(name, value) for name, value in event.headers]
+            elif isinstance(event, h11.Data):
+                outcome.body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                return outcome
+            elif isinstance(event, h11.ConnectionClosed):
+                outcome.error = "closed"
+                return outcome
+            elif not isinstance(event, h11.InformationalResponse):
+                outcome.error = str(event)
+                return outcome
+    except h11.RemoteProtocolError as exc:
+        outcome.error = str(exc)
+    return outcome
+
+
+def check_memory(data: bytes) -> None:
+    """Check that a connection's memory does not grow with what is sent while nobody reads."""
+    sent = data[1:]
+    start, period = sent[: len(sent) // 2], sent[len(sent) // 2 :] or b"\r\n"
+    endless = start + period * (REPEATED_BYTES // len(period))
+    for flood in (endless, sent + endless):
+        parts = [flood[i : i + READ_BYTES] for i in range(0, len(flood), READ_BYTES)]
+        virtual_loop().finish(_flood(parts))
+
+
+async def _flood(parts: Sequence[bytes]) -> None:
+    connection, transport = Connection(), FakeTransport()
+    connection.connection_made(transport)
+    await connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
+    accepted_bytes = await _play(connection, transport, parts, is_pumped=True)
+    kept_bytes = held_bytes(connection, apart_from=(transport, virtual_loop()))
+    connection.close()
+    connection.connection_lost(None)
+    expect(
+        kept_bytes <= MAX_HELD_BYTES,
+        f"a connection holds {kept_bytes} bytes after {accepted_bytes}",
+    )
+
+
+TOKENS = (
+    b"HTTP/1.1 200 OK\r\n",
+    b"HTTP/1.0 200\r\n",
+    b"HTTP/1.1 204 No Content\r\n",
+    b"HTTP/1.1 304 Not Modified\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\n",
+    b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n",
+    b"HTTP/1.1 429 \r\n",
+    b"HTTP/1.1 999 \r\n",
+    b"HTTP/2.0 ",
+    b"content-length: 3\r\n",
+    b"Content-Length:",
+    b"transfer-encoding: chunked\r\n",
+    b"Transfer-Encoding:",
+    b"gzip, chunked",
+    b"connection: close\r\n",
+    b"connection: keep-alive\r\n",
+    b"upgrade: h2c\r\n",
+    b"content-encoding: gzip\r\n",
+    b"content-encoding: gzip, deflate\r\n",
+    b"content-encoding: identity\r\n",
+    b"content-type: text/event-stream\r\n",
+    b"retry-after: 3\r\n",
+    b"retry-after-ms: 1e999\r\n",
+    b"retry-after: nan\r\n",
+    b"retry-after: Mon, 01 Jan 2100 00:00:00 GMT\r\n",
+    b"retry-after: Mon, 01 Jan 999999999999 00:00:00 -9999\r\n",
+    b"x-ratelimit-remaining-tokens: 1\r\n",
+    b"x-request-id: a\r\n",
+    b"trailer: a\r\n",
+    b"0\r\n\r\n",
+    b"3\r\nabc\r\n",
+    b"3;a=b\r\nabc\r\n",
+    b"ffffffffffffffff\r\n",
+    b"\r\n\r\n",
+    b"\r\n",
+    b"\n\n",
+    b"\r",
+    b"\0",
+    b" ",
+    b"\t",
+    b"\xff",
+    b": ",
+    b" :",
+)
+
+TARGET = Target(
+    name="upstream_http",
+    check=check,
+    mutate=of_lines(TOKENS),
+    tokens=TOKENS,
+    measured=(
+        "router_service/upstream/connection.py",
+        "router_service/upstream/client.py",
+        "router_service/upstream/decompression.py",
+        "router_service/upstream/patience.py",
+    ),
+    runs=1_500,
+)

@@ -1,0 +1,308 @@
+"""What one client's requests make an upstream do takes nothing from other clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from router_service.api.app import create_app
+from router_service.core.keys import new_key
+from router_service.settings import (
+    BreakerSettings,
+    Deployment,
+    KeySettings,
+    Model,
+    RetrySettings,
+    Settings,
+    Timeouts,
+    UpstreamSettings,
+)
+from tests.bodies import ASK, BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import served, wait_for
+
+KEYS = {name: new_key() for name in ("attacker", "victim", "other")}
+WANTED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
+
+
+@dataclass
+class Provider:
+    """An upstream that refuses what OpenAI refuses, and does what a message's text says."""
+
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    """The bodies of all requests."""
+    knows_options: bool = True
+
+    @property
+    def app(self) -> Starlette:
+        """Return it as an app."""
+        return Starlette(routes=[Route("/v1/{path:path}", self._answer, methods=["POST"])])
+
+    async def _answer(self, request: Request) -> Response:
+        body = await request.json()
+        self.seen.append(body)
+        text = str(body.get("messages") or body.get("prompt"))
+        if "stream_options" in body and (wrong := self._wrong_with_options(request, body)):
+            return refusal(400, wrong)
+        if body.get("temperature", 1) > 2:
+            return refusal(422, f"'temperature' is too high. Your request was: {text}")
+        for word, answer in ANSWERS.items():
+            if word in text:
+                return answer()
+        if not body.get("stream"):
+            message = {"role": "assistant", "content": "good"}
+            return JSONResponse({"choices": [{"message": message}], "usage": USAGE})
+        return StreamingResponse(self._events(body), media_type="text/event-stream")
+
+    def _wrong_with_options(self, request: Request, body: dict[str, Any]) -> str | None:
+        if request.url.path == "/v1/completions":
+            return "Unknown parameter: 'stream_options'"
+        if not (self.knows_options and body.get("stream")):
+            return "'stream_options' is only allowed with 'stream'"
+        if "data_sources" in body:
+            return "'stream_options' cannot be combined with 'data_sources'"
+        unknown = body["stream_options"].keys() - {"include_usage"}
+        return f"Unknown parameter: 'stream_options.{unknown}'" if unknown else None
+
+    async def _events(self, body: dict[str, Any]) -> AsyncIterator[str]:
+        yield 'data: {"choices":[{"index":0,"delta":{"content":"good"}}]}\n\n'
+        if "silence" in str(body):
+            await anyio.sleep(5)
+        if "trickle" in str(body):
+            for _ in range(200):
+                await anyio.sleep(0.02)
+                yield ": still here\n\n"
+        if body.get("stream_options"):
+            yield f"data: {json.dumps({'choices': [], 'usage': USAGE})}\n\n"
+        yield "data: [DONE]\n\n"
+
+
+def refusal(status: int, message: str, code: object = None, **headers: str) -> Response:
+    """Return an error in OpenAI's form."""
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": error}, status, headers)
+
+
+def events(*data: dict[str, object]) -> Response:
+    """Return a stream of events."""
+    return Response(
+        "".join(f"data: {json.dumps(item)}\n\n" for item in data), media_type="text/event-stream"
+    )
+
+
+ANSWERS: dict[str, Callable[[], Response]] = {
+    "poison": lambda: refusal(500, "The server had an error"),
+    "firewall": lambda: refusal(403, "blocked"),
+    "moderated": lambda: refusal(403, "flagged"),
+    "unpaid": lambda: refusal(402, "fewer max_tokens"),
+    "conflict": lambda: refusal(409, "this idempotency key is in use"),
+    "too large": lambda: refusal(429, "Request too large for m on tokens per min"),
+    "bad image": lambda: JSONResponse(
+        {"status": "failed", "error": {"code": "invalid_image_url", "message": "no"}}
+    ),
+    "bad stream": lambda: events(
+        {"type": "response.created", "response": {"id": "r"}},
+        {"type": "response.failed", "response": {"error": {"code": "image_too_small"}}},
+    ),
+    "router's code": lambda: events({"error": {"code": 403, "message": "flagged"}}),
+}
+
+
+@dataclass(frozen=True)
+class House:
+    """A gateway with keys before a provider."""
+
+    url: str
+    provider: Provider
+
+    def ask(self, client: str, path: str = CHAT, **fields: object) -> httpx.Response:
+        """Send a request of a client to the model `medium`."""
+        needed: dict[str, object] = {"prompt": "x"} if path != CHAT else {"messages": ASK}
+        headers = {"authorization": f"Bearer {KEYS[client]}"} if client in KEYS else {}
+        body = {"model": "medium", **needed, **fields}
+        return httpx.post(self.url + path, json=body, headers=headers, timeout=20)
+
+    def says(self, client: str, text: str, **fields: object) -> httpx.Response:
+        """Send a chat request with a text."""
+        return self.ask(client, CHAT, messages=[{"role": "user", "content": text}], **fields)
+
+
+@contextmanager
+def house(*, has_keys: bool = True, timeouts: Timeouts | None = None) -> Iterator[House]:
+    """Serve a gateway with one deployment, whose breaker opens with the second failure."""
+    provider = Provider()
+    with served(provider.app) as upstream:
+        place = Deployment(
+            upstream_model="m", base_url=f"{upstream}/v1", timeouts=timeouts or Timeouts()
+        )
+        models = tuple(Model(name=arm, deployments=(place,)) for arm in FakeRouter().probabilities)
+        keys = {name: SecretStr(key) for name, key in KEYS.items()} if has_keys else {}
+        upstreams = UpstreamSettings(
+            retries=RetrySettings(max_retries=0),
+            breaker=BreakerSettings(allowed_fails=1, cooldown_s=60),
+        )
+        settings = Settings(models=models, upstreams=upstreams, keys=KeySettings(api=keys))
+        with served(create_app(settings, FakeRouter())) as url:
+            yield House(url, provider)
+
+
+def usage_known(house: House, client: str) -> bool:
+    """Tell whether a client's stream has the provider's usage, asked for by one request."""
+    before = len(house.provider.seen)
+    answer = house.ask(client, **WANTED)
+    assert answer.status_code == 200
+    assert len(house.provider.seen) == before + 1
+    return '"completion_tokens": 2' in answer.text
+
+
+MISTAKES: dict[str, dict[str, Any]] = {
+    "without stream": {"stream_options": {"include_usage": True}},
+    "stream false": {"stream": False, "stream_options": {"include_usage": True}},
+    "null": {"stream": False, "stream_options": None},
+    "unknown": {"stream": True, "stream_options": {"include_usage": True, "x": 1}},
+    "only unknown": {"stream": True, "stream_options": {"x": 1}},
+    "a number": {"stream": True, "stream_options": {"include_usage": 1, "y": 1}},
+    "a text": WANTED
+    | {"temperature": 3, "messages": [{"role": "user", "content": "stream_options"}]},
+}
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_takes_nobodys_usage(name: str, has_keys: bool) -> None:
+    """A refusal that the request itself may have caused teaches nothing about the deployment."""
+    with house(has_keys=has_keys) as served_house:
+        for _ in range(3):
+            assert served_house.ask("attacker", **MISTAKES[name]).status_code in {400, 422}
+        assert usage_known(served_house, "victim")
+        assert usage_known(served_house, "attacker")
+
+
+def test_a_mistake_is_told() -> None:
+    """A client learns why its request was refused, and the upstream is asked once."""
+    with house() as served_house:
+        answer = served_house.ask("attacker", **MISTAKES["without stream"])
+        assert "only allowed with" in answer.json()["error"]["message"]
+        assert len(served_house.provider.seen) == 1
+
+
+def test_what_a_request_combines_teaches_its_client_alone() -> None:
+    """Where a good option is refused beside another, the answer comes without the usage.
+
+    What is learned of it holds for the same client and the same endpoint.
+    """
+    with house() as served_house:
+        assert served_house.ask("attacker", **WANTED, data_sources=[1]).status_code == 200
+        assert len(served_house.provider.seen) == 2
+        assert not usage_known(served_house, "attacker")
+        assert usage_known(served_house, "victim")
+
+
+def test_another_endpoint_teaches_nothing() -> None:
+    """Completions may lack an option that chat has."""
+    with house() as served_house:
+        assert served_house.ask("victim", "/v1/completions", **WANTED).status_code == 200
+        assert usage_known(served_house, "victim")
+
+
+def test_a_deployment_without_the_option_is_asked_without() -> None:
+    """Each client's first request finds out, and its others do not ask."""
+    with house() as served_house:
+        served_house.provider.knows_options = False
+        for client in ("victim", "other"):
+            before = len(served_house.provider.seen)
+            for _ in range(3):
+                answer = served_house.ask(client, **WANTED)
+                assert (answer.status_code, answer.text.count("[DONE]")) == (200, 1)
+            assert len(served_house.provider.seen) == before + 4
+        # A mistake is still refused: the gateway repairs no requests.
+        assert served_house.ask("victim", **MISTAKES["without stream"]).status_code == 400
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("word", [word for word in ANSWERS if word != "poison"])
+def test_what_a_client_can_cause_opens_no_breaker(word: str, stream: bool) -> None:
+    """Even without keys: such refusals do not count, whoever sends them."""
+    with house(has_keys=False) as served_house:
+        for _ in range(6):
+            served_house.says("", word, stream=stream)
+        assert served_house.ask("").status_code == 200
+
+
+@pytest.mark.parametrize("has_been_there", [True, False])
+def test_one_clients_failures_open_no_breaker_for_others(has_been_there: bool) -> None:
+    """The circuit opens only for the client whose requests fail; others are answered."""
+    with house() as served_house:
+        if has_been_there:
+            assert served_house.ask("victim").status_code == 200
+        for _ in range(10):
+            assert served_house.says("attacker", "poison").status_code in {500, 503}
+            assert served_house.ask("victim" if has_been_there else "other").status_code == 200
+        for _ in range(5):
+            assert served_house.says("attacker", "poison").status_code in {500, 503}
+        for client in ("victim", "other"):
+            assert served_house.ask(client).status_code == 200
+
+
+def test_an_outage_opens_the_breaker_for_all() -> None:
+    """Where several clients' requests fail, nobody asks any more."""
+    with house() as served_house:
+        for client in ("attacker", "victim", "attacker", "victim"):
+            served_house.says(client, "poison")
+        before = len(served_house.provider.seen)
+        for client in KEYS:
+            assert served_house.ask(client).status_code == 503
+        assert len(served_house.provider.seen) == before
+
+
+def test_a_lone_clients_failures_open_the_breaker_for_it() -> None:
+    """Its requests are refused at once, and an upstream that is down is spared."""
+    with house() as served_house:
+        for _ in range(5):
+            served_house.says("attacker", "poison")
+        assert len(served_house.provider.seen) == 2
+
+
+def test_an_answer_that_takes_too_long_opens_no_breaker() -> None:
+    """A client may ask for much, or read slowly: that it took all the time says nothing then."""
+    with house(has_keys=False, timeouts=Timeouts(total_s=0.4)) as served_house:
+        for _ in range(4):
+            text = served_house.ask("", stream=True, user="trickle").text
+            assert "upstream_timeout" in text
+        assert served_house.ask("").status_code == 200
+
+
+def test_an_answer_that_stops_coming_opens_the_breaker() -> None:
+    """Silence is the upstream's, also in the middle of an answer."""
+    with house(has_keys=False, timeouts=Timeouts(idle_s=0.2)) as served_house:
+        for _ in range(2):
+            assert "upstream_timeout" in served_house.ask("", stream=True, user="silence").text
+        assert served_house.ask("").status_code == 503
+
+
+def test_deadlines_do_not_count_as_failures_of_a_release() -> None:
+    """A client could withdraw a canary by deadlines that nobody can keep."""
+    with house(has_keys=False) as served_house:
+        body = BODY | {"stream": True, "user": "trickle"}
+        for seconds in ("0.000001", "0.3"):
+            httpx.post(served_house.url + CHAT, json=body, headers={"x-request-timeout": seconds})
+        counted = 'switchcraft_release_requests_total{release="stable"} 2.0'
+
+        def metrics() -> str:
+            return httpx.get(f"{served_house.url}/metrics").text
+
+        wait_for(lambda: counted in metrics(), "both requests are counted")
+        assert 'switchcraft_release_failures_total{release="stable"} 0.0' in metrics()

@@ -1,0 +1,122 @@
+"""Ports and addresses that every parser reads alike, and those that are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.core.addresses import (
+    check_http_address,
+    check_proxy_address,
+    check_redis_address,
+    host_in_address,
+    read_port,
+)
+
+NOT_A_PORT: list[object] = [
+    99999, 65536, -1, "99999", "65536", "-1", "+80", "8_0", "8 0", "0x50", "80.0", "1e2", "",
+    "\uff18\uff10", "\u0668\u0660", "\u00b2", 80.0, True, None, "080808", b"80",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "port"), [(0, 0), (80, 80), ("8080", 8080), (" 80\n", 80), ("65535", 65535)]
+)
+def test_ports_are_read(value: object, port: int) -> None:
+    """Digits between 0 and 65535 are a port, with the white space that files leave around them."""
+    assert read_port(value) == port
+
+
+@pytest.mark.parametrize("value", NOT_A_PORT)
+def test_what_is_no_port_is_refused(value: object) -> None:
+    """Signs, underscores, other digits and larger numbers are refused, and are not quoted."""
+    with pytest.raises(ValueError, match="whole number from 0 to 65535") as caught:
+        read_port(value)
+    assert not value or str(value) not in str(caught.value)
+
+
+def test_nothing_listens_on_port_0() -> None:
+    """A port to connect to is at least 1."""
+    with pytest.raises(ValueError, match="from 1 to 65535"):
+        read_port(0, least=1)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://h", "https://h/v1", "HTTP://h:1", "http://h:65535/v1", "http://h:/v1",
+        "http://[::1]:8080/v1", "https://[2001:db8::1]/", "http://u:p@h:80/v1", "http://127.0.0.1:1",
+        "https://münchen.example/v1", "http://my_host:80",
+    ],
+)  # fmt: skip
+def test_addresses_of_http_servers(address: str) -> None:
+    """Names, IPv4 and bracketed IPv6 addresses are taken, with and without a port."""
+    assert check_http_address(address) == address
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "h:99999", "h:65536", "h:0", "h:00", "h:-1", "h:+80", "h:8_0", "h:\uff18\uff10", "h:80:80",
+        "", ":80", "::1", "::1:80", "[::1", "::1]", "[::1]80", "[]:80", "[h]:80", "[::1]:99999",
+        "[::1]:0", "h h", "h\\@evil", "h\n", "h\t:80", "u:p@h:99999", "u@:80", "h:http",
+        "h\uff1a99999", "h\uff0fx",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("end", ["", "/v1"])
+def test_ambiguous_addresses_are_refused(place: str, end: str) -> None:
+    """Whatever two parsers may read differently is refused for every kind of server."""
+    for check in (check_http_address, check_proxy_address):
+        with pytest.raises(ValueError, match=r"port|address|must"):
+            check(f"http://{place}{end}")
+    if place:  # Redis has a default host
+        with pytest.raises(ValueError, match=r"port|address|must"):
+            check_redis_address(f"redis://{place}{end}")
+
+
+@pytest.mark.parametrize(
+    "address", ["ftp://h", "h:80", "//h", "http:h", "file:///x", "http:/h", ""]
+)
+def test_other_schemes_are_refused(address: str) -> None:
+    """An address names its scheme, and a proxy's may leave it out."""
+    with pytest.raises(ValueError, match="must start with http:// or https://"):
+        check_http_address(address)
+
+
+def test_proxies() -> None:
+    """A proxy may be written as curl takes it."""
+    for address in ("proxy:3128", "http://proxy:3128", "socks5h://[::1]:1080", "u:p@proxy:1"):
+        assert check_proxy_address(address) == address
+    for address in ("proxy:99999", "proxy:0", "ftp://proxy", "socks5://p:99999"):
+        with pytest.raises(ValueError, match=r"port|must start"):
+            check_proxy_address(address)
+
+
+def test_redis() -> None:
+    """The place is where it is read first, and never in the query."""
+    for address in (
+        "redis://h",
+        "rediss://u:p@h:6380/1?x=1",
+        "unix:///run/redis.sock",
+        "redis:///0",
+    ):
+        assert check_redis_address(address) == address
+    for query in ("port=99999", "host=evil", "a=1&PORT=1", "path=/x", "port="):
+        with pytest.raises(ValueError, match="before the slash"):
+            check_redis_address(f"redis://h/0?{query}")
+
+
+def test_a_password_is_not_quoted() -> None:
+    """What looks like a port may be a password with a slash in it."""
+    for check in (check_http_address, check_redis_address, check_proxy_address):
+        scheme = "redis" if check is check_redis_address else "http"
+        with pytest.raises(ValueError, match="port") as caught:
+            check(f"{scheme}://u:planted/secret@h:80")
+        assert "planted" not in f"{caught.value!r}"
+
+
+def test_hosts() -> None:
+    """A host that is written beside its port gets its brackets; it cannot bring a port."""
+    assert (host_in_address("h"), host_in_address("::1")) == ("h", "[::1]")
+    for host in ("h:80", "h:99999", "u@h", "h/0", "h?x", "h h", "[::1]:80"):
+        with pytest.raises(ValueError, match=r"must be|not an IPv6"):
+            host_in_address(host)

@@ -1,0 +1,116 @@
+"""A port or an address that means something else than it says stops the start, wherever it is."""
+
+from __future__ import annotations
+
+import ssl
+
+import httpx
+import pytest
+
+from router_service.cli import main
+from router_service.core.errors import ConfigError
+from router_service.settings import read_settings
+from router_service.upstream.transport import transport_to
+from tests.router_service.settings.conftest import LoadFile as Load
+
+MODELS = "model_list: [{model_name: m, litellm_params: {model: openai/m, api_base: 'http://h'}}]\n"
+
+
+def entry(params: str) -> str:
+    """Return a file whose only model has these parameters."""
+    return f"model_list: [{{model_name: m, litellm_params: {{model: openai/m, {params}}}}}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (entry("api_base: 'http://h:99999/v1'"), "model_list.0.litellm_params.api_base"),
+        (entry("api_base: 'http://h:0/v1'"), "model_list.0.litellm_params.api_base"),
+        (entry("api_base: 'http://h:8_0'"), "model_list.0.litellm_params.api_base"),
+        (entry("api_base: 'http://::1:80'"), "model_list.0.litellm_params.api_base"),
+        (entry("base_url: 'https://[::1]:65536'"), "model_list.0.litellm_params.api_base"),
+        (entry("api_base: 'http://h/v1?x=1'"), "model_list.0.litellm_params.api_base"),
+        (entry("api_base: 'http://h/v1#x'"), "model_list.0.litellm_params.api_base"),
+        (MODELS + "server: {port: 99999}", "server.port"),
+        (MODELS + "server: {port: true}", "server.port"),
+        (MODELS + "server: {port: '+80'}", "server.port"),
+        (MODELS + "server: {redis_url: 'redis://h:99999'}", "server.redis_url"),
+        (MODELS + "server: {redis_url: 'redis://h:0/1'}", "server.redis_url"),
+        (MODELS + "server: {redis_url: 'redis://h/1?port=99999'}", "server.redis_url"),
+        (MODELS + "router_settings: {redis_host: h, redis_port: 99999}", "redis_port"),
+        (MODELS + "router_settings: {redis_host: h, redis_port: 0}", "redis_port"),
+        (MODELS + "router_settings: {redis_host: 'h:99999'}", "redis_host"),
+        (MODELS + "router_settings: {redis_url: 'redis://h:99999'}", "redis_url"),
+        (MODELS + "tracing: {otlp_endpoint: 'http://h:99999'}", "tracing.otlp_endpoint"),
+    ],
+)
+def test_files_with_another_port_are_refused(load_file: Load, text: str, where: str) -> None:
+    """The error names the setting and what it must be."""
+    with pytest.raises(ConfigError, match=r"must|brackets|before the slash") as caught:
+        load_file(text, {})
+    assert where in caught.value.where
+
+
+def test_ipv6_hosts_get_their_brackets(load_file: Load) -> None:
+    """A Redis host that LiteLLM takes without brackets is an address with them."""
+    settings = load_file(MODELS + "router_settings: {redis_host: '::1', redis_port: '6380'}", {})
+    assert settings.server.redis_url is not None
+    assert settings.server.redis_url.get_secret_value() == "redis://[::1]:6380/0"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SWITCHCRAFT_PORT", "99999"), ("SWITCHCRAFT_PORT", "8_0"),
+        ("SWITCHCRAFT_PORT", "tcp://10.0.0.1:80"), ("SWITCHCRAFT_REDIS_URL", "redis://h:99999"),
+        ("HTTPS_PROXY", "http://proxy:99999"), ("http_proxy", "proxy:0"), ("ALL_PROXY", "ftp://p"),
+    ],
+)  # fmt: skip
+def test_the_environment_is_checked_too(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """The error names the variable."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"the environment: {name}: "):
+        read_settings()
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "+80", "8_0", "x", "\uff18\uff10"])
+@pytest.mark.parametrize("command", ["serve", "sandbox"])
+def test_commands_check_their_port(
+    capsys: pytest.CaptureFixture[str], command: str, port: str
+) -> None:
+    """A command line with another port ends with its usage before anything listens."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, f"--port={port}"])
+    assert ended.value.code == 2
+    assert "argument --port: the port must be a whole number" in capsys.readouterr().err
+
+
+def test_a_port_in_code_is_checked() -> None:
+    """What a caller passes beside the file is no exception."""
+    with pytest.raises(ConfigError, match="--port: the port must"):
+        read_settings(port=99999)
+
+
+def test_azures_address_from_the_environment(load_file: Load) -> None:
+    """The error names the variable that the address is from."""
+    environ = {"AZURE_API_BASE": "https://h:99999", "AZURE_API_KEY": "k"}
+    with pytest.raises(ConfigError, match="AZURE_API_BASE: the port"):
+        load_file("model_list: [{model_name: m, litellm_params: {model: azure/m}}]", environ)
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:99999", "127.0.0.1:0", "[::1]:65536", "h:8_0"])
+def test_nothing_is_sent_to_another_port(place: str) -> None:
+    """The client itself refuses such an address, whoever made the deployment."""
+    with pytest.raises(httpx.UnsupportedProtocol, match="port"):
+        transport_to(f"http://{place}", ssl.create_default_context(), 1)
+
+
+def test_a_proxy_of_another_port_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy variable that was set after the start is checked before it is used."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:99999")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(httpx.UnsupportedProtocol, match="port"):
+        transport_to("http://h.example", ssl.create_default_context(), 1)

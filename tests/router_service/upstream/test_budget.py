@@ -1,0 +1,80 @@
+"""How many retries an outage may cause."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from router_service.upstream.budget import SAVED_S, RetryBudget
+from tests.router_service.upstream.test_breaker import Clock
+
+
+def test_requests_and_time_earn_retries() -> None:
+    """Four requests at a share of a quarter earn one retry, two seconds at 0.5 a second as well."""
+    clock = Clock()
+    budget = RetryBudget(0.25, 0, clock)
+    assert not budget.spend()
+    for _ in range(4):
+        budget.earn()
+    assert [budget.spend() for _ in range(2)] == [True, False]
+    slow = RetryBudget(0, 0.5, clock)
+    assert [slow.spend() for _ in range(6)] == [True] * 5 + [False]
+    clock.now_s += 2
+    assert [slow.spend() for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize("floor_per_s", [0.0, 2.0, 5.0])
+@pytest.mark.parametrize("requests_per_s", [1, 100, 1000])
+def test_quiet_time_saves_no_more_than_ten_seconds_of_the_floor(
+    requests_per_s: int, floor_per_s: float
+) -> None:
+    """After an hour without failures, no more retries burst than `SAVED_S` of the floor."""
+    clock = Clock()
+    budget = RetryBudget(0.2, floor_per_s, clock)
+    for _ in range(20_000):
+        clock.now_s += 1 / requests_per_s
+        budget.earn()
+    clock.now_s += 3600
+    burst = sum(budget.spend() for _ in range(1000))
+    assert burst == max(1, SAVED_S * floor_per_s)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_window_of_an_outage_exceeds_the_bound(seed: int) -> None:
+    """In every window of a simulated outage: retries <= share x requests + floor x (T + saved)."""
+    draw, clock, share, floor_per_s = random.Random(seed), Clock(), 0.2, 2.0
+    budget = RetryBudget(share, floor_per_s, clock)
+    events: list[tuple[float, int, int]] = []
+    requests = retries = 0
+    for _ in range(2000):
+        # Quiet times, steady traffic and bursts, in turn; every try fails and is tried again.
+        clock.now_s += draw.choice((0.0, 0.0, 0.001, 0.01, 0.5, 20.0))
+        is_outage = draw.random() < 0.7
+        for _ in range(draw.choice((1, 1, 5, 50))):
+            budget.earn()
+            requests += 1
+            while is_outage and budget.spend():
+                retries += 1
+        events.append((clock.now_s, requests, retries))
+    # The sum must not rise by more than the saved retries between any two moments.
+    lowest = 0.0
+    for now_s, made, tried in events:
+        excess = tried - share * made - floor_per_s * now_s
+        lowest = min(lowest, excess) if lowest else excess
+        assert excess - lowest <= SAVED_S * floor_per_s + 1e-6
+
+
+def test_an_outage_multiplies_steady_traffic_by_1_2() -> None:
+    """At 100 requests a second, a minute of outage sees 20% retries, 2 a second and 20 saved."""
+    clock = Clock()
+    budget = RetryBudget(0.2, 2.0, clock)
+    requests = retries = 0
+    for tick in range(12_000):
+        clock.now_s += 0.01
+        budget.earn()
+        if tick >= 6000:  # a minute of health before
+            requests += 1
+            retries += sum(budget.spend() for _ in range(3))
+    assert retries <= 0.2 * requests + 2 * 60 + 20
+    assert retries >= 0.2 * requests

@@ -1,0 +1,171 @@
+"""Credentials that an upstream repeats are removed, in every form and however they are cut."""
+
+from __future__ import annotations
+
+import html
+import json
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from router_service.settings import Deployment
+from router_service.upstream.redaction import MARK, Redaction, Secrets, secrets_of
+
+KEY = "sk-proj-Kx81QzPwJw72RtVsUy63"
+ODD_KEY = "Kx8/Qz+w=\"<Jw&7>2\\Rt'Vs?Uy63"
+
+
+def deployment(key: str | None = None, base_url: str = "https://h/v1") -> Deployment:
+    """Return a deployment with a key."""
+    secret = None if key is None else SecretStr(key)
+    return Deployment(upstream_model="m", base_url=base_url, api_key=secret)
+
+
+def secrets(key: str | None = None, base_url: str = "https://h/v1") -> Secrets:
+    """Return the secrets of a deployment that has some."""
+    found = secrets_of(deployment(key, base_url))
+    assert found is not None
+    return found
+
+
+def relayed(found: Secrets, parts: Sequence[bytes]) -> bytes:
+    """Return a body that arrives in parts as it is passed on."""
+    redaction = Redaction(found)
+    return b"".join([*map(redaction.feed, parts), redaction.end()])
+
+
+def text(written: str) -> bytes:
+    """Return a text in UTF-8."""
+    return written.encode()
+
+
+SPELLINGS: dict[str, Callable[[str], bytes]] = {
+    "plain": text,
+    "JSON": lambda key: text(json.dumps(key)[1:-1]),
+    "JSON of PHP": lambda key: text(json.dumps(key)[1:-1].replace("/", "\\/")),
+    "URL": lambda key: text(quote(key, safe="")),
+    "HTML": lambda key: text(html.escape(key)),
+    "base64": lambda key: b64encode(text(key)),
+    "URL-safe base64": lambda key: urlsafe_b64encode(text(key)),
+    "base64 of a header": lambda key: b64encode(b"authorization: Bearer " + text(key) + b"\r\n"),
+    "base64 of more": lambda key: b64encode(b"a" + text(key) + b"b"),
+    "base64 of most": lambda key: b64encode(b"ab" + text(key) + b"c"),
+}
+
+
+@pytest.mark.parametrize("key", [KEY, ODD_KEY, "k\u00e9y-\u4e16-Kx81QzPwJw72"])
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_every_spelling_is_removed(key: str, name: str) -> None:
+    """What is left of a key is too little to be used, however an upstream writes it."""
+    spelled = SPELLINGS[name](key)
+    clean = relayed(secrets(key), [b'{"error": "bad key: ' + spelled + b'!"}'])
+    assert MARK in clean
+    assert clean.startswith(b'{"error": "bad key: ')
+    assert clean.endswith(b'"}')
+    left = max(len(part) for part in clean[20:-2].split(MARK))
+    assert left < 32 if "header" in name else left < 8
+
+
+@pytest.mark.parametrize("ending", ["", "*****", "...", "XXXX", '"'])
+def test_the_first_12_characters_are_removed(ending: str) -> None:
+    """Providers repeat a key's beginning and hide the rest."""
+    body = text(f"Incorrect API key: {KEY[:12]}{ending}")
+    assert relayed(secrets(KEY), [body]) == text(f"Incorrect API key: [redacted]{ending}")
+
+
+def test_as_much_as_there_is_of_a_key_is_removed() -> None:
+    """A key that is cut short after its first 12 characters leaves none of them."""
+    for length in range(12, len(KEY) + 1):
+        assert relayed(secrets(KEY), [text(KEY[:length] + "~")]) == MARK + b"~"
+        assert relayed(secrets(KEY), [text(KEY[:length])]) == MARK
+
+
+def test_the_password_of_an_address_is_removed() -> None:
+    """As it is, and in the header that it makes."""
+    found = secrets(base_url="https://user:pass%20word-Ro36@h/v1")
+    header = b64encode(b"user:pass word-Ro36")
+    body = b"authorization: Basic " + header + b", pass word-Ro36, pass%20word-Ro36"
+    clean = relayed(found, [body])
+    assert clean.rstrip(b"=") == b"authorization: Basic [redacted], [redacted], [redacted]"
+
+
+def test_a_name_without_a_password_is_a_secret() -> None:
+    """Some services take a token as the user's name."""
+    found = secrets(base_url="https://token-Kx81QzPw:@h/v1")
+    assert relayed(found, [b"token-Kx81QzPw"]) == MARK
+
+
+@pytest.mark.parametrize(
+    "key", [None, "", "none", "EMPTY", "ollama", "sk-1234", "lm-studio", "not-needed"]
+)
+def test_placeholders_are_no_secrets(key: str | None) -> None:
+    """What is short, or a short word, would be found in ordinary answers."""
+    assert secrets_of(deployment(key)) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "ordinary"),
+    [
+        (KEY, "sk-proj-Kx81"[:-1] + " sk-proj-... SK-PROJ-KX81QZPW"),
+        ("sk-ant-api03-Kx81QzPwJw72RtVs", "export ANTHROPIC_API_KEY=sk-ant-api03-..."),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJhdWQiOiJ4In0.Kx81Qz", "eyJhbGciOiJIUzI1NiJ9.eyJleHAi"),
+    ],
+)
+def test_ordinary_text_is_passed_on(key: str, ordinary: str) -> None:
+    """How every key of a provider's begins is in documentation, and in answers."""
+    assert relayed(secrets(key), [text(ordinary)]) == text(ordinary)
+    assert MARK in relayed(secrets(key), [text(f"{ordinary} {key}")])
+
+
+def test_a_part_without_secrets_is_not_copied() -> None:
+    """The object that came is the one that goes on, except where its end may begin a key."""
+    redaction = Redaction(secrets(KEY))
+    event = b'data: {"choices":[{"delta":{"content":"sk-proj-"}}]}\n\n'
+    assert redaction.feed(event) is event
+    assert redaction.feed(b"the key is s") == b"the key is "
+    assert redaction.feed(b"ad") == b"sad"
+    assert not redaction.has_found
+
+
+SAMPLES = st.lists(
+    st.sampled_from(
+        [*map(text, (KEY, KEY[:12], KEY[:11], "s", "sk-", KEY[3:], "\n", "x", 2 * KEY)), MARK]
+    ),
+    max_size=8,
+).map(b"".join)
+
+
+@given(body=SAMPLES, cuts=st.sets(st.integers(0, 200), max_size=20))
+def test_cuts_make_no_difference(body: bytes, cuts: set[int]) -> None:
+    """However a body is cut into parts, the same is passed on, without the key."""
+    places = sorted(cut for cut in cuts if cut < len(body))
+    parts = [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
+    clean = relayed(secrets(KEY), parts)
+    assert clean == relayed(secrets(KEY), [body])
+    assert KEY[:12].encode() not in clean
+    assert (clean == body) == (KEY[:12].encode() not in body)
+
+
+@given(
+    body=st.lists(st.sampled_from([b"abc", b"ab", b"c", b"abcabcabcabcX", b"Y"]), max_size=12).map(
+        b"".join
+    ),
+    cuts=st.sets(st.integers(0, 60), max_size=12),
+)
+def test_a_key_that_repeats_itself_is_found_at_every_cut(body: bytes, cuts: set[int]) -> None:
+    """Of a beginning that overlaps with itself nothing that gives it away is left."""
+    found = secrets("abcabcabcabcXYZ1")
+    places = sorted(cut for cut in cuts if cut < len(body))
+    parts = [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
+    assert b"abcabcabcabc" not in relayed(found, parts)
+
+
+def test_a_large_body_of_keys_takes_linear_time() -> None:
+    """A megabyte of keys is replaced, and none of it is lost."""
+    body = text(f"{KEY} ") * 30_000
+    assert relayed(secrets(KEY), [body]) == b"[redacted] " * 30_000

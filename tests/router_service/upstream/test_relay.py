@@ -1,0 +1,225 @@
+"""What is read of answers in passing, and that an answer is relayed even if it cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import orjson
+import pytest
+
+from router_service.core.errors import Failure, OverloadedError, UpstreamError
+from router_service.core.said import Said, WrittenCall, said_by, well_formed
+from router_service.core.usage import Usage, usage_of
+from router_service.settings import Deployment
+from router_service.upstream.client import Hold, Message, UpstreamClient, unlimited
+from router_service.upstream.relay import (
+    MAX_HELD_BYTES,
+    MAX_VALUES,
+    EventReader,
+    UnreadableError,
+    identity_of,
+    read_json,
+    skim,
+)
+from tests.serving import scripted
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+GOOD = b'{"choices":[{"index":0,"delta":{"content":"good"}}]}'
+USED = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+
+
+def relay(
+    *data: bytes, expects_json: bool = True, hold: Hold = unlimited
+) -> tuple[list[bytes], EventReader, UpstreamError | None]:
+    """Return what is relayed of events of these data, their reader, and how it failed."""
+    body = b"".join(b"data: " + line + b"\n\n" for line in data)
+
+    async def exchange(url: str) -> tuple[list[bytes], EventReader, UpstreamError | None]:
+        deployment = Deployment(upstream_model="m", base_url=url)
+        client = UpstreamClient(max_connections=1)
+        parts: list[bytes] = []
+        error = None
+        message = Message("m", "/chat/completions", b"{}", {}, hold=hold)
+        async with client.send(deployment, message) as answer:
+            reader = EventReader(answer, expects_json=expects_json)
+            try:
+                async for events in reader.events:
+                    parts.append(events)  # noqa: PERF401 - what came before an error is kept
+            except UpstreamError as exc:
+                error = exc
+        await client.aclose()
+        return parts, reader, error
+
+    with scripted(HEAD % len(body) + body) as url:
+        return asyncio.run(exchange(url))
+
+
+def delta(fields: str) -> bytes:
+    """Return an event's data: the delta is JSON as it is written here."""
+    return b'{"id":"1","model":"m","choices":[{"index":0,"delta":' + fields.encode() + b"}]}"
+
+
+ODD = {
+    "half an emoji": delta(r'{"content":"\ud83d"}'),
+    "minus infinity": delta('{"content":"a","logprob":-Infinity}'),
+    "not a number": delta('{"content":"a","p":NaN}'),
+    "5,000 digits": delta('{"content":"a","n":' + "7" * 5000 + "}"),
+    "a large exponent": delta('{"content":"a","n":1e999}'),
+    "a control character": delta('{"content":"a\x01"}'),
+    "half a letter": b'{"choices":[{"index":0,"delta":{"content":"\xe4\xb8"}}]}',
+    "a byte order mark": b"\xef\xbb\xbf" + GOOD,
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_json_is_relayed_and_read(name: str) -> None:
+    """What some reader takes arrives, first or later, and the usage behind it is read."""
+    for data in ((ODD[name], GOOD, USED), (GOOD, ODD[name], USED)):
+        parts, reader, error = relay(*data, b"[DONE]")
+        assert error is None
+        assert b"".join(parts) == b"".join(b"data: " + x + b"\n\n" for x in (*data, b"[DONE]"))
+        assert reader.usage == Usage(3, 2)
+        said = reader.listener.said()
+        assert said is not None
+        assert "good" in said.text
+        assert len(said.sha256()) == 64
+
+
+def test_halves_of_an_emoji_are_joined() -> None:
+    """What two deltas say together is one character; a half alone is replaced."""
+    function = r'{"name":"f\ud83d","arguments":"{\"a\":\"\ude00"}'
+    events = (
+        delta(r'{"content":"\ud83d"}'),
+        delta(r'{"content":"\ude00 \ud83d"}'),
+        delta(f'{{"tool_calls":[{{"index":0,"id":"\\ud83d","function":{function}}}]}}'),
+        delta(r'{"tool_calls":[{"index":0,"function":{"arguments":"\"}"}}]}'),
+    )
+    _, reader, error = relay(*events)
+    assert error is None
+    call = WrittenCall("?", "f?", '{"a":"?"}')
+    assert reader.listener.said() == Said((call,), "\U0001f600 ?")
+    assert well_formed("a\U0001f600\u00e9") == "a\U0001f600\u00e9"
+
+
+def test_ids_can_be_written_whatever_they_are() -> None:
+    """An id or a model with a lone surrogate can be stored and logged."""
+    identity = identity_of(read_json(rb'{"id":"\ud83d","model":"m\ude00"}'))
+    assert (identity.id, identity.model) == ("?", "m?")
+    _, reader, _ = relay(rb'{"type":"response.created","response":{"id":"\ud83d"}}')
+    assert reader.response_id == "?"
+
+
+@pytest.mark.parametrize(
+    "data", [b"ping", b"{no JSON}", b'{"a":"b"c"}', b"nan", b"{" * 3000 + b"}"]
+)
+def test_what_nobody_reads_is_relayed_after_the_first_output(data: bytes) -> None:
+    """Before the first output another deployment may do better; after it the client gets all."""
+    parts, reader, error = relay(GOOD, data, USED, b"[DONE]")
+    assert error is None
+    assert data in b"".join(parts)
+    assert (reader.usage, reader.listener.said()) == (Usage(3, 2), None)
+
+
+@pytest.mark.parametrize("data", [b"ping", b"{no JSON}", b'{"a":"b"c"}'])
+def test_what_nobody_reads_fails_before_the_first_output(data: bytes) -> None:
+    """Then nothing was relayed."""
+    parts, _, error = relay(data, GOOD, b"[DONE]")
+    assert error is not None
+    assert (parts, error.failure) == ([], Failure.MALFORMED)
+
+
+def test_an_event_that_is_cut_off_ends_the_stream() -> None:
+    """A part of the answer is lost, and the client must know."""
+    parts, _, error = relay(GOOD, b'{"choices":[{"index":0,"del', GOOD, b"[DONE]")
+    assert error is not None
+    assert (b"".join(parts), error.failure) == (b"data: " + GOOD + b"\n\n", Failure.MALFORMED)
+
+
+@pytest.mark.parametrize("data", [b"ping", b"5", b"[1]", b'{"half', b"\xff\xfe"])
+def test_events_of_other_endpoints_may_be_anything(data: bytes) -> None:
+    """Where no JSON is expected, no event is a failure for not being JSON."""
+    parts, reader, error = relay(data, data, expects_json=False)
+    assert error is None
+    assert b"".join(parts) == 2 * (b"data: " + data + b"\n\n")
+    assert (reader.has_output, reader.error) == (True, None)
+
+
+def test_depth_is_no_fault() -> None:
+    """JSON that is nested deeper than is read here is told from what is not JSON."""
+    assert read_json(b'{"a":' * 1000 + b"1" + b"}" * 1000)
+    with pytest.raises(UnreadableError) as deep:
+        read_json(b"[" * 100_000 + b"]" * 100_000)
+    assert deep.value.is_too_much
+    with pytest.raises(UnreadableError) as cut:
+        read_json(b"[" * 100_000)
+    assert (cut.value.is_too_much, cut.value.is_cut_off) == (False, True)
+
+
+def test_lenient_reading_agrees_with_strict_reading() -> None:
+    """What is valid is read alike, whoever reads it."""
+    value = {"a": [1, 2.5, None, True, "\u00e9\U0001f600", -(2**63), 2**64 - 1], "b": {"c": ""}}
+    assert read_json(orjson.dumps(value)) == value
+    text = json.dumps(value | {"odd": float("-inf")}).encode()
+    assert read_json(text) == value | {"odd": float("-inf")}
+    assert said_by(read_json(b'{"choices":[{"message":{"content":"a","x":NaN}}]}')) == Said((), "a")
+
+
+def test_long_events_count_towards_the_memory_of_requests() -> None:
+    """What is held of an event is counted and given back; without room it is passed on unread."""
+    held: list[int] = []
+    event = b'{"choices":[{"delta":{"content":"%b"}}]}' % (b"x" * 500_000)
+    parts, reader, error = relay(GOOD, event, USED, b"[DONE]", hold=held.append)
+    assert (error, reader.usage) == (None, Usage(3, 2))
+    assert reader.written_tokens > 100_000
+    assert max(held) > 0
+    assert sum(held) == 0
+
+    def refuse(size_bytes: int) -> None:
+        if size_bytes > 0:
+            raise OverloadedError("overloaded", "There is no room.")
+
+    whole, reader, error = relay(GOOD, event, USED, b"[DONE]", hold=refuse)
+    assert (b"".join(whole), error, reader.usage) == (b"".join(parts), None, Usage(3, 2))
+    assert reader.written_tokens < 10
+    assert len(max(whole, key=len)) < MAX_HELD_BYTES / 2
+
+
+def test_json_of_too_many_values_is_not_read() -> None:
+    """Nor is it cut off, or a fault; long texts with few values are read."""
+    many = b'{"a":[' + b"{}," * MAX_VALUES + b"{}]}"
+    with pytest.raises(UnreadableError) as failed:
+        read_json(many)
+    assert (failed.value.is_too_much, failed.value.is_cut_off) == (True, False)
+    with pytest.raises(UnreadableError) as cut:
+        read_json(many[:-1])
+    assert (cut.value.is_too_much, cut.value.is_cut_off) == (False, True)
+    assert read_json(b'["' + b"x" * 1_000_000 + b'"]')
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        (b"", b"", {}),
+        (b'{"id":"x"}', b"", {"id": "x"}),
+        (b'{"id" : "x" , "id":"y","model":"\xff"', b"", {"id": "x", "model": "\ufffd"}),
+        (b'{"id":7,"model":"' + b"x" * 201 + b'"}', b"", {}),
+        (b'{"usage": {"prompt_tokens":3,"completion_tokens":2}}', b"", {"usage": (3, 2)}),
+        (b"[" * 50_000, b'"usage":{"prompt_tokens":3,"completion_tokens":2}', {"usage": (3, 2)}),
+        (
+            b'{"usage":{"prompt_tokens":3,"completion_tokens":2},"usage":{"a"',
+            b"",
+            {"usage": (3, 2)},
+        ),
+        (b'{"usage":{"prompt_tokens":3,"completion_tokens":-2}}', b"", {}),
+        (b'{"a":"\\"usage\\":{\\"prompt_tokens\\":3}"}', b"", {}),
+        (b'"usage":{' * 50_000, b"", {}),
+    ],
+)
+def test_unread_answers_are_skimmed(start: bytes, end: bytes, found: dict[str, object]) -> None:
+    """Names at the beginning and the last usage at the end are found without decoding."""
+    skimmed = skim(start, end)
+    usage = usage_of(skimmed)
+    skimmed.pop("usage", None)
+    read = skimmed | ({"usage": (usage.prompt_tokens, usage.completion_tokens)} if usage else {})
+    assert read == found
