@@ -20,11 +20,12 @@ import gc
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import orjson
@@ -33,12 +34,15 @@ import uvloop
 from benchmarks.stamp import stamp
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.router import Router
+from router_service.serving.deciding import Question
 from router_service.serving.endpoints import CHAT
 from router_service.serving.gateway import Gateway
 from router_service.serving.planning import Plan
 from router_service.settings import ServerSettings, Settings
 from training.datasets.bfcl import read_source
 from training.datasets.bfcl.files import PACKAGE
+
+T = TypeVar("T")
 
 Samples = dict[str, list[float]]
 """Seconds by stage, a sample a request."""
@@ -186,7 +190,13 @@ async def _tick(lags: list[float]) -> None:
 
 
 async def _plan(gateway: Gateway, body: bytes) -> Plan:
-    return await gateway.plan(gateway.engine, CHAT, body, None)
+    def in_queue(decide: Callable[[], T]) -> Awaitable[T]:
+        return gateway.in_queue(None, decide)
+
+    engine = gateway.engine
+    viewer = engine.viewer(None)
+    question = Question(engine.planner, CHAT, body, None, gateway.held_for(viewer))
+    return await gateway.plan(engine, question, viewer, in_queue)
 
 
 def _gateway(artifact: Path) -> Gateway:

@@ -12,6 +12,10 @@ Peers are measured where they are installed, PEERS being any folder:
 
 With later versions of that server Portkey's gateway answers streams by status 500 (its issue 1389).
 
+An earlier version of this gateway is measured beside it, as `before`, if it is checked out there:
+
+    git worktree add PEERS/before REVISION
+
 All gateways run all the time and stand before one upstream that answers at once; each is asked in
 turn, in every round, over 1, 8 and 64 connections that ask again as soon as they are answered. What
 is measured is what this client waits; added latency is that less what it waits for the upstream

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 import orjson
@@ -68,13 +67,25 @@ def direct(place: Place) -> Contender:
 
 def switchcraft(place: Place) -> Contender:
     """Return this gateway: the shipped artifact, one worker, defaults for everything else."""
+    return _switchcraft(place, "switchcraft", Path(__file__).parents[2])
+
+
+def before(place: Place) -> Contender | None:
+    """Return another version of this gateway, from a checkout among the peers."""
+    tree = place.peers.resolve() / "before"
+    return _switchcraft(place, "before", tree) if tree.exists() else None
+
+
+def _switchcraft(place: Place, name: str, tree: Path) -> Contender:
     port = free_port()
-    arms = [_entry(name, place.upstream) for name in Artifact.load(SHIPPED).manifest.arms]
+    arms = [_entry(arm, place.upstream) for arm in Artifact.load(SHIPPED).manifest.arms]
     models = [{**_entry(MODEL, place.upstream), "model_info": PRICE}, *arms]
-    path = place.write("switchcraft.yaml", {"model_list": models, "server": {"port": port}})
-    command = (sys.executable, "-m", "router_service.cli", "serve", "--config", path)
-    program = place.program("switchcraft", port, *command)
-    return Contender("switchcraft", version("switchcraft"), program, routed_model=ROUTED)
+    path = place.write(f"{name}.yaml", {"model_list": models, "server": {"port": port}})
+    # -P: the working directory must not go before the tree.
+    command = (sys.executable, "-P", "-m", "router_service.cli", "serve", "--config", path)
+    program = place.program(name, port, *command, PYTHONPATH=str(tree))
+    revision = _said("git", "-C", str(tree), "describe", "--always", "--dirty")
+    return Contender(name, revision, program, routed_model=ROUTED)
 
 
 def portkey(place: Place) -> Contender | None:
@@ -139,6 +150,7 @@ def ferrogw(place: Place) -> Contender | None:
 
 GATEWAYS: Mapping[str, Callable[[Place], Contender | None]] = {
     "switchcraft": switchcraft,
+    "before": before,
     "portkey": portkey,
     "litellm": litellm,
     "ferrogw": ferrogw,

@@ -1,0 +1,222 @@
+"""What a soak does to a gateway: reloads, publications, upstream faults, Redis restarts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from router_service.core.errors import PublicationError
+from router_service.core.publication import Canary, Release
+from tests.drills.processes import ARMS, GatewayProcess, RedisServer
+from tests.serving import Sandbox
+from training.publishing.changes import promote, put_canary, put_shadow, put_stable, withdraw
+from training.publishing.pointers import Change, RedisPointer
+
+COOL_DOWN_S = 61.0
+"""How long a fault may be felt after its end: the longest time that a breaker stays open."""
+STORE_LAG_S = 6.0
+"""How long writes may be lost after Redis is back: the longest pause after a failed one."""
+CANARY_SHARE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """One thing that was done to the gateway."""
+
+    name: str
+    at_s: float
+    """From the start of the soak."""
+    took_s: float
+    """Until its effect was seen."""
+    problem: str = ""
+    """Why its effect was not seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a gateway is disturbed, and for how long."""
+
+    pause_s: float
+    """Between two disturbances."""
+    fault_s: float
+    """How long a model fails, or Redis is away."""
+
+
+class Configuration(Protocol):
+    """The gateway's configuration file."""
+
+    def write(self, number: int) -> None:
+        """Write the variation of this number."""
+
+    def spoil(self) -> None:
+        """Write what no gateway can read."""
+
+
+class Disturber:
+    """Disturbs a gateway in turns, from a thread of its own."""
+
+    def __init__(
+        self,
+        gateway: GatewayProcess,
+        redis_server: RedisServer,
+        sandbox: Sandbox,
+        configuration: Configuration,
+        releases: Sequence[Release],
+        pace: Pace,
+    ) -> None:
+        """Disturb at a pace, by these releases and by variations of a configuration."""
+        self._gateway = gateway
+        self._redis = redis_server
+        self._sandbox = sandbox
+        self._configuration = configuration
+        self._releases = releases
+        self._tried = releases[0]
+        self._pace = pace
+        self._pointer = RedisPointer(redis_server.url)
+        self._fault_until_s = 0.0
+        self._store_until_s = 0.0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="disturber", daemon=True)
+        self.done: list[Disturbance] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._began_s = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the present disturbance, and leave upstreams and Redis as they should be."""
+        self._end.set()
+        self._thread.join()
+
+    def upstreams_troubled(self, since_s: float) -> bool:
+        """Whether a fault of a routed model may have been felt since then."""
+        return since_s < self._fault_until_s
+
+    def store_troubled(self, since_s: float) -> bool:
+        """Whether a record that was written since then may be lost."""
+        return since_s < self._store_until_s
+
+    def _run(self) -> None:
+        turns = (
+            self._hang_up,
+            self._publish,
+            lambda: self._fail_upstream("status=500"),
+            self._publish_shadow,
+            self._refuse_config,
+            self._withdraw_shadow,
+            self._publish_canary,
+            lambda: self._fail_upstream("status=429,retry_after_s=1"),
+            self._reload,
+            self._promote,
+            lambda: self._fail_upstream("malformed"),
+            self._restart_redis,
+            lambda: self._fail_upstream("hang"),
+        )
+        while True:
+            for turn in turns:
+                if self._end.wait(self._pace.pause_s):
+                    return
+                self._do(turn)
+
+    def _do(self, turn: Callable[[], str]) -> None:
+        started_s = time.monotonic()
+        name, problem = getattr(turn, "__name__", "disturbance").strip("_"), ""
+        try:
+            name = turn()
+        except (AssertionError, OSError, PublicationError) as exc:
+            problem = f"{type(exc).__name__}: {exc}"
+        took_s = time.monotonic() - started_s
+        self.done.append(Disturbance(name, started_s - self._began_s, took_s, problem))
+
+    def _hang_up(self) -> str:
+        taken = self._gateway.metric(_RELOADS.format("config", "taken"))
+        self._configuration.write(len(self.done))
+        self._gateway.hang_up()
+        self._gateway.counts(_RELOADS.format("config", "taken"), taken + 1)
+        return "SIGHUP"
+
+    def _reload(self) -> str:
+        self._configuration.write(len(self.done))
+        answer = self._gateway.http.post("/admin/reload")
+        _check(answer.status_code == 200, answer.text)
+        return "reload"
+
+    def _refuse_config(self) -> str:
+        self._configuration.spoil()
+        answer = self._gateway.http.post("/admin/reload")
+        self._configuration.write(len(self.done))
+        _check(answer.status_code == 409, answer.text)
+        return "refused reload"
+
+    def _fail_upstream(self, faults: str) -> str:
+        """Let one routed model fail for a while: others must answer in its place."""
+        arm = ARMS[len(self.done) % len(ARMS)]
+        self._fault_until_s = time.monotonic() + self._pace.fault_s + COOL_DOWN_S
+        self._sandbox.set_faults(arm, faults)
+        self._end.wait(self._pace.fault_s)
+        self._sandbox.set_faults(arm, "")
+        return f"upstream: {faults.partition('=')[2] or faults}"
+
+    def _publish(self) -> str:
+        release = self._next_release()
+        self._move(lambda published: put_stable(published, release))
+        self._gateway.takes_up(release.name)
+        return "publication"
+
+    def _publish_shadow(self) -> str:
+        self._tried = self._next_release()
+        self._move(lambda published: put_shadow(published, self._tried))
+        return "shadow"
+
+    def _publish_canary(self) -> str:
+        # Its bounds are out of reach: injected faults must not end it at a random moment.
+        canary = Canary(release=self._tried, share=CANARY_SHARE, min_requests=10**9)
+        self._move(lambda published: put_canary(published, canary))
+        self._gateway.tries(canary=True)
+        return "canary"
+
+    def _promote(self) -> str:
+        self._move(promote)
+        self._gateway.tries(canary=False)
+        return "promotion"
+
+    def _withdraw_shadow(self) -> str:
+        self._move(lambda published: withdraw(published, "shadow"))
+        return "withdrawal"
+
+    def _restart_redis(self) -> str:
+        """Kill Redis, with all its data, and start it again."""
+        self._store_until_s = float("inf")
+        self._redis.kill()
+        self._end.wait(self._pace.fault_s)
+        self._redis.start()
+        self._gateway.counts("switchcraft_shared_state_up", 1)
+        self._store_until_s = time.monotonic() + STORE_LAG_S
+        return "Redis restart"
+
+    def _move(self, change: Change) -> None:
+        """Move the pointer, and return once the gateway has taken it up."""
+        published = self._pointer.move(change)
+        series = "switchcraft_publication_serial"
+        deadline_s = time.monotonic() + 30
+        while self._gateway.metric(series) != published.serial:
+            _check(time.monotonic() < deadline_s, f"publication {published.serial} not taken up")
+            time.sleep(0.2)
+
+    def _next_release(self) -> Release:
+        release = self._releases[len(self.done) % len(self._releases)]
+        created = datetime.now(UTC).isoformat(timespec="microseconds")
+        return release.model_copy(update={"created": created})
+
+
+def _check(has_effect: bool, problem: str) -> None:
+    if not has_effect:
+        raise AssertionError(problem)
+
+
+_RELOADS = 'switchcraft_reloads_total{{kind="{}",outcome="{}"}}'

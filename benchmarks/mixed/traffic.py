@@ -1,0 +1,417 @@
+"""What the clients of a soak ask, and what they accept as an answer."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from benchmarks.load import bodies
+from benchmarks.mixed.client import Answer, Manner, frame, frame_chunked
+from training.records import Json
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+PINNED, EMBEDDER, RESCUED = "pinned", "embedder", "rescued"
+FAULTY: Mapping[str, str] = {
+    "fails": "status=500",
+    "limited": "status=429,retry_after_s=1",
+    "breaks": "cut_after=3",
+    "stops": "hang_after=2",
+    "silent": "hang",
+    "malformed": "malformed",
+    "errors-within": "error_after=2",
+    RESCUED: "status=503",
+}
+"""Models that always fail, by name, and how; `RESCUED` has a fallback that answers."""
+
+STORED = ("decision", "feedback")
+"""Kinds of requests about a decision that the gateway has stored."""
+REPEATED = 64
+MAX_BODY_BYTES = 2**20
+"""The gateway's limit in a soak: small enough that exceeding it often costs little."""
+_OUTAGE = frozenset({429, 500, 502, 503, 504})
+_MEMORY = 200
+_USABLE_AFTER_S = 1.0
+_LONG_TURNS = 60
+
+
+class Outcome(StrEnum):
+    """How a request ended, for the client that sent it."""
+
+    COMPLETE = "complete"
+    EXPLAINED = "explained error"
+    """A well-formed error that the client's mistake or an injected fault explains."""
+    LEFT = "left"
+    """The client closed its connection before the end."""
+    LOST = "lost"
+    """Everything else: no answer, a wrong one, or an error without a reason."""
+
+
+_Memory = deque[tuple[float, str, str]]
+"""When an id was learned, by the monotonic clock; the id; the key that it belongs to."""
+
+Check = Callable[[Answer], str]
+"""Returns what is wrong with a successful answer; nothing if it is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, and what may become of it."""
+
+    kind: str
+    data: bytes
+    check: Check
+    request_id: str
+    key: str = ""
+    manner: Manner = Manner.PATIENT
+    errors: frozenset[int] = frozenset()
+    """Error statuses that are explained."""
+    may_break: bool = False
+    """Whether a stream may end with an error event."""
+    about_s: float = 0.0
+    """When the record that it asks about was written, by the monotonic clock."""
+    is_inference: bool = True
+    """Whether the gateway counts it in `switchcraft_requests_total`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What was going wrong around a request, by the plan of the soak."""
+
+    upstreams: bool = False
+    """Faults of routed models, or breakers that they have opened."""
+    store: bool = False
+    """Redis was away, or lost its data, since the record in question was written."""
+
+
+def judge(request: Request, answer: Answer, trouble: Trouble) -> tuple[Outcome, str]:
+    """Return how a request ended, with the reason if it is lost."""
+    if not answer.is_complete:
+        return Outcome.LEFT, ""
+    if answer.status == 200:
+        problem, good = request.check(answer), Outcome.COMPLETE
+        if problem == _BROKEN and (request.may_break or trouble.upstreams):
+            problem, good = "", Outcome.EXPLAINED
+    else:
+        problem, good = _check_error(request, answer, trouble), Outcome.EXPLAINED
+    if answer.headers.get("x-request-id") != request.request_id:
+        problem = f"x-request-id is {answer.headers.get('x-request-id')!r}"
+    return (Outcome.LOST, problem) if problem else (good, "")
+
+
+def _check_error(request: Request, answer: Answer, trouble: Trouble) -> str:
+    """Return what is wrong with an error answer; nothing if it is well-formed and explained."""
+    explained = request.errors | (_OUTAGE if trouble.upstreams else frozenset())
+    if trouble.store and request.kind in STORED:
+        explained |= {404, 503}
+    text = answer.body[:300].decode(errors="replace")
+    if not _is_error(answer.body):
+        return f"status {answer.status} without an error object: {text}"
+    if answer.status not in explained or "internal_error" in text:
+        return f"unexplained status {answer.status}: {text}"
+    return ""
+
+
+class Mix:
+    """Makes requests of all kinds, in fixed shares, from a seed."""
+
+    def __init__(self, keys: Sequence[str], admin_key: str, seed: int = 7) -> None:
+        """Ask with these keys."""
+        self._random = random.Random(seed)  # noqa: S311
+        self._keys = keys
+        self._admin = admin_key
+        self._number = itertools.count(1)
+        real = bodies.real()
+        self._repeated = itertools.cycle(real[:REPEATED])
+        self._first_seen = bodies.once(real[REPEATED:])
+        self._decisions: _Memory = deque(maxlen=_MEMORY)
+        self._responses: _Memory = deque(maxlen=_MEMORY)
+        self._kinds = self._makers()
+        self._weights = [weight for weight, _ in self._kinds.values()]
+
+    def next(self) -> Request:
+        """Return the next request."""
+        (kind,) = self._random.choices(list(self._kinds), self._weights)
+        return replace(self._kinds[kind][1](), kind=kind)
+
+    def remember(self, request: Request, answer: Answer) -> None:
+        """Note what a complete answer can be asked about later."""
+        decision_id = answer.headers.get("x-switchcraft-decision-id")
+        if decision_id and answer.headers.get("x-switchcraft-reason") != "passed":
+            self._decisions.append((time.monotonic(), decision_id, request.key))
+        if request.kind == "response":
+            response_id = orjson.loads(answer.body)["id"]
+            self._responses.append((time.monotonic(), response_id, request.key))
+
+    def _makers(self) -> dict[str, tuple[float, Callable[[], Request]]]:
+        return {
+            "pinned": (14, self._pinned),
+            "pinned stream": (12, lambda: self._pinned(stream=True)),
+            "repeated": (12, lambda: self._routed(next(self._repeated))),
+            "repeated stream": (8, lambda: self._routed(next(self._repeated), stream=True)),
+            "first seen": (8, lambda: self._routed(next(self._first_seen))),
+            "first seen stream": (6, lambda: self._routed(next(self._first_seen), stream=True)),
+            "long conversation": (3, lambda: self._routed(self._long())),
+            "response": (5, self._response),
+            "response stream": (4, lambda: self._response(stream=True)),
+            "continued response": (3, self._continued),
+            "embeddings": (4, self._embeddings),
+            "completions": (1, self._completions),
+            "decision": (4, self._decision),
+            "feedback": (3, self._feedback),
+            "metrics": (0.5, self._metrics),
+            "models": (0.5, lambda: self._get("/v1/models", _json_with("data"))),
+            "leaves halfway": (0.7, lambda: self._leaving(Manner.LEAVES_HALFWAY, "")),
+            "leaves before": (0.7, lambda: self._leaving(Manner.LEAVES_BEFORE, "delay_s=0.3")),
+            "leaves within": (0.7, lambda: self._leaving(Manner.LEAVES_WITHIN, "")),
+            "slow reader": (0.7, self._slow_reader),
+            "bad request": (2.5, self._bad),
+            "no key": (0.5, self._no_key),
+            "too large": (0.4, self._too_large),
+            "faulty": (3, self._faulty),
+            "faulty stream": (3, lambda: self._faulty(stream=True)),
+            "rescued": (1, lambda: self._pinned(model=RESCUED)),
+        }
+
+    def _post(
+        self,
+        path: str,
+        body: Mapping[str, Json],
+        check: Check,
+        *,
+        faults: str = "",
+        key: str = "",
+    ) -> Request:
+        request_id, key = self._id(), key or self._random.choice(self._keys)
+        headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
+        if faults:
+            headers["x-sandbox"] = faults
+        data = frame("POST", path, headers, orjson.dumps(body))
+        return Request("", data, check, request_id, key)
+
+    def _get(self, path: str, check: Check, *, key: str = "") -> Request:
+        request_id, key = self._id(), key or self._random.choice(self._keys)
+        headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
+        data = frame("GET", path, headers)
+        return Request("", data, check, request_id, key, is_inference=False)
+
+    def _id(self) -> str:
+        return f"soak-{next(self._number)}"
+
+    def _pinned(self, *, stream: bool = False, model: str = PINNED) -> Request:
+        """Return a request whose answer must repeat its own words."""
+        words = f"Repeat: {self._id()}."
+        messages = [{"role": "user", "content": words}]
+        body = {"model": model, "messages": messages, "stream": stream}
+        return self._post(CHAT, body, _events(words) if stream else _completion(words))
+
+    def _routed(self, request: Mapping[str, Any], *, stream: bool = False) -> Request:
+        body = {"model": bodies.ROUTED, **request, "stream": stream}
+        return self._post(CHAT, body, _events() if stream else _completion())
+
+    def _long(self) -> Mapping[str, Any]:
+        """Return an agent's conversation: a question, and many calls with results of 1 KB."""
+        request = next(self._first_seen)
+        turns: list[Json] = []
+        for number in range(self._random.randrange(4, _LONG_TURNS)):
+            call_id = f"call_{number}"
+            call = {"name": "lookup", "arguments": f'{{"page": {number}}}'}
+            made = {"id": call_id, "type": "function", "function": call}
+            turns.append({"role": "assistant", "content": None, "tool_calls": [made]})
+            result = f"page {number} of {self._id()}: " + "all is well; " * 75
+            turns.append({"role": "tool", "tool_call_id": call_id, "content": result})
+        return {**request, "messages": [*request["messages"], *turns]}
+
+    def _response(self, *, stream: bool = False) -> Request:
+        body = {"model": bodies.ROUTED, "input": f"Repeat: {self._id()}.", "stream": stream}
+        return self._post(RESPONSES, body, _response_events if stream else _response)
+
+    def _continued(self) -> Request:
+        found = self._known(self._responses)
+        if found is None:
+            return self._response()
+        _, response_id, key = found
+        body = {"model": bodies.ROUTED, "input": "Go on.", "previous_response_id": response_id}
+        return self._post(RESPONSES, body, _response, key=key)
+
+    def _embeddings(self) -> Request:
+        body = {"model": EMBEDDER, "input": ["first", self._id()]}
+        return self._post("/v1/embeddings", body, _json_with("data"))
+
+    def _completions(self) -> Request:
+        body = {"model": PINNED, "prompt": self._id()}
+        return self._post("/v1/completions", body, _json_with("choices"))
+
+    def _decision(self) -> Request:
+        found = self._known(self._decisions)
+        if found is None:
+            return self._get("/v1/models", _json_with("data"))
+        written_s, decision_id, key = found
+        made = self._get(f"/v1/decisions/{decision_id}", _json_with("latency_s"), key=key)
+        return replace(made, about_s=written_s)
+
+    def _feedback(self) -> Request:
+        found = self._known(self._decisions)
+        if found is None:
+            return self._get("/v1/models", _json_with("data"))
+        written_s, decision_id, key = found
+        body = {"decision_id": decision_id, "correct": self._random.random() < 0.8}
+        made = self._post("/v1/feedback", body, _json_with("verdict"), key=key)
+        return replace(made, about_s=written_s, is_inference=False)
+
+    def _metrics(self) -> Request:
+        return self._get("/metrics", _text_with(b"switchcraft_requests_total"), key=self._admin)
+
+    def _leaving(self, manner: Manner, faults: str) -> Request:
+        stream = manner is Manner.LEAVES_WITHIN or self._random.random() < 0.5
+        faults = faults or ("chunk_delay_s=0.05" if stream else "")
+        messages = [{"role": "user", "content": "A long answer. " * 20}]
+        body = {"model": PINNED, "messages": messages, "stream": stream}
+        check = _events() if stream else _completion()
+        return replace(self._post(CHAT, body, check, faults=faults), manner=manner)
+
+    def _slow_reader(self) -> Request:
+        messages = [{"role": "user", "content": "Many copies. " * 5}]
+        body = {"model": PINNED, "messages": messages, "stream": True, "n": 96}
+        return replace(self._post(CHAT, body, _events()), manner=Manner.READS_SLOWLY)
+
+    def _bad(self) -> Request:
+        """Return a request that must be refused."""
+        path, body, status = self._random.choice(_BAD)
+        request_id, key = self._id(), self._random.choice(self._keys)
+        headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
+        data = frame("POST", path, headers, body)
+        return Request("", data, _must_fail, request_id, key, errors=frozenset({status}))
+
+    def _no_key(self) -> Request:
+        request_id = self._id()
+        body = orjson.dumps({"model": PINNED, "messages": []})
+        data = frame("POST", CHAT, {"x-request-id": request_id}, body)
+        return Request("", data, _must_fail, request_id, errors=frozenset({401}))
+
+    def _too_large(self) -> Request:
+        """Return a body beyond the limit, announced or not."""
+        request_id, key = self._id(), self._random.choice(self._keys)
+        headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
+        part = b" " * 65536
+        parts = [part] * (MAX_BODY_BYTES // len(part) + 2)
+        is_announced = self._random.random() < 0.5
+        data = (
+            frame("POST", CHAT, headers, b"".join(parts))
+            if is_announced
+            else frame_chunked(CHAT, headers, parts)
+        )
+        return Request("", data, _must_fail, request_id, key, errors=frozenset({413}))
+
+    def _faulty(self, *, stream: bool = False) -> Request:
+        model = self._random.choice([name for name in FAULTY if name != RESCUED])
+        made = self._pinned(stream=stream, model=model)
+        return replace(made, errors=_OUTAGE, may_break=True)
+
+    def _known(self, memory: _Memory) -> tuple[float, str, str] | None:
+        """Return an id that was received long enough ago, or None."""
+        limit_s = time.monotonic() - _USABLE_AFTER_S
+        old = [entry for entry in memory if entry[0] < limit_s]
+        return self._random.choice(old) if old else None
+
+
+_BROKEN = "the stream ends with an error event"
+_BAD: Sequence[tuple[str, bytes, int]] = (
+    (CHAT, b'{"model": "pinned", "messages": [', 400),
+    (CHAT, b'{"model": "pinned", "model": "other", "messages": []}', 400),
+    (CHAT, b'{"model": "pinned", "messages": "hello"}', 400),
+    (CHAT, b'{"model": "no-such-model", "messages": [{"role": "user", "content": "hi"}]}', 404),
+    (CHAT, b'{"model": "switchcraft:theta=2", "messages": []}', 400),
+    (CHAT, b"\xff\xfe", 400),
+    (RESPONSES, b'{"model": "switchcraft", "input": "hi", "previous_response_id": "none"}', 404),
+    ("/v1/embeddings", b'{"model": "switchcraft", "input": "hi"}', 404),
+    ("/v1/feedback", b'{"decision_id": "none", "correct": "perhaps"}', 400),
+    ("/v1/no/such/endpoint", b"{}", 404),
+)
+
+
+def _must_fail(answer: Answer) -> str:
+    return f"status {answer.status} for a request that must be refused"
+
+
+def _completion(words: str = "") -> Check:
+    def check(answer: Answer) -> str:
+        try:
+            value = orjson.loads(answer.body)
+            message = value["choices"][0]["message"]
+        except (orjson.JSONDecodeError, KeyError, IndexError, TypeError) as exc:
+            return f"not a completion: {exc!r}"
+        is_other = words and words not in (message["content"] or "")
+        return f"another request's answer: {message}" if is_other else ""
+
+    return check
+
+
+def _events(words: str = "") -> Check:
+    def check(answer: Answer) -> str:
+        events = [line[6:] for line in answer.body.split(b"\n") if line.startswith(b"data: ")]
+        if not events:
+            return f"no events: {answer.body[:200]!r}"
+        if b'"error":{' in events[-1]:
+            return _BROKEN
+        if events.count(b"[DONE]") != 1 or events[-1] != b"[DONE]":
+            return f"not exactly one [DONE] at the end: {events[-1][:200]!r}"
+        try:
+            deltas = [orjson.loads(event) for event in events[:-1]]
+        except orjson.JSONDecodeError as exc:
+            return f"an event is not JSON: {exc}"
+        text = "".join(
+            choice["delta"].get("content") or ""
+            for delta in deltas
+            for choice in delta["choices"][:1]
+        )
+        return f"another request's answer: {text[:200]}" if words not in text else ""
+
+    return check
+
+
+def _response(answer: Answer) -> str:
+    try:
+        value = orjson.loads(answer.body)
+    except orjson.JSONDecodeError as exc:
+        return f"not JSON: {exc}"
+    is_complete = value.get("object") == "response" and value.get("status") == "completed"
+    return "" if is_complete else f"not a completed response: {answer.body[:200]!r}"
+
+
+def _response_events(answer: Answer) -> str:
+    names = [line[7:] for line in answer.body.split(b"\n") if line.startswith(b"event: ")]
+    if names and names[-1] == b"error":
+        return _BROKEN
+    is_complete = bool(names) and names[-1] == b"response.completed"
+    return "" if is_complete else f"does not end with response.completed: {names[-1:]}"
+
+
+def _json_with(field: str) -> Check:
+    def check(answer: Answer) -> str:
+        try:
+            value = orjson.loads(answer.body)
+        except orjson.JSONDecodeError as exc:
+            return f"not JSON: {exc}"
+        return "" if field in value else f"no {field!r}: {answer.body[:200]!r}"
+
+    return check
+
+
+def _text_with(text: bytes) -> Check:
+    return lambda answer: "" if text in answer.body else f"no {text!r}"
+
+
+def _is_error(body: bytes) -> bool:
+    try:
+        error = orjson.loads(body)["error"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return False
+    return isinstance(error, dict) and bool(error.get("message"))

@@ -1,0 +1,465 @@
+"""Mixed traffic with faults for a given time, and whether anything is lost or grows.
+
+    python benchmarks/soak.py --seconds 3600 --out runs/soak
+
+Runs the gateway as operators do, with the shipped artifact, two client keys, Redis, a publication
+and a rotating decision log, in front of the sandbox. Clients send every kind of request at a fixed
+rate: routed and pinned, whole and streamed, both APIs, embeddings, feedback, clients that leave or
+read slowly, bad and oversized bodies, models that fail in every way. Meanwhile configurations are
+reloaded, artifacts published (stable, shadow, canary), routed models fail, and Redis is killed.
+
+Every request must end in a complete answer, in an error that its own mistake or an injected fault
+explains, or by the client's own leaving. All else is lost, and listed. The numbers are compared
+with the gateway's own and the sandbox's.
+
+Writes `soak.json` and `soak.png`. Exits with status 1 if a request is lost, the numbers disagree,
+a disturbance has no effect, resident memory grows by more than 1 MB per 10,000 requests, or reaches
+256 MB. Memory counts after the first sixth of the time, in which caches fill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import onnx
+import orjson
+import uvloop
+import yaml
+
+from benchmarks.load import bodies
+from benchmarks.load.processes import Program, free_port, running
+from benchmarks.mixed.client import Client, NoAnswerError, frame
+from benchmarks.mixed.disturbances import Disturber, Pace
+from benchmarks.mixed.report import Balance, Ended, Soak, as_json, plot, problems, summary
+from benchmarks.mixed.traffic import (
+    EMBEDDER,
+    FAULTY,
+    MAX_BODY_BYTES,
+    PINNED,
+    RESCUED,
+    STORED,
+    Mix,
+    Outcome,
+    Request,
+    Trouble,
+    judge,
+)
+from benchmarks.mixed.watching import Sample, forget_peak, look, peak_mb, probing, read_probes
+from benchmarks.stamp import stamp
+from router_service.core.artifact import MANIFEST, read_manifest, save_manifest, sha256
+from router_service.core.keys import hashed
+from router_service.core.publication import Release
+from tests.drills.processes import ARMS, GatewayProcess, RedisServer, gateway
+from tests.publishing import make_artifact
+from tests.serving import Sandbox
+from training.publishing.changes import put_stable
+from training.publishing.pointers import RedisPointer
+from training.publishing.releases import make_release
+
+MAX_AT_ONCE = 200
+"""Requests in flight; beyond it clients wait, and the rate falls."""
+SETTLING_S = 3.0
+MAX_RESPONSES = 2000
+"""Few enough to be reached while warming up: the default of 50,000 grows for hours, to 35 MB."""
+FIRST_BYTE_S = IDLE_S = 3.0
+"""The gateway's patience with the sandbox; its silent models are given up after it."""
+STORE_LAG_S = 2.0
+"""Between an operation that the gateway's store loses, and the sample that shows it."""
+VERSIONS = ("uvloop", "httptools", "onnxruntime")
+
+
+def main() -> int:
+    """Run, print the figures, write them; return 1 if a bound is exceeded."""
+    arguments = _parser().parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    soak = run(arguments)
+    print("\n".join(summary(soak)))
+    row = {**as_json(soak), "rate": arguments.rate, **stamp(*VERSIONS)}
+    (arguments.out / "soak.json").write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
+    plot(soak, arguments.out / "soak.png")
+    exceeded = list(problems(soak))
+    print("\n".join(f"EXCEEDED: {problem}" for problem in exceeded), file=sys.stderr)
+    return 1 if exceeded else 0
+
+
+def run(arguments: argparse.Namespace) -> Soak:
+    """Start all processes, send the traffic, and return what was recorded."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        scene = stack.enter_context(_scene(folder, Pace(arguments.pause, arguments.fault)))
+        probes = arguments.out / "probes.txt"
+        traffic = Traffic(scene, arguments.rate)
+        began_unix_s = time.time()
+        with probing(scene.port, scene.idle_port, probes):
+            samples = uvloop.run(
+                traffic.run(arguments.seconds, arguments.seconds / 6, arguments.sample)
+            )
+        scene.disturber.stop()
+        peak = peak_mb(scene.gateway.process.pid)
+        at_rest = uvloop.run(traffic.settle())
+        traffic.forgive_store()
+        balances = list(_balances(scene, traffic))
+        scene.gateway.process.terminate()
+        exit_status = scene.gateway.process.wait(60)
+        return Soak(
+            seconds=arguments.seconds,
+            warm_up_s=arguments.seconds / 6,
+            began_unix_s=began_unix_s,
+            ended=traffic.ended,
+            samples=samples,
+            probes=read_probes(probes),
+            disturbances=scene.disturber.done,
+            balances=balances,
+            peak_mb=peak,
+            at_rest=at_rest,
+            errors_logged=_errors_logged(scene.gateway.log),
+            exit_status=exit_status,
+        )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All processes of a soak, running."""
+
+    gateway: GatewayProcess
+    sandbox: Sandbox
+    disturber: Disturber
+    idle_port: int
+    keys: Sequence[str]
+    admin_key: str
+
+    @property
+    def port(self) -> int:
+        """The gateway's."""
+        return int(self.gateway.url.rpartition(":")[2])
+
+
+class Traffic:
+    """Sends requests at a rate, and judges what becomes of each."""
+
+    def __init__(self, scene: Scene, rate_per_s: float) -> None:
+        """Ask the scene's gateway."""
+        self._scene = scene
+        self._rate_per_s = rate_per_s
+        self._mix = Mix(scene.keys, scene.admin_key)
+        self._gate = asyncio.Semaphore(MAX_AT_ONCE)
+        self._is_over = asyncio.Event()
+        self.ended: list[Ended] = []
+        self._store_errors: list[tuple[float, int]] = []
+        self.inferences = 0
+        """Requests that the gateway must have counted."""
+        self.uncertain = 0
+        """Requests whose client left: the gateway may or may not have read them."""
+
+    async def run(self, seconds: float, warm_up_s: float, sample_s: float) -> list[Sample]:
+        """Send for some seconds, then wait for the last answers; return the samples."""
+        self._client = Client(self._scene.port)
+        self._began_s = time.monotonic()
+        self._scene.disturber.start()
+        sampling = asyncio.create_task(self._sample(warm_up_s, sample_s))
+        async with asyncio.TaskGroup() as tasks:
+            number = 0
+            while (due_s := self._began_s + number / self._rate_per_s) < self._began_s + seconds:
+                await asyncio.sleep(due_s - time.monotonic())
+                await self._gate.acquire()
+                tasks.create_task(self._send(self._mix.next()))
+                number += 1
+        self._is_over.set()
+        samples = await sampling
+        self._client.close()
+        return samples
+
+    async def settle(self) -> Sample:
+        """Return a look at the gateway once its connections are closed."""
+        self._client = Client(self._scene.port)
+        await asyncio.sleep(SETTLING_S)
+        sample = await self._look()
+        self._client.close()
+        return sample
+
+    async def _send(self, request: Request) -> None:
+        sent_s = time.monotonic()
+        status, outcome, problem = 0, Outcome.LOST, ""
+        try:
+            answer = await self._client.ask(request.data, request.manner)
+            status = answer.status
+            outcome, problem = judge(request, answer, self._trouble(request, sent_s))
+            if outcome is Outcome.COMPLETE:
+                self._mix.remember(request, answer)
+        except NoAnswerError as exc:
+            problem = str(exc)
+        finally:
+            self._gate.release()
+        if request.is_inference:
+            self.inferences += 1
+            self.uncertain += outcome in (Outcome.LEFT, Outcome.LOST)
+        waited_s = time.monotonic() - sent_s
+        self.ended.append(
+            Ended(
+                sent_s - self._began_s,
+                request.kind,
+                outcome,
+                status,
+                waited_s,
+                problem,
+                about_s=request.about_s - self._began_s,
+                is_inference=request.is_inference,
+            )
+        )
+
+    def forgive_store(self) -> None:
+        """Explain lookups of decisions while, by the gateway's own count, its store failed.
+
+        A Redis that takes longer than 0.2 s, on a machine with too little processor time, loses
+        writes and reads; no inference request waits for it.
+        """
+        looks = self._store_errors
+        windows = [
+            (before_s - STORE_LAG_S, after_s + STORE_LAG_S)
+            for (before_s, before), (after_s, after) in pairwise(looks)
+            if after > before
+        ]
+        for i, ended in enumerate(self.ended):
+            is_unknown = ended.outcome is Outcome.LOST and ended.status in (404, 503)
+            has_failed = any(
+                first_s <= at_s <= last_s
+                for at_s in (ended.about_s, ended.at_s)
+                for first_s, last_s in windows
+            )
+            if is_unknown and has_failed and ended.kind in STORED:
+                self.ended[i] = replace(ended, outcome=Outcome.EXPLAINED)
+
+    def _trouble(self, request: Request, sent_s: float) -> Trouble:
+        disturber = self._scene.disturber
+        written_s = request.about_s or sent_s
+        return Trouble(
+            upstreams=disturber.upstreams_troubled(sent_s),
+            store=disturber.store_troubled(written_s),
+        )
+
+    async def _sample(self, warm_up_s: float, period_s: float) -> list[Sample]:
+        """Look until the traffic has ended; a look without an answer is a lost request."""
+        samples: list[Sample] = []
+        is_warm = False
+        while not self._is_over.is_set():
+            at_s = time.monotonic() - self._began_s
+            try:
+                samples.append(await self._look())
+            except NoAnswerError as exc:
+                lost = Ended(at_s, "sample", Outcome.LOST, 0, 0.0, str(exc), is_inference=False)
+                self.ended.append(lost)
+            if not is_warm and at_s >= warm_up_s:
+                forget_peak(self._scene.gateway.process.pid)
+                is_warm = True
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_over.wait(), period_s)
+        return samples
+
+    async def _look(self) -> Sample:
+        request = frame("GET", "/metrics", {"authorization": f"Bearer {self._scene.admin_key}"})
+        text = (await self._client.ask(request)).body.decode()
+        at_s = time.monotonic() - self._began_s
+        store_errors = sum(_series(text, "switchcraft_store_errors_total").values())
+        self._store_errors.append((at_s, store_errors))
+        return look(
+            self._scene.gateway.process.pid,
+            at_s=at_s,
+            answered=len(self.ended),
+            tasks=sum(_series(text, "switchcraft_tasks").values()),
+        )
+
+
+def _balances(scene: Scene, traffic: Traffic) -> Iterator[Balance]:
+    """Compare what was counted here, by the gateway, and by the sandbox."""
+    metrics = scene.gateway.http.get("/metrics").text
+    counted = _series(metrics, "switchcraft_requests_total")
+    yield Balance(
+        "inference requests, by the clients and by the gateway",
+        traffic.inferences,
+        sum(counted.values()),
+        traffic.uncertain,
+    )
+    read = (Outcome.COMPLETE, Outcome.EXPLAINED)
+    complete = sum(
+        ended.status == 200 and ended.outcome in read and ended.is_inference
+        for ended in traffic.ended
+    )
+    answered = sum(count for labels, count in counted.items() if 'status="200"' in labels)
+    yield Balance("of these with status 200", complete, answered, traffic.uncertain)
+    tries = sum(_series(metrics, "switchcraft_upstream_attempts_total").values())
+    seen = scene.sandbox.stats()
+    yield Balance(
+        "tries, by the gateway and by the sandbox", tries, seen["requests"], traffic.uncertain
+    )
+    in_flight = sum(_series(metrics, "switchcraft_requests_in_flight").values())
+    yield Balance("requests in flight at the end, at the gateway", 0, in_flight)
+    yield Balance("requests in flight at the end, at the sandbox", 0, seen["in_flight"])
+
+
+def _series(metrics: str, name: str) -> dict[str, int]:
+    """Return a metric's values by their labels."""
+    lines = metrics.splitlines()
+    rows = [line.rpartition(" ") for line in lines if line.startswith((f"{name}{{", f"{name} "))]
+    return {labels: int(float(value)) for labels, _, value in rows}
+
+
+def _errors_logged(log: Path) -> Sequence[str]:
+    """Return what the gateway logged at level error, refused reloads apart."""
+    with log.open(errors="replace") as lines:
+        return [
+            line.strip()[:3000]
+            for line in lines
+            if '"level":"error"' in line and '"event":"reload"' not in line
+        ]
+
+
+@contextmanager
+def _scene(folder: Path, pace: Pace) -> Iterator[Scene]:
+    """Start Redis, the sandbox, an idle server and the gateway; yield them with a disturber."""
+    keys, admin_key = [f"sk-{secrets.token_hex(24)}" for _ in range(2)], secrets.token_hex(24)
+    redis_server = RedisServer(folder)
+    with ExitStack() as stack:
+        redis_server.start()
+        stack.callback(redis_server.kill)
+        url = f"http://127.0.0.1:{_sandbox_port(stack, folder)}/v1"
+        releases = _releases(folder)
+        RedisPointer(redis_server.url).move(partial(put_stable, release=releases[0]))
+        path = folder / "config.yaml"
+        configuration = Configuration(path, url, redis_server.url, keys, admin_key)
+        configuration.write(0)
+        served = stack.enter_context(gateway(path, folder, key=admin_key))
+        sandbox = Sandbox(url)
+        for model, faults in FAULTY.items():
+            sandbox.set_faults(model, faults)
+        disturber = Disturber(
+            served,
+            redis_server,
+            sandbox,
+            configuration=configuration,
+            releases=releases,
+            pace=pace,
+        )
+        idle_port = _idle_port(stack, folder)
+        yield Scene(served, sandbox, disturber, idle_port, keys, admin_key)
+
+
+def _sandbox_port(stack: ExitStack, folder: Path) -> int:
+    port = free_port()
+    command = (sys.executable, "-m", "router_service.cli", "sandbox", "--port", str(port))
+    stack.enter_context(running(Program(command, port, folder / "sandbox.log", {}), _first()))
+    return port
+
+
+def _idle_port(stack: ExitStack, folder: Path) -> int:
+    port = free_port()
+    command = (sys.executable, "-m", "benchmarks.load.upstream", str(port))
+    stack.enter_context(running(Program(command, port, folder / "idle.log", {}), _first()))
+    return port
+
+
+def _first() -> bytes:
+    return next(bodies.framed(iter([bodies.small()]), bodies.MODEL, {}))
+
+
+def _releases(folder: Path) -> Sequence[Release]:
+    """Return releases of the shipped artifact under other names, the last two with own graphs."""
+    made = [make_artifact(folder / "artifacts", name) for name in ("one", "two", "three")]
+    for path in made[1:]:
+        _retrain(path)
+    return [make_release(path, folder / "store", is_beside_pointer=False) for path in made]
+
+
+def _retrain(artifact: Path) -> None:
+    """Give an artifact a graph file of its own, so that it shares no memory with the others."""
+    manifest = read_manifest(artifact / MANIFEST)
+    note = onnx.StringStringEntryProto(key="soak", value=manifest.name)
+    path = artifact / manifest.models["cpu"]
+    graph = path.read_bytes() + onnx.ModelProto(metadata_props=[note]).SerializeToString()
+    path.unlink()  # linked to the shipped one
+    path.write_bytes(graph)
+    files = {**manifest.files, path.name: sha256(path)}
+    save_manifest(artifact, manifest.model_copy(update={"files": files}))
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The gateway's configuration file, in variations."""
+
+    path: Path
+    sandbox_url: str
+    redis_url: str
+    keys: Sequence[str]
+    admin_key: str
+
+    def write(self, number: int) -> None:
+        """Write a variation, which differs from the one before by its policy and a model."""
+        names = [*ARMS, PINNED, EMBEDDER, *FAULTY, f"extra-{number % 5}"]
+        router = {
+            "publication": "redis",
+            "default_policy": f"theta=0.{number % 8 + 1}",
+            "exploration_share": 0.05,
+        }
+        keys = {f"team-{i}": hashed(key) for i, key in enumerate(self.keys)}
+        server = {
+            "redis_url": self.redis_url,
+            "max_body_bytes": MAX_BODY_BYTES,
+            "max_responses": MAX_RESPONSES,
+        }
+        decision_log = {
+            "path": str(self.path.parent / "decisions"),
+            "content": True,
+            "evidence": True,
+            "max_file_mb": 5,
+            "retention_days": 0.02,
+        }
+        tree = {
+            "model_list": [self._entry(name) for name in names],
+            "router_settings": {"fallbacks": [{RESCUED: [PINNED]}]},
+            "router": router,
+            "server": server,
+            "upstreams": {"timeouts": {"first_byte_s": FIRST_BYTE_S, "idle_s": IDLE_S}},
+            "keys": {"api": keys, "admin": hashed(self.admin_key)},
+            "decision_log": decision_log,
+        }
+        partial_path = self.path.with_suffix(".partial")
+        partial_path.write_text(yaml.safe_dump(tree))
+        partial_path.replace(self.path)
+
+    def spoil(self) -> None:
+        """Write what no gateway can read."""
+        self.path.write_text("model_list: [")
+
+    def _entry(self, name: str) -> Mapping[str, object]:
+        price = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+        params = {"model": f"openai/{name}", "api_base": self.sandbox_url, "api_key": "k", **price}
+        return {"model_name": name, "litellm_params": params}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
+    parser.add_argument("--pause", type=float, default=15.0, help="seconds between disturbances")
+    parser.add_argument(
+        "--fault", type=float, default=4.0, help="seconds that a model fails, or Redis is away"
+    )
+    parser.add_argument("--sample", type=float, default=5.0, help="seconds between two samples")
+    parser.add_argument("--out", type=Path, default=Path("runs/soak"), help="folder for results")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
