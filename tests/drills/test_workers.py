@@ -48,7 +48,7 @@ def workers(served: GatewayProcess) -> set[int]:
 
 
 def two_workers(served: GatewayProcess, without: int | None = None) -> tuple[int, int]:
-    """Return the two workers once both serve; one that was killed can still look alive for a while."""
+    """Return the two workers once both serve; a killed one may look alive for a moment."""
     found: set[int] = set()
 
     def both_serve() -> bool:
