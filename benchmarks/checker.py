@@ -20,12 +20,12 @@ from pathlib import Path
 import orjson
 
 from benchmarks.stamp import stamp
-from training.checking.calls import check
-from training.checking.score import score_lines
-from training.comparison.peer import PeerChecker, Question, peer_questions
-from training.datasets.bfcl import read_source
-from training.datasets.bfcl.files import PACKAGE
-from training.records import Call, ExpectedCall, Json, Judged, OneOf
+from switchcraft_training.checking.calls import check
+from switchcraft_training.checking.score import score_lines
+from switchcraft_training.comparison.peer import PeerChecker, Question, peer_questions
+from switchcraft_training.datasets.bfcl import read_source
+from switchcraft_training.datasets.bfcl.files import PACKAGE
+from switchcraft_training.records import Call, ExpectedCall, Json, Judged, OneOf
 
 Pair = tuple[Judged, Question, list[Call]]
 TARGET_PAIRS_PER_S = 20_000

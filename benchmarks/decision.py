@@ -33,14 +33,14 @@ import uvloop
 
 from benchmarks.stamp import stamp
 from router_service.core.artifact import SHIPPED, Artifact
+from router_service.lifecycle.gateway import Gateway
+from router_service.requests.deciding import Question
+from router_service.requests.endpoints import CHAT
+from router_service.requests.planning import Plan
 from router_service.router import Router
-from router_service.serving.deciding import Question
-from router_service.serving.endpoints import CHAT
-from router_service.serving.gateway import Gateway
-from router_service.serving.planning import Plan
 from router_service.settings import ServerSettings, Settings
-from training.datasets.bfcl import read_source
-from training.datasets.bfcl.files import PACKAGE
+from switchcraft_training.datasets.bfcl import read_source
+from switchcraft_training.datasets.bfcl.files import PACKAGE
 
 T = TypeVar("T")
 

@@ -42,22 +42,28 @@ from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.features import FEATURES, extract
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer
-from training.config import RunConfig, SourceConfig, load_config
-from training.dataset import load_dataset, open_source, paraphrases
-from training.evaluation.evaluate import FRONTIER, Outcomes, best_single, cheapest_single, route
-from training.evaluation.field import aiq
-from training.evaluation.metrics import (
+from switchcraft_training.config import RunConfig, SourceConfig, load_config
+from switchcraft_training.dataset import load_dataset, open_source, paraphrases
+from switchcraft_training.evaluation.evaluate import (
+    FRONTIER,
+    Outcomes,
+    best_single,
+    cheapest_single,
+    route,
+)
+from switchcraft_training.evaluation.field import aiq
+from switchcraft_training.evaluation.metrics import (
     Estimate,
     Floats,
     bootstrap,
     paired_interval,
     ratio_interval,
 )
-from training.evaluation.table import Table
-from training.preferences.folds import grouped_folds
-from training.preferences.labels import label_matrix
-from training.preferences.splits import Split
-from training.records import Example, Json
+from switchcraft_training.evaluation.table import Table
+from switchcraft_training.preferences.folds import grouped_folds
+from switchcraft_training.preferences.labels import label_matrix
+from switchcraft_training.preferences.splits import Split
+from switchcraft_training.records import Example, Json
 
 FOLDS = 5
 USD_PER_HOUR = 1.20
@@ -274,7 +280,7 @@ def frontier(
     """Print accuracy at equal cost: the mean height of each frontier over the constant's.
 
     Between the costs of the cheapest and of the best single model, or of the dearest where that is
-    the cheapest, over the rules of the sweep (`training.evaluation.field.aiq`).
+    the cheapest, over the rules of the sweep (`switchcraft_training.evaluation.field.aiq`).
     """
     singles = outcomes.cost_usd.mean(0)
     low = float(singles[cheapest_single(outcomes)])

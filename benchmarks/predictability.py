@@ -25,13 +25,13 @@ from router_service.core.features.meeting import MEETING
 from router_service.core.features.text import TEXT
 from router_service.core.features.tools import TOOLS
 from router_service.core.messages import parse_conversation
-from training.config import load_config
-from training.dataset import Dataset, load_dataset, paraphrases
-from training.datasets import bfcl
-from training.evaluation.metrics import auc_measure
-from training.finetune.demand import SEVERAL
-from training.preferences.outcomes import Checked
-from training.preferences.splits import Split
+from switchcraft_training.config import load_config
+from switchcraft_training.dataset import Dataset, load_dataset, paraphrases
+from switchcraft_training.datasets import bfcl
+from switchcraft_training.evaluation.metrics import auc_measure
+from switchcraft_training.finetune.demand import SEVERAL
+from switchcraft_training.preferences.outcomes import Checked
+from switchcraft_training.preferences.splits import Split
 
 Floats = NDArray[np.float64]
 POOLS = ("reference-pool", "ten-7-8b")

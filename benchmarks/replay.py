@@ -26,12 +26,12 @@ import orjson
 
 from benchmarks.expected_cost import left_out, read_inputs, reference_pool, trees
 from benchmarks.stamp import stamp
-from training.config import load_config
-from training.evaluation.evaluate import Choices, Outcomes, best_single, route
-from training.evaluation.metrics import Floats
-from training.preferences.folds import grouped_folds
-from training.records import Json
-from training.replay.estimators import Replayed, Reward, Rounds, replay
+from switchcraft_training.config import load_config
+from switchcraft_training.evaluation.evaluate import Choices, Outcomes, best_single, route
+from switchcraft_training.evaluation.metrics import Floats
+from switchcraft_training.preferences.folds import grouped_folds
+from switchcraft_training.records import Json
+from switchcraft_training.replay.estimators import Replayed, Reward, Rounds, replay
 
 LOGGED_RULE = "drift=0.05"
 SHARES = (0.1, 0.3, 1.0)

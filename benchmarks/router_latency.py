@@ -45,7 +45,7 @@ from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.classifier import Classifier
 from router_service.core.graph import Graph, has_cuda
 from router_service.core.packing import Packed, Packer
-from training.finetune.model import EncoderBranch
+from switchcraft_training.finetune.model import EncoderBranch
 
 Call = Callable[[], object]
 Ids = NDArray[np.int64]

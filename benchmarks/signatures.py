@@ -22,10 +22,10 @@ from tokenizers import Tokenizer
 from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer, PackingSpec, Slot
-from training.config import load_config
-from training.dataset import load_dataset
-from training.evaluation.metrics import mean_auc
-from training.evaluation.table import Table
+from switchcraft_training.config import load_config
+from switchcraft_training.dataset import load_dataset
+from switchcraft_training.evaluation.metrics import mean_auc
+from switchcraft_training.evaluation.table import Table
 
 FOLDS = 5
 CAPS_TOKENS = (0, 50, 100, 160, 256)

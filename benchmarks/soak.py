@@ -60,12 +60,12 @@ from benchmarks.stamp import stamp
 from router_service.core.artifact import MANIFEST, read_manifest, save_manifest, sha256
 from router_service.core.keys import hashed
 from router_service.core.publication import Release
+from switchcraft_training.publishing.changes import put_stable
+from switchcraft_training.publishing.pointers import RedisPointer
+from switchcraft_training.publishing.releases import make_release
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer, gateway
 from tests.publishing import make_artifact
 from tests.serving import Sandbox
-from training.publishing.changes import put_stable
-from training.publishing.pointers import RedisPointer
-from training.publishing.releases import make_release
 
 MAX_AT_ONCE = 200
 """Requests in flight; beyond it clients wait, and the rate falls."""

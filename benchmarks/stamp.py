@@ -8,7 +8,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from training.records import Json
+from switchcraft_training.records import Json
 
 
 def stamp(*packages: str) -> dict[str, Json]:

@@ -32,12 +32,12 @@ from torch import Tensor, nn
 from transformers import DistilBertConfig, DistilBertModel, PreTrainedModel
 
 from benchmarks.stamp import stamp
-from training.config import RunConfig, load_config
-from training.finetune.acceleration import start
-from training.finetune.encoder_loop import Inputs, Stepper, Task
-from training.finetune.encoders import load_encoder
-from training.finetune.frozen import BATCH_ROWS, freeze, row_inputs
-from training.finetune.model import EncoderBranch
+from switchcraft_training.config import RunConfig, load_config
+from switchcraft_training.finetune.acceleration import start
+from switchcraft_training.finetune.encoder_loop import Inputs, Stepper, Task
+from switchcraft_training.finetune.encoders import load_encoder
+from switchcraft_training.finetune.frozen import BATCH_ROWS, freeze, row_inputs
+from switchcraft_training.finetune.model import EncoderBranch
 
 WARM_UPS = 2
 HEADS = 8

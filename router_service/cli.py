@@ -104,7 +104,7 @@ def _add_policies(commands: Commands) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     # Imports wait for their command: `--help` must not load the runtime of a model.
-    from router_service.api.server import serve  # noqa: PLC0415
+    from router_service.http.server import serve  # noqa: PLC0415
 
     serve(arguments.config, host=arguments.host, port=arguments.port)
     return 0

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 
-from router_service.api.app import create_app
 from router_service.core.decision_log import (
     Line,
     LoggedDecision,
@@ -18,6 +17,7 @@ from router_service.core.decision_log import (
     LoggedFeedback,
     read_line,
 )
+from router_service.http.app import create_app
 from router_service.settings import DecisionLogSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter

@@ -16,7 +16,7 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
-from router_service.api.protocol import Limits, bounded
+from router_service.http.protocol import Limits, bounded
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
 WAIT_S = 5.0

@@ -13,9 +13,9 @@ import orjson
 
 from benchmarks.load.client import PATH
 from benchmarks.load.upstream import PACED
-from training.datasets.bfcl import read_source
-from training.datasets.bfcl.files import PACKAGE
-from training.records import Json
+from switchcraft_training.datasets.bfcl import read_source
+from switchcraft_training.datasets.bfcl.files import PACKAGE
+from switchcraft_training.records import Json
 
 MODEL = "gpt-4o-mini"
 """What is asked for where nobody routes."""

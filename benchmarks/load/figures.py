@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from benchmarks.load.client import Record
-from training.records import Json
+from switchcraft_training.records import Json
 
 DIRECT = "direct"
 """The upstream itself, whose figures are taken off the others'."""

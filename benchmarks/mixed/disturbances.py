@@ -11,10 +11,16 @@ from typing import Protocol
 
 from router_service.core.errors import PublicationError
 from router_service.core.publication import Canary, Release
+from switchcraft_training.publishing.changes import (
+    promote,
+    put_canary,
+    put_shadow,
+    put_stable,
+    withdraw,
+)
+from switchcraft_training.publishing.pointers import Change, RedisPointer
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer
 from tests.serving import Sandbox
-from training.publishing.changes import promote, put_canary, put_shadow, put_stable, withdraw
-from training.publishing.pointers import Change, RedisPointer
 
 COOL_DOWN_S = 61.0
 """How long a fault may be felt after its end: the longest time that a breaker stays open."""

@@ -22,8 +22,8 @@ PROVIDERS: dict[str, list[str | tuple[str, dict[str, str]]]] = {
 }
 
 NO_CUDA = (
-    "cannot be run on cuda: the runtime finds none here; install switchcraft[gpu] where there is"
-    " an NVIDIA driver, or set router.device: cpu"
+    "cannot run on cuda: onnxruntime finds no CUDA device. Install switchcraft-router[gpu] on a"
+    " machine with an NVIDIA driver, or set router.device: cpu"
 )
 
 ROWS = "switchcraft.rows"

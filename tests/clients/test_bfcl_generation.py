@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from router_service.api.app import create_app
 from router_service.core.artifact import SHIPPED
+from router_service.http.app import create_app
 from router_service.router import Router
 from router_service.settings import Settings
 from tests.clients.installed import INSTALL_S, installed

@@ -14,8 +14,8 @@ from router_service.core.classifier import Classifier
 from router_service.core.errors import ArtifactError
 from router_service.core.packing import Packer
 from router_service.router import Router
-from training.config import load_config
-from training.export.artifact_writer import write_canaries
+from switchcraft_training.config import load_config
+from switchcraft_training.export.artifact_writer import write_canaries
 
 
 def shifted(arms: int) -> Platt:

@@ -19,7 +19,7 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from router_service.core.artifact import CANARIES, SHIPPED, Artifact
-from training.datasets import bfcl
+from switchcraft_training.datasets import bfcl
 
 README = Path(__file__).parents[2] / "README.md"
 RECORDED_QUESTIONS = 120

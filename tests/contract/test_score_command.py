@@ -29,7 +29,7 @@ def pair(identifier: str, calls: object, **fields: object) -> bytes:
 def score(*lines: bytes) -> list[dict[str, Any]]:
     """Run the command on these lines."""
     result = subprocess.run(
-        [sys.executable, "-m", "training.cli", "score"],
+        [sys.executable, "-m", "switchcraft_training.cli", "score"],
         input=b"\n".join(lines) + b"\n",
         capture_output=True,
         check=True,

@@ -17,11 +17,11 @@ import pytest
 import redis
 import yaml
 
+from router_service.accounts.access import Access
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
 from router_service.core.keys import is_weak
-from router_service.serving.access import Access
-from router_service.serving.pool import Pool
+from router_service.requests.pool import Pool
 from router_service.settings import Settings, load_settings
 from tests.deploy.dockerfile import stages
 from tests.drills.processes import free_port, wait_until

@@ -128,7 +128,7 @@ def test_what_is_installed_is_light(programs: Path) -> None:
     code = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
     names = run(f"{programs}/python -c '{code}'", programs).lower().replace("_", "-")
     installed = set(names.split())
-    assert {"switchcraft", "onnxruntime", "jsonschema-rs", "opentelemetry-sdk"} <= installed
+    assert {"switchcraft-router", "onnxruntime", "jsonschema-rs", "opentelemetry-sdk"} <= installed
     assert not installed & {"torch", "transformers", "scikit-learn", "pytest", "pip", "msgspec"}
 
 

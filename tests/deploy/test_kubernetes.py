@@ -15,9 +15,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from router_service.accounts.access import Access
 from router_service.core.artifact import SHIPPED, Artifact
-from router_service.serving.access import Access
-from router_service.serving.pool import Pool
+from router_service.requests.pool import Pool
 from router_service.settings import Settings, load_settings
 from router_service.telemetry.metrics import Metrics
 from tests.clients.installed import installed

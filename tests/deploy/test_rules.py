@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from router_service.api.app import create_app
+from router_service.http.app import create_app
 from router_service.settings import Settings
 from tests.deploy.programs import CONFIG, DEPLOY, RULES, run
 from tests.fakes import FakeRouter

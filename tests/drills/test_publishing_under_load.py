@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from router_service.core.publication import POINTER_FILE, Release
+from switchcraft_training.cli import main
+from switchcraft_training.publishing.changes import put_stable
+from switchcraft_training.publishing.pointers import open_pointer
+from switchcraft_training.publishing.releases import make_release
 from tests.drills.processes import GatewayProcess, Load, gateway, write_config
 from tests.publishing import flip
 from tests.serving import Sandbox
-from training.cli import main
-from training.publishing.changes import put_stable
-from training.publishing.pointers import open_pointer
-from training.publishing.releases import make_release
 
 REFUSED = 'switchcraft_reloads_total{kind="artifact",outcome="refused"}'
 TAKEN = 'switchcraft_reloads_total{kind="artifact",outcome="taken"}'

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from router_service.router import Router
+from switchcraft_training.cli import main
 from tests.bodies import CHAT, TOOLS
 from tests.drills.processes import (
     ARMS,
@@ -21,7 +22,6 @@ from tests.drills.processes import (
     write_config,
 )
 from tests.serving import Sandbox
-from training.cli import main
 
 UP = "switchcraft_shared_state_up"
 

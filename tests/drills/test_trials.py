@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from router_service.store.redis_shared import REJECTIONS_KEY
+from switchcraft_training.cli import main
 from tests.bodies import CHAT, TOOLS
 from tests.drills.processes import (
     GatewayProcess,
@@ -19,7 +20,6 @@ from tests.drills.processes import (
 )
 from tests.publishing import make_artifact
 from tests.serving import Sandbox
-from training.cli import main
 
 
 @pytest.fixture(scope="session")

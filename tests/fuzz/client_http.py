@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from router_service.api.protocol import MAX_WAITING_BYTES, BoundedProtocol, Limits, bounded
+from router_service.http.protocol import MAX_WAITING_BYTES, BoundedProtocol, Limits, bounded
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
     Target,
@@ -479,6 +479,6 @@ TARGET = Target(
     check=check,
     mutate=_mutate,
     tokens=TOKENS,
-    measured=("router_service/api/protocol.py",),
+    measured=("router_service/http/protocol.py",),
     runs=800,
 )

@@ -15,17 +15,17 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.api.app import create_app
-from router_service.api.listening import uvicorn_config
 from router_service.core.artifact import SHIPPED
 from router_service.core.errors import InvalidRequestError
 from router_service.core.keys import new_key
 from router_service.core.selection import Reason
+from router_service.http.app import create_app
+from router_service.http.listening import uvicorn_config
+from router_service.lifecycle.gateway import Gateway
+from router_service.requests.deciding import Question
+from router_service.requests.endpoints import CHAT, RESPONSES, Endpoint
+from router_service.requests.planning import Plan
 from router_service.router import Router
-from router_service.serving.deciding import Question
-from router_service.serving.endpoints import CHAT, RESPONSES, Endpoint
-from router_service.serving.gateway import Gateway
-from router_service.serving.planning import Plan
 from router_service.settings import KeySettings, Settings
 from tests.bodies import ASK, BODY, TOOLS
 from tests.bodies import CHAT as CHAT_PATH

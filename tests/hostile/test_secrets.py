@@ -13,9 +13,9 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.api.app import create_app
+from router_service.accounts.access import listening_host
 from router_service.core.errors import SwitchcraftError
-from router_service.serving.access import listening_host
+from router_service.http.app import create_app
 from router_service.settings import (
     Deployment,
     KeySettings,

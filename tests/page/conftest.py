@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from router_service.api.app import create_app
 from router_service.core.artifact import SHIPPED
+from router_service.http.app import create_app
 from router_service.router import Router
 from router_service.settings import Settings
 from tests.clients.installed import installed

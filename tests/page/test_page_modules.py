@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.api.ui import FOLDER
+from router_service.ui.pages import FOLDER
 from tests.clients.installed import INSTALL_S
 
 OPTIONS = (

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Error, Page, expect
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from router_service.api.app import create_app
 from router_service.core.keys import new_key
+from router_service.http.app import create_app
 from router_service.router import Router
 from router_service.settings import KeySettings, Settings
 from tests.clients.installed import INSTALL_S

@@ -9,7 +9,7 @@ import yaml
 
 from router_service.core.errors import ConfigError
 from router_service.core.features import FEATURES
-from training.config import PACKAGE, RunConfig, dump_config, find_config, load_config
+from switchcraft_training.config import PACKAGE, RunConfig, dump_config, find_config, load_config
 
 REFERENCE = Path("configs/reference-pool.yaml")
 SHIPPED = sorted(

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from router_service.core.errors import ConfigError
-from training.config import RunConfig, load_config
-from training.dataset import Dataset, load_dataset
-from training.datasets.rows import write_rows
-from training.records import Example, Expected, ExpectedCall, Judged
+from switchcraft_training.config import RunConfig, load_config
+from switchcraft_training.dataset import Dataset, load_dataset
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()

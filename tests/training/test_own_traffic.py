@@ -13,15 +13,15 @@ import httpx
 import pytest
 import yaml
 
-from router_service.api.app import create_app
+from router_service.http.app import create_app
 from router_service.router import Router
 from router_service.settings import RouterSettings, Settings
+from switchcraft_training.cli import main
 from tests.bodies import BODY, CHAT
 from tests.fakes import PRICES, FakeRouter
 from tests.logs import LoggingGateway, logging_gateway
 from tests.serving import ONE_TRY, Sandbox, served, wait_for
 from tests.training.conftest import CITIES
-from training.cli import main
 
 QUERIES = tuple(f"What is the weather in {city}?" for city in CITIES)
 ROUNDS = 8
@@ -66,7 +66,7 @@ def log(sandbox: Sandbox, tmp_path: Path) -> Path:
 def train(*arguments: object) -> str:
     """Run `switchcraft-train` on one thread; return what it printed."""
     result = subprocess.run(
-        [sys.executable, "-m", "training.cli", *map(str, arguments)],
+        [sys.executable, "-m", "switchcraft_training.cli", *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from router_service.core.artifact import SHIPPED, Artifact, Manifest
 from router_service.router import Router
-from training.config import RunConfig, SourceConfig, load_config
-from training.dataset import load_dataset
-from training.datasets.rows import write_rows
-from training.provenance import also_of, sources_sha256
-from training.records import Example, Expected, ExpectedCall, Json, Judged
+from switchcraft_training.config import RunConfig, SourceConfig, load_config
+from switchcraft_training.dataset import load_dataset
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.provenance import also_of, sources_sha256
+from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged
 
 BRANCHES = ("forest", "networks", "lexical", "encoder")
 
@@ -51,7 +51,7 @@ def train(config: Path, data: Path, out: Path) -> subprocess.CompletedProcess[st
 
     The encoder is tiny, and on a busy machine threads that spin wait minutes for each other.
     """
-    command = [sys.executable, "-m", "training.cli", "run", str(config)]
+    command = [sys.executable, "-m", "switchcraft_training.cli", "run", str(config)]
     return subprocess.run(
         [*command, "--data", str(data), "--out", str(out)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

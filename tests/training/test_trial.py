@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import yaml
 
-from training.config import RunConfig
-from training.dataset import load_dataset
-from training.finetune.encoders import load_encoder, packing_for
-from training.trial import Material, cross_validate, expected_costs_usd, gather
+from switchcraft_training.config import RunConfig
+from switchcraft_training.dataset import load_dataset
+from switchcraft_training.finetune.encoders import load_encoder, packing_for
+from switchcraft_training.trial import Material, cross_validate, expected_costs_usd, gather
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from pydantic import SecretStr
 
-from router_service.api.app import create_app
+from router_service.http.app import create_app
 from router_service.settings import Settings, TracingSettings
 from router_service.telemetry.logs import FIELDS
 from router_service.telemetry.tracing import MAX_WAITING_SPANS, OtlpTracer, provider_name
@@ -273,7 +273,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_loaded_while_tracing_is_off() -> None:
     """A gateway without a collector has neither the exporter nor its HTTP client in memory."""
     code = (
-        "import sys; from router_service.api.app import create_app;"
+        "import sys; from router_service.http.app import create_app;"
         "from router_service.settings import Settings; from tests.fakes import FakeRouter;"
         "create_app(Settings.sandbox('http://h/v1', list(FakeRouter().probabilities)),"
         " FakeRouter());"

@@ -10,10 +10,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from router_service.core.packing import Ids, PackingSpec
-from training.baselines.views import Views
-from training.evaluation.table import Floats, Table
-from training.preferences.splits import Split
-from training.records import Example
+from switchcraft_training.baselines.views import Views
+from switchcraft_training.evaluation.table import Floats, Table
+from switchcraft_training.preferences.splits import Split
+from switchcraft_training.records import Example
 
 ARMS = ("small", "large")
 COSTS_USD = (1e-5, 1e-3)

@@ -5,6 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from switchcraft_training.baselines.base import Baseline, HeldOut, held_out, profiled_costs_usd
+from switchcraft_training.baselines.registry import baselines, contenders
+from switchcraft_training.evaluation.evaluate import Choices
+from switchcraft_training.evaluation.metrics import mean_auc
+from switchcraft_training.evaluation.table import Floats, Table
+from switchcraft_training.preferences.splits import Split
 from tests.training.baselines.cases import (
     ARMS,
     COSTS_USD,
@@ -15,12 +21,6 @@ from tests.training.baselines.cases import (
     views,
     without_labels,
 )
-from training.baselines.base import Baseline, HeldOut, held_out, profiled_costs_usd
-from training.baselines.registry import baselines, contenders
-from training.evaluation.evaluate import Choices
-from training.evaluation.metrics import mean_auc
-from training.evaluation.table import Floats, Table
-from training.preferences.splits import Split
 
 ALL = {baseline.name: baseline for baseline in baselines(ARMS, views(), CountingEmbedder())}
 PREDICTING = (

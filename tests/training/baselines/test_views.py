@@ -10,13 +10,13 @@ from tokenizers import Tokenizer
 from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.packing import Ids
+from switchcraft_training.baselines.embedder import EncoderEmbedder
+from switchcraft_training.baselines.registry import read_profiles
+from switchcraft_training.baselines.views import turns
+from switchcraft_training.config import load_config
+from switchcraft_training.finetune.encoders import PretrainedEncoder
+from switchcraft_training.records import Example
 from tests.training.baselines.cases import example, views
-from training.baselines.embedder import EncoderEmbedder
-from training.baselines.registry import read_profiles
-from training.baselines.views import turns
-from training.config import load_config
-from training.finetune.encoders import PretrainedEncoder
-from training.records import Example
 
 
 def long_chat() -> Example:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from router_service.core.errors import SchemaError
-from training.checking.calls import check
-from training.records import Call, Expected, ExpectedCall, Json, OneOf
+from switchcraft_training.checking.calls import check
+from switchcraft_training.records import Call, Expected, ExpectedCall, Json, OneOf
 
 NAMES = "f g a.b a_b ls".split()
 KEYS = "a b c to".split()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from training.checking.answers import judge
-from training.checking.parsing import parse_text
-from training.records import Answer, Example, Expected, ExpectedCall
+from switchcraft_training.checking.answers import judge
+from switchcraft_training.checking.parsing import parse_text
+from switchcraft_training.records import Answer, Example, Expected, ExpectedCall
 
 EXAMPLE = Example("q", "simple", {"messages": [], "tools": [{"function": {"name": "f"}}]})
 

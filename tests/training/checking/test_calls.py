@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.checking.calls import CORRECT_FROM, check
-from training.checking.values import Code
-from training.records import Call, Expected, ExpectedCall, OneOf
+from switchcraft_training.checking.calls import CORRECT_FROM, check
+from switchcraft_training.checking.values import Code
+from switchcraft_training.records import Call, Expected, ExpectedCall, OneOf
 
 STRING = {"type": "string"}
 NUMBER = {"type": "number"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from training.checking.defaults import documented_defaults
-from training.checking.schema import Schema
+from switchcraft_training.checking.defaults import documented_defaults
+from switchcraft_training.checking.schema import Schema
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from training.checking.literals import parse_literal
-from training.records import Json
+from switchcraft_training.checking.literals import parse_literal
+from switchcraft_training.records import Json
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from training.checking.calls import check
-from training.records import Call, Expected, ExpectedCall
+from switchcraft_training.checking.calls import check
+from switchcraft_training.records import Call, Expected, ExpectedCall
 
 STRING = {"type": "string"}
 

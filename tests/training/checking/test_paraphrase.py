@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from training.checking.calls import check
-from training.checking.command import PACKAGE
-from training.checking.embeddings import encoder_embeddings
-from training.checking.paraphrase import Paraphrases
-from training.records import Call, Expected, ExpectedCall, Json
+from switchcraft_training.checking.calls import check
+from switchcraft_training.checking.command import PACKAGE
+from switchcraft_training.checking.embeddings import encoder_embeddings
+from switchcraft_training.checking.paraphrase import Paraphrases
+from switchcraft_training.records import Call, Expected, ExpectedCall, Json
 
 
 @pytest.fixture(scope="module")

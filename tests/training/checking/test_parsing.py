@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from training.checking.parsing import parse_native, parse_text
-from training.records import Call, Json
+from switchcraft_training.checking.parsing import parse_native, parse_text
+from switchcraft_training.records import Call, Json
 
 ROOTS = Call("algebra.roots", {"a": 1, "b": -3})
 SUM = Call("add", {"x": [1, 2], "deep": {"k": True}})

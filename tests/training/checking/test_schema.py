@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.errors import SchemaError
-from training.checking.calls import check
-from training.records import Call, Expected, ExpectedCall, Json
+from switchcraft_training.checking.calls import check
+from switchcraft_training.records import Call, Expected, ExpectedCall, Json
 
 ADDRESS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TREE = {

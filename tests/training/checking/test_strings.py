@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.checking.strings import canonical, same_text
+from switchcraft_training.checking.strings import canonical, same_text
 
 SAME = [
     ("Office conference room", "office  conference room"),

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from training.cli import main
-from training.comparison.peer import PeerChecker, peer_questions
-from training.records import Call
+from switchcraft_training.cli import main
+from switchcraft_training.comparison.peer import PeerChecker, peer_questions
+from switchcraft_training.records import Call
 
 FUNCTION = {
     "name": "math.power",

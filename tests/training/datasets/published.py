@@ -8,10 +8,10 @@ from pathlib import Path
 
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
-from training.checking.calls import check
-from training.datasets.lines import OnFault
-from training.datasets.rows import decode, encode
-from training.records import Call, Json, Judged
+from switchcraft_training.checking.calls import check
+from switchcraft_training.datasets.lines import OnFault
+from switchcraft_training.datasets.rows import decode, encode
+from switchcraft_training.records import Call, Json, Judged
 
 Reader = Callable[[Path, OnFault], Iterator[Judged]]
 

@@ -12,13 +12,13 @@ import pytest
 
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
-from training.checking.answers import judge
-from training.config import load_config
-from training.datasets import bfcl
-from training.datasets.bfcl.schema import to_tools
-from training.preferences.labels import label_matrix
-from training.preferences.outcomes import Checked
-from training.records import Call, Example, Expected, OneOf
+from switchcraft_training.checking.answers import judge
+from switchcraft_training.config import load_config
+from switchcraft_training.datasets import bfcl
+from switchcraft_training.datasets.bfcl.schema import to_tools
+from switchcraft_training.preferences.labels import label_matrix
+from switchcraft_training.preferences.outcomes import Checked
+from switchcraft_training.records import Call, Example, Expected, OneOf
 
 PREFIX = "gorilla_openfunctions_v1_test_"
 FUNCTION = {

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from router_service.core.errors import DataError
-from training.datasets import bfcl
-from training.datasets.bfcl.environment import Environment
-from training.datasets.bfcl.files import package_data
-from training.records import Call, Judged
+from switchcraft_training.datasets import bfcl
+from switchcraft_training.datasets.bfcl.environment import Environment
+from switchcraft_training.datasets.bfcl.files import package_data
+from switchcraft_training.records import Call, Judged
 
 UTILS = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
 DOCUMENT = {"type": "directory", "contents": {"a.txt": {"type": "file", "content": "one\ntwo"}}}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from router_service.core.errors import DataError
-from training.checking.answers import judge
-from training.datasets import bfcl
-from training.records import Call
+from switchcraft_training.checking.answers import judge
+from switchcraft_training.datasets import bfcl
+from switchcraft_training.records import Call
 
 FOLDERS = {"bfcl-2024-08": 50, "bfcl-v3-8b": 10, "bfcl-v4-gptoss": 2}
 """Models whose runs are not broken, by folder."""

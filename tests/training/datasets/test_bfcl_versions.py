@@ -15,12 +15,12 @@ import pytest
 
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
-from training.datasets import bfcl
-from training.datasets.bfcl.files import ANY_CALL, LEFT_OUT, NO_CALL, package_data
-from training.datasets.bfcl.schema import to_tools
-from training.datasets.bfcl.truths import read_truth
-from training.datasets.rows import decode, encode
-from training.records import Expected, Json, Judged, OneOf
+from switchcraft_training.datasets import bfcl
+from switchcraft_training.datasets.bfcl.files import ANY_CALL, LEFT_OUT, NO_CALL, package_data
+from switchcraft_training.datasets.bfcl.schema import to_tools
+from switchcraft_training.datasets.bfcl.truths import read_truth
+from switchcraft_training.datasets.rows import decode, encode
+from switchcraft_training.records import Expected, Json, Judged, OneOf
 
 INSTALLED = Path("bfcl-eval")
 BOOK = {

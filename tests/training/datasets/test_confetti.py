@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import DataError
+from switchcraft_training.datasets import confetti
+from switchcraft_training.records import Json
 from tests.training.datasets.published import calls_of, read, said
-from training.datasets import confetti
-from training.records import Json
 
 FUNCTIONS = [
     {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router_service.core.errors import DataError
-from training.datasets.corrections import (
+from switchcraft_training.datasets.corrections import (
     CATEGORIES,
     Category,
     Correction,
@@ -19,7 +19,7 @@ from training.datasets.corrections import (
     truth_of,
     utterance_of,
 )
-from training.records import Example, Expected, ExpectedCall, Judged, OneOf
+from switchcraft_training.records import Example, Expected, ExpectedCall, Judged, OneOf
 
 CALL = ExpectedCall("pay", {"amount": (5, 5.0), "to": ({"name": OneOf(("Ann", "ann"))},)})
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import DataError
+from switchcraft_training.datasets import glaive
+from switchcraft_training.records import Json, Judged
 from tests.training.datasets.published import calls_of, read, said, write_array
-from training.datasets import glaive
-from training.records import Json, Judged
 
 OFFERS = (
     "SYSTEM: You are a helpful assistant with access to the following functions. "

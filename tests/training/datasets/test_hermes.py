@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import DataError
+from switchcraft_training.datasets import hermes
+from switchcraft_training.records import Json
 from tests.training.datasets.published import calls_of, read, said, write_array
-from training.datasets import hermes
-from training.records import Json
 
 SINGLE, MULTI, GLAIVE = hermes.SUBSETS
 TOOLS = [

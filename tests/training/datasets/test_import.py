@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from training.cli import main
-from training.datasets import xlam
-from training.datasets.corrections import row_sha256
-from training.datasets.rows import read_rows
-from training.records import Json
+from switchcraft_training.cli import main
+from switchcraft_training.datasets import xlam
+from switchcraft_training.datasets.corrections import row_sha256
+from switchcraft_training.datasets.rows import read_rows
+from switchcraft_training.records import Json
 
 MIB = 1024 * 1024
 PEAK = (
@@ -178,7 +178,7 @@ def test_a_million_rows_take_less_than_a_gibibyte(tmp_path: Path) -> None:
             file.write(f'{"," if i else ""}\n{{{head}"id": {i}, "query": "Query {i}"{tail}')
         file.write("]")
     report, out = tmp_path / "report.json", tmp_path / "rows.jsonl"
-    importing = [sys.executable, "-m", "training.cli", "import", "xlam", str(path)]
+    importing = [sys.executable, "-m", "switchcraft_training.cli", "import", "xlam", str(path)]
     command = [sys.executable, "-c", PEAK, *importing, "--report", str(report), "--out", str(out)]
 
     peak_kib = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

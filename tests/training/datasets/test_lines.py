@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import DataError
-from training.datasets.lines import read_array
-from training.records import Json
+from switchcraft_training.datasets.lines import read_array
+from switchcraft_training.records import Json
 
 Faults = list[tuple[int | None, str, bytes]]
 

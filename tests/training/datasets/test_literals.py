@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.datasets.literals import read_json, read_literal, read_objects
-from training.records import Json
+from switchcraft_training.datasets.literals import read_json, read_literal, read_objects
+from switchcraft_training.records import Json
 
 VALUES = st.recursive(
     st.none()

@@ -12,11 +12,11 @@ import pytest
 
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
-from training.config import load_config
-from training.dataset import load_dataset
-from training.datasets.lines import read_lines
-from training.datasets.mcpmark import McpMark
-from training.preferences.labels import label_matrix
+from switchcraft_training.config import load_config
+from switchcraft_training.dataset import load_dataset
+from switchcraft_training.datasets.lines import read_lines
+from switchcraft_training.datasets.mcpmark import McpMark
+from switchcraft_training.preferences.labels import label_matrix
 
 TASKS = [
     {"task": "shop__count", "service": "postgres", "instruction": "Count the orders."},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from training.datasets.python_types import read_type
-from training.records import Json
+from switchcraft_training.datasets.python_types import read_type
+from switchcraft_training.records import Json
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import DataError
-from training.datasets.rows import read_rows, write_rows
-from training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
+from switchcraft_training.datasets.rows import read_rows, write_rows
+from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
 
 
 def judged(number: int, value: Json = 1) -> Judged:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from switchcraft_training.datasets import xlam
+from switchcraft_training.records import Json
 from tests.training.datasets.published import calls_of, read, said, write_array
-from training.datasets import xlam
-from training.records import Json
 
 FORECAST = {
     "name": "weather.forecast",

@@ -10,6 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from router_service.core.errors import DataError
+from switchcraft_training.cli import main
+from switchcraft_training.config import RunConfig
+from switchcraft_training.dataset import load_dataset, require_own
+from switchcraft_training.datasets.rows import read_rows
 from tests.training.decisions.cases import (
     Line,
     call,
@@ -21,10 +25,6 @@ from tests.training.decisions.cases import (
     write_log,
     wrong,
 )
-from training.cli import main
-from training.config import RunConfig
-from training.dataset import load_dataset, require_own
-from training.datasets.rows import read_rows
 
 LINES: tuple[Line, ...] = (
     decision("a", "large", content=content("Oslo", (call("Oslo"),))),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import DataError
+from switchcraft_training.datasets.quarantine import Quarantine
+from switchcraft_training.decisions.log import read_log
 from tests.training.decisions.cases import decision, doubt, right, write_log, wrong
-from training.datasets.quarantine import Quarantine
-from training.decisions.log import read_log
 
 
 def test_feedback_finds_its_decision_in_whichever_file(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from router_service.core.decision_log import Call, Content
+from switchcraft_training.decisions.log import read_log
+from switchcraft_training.decisions.queries import WEAKLY_CORRECT, Fate, Queries, read_queries
 from tests.training.decisions.cases import (
     BOOK,
     Line,
@@ -20,8 +22,6 @@ from tests.training.decisions.cases import (
     write_log,
     wrong,
 )
-from training.decisions.log import read_log
-from training.decisions.queries import WEAKLY_CORRECT, Fate, Queries, read_queries
 
 
 def read(folder: Path, *lines: Line, weak_evidence: bool = False) -> Queries:

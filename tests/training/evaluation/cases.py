@@ -6,11 +6,11 @@ import numpy as np
 
 from router_service.core.artifact import Provenance
 from router_service.core.cost import Price
-from training.evaluation.evaluate import Entrant, Outcomes
-from training.evaluation.experiment import Experiment, Run
-from training.evaluation.table import Floats, Table
-from training.profiling.usage import Usage
-from training.records import Example
+from switchcraft_training.evaluation.evaluate import Entrant, Outcomes
+from switchcraft_training.evaluation.experiment import Experiment, Run
+from switchcraft_training.evaluation.table import Floats, Table
+from switchcraft_training.profiling.usage import Usage
+from switchcraft_training.records import Example
 
 QUERIES = 60
 ARMS = ("small<1>", "large")

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from router_service.core.artifact import SHIPPED, Artifact
-from training.cli import main
-from training.config import load_config
-from training.datasets.rows import write_rows
-from training.provenance import source_sha256
-from training.records import Example, Expected, ExpectedCall, Judged
+from switchcraft_training.cli import main
+from switchcraft_training.config import load_config
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.provenance import source_sha256
+from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 QUERIES = 40

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from training.evaluation.evaluate import (
+from switchcraft_training.evaluation.evaluate import (
     Entrant,
     Outcomes,
     best_single,
@@ -14,7 +14,7 @@ from training.evaluation.evaluate import (
     oracle,
     route,
 )
-from training.evaluation.metrics import (
+from switchcraft_training.evaluation.metrics import (
     auc_measure,
     bootstrap,
     brier_measure,

@@ -11,14 +11,14 @@ import pytest
 from router_service.core.calibration import sigmoid
 from router_service.core.errors import PolicyError
 from router_service.core.goals import parse_goal, reach
+from switchcraft_training.evaluation.calibrating import choose_calibration
+from switchcraft_training.evaluation.experiment import Experiment
+from switchcraft_training.evaluation.promises import promise_check
+from switchcraft_training.evaluation.report import Report, write_report
+from switchcraft_training.evaluation.sections import all_sections, main_figures
+from switchcraft_training.evaluation.table import Table
+from switchcraft_training.records import Example
 from tests.training.evaluation.cases import PROVENANCE, bare
-from training.evaluation.calibrating import choose_calibration
-from training.evaluation.experiment import Experiment
-from training.evaluation.promises import promise_check
-from training.evaluation.report import Report, write_report
-from training.evaluation.sections import all_sections, main_figures
-from training.evaluation.table import Table
-from training.records import Example
 
 ARMS = ("cheap", "middle", "dear")
 COSTS_USD = (1e-4, 1e-3, 1e-2)

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from router_service.core.cost import Price
-from tests.training.evaluation.cases import bare, example, full
-from training.evaluation.breakdowns import (
+from switchcraft_training.evaluation.breakdowns import (
     by_category,
     confusion,
     dataset_oracle,
     misroutes,
     routing,
 )
-from training.evaluation.calibration import calibration
-from training.evaluation.evaluate import Bench, Entry, Outcomes
-from training.evaluation.experiment import Experiment
-from training.evaluation.field import aiq, apgr, budgets, convex_hull, matching
-from training.evaluation.sections import all_sections, main_figures
-from training.evaluation.stability import stability
-from training.evaluation.tokens import token_use
-from training.profiling.usage import Usage
+from switchcraft_training.evaluation.calibration import calibration
+from switchcraft_training.evaluation.evaluate import Bench, Entry, Outcomes
+from switchcraft_training.evaluation.experiment import Experiment
+from switchcraft_training.evaluation.field import aiq, apgr, budgets, convex_hull, matching
+from switchcraft_training.evaluation.sections import all_sections, main_figures
+from switchcraft_training.evaluation.stability import stability
+from switchcraft_training.evaluation.tokens import token_use
+from switchcraft_training.profiling.usage import Usage
+from tests.training.evaluation.cases import bare, example, full
 
 #                     cheap  dear
 CORRECT = np.array([[1, 1], [0, 1], [1, 0], [0, 0], [0, 1]], dtype=float)

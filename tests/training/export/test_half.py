@@ -11,11 +11,11 @@ from onnx import TensorProto
 
 from router_service.core.classifier import Classifier, answers, batches_by_length
 from router_service.core.graph import Graph
+from switchcraft_training.export.half import export_fp16
+from switchcraft_training.export.onnx_graph import export_int8
+from switchcraft_training.finetune.loop import predict, train_router
+from switchcraft_training.finetune.model import RouterModel
 from tests.training.finetune.cases import config, encoder, rows
-from training.export.half import export_fp16
-from training.export.onnx_graph import export_int8
-from training.finetune.loop import predict, train_router
-from training.finetune.model import RouterModel
 
 DATA = rows(80, 1)
 SHARES = {"networks": 2, "lexical": 1, "encoder": 2}

@@ -10,10 +10,10 @@ import pytest
 from onnx import numpy_helper
 
 from router_service.core.classifier import Classifier
+from switchcraft_training.export.onnx_graph import export_int8, export_onnx, full_precision
+from switchcraft_training.finetune.loop import predict, train_router
+from switchcraft_training.finetune.model import RouterModel
 from tests.training.finetune.cases import config, encoder, rows
-from training.export.onnx_graph import export_int8, export_onnx, full_precision
-from training.finetune.loop import predict, train_router
-from training.finetune.model import RouterModel
 
 SMALL: dict[str, float] = {"forest": 2, "networks": 2, "lexical": 1}
 DATA = rows(80, 1)

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
-from training.export.onnx_graph import OPSET
-from training.export.trees import use_tree_kernel
-from training.finetune.forest import Forest
+from switchcraft_training.export.onnx_graph import OPSET
+from switchcraft_training.export.trees import use_tree_kernel
+from switchcraft_training.finetune.forest import Forest
 
 Floats = NDArray[np.float32]
 

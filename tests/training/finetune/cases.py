@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.packing import Packed
-from training.config import RunConfig
-from training.finetune.batches import Rows
-from training.finetune.encoders import PretrainedEncoder
+from switchcraft_training.config import RunConfig
+from switchcraft_training.finetune.batches import Rows
+from switchcraft_training.finetune.encoders import PretrainedEncoder
 
 FEATURES = ("tools", "commas")
 

@@ -13,9 +13,9 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 
+from switchcraft_training.finetune.batches import Rows, collate
+from switchcraft_training.finetune.encoder_loop import build_branch, finetune_encoder
 from tests.training.finetune.cases import config, encoder, rows, with_labels
-from training.finetune.batches import Rows, collate
-from training.finetune.encoder_loop import build_branch, finetune_encoder
 
 
 def with_unknown(data: Rows) -> Rows:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from router_service.core.packing import Packed
+from switchcraft_training.finetune.batches import Rows, feature_tensor
+from switchcraft_training.finetune.demand import demand_unseen, fit_demand
 from tests.training.finetune.cases import rows_of
-from training.finetune.batches import Rows, feature_tensor
-from training.finetune.demand import demand_unseen, fit_demand
 
 
 def asking(n: int, groups: int, seed: int = 0) -> Rows:

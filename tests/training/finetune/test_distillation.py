@@ -11,12 +11,12 @@ from transformers import BertConfig, BertModel
 
 from router_service.core.errors import ConfigError
 from router_service.core.packing import Ids
+from switchcraft_training.config import DistilledConfig, EncoderConfig
+from switchcraft_training.finetune.distillation import distil
+from switchcraft_training.finetune.encoders import PretrainedEncoder
+from switchcraft_training.finetune.frozen import row_inputs
+from switchcraft_training.finetune.model import EncoderBranch
 from tests.training.finetune.cases import encoder, rows
-from training.config import DistilledConfig, EncoderConfig
-from training.finetune.distillation import distil
-from training.finetune.encoders import PretrainedEncoder
-from training.finetune.frozen import row_inputs
-from training.finetune.model import EncoderBranch
 
 
 def settings(epochs: int, **changes: object) -> EncoderConfig:

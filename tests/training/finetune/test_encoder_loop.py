@@ -18,9 +18,9 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from router_service.core.errors import ConfigError
+from switchcraft_training.finetune.encoder_loop import finetune_encoder
+from switchcraft_training.finetune.epochs import macro_f1, mean_loss
 from tests.training.finetune.cases import config, encoder, rows, with_labels
-from training.finetune.encoder_loop import finetune_encoder
-from training.finetune.epochs import macro_f1, mean_loss
 
 JOB = "tests.training.finetune.job"
 TWO = (

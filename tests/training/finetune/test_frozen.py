@@ -10,12 +10,12 @@ import torch
 from transformers import BertConfig, BertModel
 
 from router_service.core.errors import ConfigError
+from switchcraft_training.finetune.batches import padded
+from switchcraft_training.finetune.encoder_loop import build_branch, finetune_encoder
+from switchcraft_training.finetune.encoders import PretrainedEncoder
+from switchcraft_training.finetune.frozen import Frozen, freeze, row_inputs
+from switchcraft_training.finetune.loop import predict, train_router
 from tests.training.finetune.cases import config, encoder, rows
-from training.finetune.batches import padded
-from training.finetune.encoder_loop import build_branch, finetune_encoder
-from training.finetune.encoders import PretrainedEncoder
-from training.finetune.frozen import Frozen, freeze, row_inputs
-from training.finetune.loop import predict, train_router
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

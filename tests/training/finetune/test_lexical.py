@@ -14,8 +14,8 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LogisticRegression
 
 from router_service.core.packing import Ids
-from training.finetune.batches import padded
-from training.finetune.lexical import (
+from switchcraft_training.finetune.batches import padded
+from switchcraft_training.finetune.lexical import (
     BUCKETS,
     INVERSE_PENALTY,
     PAIR_FACTOR,

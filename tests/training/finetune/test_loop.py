@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from router_service.core.calibration import sigmoid
+from switchcraft_training.finetune.batches import Rows, collate, shuffled_batches
+from switchcraft_training.finetune.epochs import Epoch, best_epoch, macro_f1
+from switchcraft_training.finetune.loop import branch_logits, predict, train_router
+from switchcraft_training.finetune.model import RouterModel
+from switchcraft_training.finetune.objective import head_weights, linear_decay
 from tests.training.finetune.cases import config, encoder, rows, with_labels
-from training.finetune.batches import Rows, collate, shuffled_batches
-from training.finetune.epochs import Epoch, best_epoch, macro_f1
-from training.finetune.loop import branch_logits, predict, train_router
-from training.finetune.model import RouterModel
-from training.finetune.objective import head_weights, linear_decay
 
 COUNTS = {"forest": 1, "networks": 1}
 ALL = {"forest": 2, "networks": 2, "lexical": 1, "encoder": 1}

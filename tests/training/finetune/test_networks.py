@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from switchcraft_training.finetune.networks import CLIP, MEMBERS, NetworksBranch, fit_networks
 from tests.training.finetune.cases import config
-from training.finetune.networks import CLIP, MEMBERS, NetworksBranch, fit_networks
 
 SETTINGS = config(structure_width=16).training
 

@@ -13,11 +13,11 @@ from router_service.core.classifier import Classifier
 from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packed, Packer, PackingSpec
+from switchcraft_training.export.onnx_graph import export_onnx, quantize_int8
+from switchcraft_training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
+from switchcraft_training.finetune.loop import predict, train_router
 from tests.training.finetune.cases import config, rows_of
 from tests.training.finetune.stand_ins import CORPUS, STAND_INS, save
-from training.export.onnx_graph import export_onnx, quantize_int8
-from training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
-from training.finetune.loop import predict, train_router
 
 TOOL = {
     "type": "function",

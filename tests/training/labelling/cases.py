@@ -17,10 +17,10 @@ import yaml
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.sandbox.app import create_sandbox
+from switchcraft_training.cli import main
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
 from tests.serving import Sandbox, served
-from training.cli import main
-from training.datasets.rows import write_rows
-from training.records import Example, Expected, ExpectedCall, Judged
 
 TOOL = {
     "type": "function",
@@ -85,7 +85,7 @@ class Case:
     def command(self, *options: str, out: Path | None = None) -> list[str]:
         """Return the command line."""
         files = [str(self.folder / name) for name in ("pool.yaml", "rows.jsonl")]
-        command = [sys.executable, "-m", "training.cli", "label", *files]
+        command = [sys.executable, "-m", "switchcraft_training.cli", "label", *files]
         return [*command, "--out", str(out or self.out), *options]
 
     def label(self, *options: str, out: Path | None = None) -> Done:

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.labelling.answers import Code, Key, Refusal, Remedy, Reply, parse_message
+from switchcraft_training.labelling.export import export
+from switchcraft_training.labelling.recording import Labelled
+from switchcraft_training.labelling.store import Identity, Store
+from switchcraft_training.preferences.labels import Labels, label_matrix
+from switchcraft_training.preferences.outcomes import Checked
+from switchcraft_training.records import Json
 from tests.training.labelling.cases import judged
-from training.datasets.rows import write_rows
-from training.labelling.answers import Code, Key, Refusal, Remedy, Reply, parse_message
-from training.labelling.export import export
-from training.labelling.recording import Labelled
-from training.labelling.store import Identity, Store
-from training.preferences.labels import Labels, label_matrix
-from training.preferences.outcomes import Checked
-from training.records import Json
 
 
 def called(guests: object) -> dict[str, Json]:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from router_service.core.errors import ConfigError
-from training.labelling.pool import load_pool
+from switchcraft_training.labelling.pool import load_pool
 
 ENDPOINT = {"base_url": "https://api.example.test/v1", "api_key_env": "A_KEY"}
 ARM = {

@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from switchcraft_training.labelling.answers import Code, Outcome, Refusal, Remedy, Reply
+from switchcraft_training.labelling.pool import Pool
+from switchcraft_training.labelling.sender import Clients, Order, read_reply
 from tests.serving import served
-from training.labelling.answers import Code, Outcome, Refusal, Remedy, Reply
-from training.labelling.pool import Pool
-from training.labelling.sender import Clients, Order, read_reply
 
 MESSAGE = {"role": "assistant", "content": "hello", "reasoning_content": "hm"}
 

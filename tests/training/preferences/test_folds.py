@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from training.preferences.folds import grouped_folds, near_duplicates, teaching
-from training.preferences.splits import Split
-from training.records import Example
+from switchcraft_training.preferences.folds import grouped_folds, near_duplicates, teaching
+from switchcraft_training.preferences.splits import Split
+from switchcraft_training.records import Example
 
 
 def example(number: int, text: str, conversation: str = "") -> Example:

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.preferences.splits import split_examples, unique
-from training.records import Example
+from switchcraft_training.preferences.splits import split_examples, unique
+from switchcraft_training.records import Example
 
 
 def example(i: int, category: str, query: str, *tools: str) -> Example:

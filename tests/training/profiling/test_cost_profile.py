@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from router_service.core.cost import Price
-from training.profiling.cost_profile import costs_usd, profile_arms
-from training.profiling.usage import Usage, joined
+from switchcraft_training.profiling.cost_profile import costs_usd, profile_arms
+from switchcraft_training.profiling.usage import Usage, joined
 
 NAN = np.nan
 PRICES = {

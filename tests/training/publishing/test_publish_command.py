@@ -21,11 +21,11 @@ from router_service.core.artifact import (
 )
 from router_service.core.publication import POINTER_FILE, POINTER_KEY, Publication, Release
 from router_service.router import Router
+from switchcraft_training.cli import main
+from switchcraft_training.publishing.changes import put_stable
+from switchcraft_training.publishing.pointers import open_pointer
+from switchcraft_training.publishing.releases import make_release
 from tests.publishing import flip, make_artifact
-from training.cli import main
-from training.publishing.changes import put_stable
-from training.publishing.pointers import open_pointer
-from training.publishing.releases import make_release
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from switchcraft_training.evaluation.evaluate import Choices
+from switchcraft_training.evaluation.metrics import Estimate
+from switchcraft_training.replay.estimators import Replayed, Reward, Rounds, logged, replay
 from tests.training.replay.worlds import World
-from training.evaluation.evaluate import Choices
-from training.evaluation.metrics import Estimate
-from training.replay.estimators import Replayed, Reward, Rounds, logged, replay
 
 HALF = Rounds(
     chosen=np.array([0, 1, 0, 1]),

@@ -13,6 +13,10 @@ import pytest
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.decision_log import Content
 from router_service.router import Router
+from switchcraft_training.cli import main
+from switchcraft_training.decisions.log import read_log
+from switchcraft_training.records import Json
+from switchcraft_training.replay.stage import replay_log
 from tests.training.decisions.cases import (
     Line,
     call,
@@ -23,10 +27,6 @@ from tests.training.decisions.cases import (
     write_log,
     wrong,
 )
-from training.cli import main
-from training.decisions.log import read_log
-from training.records import Json
-from training.replay.stage import replay_log
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.evaluation.evaluate import Choices, route
-from training.evaluation.metrics import Floats
-from training.replay.estimators import Reward, Rounds
+from switchcraft_training.evaluation.evaluate import Choices, route
+from switchcraft_training.evaluation.metrics import Floats
+from switchcraft_training.replay.estimators import Reward, Rounds
 
 COSTS_USD = (1.0, 0.3, 0.2, 0.1)
 TURNS = 3

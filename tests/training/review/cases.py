@@ -12,11 +12,11 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from switchcraft_training.datasets.corrections import row_sha256
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
+from switchcraft_training.review.findings import Finding, judge
 from tests.serving import served
-from training.datasets.corrections import row_sha256
-from training.datasets.rows import write_rows
-from training.records import Example, Expected, ExpectedCall, Judged
-from training.review.findings import Finding, judge
 
 
 def tool(name: str, description: str, required: list[str], **properties: Any) -> dict[str, Any]:  # noqa: ANN401

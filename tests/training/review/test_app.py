@@ -13,6 +13,12 @@ from textual.pilot import Pilot
 from textual.widgets import Static, TextArea
 
 from router_service.core.errors import DataError
+from switchcraft_training.datasets.corrections import Category, Kind
+from switchcraft_training.review.app import ReviewApp
+from switchcraft_training.review.decisions import Action, Ledger, Step
+from switchcraft_training.review.dialogs import EditDialog
+from switchcraft_training.review.journal import Journal, read_entries
+from switchcraft_training.review.session import Session, entries
 from tests.training.review.cases import (
     CHRISTMAS,
     FINDINGS,
@@ -22,12 +28,6 @@ from tests.training.review.cases import (
     VERDICTS,
     finding,
 )
-from training.datasets.corrections import Category, Kind
-from training.review.app import ReviewApp
-from training.review.decisions import Action, Ledger, Step
-from training.review.dialogs import EditDialog
-from training.review.journal import Journal, read_entries
-from training.review.session import Session, entries
 
 ROWS_FILE = Path("rows.jsonl")
 Play = Callable[[Pilot[None]], Awaitable[None]]

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from switchcraft_training.cli import main
+from switchcraft_training.datasets.corrections import Category, Kind, apply, utterance_of
+from switchcraft_training.datasets.rows import read_rows, write_rows
+from switchcraft_training.records import Judged
+from switchcraft_training.review.decisions import Ledger, Step
+from switchcraft_training.review.findings import Finding
+from switchcraft_training.review.journal import Journal, read_entries
+from switchcraft_training.review.session import Session, entries
 from tests.training.review.cases import CHRISTMAS, FINDINGS, ROWS, SAVINGS, UTTERANCE, written
-from training.cli import main
-from training.datasets.corrections import Category, Kind, apply, utterance_of
-from training.datasets.rows import read_rows, write_rows
-from training.records import Judged
-from training.review.decisions import Ledger, Step
-from training.review.findings import Finding
-from training.review.journal import Journal, read_entries
-from training.review.session import Session, entries
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_rows_that_are_not_those_reviewed_are_refused(
 
 def test_deciding_needs_a_terminal(rows: Path) -> None:
     """In a pipe the command says so instead of drawing into it."""
-    command = [sys.executable, "-m", "training.cli", "review", "decide", str(rows)]
+    command = [sys.executable, "-m", "switchcraft_training.cli", "review", "decide", str(rows)]
     options = ["--out", str(rows.parent / "review"), "--reviewer", "bea"]
     result = subprocess.run(
         [*command, *options], stdin=subprocess.DEVNULL, capture_output=True, check=False
@@ -169,7 +169,7 @@ def test_without_findings_there_is_nothing_to_export(
 def test_the_command_opens_in_a_terminal_and_saves(rows: Path) -> None:
     """The command, in a terminal of 80 by 24, takes real keys and ends with `q`."""
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "training.cli", "review", "decide", str(rows)]
+    command = [sys.executable, "-m", "switchcraft_training.cli", "review", "decide", str(rows)]
     options = ["--out", str(rows.parent / "review"), "--reviewer", "bea"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     with subprocess.Popen(

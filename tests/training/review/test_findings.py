@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from switchcraft_training.datasets.corrections import Category, Kind
+from switchcraft_training.records import Judged
+from switchcraft_training.review.findings import judge
 from tests.training.review.cases import CHRISTMAS, GARBLED, SAVINGS, UTTERANCE, VERDICTS, corrected
-from training.datasets.corrections import Category, Kind
-from training.records import Judged
-from training.review.findings import judge
 
 
 def verdict(kind: str, **fields: object) -> str:

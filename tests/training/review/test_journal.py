@@ -11,13 +11,13 @@ import pytest
 from pydantic import BaseModel
 
 from router_service.core.errors import ConfigError, DataError
-from training.review.journal import Journal, read_entries
+from switchcraft_training.review.journal import Journal, read_entries
 
 WRITER = """
 import sys
 from pathlib import Path
 from tests.training.review.test_journal import Note
-from training.review.journal import Journal
+from switchcraft_training.review.journal import Journal
 with Journal(Path(sys.argv[1]), Note) as journal:
     while True:
         journal.append(Note(number=len(journal.entries) + 1, text="\\u2028é" * 500))

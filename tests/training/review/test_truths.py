@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.training.review.cases import CHRISTMAS, SAVINGS, row, tool, user
-from training.datasets.corrections import Truth, TruthCall, truth_of
-from training.records import ExpectedCall, Judged
-from training.review.truths import (
+from switchcraft_training.datasets.corrections import Truth, TruthCall, truth_of
+from switchcraft_training.records import ExpectedCall, Judged
+from switchcraft_training.review.truths import (
     is_same,
     problem_with,
     truth_from_json,
     truth_from_text,
     truth_to_text,
 )
+from tests.training.review.cases import CHRISTMAS, SAVINGS, row, tool, user
 
 JSON = st.recursive(
     st.none()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from switchcraft_training.cli import main
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.review.findings import Finding
+from switchcraft_training.review.journal import read_entries
 from tests.training.review.cases import FLAGGED, ROWS, Verifier, verifying, written
-from training.cli import main
-from training.datasets.rows import write_rows
-from training.review.findings import Finding
-from training.review.journal import read_entries
 
 
 @pytest.fixture

@@ -15,15 +15,23 @@ from rich.console import Console
 
 from router_service.core.artifact import Measure
 from router_service.core.errors import ConfigError
-from training.config import RunConfig
-from training.sweep.stage import run_sweep
-from training.sweep.summary import Measured, summarize
-from training.sweep.table import print_table
+from switchcraft_training.config import RunConfig
+from switchcraft_training.sweep.stage import run_sweep
+from switchcraft_training.sweep.summary import Measured, summarize
+from switchcraft_training.sweep.table import print_table
 
 
 def sweep(config: Path, data: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run `switchcraft-train sweep`, on one thread."""
-    command = [sys.executable, "-m", "training.cli", "sweep", str(config), "--data", str(data)]
+    command = [
+        sys.executable,
+        "-m",
+        "switchcraft_training.cli",
+        "sweep",
+        str(config),
+        "--data",
+        str(data),
+    ]
     return subprocess.run(
         [*command, "--out", str(out), *options],
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},

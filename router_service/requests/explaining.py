@@ -1,0 +1,109 @@
+"""A request -> what is decided for it, what the router saw of it, and what other policies choose.
+
+For people who look; nothing is sent to an upstream, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from router_service.core.selection import Policy, parse_policy
+from router_service.core.unpacking import View
+from router_service.requests.endpoints import Endpoint
+from router_service.requests.planning import (
+    Asked,
+    DecidingRouter,
+    GatewayReason,
+    Plan,
+    Planner,
+)
+from router_service.requests.pool import Pool
+from router_service.router import Choice, Decision, choices
+
+
+@dataclass(frozen=True, slots=True)
+class ArmView:
+    """What is expected of an arm, and which model of the pool plays it."""
+
+    arm: str
+    model: str
+    probability: float
+    cost_usd: float
+
+
+class Explained(BaseModel):
+    """What would become of a request, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    """Why the first candidate would answer: the router's reason, or the gateway's own."""
+    candidates: tuple[str, ...]
+    """Models in the order in which they would be asked."""
+    chosen: Choice
+    """What the policy chooses; of no consequence where the gateway has a reason of its own."""
+    arms: tuple[ArmView, ...]
+    """Those that can serve the request, by rising cost."""
+    excluded: tuple[str, ...]
+    """Arms of the pool that cannot serve it."""
+    choices: tuple[Choice, ...]
+    """What each policy of the measured frontier chooses, in the frontier's order."""
+    view: View
+    decided_s: float
+    """How long packing, classifying and selecting took."""
+    unread: tuple[str, ...]
+    """Paths of what could not be read."""
+
+
+class Explainer:
+    """Explains requests as the stable release plans them; CPU-bound, may be shared by threads."""
+
+    def __init__(self, router: DecidingRouter, pool: Pool, planner: Planner) -> None:
+        """Explain what this planner plans with this router."""
+        self._router = router
+        self._pool = pool
+        self._planner = planner
+        frontier = router.artifact.manifest.frontier
+        self._policies = tuple(parse_policy(point.policy) for point in frontier)
+
+    @property
+    def default_policy(self) -> Policy:
+        """The policy of plain requests."""
+        return self._planner.policy(None, None)
+
+    def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
+        """Explain a request body; raises as `Asked.read` and `Planner.plan` do."""
+        asked = Asked.read(endpoint, body)
+        plan = self._planner.plan(asked, policy)
+        conversation = asked.request.conversation
+        chosen_by = plan.policy or self._planner.policy(_suffix(asked, plan), policy)
+        decision = plan.decision or self._router.decide(
+            conversation, chosen_by, tuple(self._pool.by_arm)
+        )
+        return Explained(
+            reason=plan.reason,
+            candidates=tuple(model.name for model in plan.candidates),
+            chosen=next(choices(decision, (chosen_by,))),
+            arms=self._arms(decision),
+            excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
+            choices=tuple(choices(decision, self._policies)),
+            view=self._router.view(conversation),
+            decided_s=sum(stage.seconds for stage in decision.stages),
+            unread=conversation.unread,
+        )
+
+    def _arms(self, decision: Decision) -> tuple[ArmView, ...]:
+        views = (
+            ArmView(arm, self._pool.by_arm[arm].name, probability, decision.cost_usd[arm])
+            for arm, probability in decision.probabilities.items()
+        )
+        return tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability)))
+
+
+def _suffix(asked: Asked, plan: Plan) -> str | None:
+    """Return the policy that a request's model name asks for; a pinned name has none."""
+    if plan.reason is GatewayReason.PINNED:
+        return None
+    return asked.request.model.partition(":")[2] or None

@@ -1,0 +1,95 @@
+"""A request that has ended -> its line of the decision log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from router_service.core.decision_log import Call, Content, LoggedDecision
+from router_service.core.fitting import Fit
+from router_service.core.messages import Json, messages_of
+from router_service.core.messages.body import items_of
+from router_service.core.messages.tools import inner_tool
+from router_service.core.said import Said
+from router_service.core.usage import Usage
+from router_service.requests.endpoints import RESPONSES, Endpoint
+from router_service.requests.recorder import Ended
+from router_service.router import Decision
+
+
+def decision_line(
+    ended: Ended, decision: Decision, fits: Sequence[Fit], content: Content | None
+) -> LoggedDecision:
+    """Return the line of a routed request; `fits` is of the answer's calls, where it was read."""
+    record, plan, said = ended.record, ended.plan, ended.outcome.said
+    usage: Usage | None = ended.outcome.usage
+    shared = record.model_dump(include=_SHARED)
+    return LoggedDecision(
+        **shared,
+        conversation=plan.fingerprint.conversation,
+        request_sha256=plan.fingerprint.body_sha256,
+        artifact=plan.artifact.manifest.name,
+        artifact_sha256=plan.artifact.sha256,
+        arm=decision.arm,
+        policy=decision.policy,
+        reason=decision.reason,
+        release=plan.track,
+        propensity=decision.propensity,
+        probabilities=decision.probabilities,
+        expected_cost_usd=decision.cost_usd,
+        features=decision.features,
+        packed_tokens=decision.packed_tokens,
+        is_fallback=ended.outcome.model is not plan.model,
+        cached_tokens=usage.cached_tokens if usage else None,
+        cost_usd=record.actual_cost_usd,
+        answer_sha256=said.sha256() if said else None,
+        calls_fit=all_fit(fits),
+        content=content,
+    )
+
+
+_SHARED = {
+    "id", "created", "key", "model", "deployment", "attempts", "stream", "status", "ending",
+    "prompt_tokens", "completion_tokens", "usage_is_estimated", "latency_s", "first_byte_s",
+    "calls",
+}  # fmt: skip
+
+
+def all_fit(fits: Sequence[Fit]) -> bool | None:
+    """Say whether all calls fit; None where there are none, or where one could not be checked."""
+    if any(fit in {Fit.NO, Fit.UNKNOWN_TOOL} for fit in fits):
+        return False
+    return True if fits and Fit.UNCHECKED not in fits else None
+
+
+def content_of(endpoint: Endpoint, body: Mapping[str, Json], said: Said | None) -> Content:
+    """Return what was said, in the form of Chat Completions."""
+    request = {"messages": list(_messages(endpoint, body)), "tools": list(_tools(body))}
+    return Content(request=request, calls=_calls(said), text=said.text if said else None)
+
+
+def _messages(endpoint: Endpoint, body: Mapping[str, Json]) -> Iterator[Json]:
+    if endpoint == RESPONSES:
+        for _, message in messages_of(body):
+            yield {name: value for name, value in message.items() if value != []}
+    else:
+        yield from items_of(body.get("messages"))
+
+
+def _tools(body: Mapping[str, Json]) -> Iterator[Json]:
+    """Yield the tools as functions; built-in ones of a provider are none."""
+    functions = ({"function": entry} for entry in items_of(body.get("functions")))
+    for entry in (*items_of(body.get("tools")), *functions):
+        tool = inner_tool(entry)
+        if tool is not None:
+            function = {name: value for name, value in tool.items() if name != "type"}
+            yield {"type": "function", "function": function}
+
+
+def _calls(said: Said | None) -> tuple[Call, ...] | None:
+    """Return the calls with their arguments decoded, or None where one of them cannot be."""
+    if said is None:
+        return None
+    decoded = [(call.name, call.decoded()) for call in said.calls]
+    if any(arguments is None for _, arguments in decoded):
+        return None
+    return tuple(Call(name=name, arguments=arguments or {}) for name, arguments in decoded)

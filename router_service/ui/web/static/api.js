@@ -1,0 +1,59 @@
+/** The gateway's JSON, by addresses relative to the page: it may stand behind a prefix. */
+
+/** @typedef {{slot: string | null, text: string, tokens: number, is_cut_mark: boolean}} Piece */
+/** @typedef {{slot: string, tokens: number, whole_tokens: number, at_least: boolean}} Extent */
+/** @typedef {{pieces: Piece[], extents: Extent[], features: Record<string, number>, tokens: number, budget_tokens: number}} View */
+/** @typedef {{policy: string, arm: string, reason: string, floor: number}} Choice */
+/** @typedef {{arm: string, model: string, probability: number, cost_usd: number}} Arm */
+/** @typedef {{reason: string, candidates: string[], chosen: Choice, arms: Arm[], excluded: string[], choices: Choice[], view: View, decided_s: number, unread: string[]}} Explained */
+/** @typedef {{value: number, stderr: number, n: number}} Measure */
+/** @typedef {[number, number]} Interval */
+/** @typedef {{policy: string, accuracy: Measure, cost_usd: Measure, accuracy_interval: Interval | null, cost_usd_interval: Interval | null, versus_best: {difference: number, difference_interval: Interval, cost_share: number | null, cost_share_interval: Interval | null} | null}} Point */
+/** @typedef {{id: string, created: number, model: string, arm: string | null, reason: string, policy: string | null, status: number, ending: string, latency_s: number, first_byte_s: number | null, actual_cost_usd: number | null}} Row */
+/** @typedef {Row & {attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean}} Details */
+/** @typedef {any} Card see ArtifactCard in router_service/ui/schemas.py */
+
+/** @param {"chat" | "responses"} api @param {string} body @returns {Promise<Explained>} */
+export const explain = (api, body) => json(`ui/api/explain?api=${api}`, { method: "POST", body });
+
+/** @param {"chat" | "responses"} api @param {string} body @param {string} policy @returns {Promise<Response>} */
+export const ask = (api, body, policy) =>
+  good(`ui/api/ask/${api}`, { method: "POST", body, headers: { "x-switchcraft-policy": policy, "content-type": "application/json" } });
+
+/** @returns {Promise<{limit: number, decisions: Row[]}>} */
+export const recent = () => json("ui/api/recent");
+
+/** @param {string} id @returns {Promise<Details>} */
+export const decision = (id) => json(`ui/api/recent/${encodeURIComponent(id)}`);
+
+/** @type {Promise<Card> | undefined} */
+let card;
+
+/** Both the playground and the card need it; one request is enough.
+ * @returns {Promise<Card>} */
+export function artifact() {
+  card ??= json("ui/api/artifact").catch((error) => {
+    card = undefined;
+    throw error;
+  });
+  return card;
+}
+
+/** @param {string} path @param {RequestInit} [options] */
+const json = async (path, options) => (await good(path, options)).json();
+
+/** @param {string} path @param {RequestInit} [options] */
+async function good(path, options) {
+  const response = await fetch(path, options).catch(() => {
+    throw new Error("The gateway does not answer. Is it still running?");
+  });
+  if (!response.ok) throw new Error(await reason(response));
+  return response;
+}
+
+/** @param {Response} response */
+async function reason(response) {
+  const body = await response.json().catch(() => null);
+  const where = body?.error?.param ? ` (at ${body.error.param})` : "";
+  return body?.error?.message ? body.error.message + where : `The gateway answered with status ${response.status}.`;
+}

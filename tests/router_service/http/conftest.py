@@ -1,0 +1,44 @@
+"""A gateway on a real port, in front of a real sandbox, with a router that is a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from router_service.http.app import create_app
+from router_service.settings import Settings
+from tests.fakes import FakeRouter
+from tests.serving import ONE_TRY, Sandbox, served
+
+
+@pytest.fixture(scope="session")
+def router() -> FakeRouter:
+    """Return the router that decides for the gateway."""
+    return FakeRouter()
+
+
+@pytest.fixture(scope="session")
+def gateway_url(sandbox: Sandbox, router: FakeRouter) -> Iterator[str]:
+    """Serve a gateway whose arms are models of the sandbox; yield http://HOST:PORT."""
+    arms = list(router.probabilities)
+    settings = Settings.sandbox(sandbox.base_url, arms, upstreams=ONE_TRY)
+    with served(create_app(settings, router)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def http(gateway_url: str) -> Iterator[httpx.Client]:
+    """Yield a plain HTTP client of the gateway."""
+    with httpx.Client(base_url=gateway_url, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def client(gateway_url: str) -> Iterator[openai.OpenAI]:
+    """Yield the real OpenAI client, without its retries."""
+    url = f"{gateway_url}/v1"
+    with openai.OpenAI(base_url=url, api_key="client-key", max_retries=0) as made:
+        yield made

@@ -1,0 +1,295 @@
+"""Under overload the gateway answers what it can and refuses the rest at once, fairly by key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import select
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+from pydantic import SecretStr
+
+from router_service.core.errors import OverloadedError
+from router_service.core.keys import new_key
+from router_service.core.messages import Conversation
+from router_service.core.selection import Policy
+from router_service.http.app import create_app
+from router_service.lifecycle.overload import Slots
+from router_service.router import Decision
+from router_service.settings import KeySettings, ServerSettings, Settings
+from tests.bodies import ASK, BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, scripted, served, wait_for
+
+HANG = {"x-sandbox": "hang"}
+
+
+class SlowRouter(FakeRouter):
+    """Takes its time for each decision."""
+
+    def __init__(self, decision_s: float) -> None:
+        super().__init__()
+        self._decision_s = decision_s
+
+    def decide(
+        self,
+        conversation: Conversation,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
+    ) -> Decision:
+        """Decide, after a while."""
+        time.sleep(self._decision_s)
+        return super().decide(conversation, policy, arms)
+
+
+@contextmanager
+def limited(
+    sandbox: Sandbox,
+    server: ServerSettings,
+    router: FakeRouter | None = None,
+    keys: KeySettings | None = None,
+) -> Iterator[str]:
+    """Serve a gateway within these limits."""
+    router = router or FakeRouter()
+    settings = Settings.sandbox(sandbox.base_url, list(router.probabilities), server=server)
+    settings = settings.model_copy(update={"keys": keys or KeySettings()})
+    with served(create_app(settings, router)) as url:
+        yield url
+
+
+@contextmanager
+def hanging(url: str, count: int, headers: dict[str, str] | None = None) -> Iterator[None]:
+    """Keep so many requests in flight."""
+
+    async def hold() -> None:
+        async with httpx.AsyncClient(timeout=60) as http:
+            asks = (
+                http.post(url + CHAT, json=BODY, headers=HANG | (headers or {}))
+                for _ in range(count)
+            )
+            held = asyncio.gather(*asks, return_exceptions=True)
+            await asyncio.to_thread(done.wait)
+            held.cancel()
+
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(hold()), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(10)
+
+
+def in_flight(url: str, headers: dict[str, str] | None = None) -> float:
+    """Return the gateway's own count."""
+    lines = httpx.get(f"{url}/metrics", headers=headers).text.splitlines()
+    (line,) = [line for line in lines if line.startswith("switchcraft_requests_in_flight ")]
+    return float(line.split()[1])
+
+
+def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None:
+    """They get 503 with Retry-After; probes and metrics answer; later requests are served."""
+    with limited(sandbox, ServerSettings(max_requests_in_flight=3)) as url:
+        with hanging(url, 3):
+            wait_for(lambda: in_flight(url) == 3, "three are in flight")
+            response = httpx.post(url + CHAT, json=BODY)
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            assert response.json()["error"]["code"] == "overloaded"
+            assert httpx.get(f"{url}/readyz").status_code == 200
+            text = httpx.get(f"{url}/metrics").text
+            assert 'switchcraft_shed_requests_total{reason="overloaded"} 1.0' in text
+            counted = 'switchcraft_requests_total{model="none",policy="none",status="503"} 1.0'
+            assert counted in text
+        wait_for(lambda: in_flight(url) == 0, "they have left")
+        assert httpx.post(url + CHAT, json=BODY).status_code == 200
+
+
+def test_one_key_cannot_take_all(sandbox: Sandbox) -> None:
+    """A key beyond its own limit gets 429, while another one is served."""
+    keys = {"a": new_key(), "b": new_key()}
+    settings = KeySettings(
+        api={name: SecretStr(key) for name, key in keys.items()}, admin=SecretStr(new_key())
+    )
+    admin = settings.admin.get_secret_value() if settings.admin else ""
+    first, second, metrics = ({"x-api-key": key} for key in (keys["a"], keys["b"], admin))
+    server = ServerSettings(max_requests_in_flight=10, max_requests_in_flight_per_key=2)
+    with limited(sandbox, server, keys=settings) as url, hanging(url, 2, first):
+        wait_for(lambda: in_flight(url, metrics) == 2, "two are in flight")
+        refused = httpx.post(url + CHAT, json=BODY, headers=first)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert httpx.post(url + CHAT, json=BODY, headers=second).status_code == 200
+
+
+def test_ten_times_the_load(sandbox: Sandbox) -> None:
+    """The answered ones waited for a bounded time, the rest are told soon; none is lost."""
+    decision_s, wait_s, total = 0.02, 0.3, 500
+    server = ServerSettings(decision_threads=1, max_queued_decisions=10, max_decision_wait_s=wait_s)
+
+    async def ask(http: httpx.AsyncClient, url: str) -> tuple[int, str | None]:
+        response = await http.post(url + CHAT, json=BODY)
+        return response.status_code, response.headers.get("retry-after")
+
+    async def storm(url: str) -> list[tuple[int, str | None]]:
+        # 500 requests a second where 50 can be decided.
+        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=500)) as http:
+            asked = []
+            for _ in range(total // 10):
+                asked += [asyncio.create_task(ask(http, url)) for _ in range(10)]
+                await asyncio.sleep(0.02)
+            return await asyncio.gather(*asked)
+
+    with limited(sandbox, server, SlowRouter(decision_s)) as url:
+        answers = asyncio.run(storm(url))
+        text = httpx.get(f"{url}/metrics").text
+    counts = Counter(answers)
+    assert set(counts) == {(200, None), (503, "1")}
+    assert counts.total() == total
+    assert counts[200, None] >= 10
+    # By the gateway's own clock: without a bound the last of 500 would wait for ten seconds.
+    within_5s = f'switchcraft_decision_seconds_bucket{{le="5.0"}} {counts[200, None]:.1f}'
+    refused = 'switchcraft_requests_total{model="none",policy="none",status="503"}'
+    assert within_5s in text
+    assert f"{refused} {counts[503, '1']:.1f}" in text
+    shed = 'switchcraft_shed_requests_total{reason="decisions_queued"}'
+    assert f"{shed} {counts[503, '1']:.1f}" in text
+
+
+def test_a_decision_is_waited_for_so_long(sandbox: Sandbox) -> None:
+    """What waits longer than it may is refused, though there is room in the queue."""
+    server = ServerSettings(decision_threads=1, max_decision_wait_s=0.05)
+
+    async def two(url: str) -> list[int]:
+        async with httpx.AsyncClient(timeout=60) as http:
+            answers = await asyncio.gather(*(http.post(url + CHAT, json=BODY) for _ in range(2)))
+        return sorted(answer.status_code for answer in answers)
+
+    with limited(sandbox, server, SlowRouter(1)) as url:
+        assert asyncio.run(two(url)) == [200, 503]
+
+
+def test_the_openai_client_comes_again(sandbox: Sandbox) -> None:
+    """It reads Retry-After, and is served once there is room."""
+    with limited(sandbox, ServerSettings(max_requests_in_flight=1)) as url:
+        with hanging(url, 1):
+            wait_for(lambda: in_flight(url) == 1, "one is in flight")
+            with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
+                with pytest.raises(openai.InternalServerError) as caught:
+                    client.chat.completions.create(model="switchcraft", messages=ASK)
+                assert caught.value.response.headers["retry-after"] == "1"
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=5) as client:
+            assert client.chat.completions.create(model="switchcraft", messages=ASK).choices
+
+
+def take(slots: Slots, caller: str | None, count: int, stack: ExitStack) -> int:
+    """Take up to so many slots; return how many there were."""
+    for taken in range(count):
+        try:
+            stack.enter_context(slots.slot(caller))
+        except OverloadedError:
+            return taken
+    return count
+
+
+def test_busy_keys_leave_slots_to_others() -> None:
+    """One key gets three quarters of all slots; each further key gets a part of what is left."""
+    slots = Slots(1000)
+    with ExitStack() as stack:
+        taken = [take(slots, name, 1000, stack) for name in "abc"]
+    assert taken == [750, 188, 47]
+    assert slots.in_flight == 0
+
+
+def test_without_keys_all_slots_can_be_used() -> None:
+    """A gateway without keys has one caller, with whom nobody shares."""
+    with ExitStack() as stack:
+        assert take(Slots(10), None, 20, stack) == 10
+
+
+def test_memory_is_bounded_in_all_and_by_key() -> None:
+    """A key that holds too much gets 429, the others 503 once all memory is held."""
+    slots = Slots(100, max_bytes=1000)
+    with slots.slot("a") as first, slots.slot("b") as second, slots.slot("c") as third:
+        first.hold(700)
+        with pytest.raises(OverloadedError) as refused:
+            first.hold(100)
+        assert refused.value.is_callers
+        second.hold(200)
+        with pytest.raises(OverloadedError) as refused:
+            third.hold(101)
+        assert not refused.value.is_callers
+        assert slots.held_bytes == 900
+    assert slots.held_bytes == 0
+    with slots.slot(None) as alone:
+        alone.hold(1000)
+
+
+def stalled_upload(url: str, key: str, body: bytes) -> socket.socket:
+    """Send a request but for the last byte of its body."""
+    address = urlsplit(url)
+    connection = socket.create_connection((address.hostname, address.port), timeout=5)
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: h\r\nx-api-key: {key}\r\n"
+    connection.sendall(f"{head}content-length: {len(body) + 1}\r\n\r\n".encode() + body)
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "server"),
+    [
+        (20, 1, ServerSettings(max_requests_in_flight=20)),
+        (20, 100_000, ServerSettings(max_buffered_bytes=3_000_000)),
+    ],
+    ids=["slots", "memory"],
+)
+def test_stalled_uploads_of_one_key_leave_room(
+    sandbox: Sandbox, count: int, size: int, server: ServerSettings
+) -> None:
+    """Of uploads that never end some are refused with 429, and another key is served."""
+    keys = {"a": new_key(), "b": new_key()}
+    settings = KeySettings(api={name: SecretStr(key) for name, key in keys.items()})
+    with limited(sandbox, server, keys=settings) as url, ExitStack() as stack:
+        uploads = [stalled_upload(url, keys["a"], b"x" * size) for _ in range(count)]
+        for upload in uploads:
+            stack.enter_context(upload)
+        refused, _, _ = select.select(uploads, [], [], 5)
+        assert refused
+        assert refused[0].recv(1000).startswith(b"HTTP/1.1 429")
+        response = httpx.post(url + CHAT, json=BODY, headers={"x-api-key": keys["b"]})
+        assert response.status_code == 200
+
+
+def test_answers_that_may_not_be_held_are_passed_on_as_they_arrive() -> None:
+    """Memory that is used up costs no answer; what was held for one is given back."""
+    size = 3_000_000
+    message = {"role": "assistant", "content": "x" * size}
+    answer = json.dumps({"id": "1", "choices": [{"message": message}]}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    head += b"content-length: %d\r\n\r\n" % len(answer)
+    for limit_bytes, is_held in ((size, False), (4 * size, True)):
+        server = ServerSettings(max_buffered_bytes=limit_bytes)
+        with scripted(head + answer) as upstream, limited(Sandbox(upstream), server) as url:
+            for _ in range(4):
+                response = httpx.post(url + CHAT, json=BODY)
+                assert (response.status_code, response.content == answer) == (200, True)
+                assert ("content-length" in response.headers) is is_held
+
+
+def test_slots_are_released() -> None:
+    """Whatever ends a request, its slot is free again, and no caller is remembered."""
+    slots = Slots(1, 1)
+    for _ in range(3):
+        with pytest.raises(KeyError), slots.slot("a"):
+            raise KeyError
+    with slots.slot("a"), pytest.raises(OverloadedError), slots.slot("b"):
+        pass
+    assert slots.in_flight == 0
+    assert not slots._by_caller  # what grows with callers would be a leak

@@ -1,0 +1,539 @@
+"""What becomes of a request whose upstream fails: who is asked next, and what the client gets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from router_service.http.app import create_app
+from router_service.router import Decision
+from router_service.sandbox.server import run_in_thread
+from router_service.settings import (
+    BreakerSettings,
+    Deployment,
+    Model,
+    RetrySettings,
+    Settings,
+    Timeouts,
+    UpstreamSettings,
+)
+from tests.bodies import ASK, BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import ONE_TRY, Sandbox, scripted, served, wait_for
+
+LENIENT = UpstreamSettings(
+    retries=RetrySettings(budget_floor_per_s=100, backoff_s=0.01),
+    breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
+)
+"""Retries as by default, and breakers that do not matter."""
+
+
+@dataclass(frozen=True)
+class House:
+    """A gateway and the sandbox behind it."""
+
+    http: httpx.Client
+    sandbox: Sandbox
+
+    def ask(self, stream: bool = False, **body: object) -> httpx.Response:
+        """Send a request that the router gives to `medium`, then `large`, then `small`."""
+        return self.http.post(CHAT, json=BODY | {"stream": stream} | body)
+
+    def asked(self) -> dict[str, int]:
+        """Return how many requests each model got."""
+        by_model = self.sandbox.stats()["by_model"]
+        return {name: counts["requests"] for name, counts in by_model.items()}
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """Yield a gateway that retries, before a sandbox of its own."""
+    with (
+        run_in_thread() as url,
+        served(app(url, LENIENT)) as gateway,
+        httpx.Client(base_url=gateway, timeout=20) as http,
+    ):
+        yield House(http, Sandbox(url))
+
+
+def app(url: str, upstreams: UpstreamSettings) -> FastAPI:
+    """Return a gateway whose arms are models of one sandbox."""
+    settings = Settings.sandbox(url, list(FakeRouter().probabilities), upstreams=upstreams)
+    return create_app(settings, FakeRouter())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "status=500",
+        "status=503,retry_after_s=60",
+        "status=429,retry_after_s=60",
+        "status=401",
+        "status=404",
+        "cut_after=0",
+        "error_in_body",
+        "error_after=0",
+    ],
+)
+def test_the_next_best_arm_answers(house: House, fault: str, stream: bool) -> None:
+    """Whatever way the chosen arm fails, the router's next choice answers, and says so."""
+    house.sandbox.set_faults("medium", fault)
+    response = house.ask(stream)
+    assert response.status_code == 200
+    assert response.headers["x-switchcraft-model"] == "large"
+    assert response.headers["x-switchcraft-reason"] == "fallback"
+    assert house.asked()["large"] == 1
+    assert "small" not in house.asked()
+
+
+def test_a_moment_of_weakness_is_retried(house: House) -> None:
+    """A failure that may pass is tried again at the same deployment; no other model is asked."""
+    house.sandbox.set_faults("medium", "status=500,times=2")
+    response = house.ask()
+    assert response.headers["x-switchcraft-model"] == "medium"
+    assert response.headers["x-switchcraft-attempts"] == "3"
+    assert house.asked() == {"medium": 3}
+
+
+def test_retry_after_is_honoured(house: House) -> None:
+    """A deployment that says when to come back is asked again then, and not before."""
+    house.sandbox.set_faults("medium", "status=429,retry_after_s=0.4,times=1")
+    began_s = time.perf_counter()
+    assert house.ask().headers["x-switchcraft-model"] == "medium"
+    assert time.perf_counter() - began_s >= 0.4
+    assert house.asked() == {"medium": 2}
+
+
+def test_what_a_client_can_cause_opens_no_breaker() -> None:
+    """Requests for what is not there, or too large, leave the deployment to everyone else."""
+    upstreams = LENIENT.model_copy(update={"breaker": BreakerSettings(allowed_fails=0)})
+    with run_in_thread() as url, served(app(url, upstreams)) as gateway, httpx.Client() as http:
+        for fault in ("status=400", "status=404", "status=413", "status=422"):
+            Sandbox(url).set_faults("medium", f"{fault},times=3")
+            for _ in range(3):
+                http.post(gateway + CHAT, json=BODY)
+        assert http.post(gateway + CHAT, json=BODY).json()["model"] == "medium"
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_clients_mistake_is_not_repeated(house: House, status: int) -> None:
+    """What is wrong with the request itself is told at once, by the model that found it."""
+    house.sandbox.set_faults("medium", f"status={status}")
+    response = house.ask()
+    assert (response.status_code, response.headers["x-switchcraft-attempts"]) == (status, "1")
+    assert house.asked() == {"medium": 1}
+
+
+def test_where_nobody_answers_the_chosen_models_failure_is_told(house: House) -> None:
+    """With every arm down, each is tried, and the client gets what the chosen one said."""
+    for model, status in (("small", 500), ("medium", 503), ("large", 502)):
+        house.sandbox.set_faults(model, f"status={status}")
+    response = house.ask()
+    assert response.status_code == 503
+    assert response.headers["x-switchcraft-model"] == "medium"
+    assert set(house.asked()) == {"small", "medium", "large"}
+
+
+def test_after_the_first_output_there_is_no_other_answer(house: House) -> None:
+    """An error in mid-stream is passed on as it came, counted, and nobody else is asked."""
+    house.sandbox.set_faults("medium", "error_after=2")
+    response = house.ask(stream=True)
+    assert response.status_code == 200
+    events = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+    assert "error" in json.loads(events[-1])
+    assert house.asked() == {"medium": 1}
+    assert 'broken_streams_total{model="medium"} 1.0' in house.http.get("/metrics").text
+
+
+def test_comments_before_the_answer_do_not_bind(house: House) -> None:
+    """A sign of life is no output: an error after it still has another model answer."""
+    house.sandbox.set_faults("medium", "keep_alives,error_after=0")
+    response = house.ask(stream=True)
+    assert response.headers["x-switchcraft-model"] == "large"
+    assert "keep-alive" not in response.text
+
+
+def test_a_pinned_model_has_no_stand_in(house: House) -> None:
+    """A client that names a model gets that model or its failure."""
+    house.sandbox.set_faults("medium", "status=503,retry_after_s=60")
+    assert house.ask(model="medium").status_code == 503
+    assert house.asked() == {"medium": 1}
+
+
+def test_a_pinned_model_has_the_stand_ins_that_are_configured() -> None:
+    """Where the configuration names fallbacks for a model, they answer in their order."""
+    with run_in_thread() as url:
+        base = Settings.sandbox(url, ["small", "medium", "large"], upstreams=LENIENT)
+        models = tuple(
+            model.model_copy(update={"fallbacks": ("small",)}) if model.name == "large" else model
+            for model in base.models
+        )
+        settings = base.model_copy(update={"models": models})
+        Sandbox(url).set_faults("large", "status=500")
+        with served(create_app(settings, FakeRouter())) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY | {"model": "large"})
+    assert response.headers["x-switchcraft-model"] == "small"
+
+
+def two_places(first: str, second: str, **first_place: object) -> Settings:
+    """Return settings in which `medium` is served in two places."""
+    base = Settings.sandbox(second, ["small", "medium", "large"], upstreams=LENIENT)
+    place = {"upstream_model": "medium", "base_url": first, **first_place}
+    deployments = (Deployment.model_validate(place), base.models[1].deployments[0])
+    both = Model(name="medium", deployments=deployments)
+    return base.model_copy(update={"models": (base.models[0], both, base.models[2])})
+
+
+def test_deployments_share_by_weight() -> None:
+    """Requests are drawn by the weights of a model's deployments."""
+    with run_in_thread() as first, run_in_thread() as second:
+        settings = two_places(first, second, weight=3.0)
+        with served(create_app(settings, FakeRouter())) as gateway, httpx.Client() as http:
+            for _ in range(60):
+                assert http.post(gateway + CHAT, json=BODY).status_code == 200
+        counts = [Sandbox(url).stats()["requests"] for url in (first, second)]
+    assert sum(counts) == 60
+    # Binomial(60, 3/4): fewer than 30 or more than 58 come once in a hundred thousand runs.
+    assert 30 <= counts[0] <= 58
+
+
+def test_the_other_deployment_comes_before_the_other_model() -> None:
+    """A place that is down costs a try, and not the model."""
+    with run_in_thread() as second:
+        settings = two_places("http://127.0.0.1:9/v1", second)
+        with served(create_app(settings, FakeRouter())) as gateway, httpx.Client() as http:
+            answers = [http.post(gateway + CHAT, json=BODY) for _ in range(20)]
+    assert {answer.headers["x-switchcraft-model"] for answer in answers} == {"medium"}
+
+
+def test_a_single_deployment_cools_down() -> None:
+    """During an outage only the first requests pay its time-out: the others go to the next arm."""
+    upstreams = UpstreamSettings(
+        timeouts=Timeouts(first_byte_s=0.3),
+        retries=RetrySettings(budget_floor_per_s=100),
+        breaker=BreakerSettings(allowed_fails=1, cooldown_s=60),
+    )
+    with run_in_thread() as url:
+        Sandbox(url).set_faults("medium", "hang")
+        with served(app(url, upstreams)) as gateway, httpx.Client(timeout=20) as http:
+            for _ in range(8):
+                assert http.post(gateway + CHAT, json=BODY).json()["model"] == "large"
+            told = http.get(gateway + "/metrics").text
+            assert 'breaker_openings_total{deployment="medium@' in told
+            (left_alone,) = http.get(gateway + "/admin/status").json()["left_alone"]
+            assert left_alone.startswith("medium@")
+        assert Sandbox(url).stats()["by_model"]["medium"]["requests"] == 2
+
+
+def test_a_gateway_that_is_busy_blames_nobody() -> None:
+    """Without a free connection a request is 503, and no breaker opens for later ones."""
+    upstreams = UpstreamSettings(
+        timeouts=Timeouts(pool_s=0.1), max_connections=1, breaker=BreakerSettings(allowed_fails=0)
+    )
+    with run_in_thread() as url, served(app(url, upstreams)) as gateway, httpx.Client() as http:
+        Sandbox(url).set_faults("medium", "hang_after=1,times=1")
+        with http.stream("POST", gateway + CHAT, json=BODY | {"stream": True}) as response:
+            parts = response.iter_raw()
+            next(parts)
+            refused = httpx.post(gateway + CHAT, json=BODY)
+        assert (refused.status_code, refused.headers["x-switchcraft-attempts"]) == (503, "3")
+        wait_for(lambda: Sandbox(url).stats()["cancelled"] == 1, "the connection is free")
+        assert http.post(gateway + CHAT, json=BODY).json()["model"] == "medium"
+
+
+def test_all_cooling_down_is_503_with_the_time() -> None:
+    """Where every arm is left alone, the client is told when to come back, and nobody is asked."""
+    upstreams = LENIENT.model_copy(
+        update={"breaker": BreakerSettings(allowed_fails=0, cooldown_s=60)}
+    )
+    with served(app("http://127.0.0.1:9/v1", upstreams)) as gateway, httpx.Client() as http:
+        http.post(gateway + CHAT, json=BODY)
+        response = http.post(gateway + CHAT, json=BODY)
+    assert response.status_code == 503
+    assert 1 <= int(response.headers["retry-after"]) <= 60
+    assert response.json()["error"]["code"] == "upstream_unavailable"
+
+
+def test_a_retry_budget_bounds_an_outages_load() -> None:
+    """With everything down, tries stay near one a request, however many each could have."""
+    upstreams = UpstreamSettings(
+        retries=RetrySettings(budget_share=0.2, budget_floor_per_s=0, backoff_s=0.001),
+        breaker=BreakerSettings(allowed_fails=10_000),
+    )
+    with run_in_thread() as url:
+        for model in ("small", "medium", "large"):
+            Sandbox(url).set_faults(model, "status=500")
+        with served(app(url, upstreams)) as gateway, httpx.Client() as http:
+            for _ in range(50):
+                assert http.post(gateway + CHAT, json=BODY).status_code == 500
+        assert Sandbox(url).stats()["requests"] == 60
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_travels(house: House, stream: bool) -> None:
+    """The client's time is told to the upstream, and ends the request with 504 at every stage."""
+    house.sandbox.set_faults("medium", "hang")
+    began_s = time.perf_counter()
+    response = house.http.post(
+        CHAT, json=BODY | {"stream": stream}, headers={"x-request-timeout": "0.5"}
+    )
+    assert 0.5 <= time.perf_counter() - began_s < 5
+    assert response.status_code == 504
+    assert response.json()["error"]["code"] == "deadline_exceeded"
+    assert set(house.asked()) == {"medium"}
+
+
+def test_a_deadline_ends_a_stream(house: House) -> None:
+    """A stream that goes on for too long ends with an error event."""
+    house.sandbox.set_faults("medium", "hang_after=2")
+    headers = {"x-request-timeout": "0.5"}
+    response = house.http.post(CHAT, json=BODY | {"stream": True}, headers=headers)
+    assert response.text.count("data: ") == 3
+    assert "deadline_exceeded" in response.text
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "0", "nan", "inf", "1e99"])
+def test_a_deadline_must_be_seconds(house: House, text: str) -> None:
+    """A time that is none is refused, with the header's name."""
+    response = house.http.post(CHAT, json=BODY, headers={"x-request-timeout": text})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "x-request-timeout")
+
+
+def test_silence_in_a_stream_ends_it() -> None:
+    """An upstream that falls silent after its first byte is left after the idle time."""
+    upstreams = LENIENT.model_copy(update={"timeouts": Timeouts(idle_s=0.3)})
+    with run_in_thread() as url:
+        Sandbox(url).set_faults("medium", "hang_after=2")
+        with served(app(url, upstreams)) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY | {"stream": True})
+    assert response.text.count("data: ") == 3
+    assert "upstream_timeout" in response.text
+
+
+def test_an_upstream_without_stream_options_is_asked_without(house: House) -> None:
+    """A client's wish for its usage costs no answer: it is left out, and not sent there again."""
+    house.sandbox.set_faults("medium", "reject_stream_options")
+    options = {"stream_options": {"include_usage": True}}
+    first = house.ask(stream=True, **options)
+    assert house.asked() == {"medium": 2}
+    second = house.ask(stream=True, **options)
+    assert house.asked() == {"medium": 3}
+    for answer in (first, second):
+        assert answer.headers["x-switchcraft-model"] == "medium"
+        assert answer.text.endswith("data: [DONE]\n\n")
+    path = f"/v1/decisions/{second.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: house.http.get(path).status_code == 200, "it is recorded")
+    assert house.http.get(path).json()["usage_is_estimated"]
+
+
+def test_what_is_cancelled_is_billed(house: House) -> None:
+    """A client that leaves in mid-stream has the tokens of what it got counted, as an estimate."""
+    house.sandbox.set_faults("medium", "chunk_delay_s=0.05")
+    with house.http.stream("POST", CHAT, json=BODY | {"stream": True}) as response:
+        next(response.iter_bytes())
+        path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: house.http.get(path).status_code == 200, "it is recorded")
+    record = house.http.get(path).json()
+    assert (record["ending"], record["status"]) == ("client_left", 499)
+    assert record["usage_is_estimated"]
+    assert record["prompt_tokens"] > 0
+    assert record["actual_cost_usd"] > 0
+
+
+class BrokenRouter(FakeRouter):
+    """A router whose graph fails."""
+
+    def decide(self, *_args: object, **_kwargs: object) -> Decision:
+        """Fail."""
+        raise RuntimeError("the graph does not run")
+
+
+def test_a_router_that_fails_costs_no_request(sandbox: Sandbox) -> None:
+    """Without a decision the dearest arm answers, and the failure is counted."""
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    with served(create_app(settings, BrokenRouter())) as url, httpx.Client(base_url=url) as http:
+        response = http.post(CHAT, json=BODY)
+        assert response.json()["model"] == "large"
+        assert response.headers["x-switchcraft-reason"] == "undecided"
+        counted = 'switchcraft_router_failures_total{release="stable"} 1.0'
+        wait_for(lambda: counted in http.get("/metrics").text, "the failure is counted")
+
+
+CREATING = [
+    "/fine_tuning/jobs",
+    "/batches",
+    "/videos",
+    "/assistants",
+    "/threads/runs",
+    "/images/generations",
+    "/anything/else",
+]
+LAST_LINE = b"content-length: 0\r\n\r\n"
+
+
+def breaking(
+    url: str, *, deployments: int = 1, retries: RetrySettings | None = None
+) -> AbstractContextManager[str]:
+    """Serve a gateway whose models, with fallbacks, are all at one address that breaks off."""
+    place = Deployment(upstream_model="m", base_url=url)
+    places = tuple(place.model_copy(update={"query": f"n={n}"}) for n in range(deployments))
+    models = tuple(
+        Model(name=name, deployments=places, fallbacks=("large",) if name == "small" else ())
+        for name in FakeRouter().probabilities
+    )
+    upstreams = LENIENT.model_copy(update={"retries": retries or LENIENT.retries})
+    return served(create_app(Settings(models=models, upstreams=upstreams), FakeRouter()))
+
+
+@pytest.mark.parametrize("path", CREATING)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{",
+        b"HTTP/1.1 500 No\r\n" + LAST_LINE,
+        b"HTTP/1.1 503 No\r\nretry-after: 0\r\n" + LAST_LINE,
+        b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"error":{"code":1}}',
+        b"HTTP/1.1 302 Go\r\nlocation: /\r\n" + LAST_LINE,
+    ],
+)
+def test_a_request_that_creates_something_is_sent_once(path: str, answer: bytes) -> None:
+    """Nobody knows what an upstream did before it broke off or failed."""
+    seen: list[bytes] = []
+    with scripted(answer, seen) as url, breaking(url, deployments=2) as gateway:
+        for headers in ({}, {"idempotency-key": "k"}):
+            response = httpx.post(
+                f"{gateway}/v1{path}", json={"model": "small", "stream": True}, headers=headers
+            )
+            assert response.status_code >= 500
+            assert response.headers["x-switchcraft-attempts"] == "1"
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "times"),
+    [
+        (CHAT, {"messages": ASK}, 6),
+        ("/v1/completions", {"prompt": "x"}, 6),
+        ("/v1/embeddings", {"input": "x"}, 6),
+        ("/v1/rerank", {"query": "x"}, 6),
+        ("/v1/responses", {"input": "x", "store": True}, 6),
+        ("/v1/responses", {"input": "x", "background": True}, 1),
+        ("/v1/responses", {"input": "x", "tools": [{"type": "mcp", "server_url": "x"}]}, 1),
+    ],
+)
+def test_a_request_that_changes_nothing_is_repeated(
+    path: str, fields: dict[str, object], times: int
+) -> None:
+    """Three tries of a model and three of its fallback, unless a completion has an effect."""
+    seen: list[bytes] = []
+    with scripted(b"", seen) as url, breaking(url) as gateway:
+        response = httpx.post(gateway + path, json={"model": "small"} | fields)
+    assert (response.status_code, len(seen)) == (502, times)
+
+
+@pytest.mark.parametrize("path", CREATING)
+@pytest.mark.parametrize("status", [401, 403, 404, 408, 409, 413, 429])
+def test_what_is_refused_may_go_to_another(path: str, status: int) -> None:
+    """An upstream that refused a request created nothing."""
+    seen: list[bytes] = []
+    answer = b"HTTP/1.1 %d No\r\n" % status + LAST_LINE
+    with scripted(answer, seen) as url, breaking(url) as gateway:
+        response = httpx.post(f"{gateway}/v1{path}", json={"model": "small"})
+    assert response.status_code == status
+    assert len(seen) > 1
+
+
+def test_what_was_never_sent_may_go_to_another() -> None:
+    """Where nobody listens nothing can have been created."""
+    with scripted(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}") as url:
+        settings = two_places("http://127.0.0.1:9/v1", url, weight=1e9)
+        with served(create_app(settings, FakeRouter())) as gateway:
+            response = httpx.post(f"{gateway}/v1/batches", json={"model": "medium"})
+    assert response.status_code == 200
+    assert response.headers["x-switchcraft-attempts"] == "2"
+
+
+@pytest.mark.parametrize(("deployments", "key", "times"), [(1, "k", 3), (1, None, 1), (2, "k", 1)])
+def test_an_idempotency_key_that_is_honoured_allows_retries(
+    deployments: int, key: str | None, times: int
+) -> None:
+    """At the deployment that knows the key, and at no other; no other model is asked either."""
+    seen: list[bytes] = []
+    retries = RetrySettings(budget_floor_per_s=100, backoff_s=0.01, idempotency_keys=True)
+    with (
+        scripted(b"", seen) as url,
+        breaking(url, deployments=deployments, retries=retries) as gateway,
+    ):
+        headers = {} if key is None else {"idempotency-key": key}
+        httpx.post(f"{gateway}/v1/batches", json={"model": "small"}, headers=headers)
+    assert len(seen) == times
+
+
+USED = b'"usage":{"prompt_tokens":3,"completion_tokens":2}'
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (rb'{"choices":[{"message":{"content":"\ud83d"}}],' + USED + b"}", 200),
+        (b'{"choices":[{"message":{"content":"a"},"p":-Infinity}],' + USED + b"}", 200),
+        (b'{"choices":[],"n":' + b"7" * 5000 + b"," + USED + b"}", 200),
+        (b'\xef\xbb\xbf{"choices":[],' + USED + b"}", 200),
+        (b'{"choices":[{"message":{"content":"\xf0\x9f"}}],' + USED + b"}", 200),
+        (b'{"choices":[],"choices":[],' + USED + b"}", 200),
+        (b'{"a":' * 1000 + b"1" + b"}" * 999 + b"," + USED + b"}", 200),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, 200),
+        (b'{"choices":[', 502),
+        (b"{" * 50_000, 502),
+        (b"oops", 502),
+        (b'{"a":"b"c"}', 502),
+        (b"", 502),
+    ],
+)
+def test_a_whole_answer_is_passed_on_if_any_client_can_read_it(body: bytes, status: int) -> None:
+    """Bytes are relayed as they are; what nobody can read is a failure like any other."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    with scripted(head % len(body) + body) as url, served(app(url, ONE_TRY)) as gateway:
+        response = httpx.post(gateway + CHAT, json=BODY)
+        assert response.status_code == status
+        if status == 200:
+            assert response.content == body
+        if status == 200 and USED in body:
+            path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+            wait_for(lambda: httpx.get(gateway + path).is_success, "it is recorded")
+            assert httpx.get(gateway + path).json()["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+def test_an_upstreams_error_does_not_show_the_gateways_key(status: int) -> None:
+    """Whatever an upstream says of the key that it was sent, no client reads it."""
+
+    async def tell(request: Request) -> Response:
+        told = f"bad key: {request.headers['authorization']}"
+        return JSONResponse({"error": {"message": told}}, status_code=status)
+
+    routes = [Route("/v1/chat/completions", tell, methods=["POST"])]
+    with served(Starlette(routes=routes)) as upstream:
+        key = SecretStr("gateways-own-key")
+        place = Deployment(upstream_model="m", base_url=f"{upstream}/v1", api_key=key)
+        models = tuple(Model(name=arm, deployments=(place,)) for arm in FakeRouter().probabilities)
+        settings = Settings(models=models, upstreams=LENIENT)
+        with served(create_app(settings, FakeRouter())) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY)
+    assert response.status_code == status
+    assert response.json()["error"]["type"] == "upstream_error"
+    assert "gateways-own-key" not in f"{response.headers}{response.text}"

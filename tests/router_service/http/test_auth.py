@@ -1,0 +1,318 @@
+"""Who may ask for what: without a key nothing but probes, and without keys nobody from outside."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+from pydantic import SecretStr
+from starlette.routing import Route
+
+from router_service.accounts.access import Access, is_loopback, listening_host, warn_of_open_redis
+from router_service.core.errors import ConfigError
+from router_service.core.keys import hashed, new_key
+from router_service.http.app import create_app
+from router_service.http.auth import PUBLIC_PATHS, is_page
+from router_service.settings import KeySettings, ServerSettings, Settings
+from tests.bodies import ASK, BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served, wait_for
+
+API, ADMIN, METRICS = new_key(), new_key(), new_key()
+KEYS = KeySettings(
+    api={"team-a": SecretStr(hashed(API))},
+    admin=SecretStr(ADMIN),
+    metrics=SecretStr(hashed(METRICS)),
+)
+
+
+def with_keys(sandbox: Sandbox, keys: KeySettings) -> Settings:
+    """Return settings of a gateway with these keys."""
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    return settings.model_copy(update={"keys": keys})
+
+
+@pytest.fixture(scope="module")
+def keyed(sandbox: Sandbox) -> Iterator[str]:
+    """Serve a gateway with an API key, an admin key and a metrics key."""
+    with served(create_app(with_keys(sandbox, KEYS), FakeRouter())) as url:
+        yield url
+
+
+def bearer(key: str) -> dict[str, str]:
+    """Return the header that carries a key."""
+    return {"authorization": f"Bearer {key}".strip()}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        bearer(""),
+        bearer("wrong"),
+        bearer(API[:-1]),
+        bearer(hashed(API)),
+        {"authorization": API},
+        {"authorization": f"Basic {API}"},
+        {"x-api-key": "wrong"},
+        {"host": "localhost/healthz?"},
+        {"x-original-url": "/healthz", "x-forwarded-for": "127.0.0.1"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", CHAT),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/decisions/x"),
+        ("GET", "/metrics"),
+        ("GET", "/openapi.json"),
+        ("GET", "/admin/status"),
+        ("GET", "/"),
+        ("GET", "/healthz/"),
+        ("GET", "/healthz/../v1/models"),
+        ("GET", "//healthz"),
+        ("GET", "/HEALTHZ"),
+    ],
+)
+def test_without_a_key_nothing_is_served(
+    keyed: str, method: str, path: str, headers: dict[str, str]
+) -> None:
+    """Whatever is asked for, known or unknown, a request without a good key is 401."""
+    response = httpx.request(method, keyed + path, json=BODY, headers=headers)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] in {"missing_api_key", "invalid_api_key"}
+    assert not any(value in response.text for value in headers.values() if len(value) > 10)
+
+
+def test_every_route_is_guarded(sandbox: Sandbox) -> None:
+    """No route of the app answers without a key but those that are meant to."""
+    app = create_app(with_keys(sandbox, KEYS), FakeRouter())
+    paths = {path.replace("{decision_id}", "x") for path in app.openapi()["paths"]}
+    paths |= {route.path for route in app.routes if isinstance(route, Route)}
+    with served(app) as url, httpx.Client(base_url=url) as http:
+        answered = {path for path in paths if http.get(path).status_code != 401}
+    assert answered == PUBLIC_PATHS
+    assert "/metrics" in paths
+
+
+@pytest.mark.parametrize("name", ["authorization", "api-key", "x-api-key"])
+def test_keys_are_taken_as_clients_send_them(keyed: str, name: str) -> None:
+    """OpenAI's, Azure's and Anthropic's headers are read, for either key."""
+    for key in (API, ADMIN):
+        value = f"bearer  {key}" if name == "authorization" else key
+        assert httpx.get(f"{keyed}/v1/models", headers={name: value}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/openapi.json", "/admin/anything"])
+def test_one_rule_for_metrics_and_administration(keyed: str, path: str) -> None:
+    """The admin key opens all of them, an API key none."""
+    refused = httpx.get(keyed + path, headers=bearer(API))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "admin_key_needed")
+    assert httpx.get(keyed + path, headers=bearer(ADMIN)).status_code in {200, 404}
+
+
+def test_metrics_key_opens_metrics_only(sandbox: Sandbox) -> None:
+    """Every route refuses the metrics key with 403, except `/metrics` and the probes."""
+    app = create_app(with_keys(sandbox, KEYS), FakeRouter())
+    paths = {path.replace("{decision_id}", "x") for path in app.openapi()["paths"]}
+    paths |= {route.path for route in app.routes if isinstance(route, Route)}
+    paths |= {
+        "/metrics/",
+        "/Metrics",
+        "//metrics",
+        "/v1/files",
+        "/admin/status",
+        "/",
+        "/ui",
+        "/ui/x",
+    }
+    with served(app) as url, httpx.Client(base_url=url, headers=bearer(METRICS)) as http:
+        assert http.get("/metrics").text.startswith("# HELP")
+        assert http.post("/metrics").status_code == 405
+        statuses = {
+            (method, path): http.request(method, path, json=BODY).status_code
+            for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD")
+            for path in paths - PUBLIC_PATHS - {"/metrics"}
+        }
+        refused = http.post(CHAT, json=BODY).json()["error"]
+    pages = {key: status for key, status in statuses.items() if is_page(key[1])}
+    assert pages
+    assert set(pages.values()) == {401}, "the browser asks for another key"
+    assert {status for key, status in statuses.items() if key not in pages} == {403}
+    assert refused["code"] == "metrics_key_only"
+
+
+@pytest.mark.parametrize("name", ["api-key", "x-api-key"])
+def test_metrics_key_is_taken_in_every_key_header(keyed: str, name: str) -> None:
+    """Each header that carries a key may carry this one; the browser's password may not."""
+    assert httpx.get(f"{keyed}/metrics", headers={name: METRICS}).status_code == 200
+    assert httpx.get(f"{keyed}/metrics", auth=("prometheus", METRICS)).status_code == 401
+
+
+def test_metrics_key_alone_closes_the_gateway(
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With only `keys.metrics` nobody is let in without a key, and the start warns about it."""
+    settings = with_keys(sandbox, KeySettings(metrics=SecretStr(METRICS)))
+    with served(create_app(settings, FakeRouter())) as url:
+        assert httpx.post(url + CHAT, json=BODY).status_code == 401
+        assert httpx.get(f"{url}/admin/status").status_code == 401
+        assert httpx.get(f"{url}/ui").status_code == 401
+        assert httpx.post(url + CHAT, json=BODY, headers=bearer(METRICS)).status_code == 403
+        assert httpx.get(f"{url}/metrics", headers=bearer(METRICS)).status_code == 200
+    outside = settings.model_copy(update={"server": ServerSettings(host="0.0.0.0")})
+    assert listening_host(outside) == "0.0.0.0"
+    assert "no client can be served; set keys.api" in caplog.text
+
+
+def test_weak_metrics_key_is_refused() -> None:
+    """A metrics key that can be guessed is not served to other machines."""
+    keys = KeySettings(metrics=SecretStr("prometheus"))
+    with pytest.raises(ConfigError, match=r"keys\.metrics: the key is short"):
+        listening_host(Settings(keys=keys, server=ServerSettings(host="0.0.0.0")))
+
+
+def test_no_admin_key_means_no_administration(sandbox: Sandbox) -> None:
+    """Where none is configured nobody has it, not even who has no key at all."""
+    keys = KeySettings(api={"a": SecretStr(API)})
+    with served(create_app(with_keys(sandbox, keys), FakeRouter())) as url:
+        assert httpx.get(f"{url}/metrics", headers=bearer(API)).status_code == 403
+        assert httpx.get(f"{url}/metrics").status_code == 401
+
+
+def test_an_admin_key_alone_closes_the_api(sandbox: Sandbox) -> None:
+    """One key, LiteLLM's master key, is enough to keep all others out."""
+    keys = KeySettings(admin=SecretStr(ADMIN))
+    with served(create_app(with_keys(sandbox, keys), FakeRouter())) as url:
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(f"{url}/v1/models", headers=bearer(ADMIN)).status_code == 200
+
+
+def test_refusals_are_counted(keyed: str) -> None:
+    """The metric knows why, and not with what."""
+    httpx.get(f"{keyed}/v1/models", headers=bearer("who-tries-this"))
+    text = httpx.get(f"{keyed}/metrics", headers=bearer(ADMIN)).text
+    assert 'switchcraft_refused_callers_total{code="invalid_api_key"}' in text
+    assert "who-tries-this" not in text
+
+
+def test_the_openai_client_knows_what_happened(keyed: str) -> None:
+    """It raises AuthenticationError for a wrong key, and is served with the right one."""
+    with openai.OpenAI(base_url=f"{keyed}/v1", api_key="wrong", max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError, match="not one of this gateway"):
+            client.models.list()
+        right = client.with_options(api_key=API)
+        right.chat.completions.create(model="switchcraft", messages=ASK)
+
+
+def test_the_log_line_has_the_keys_name(keyed: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Who asked is told by name."""
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        httpx.post(keyed + CHAT, json=BODY, headers=bearer(API))
+        wait_for(lambda: caplog.records, "the line is written")
+    assert "'key': 'team-a'" in str([vars(record) for record in caplog.records])
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "localhost:8080"}, 200),
+        ({"host": "[::1]:8080"}, 200),
+        ({"host": "app.localhost"}, 200),
+        ({"host": "127.0.0.1.evil.example"}, 403),
+        ({"host": "evil.example:8080"}, 403),
+        ({"host": "localhost@evil.example"}, 403),
+        ({"host": ""}, 403),
+        ({"origin": "http://localhost:3000", "sec-fetch-site": "cross-site"}, 200),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://[::"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "none"}, 200),
+    ],
+    ids=str,
+)
+def test_without_keys_web_pages_are_strangers(
+    gateway_url: str, headers: dict[str, str], status: int
+) -> None:
+    """A page of another origin, or under a name bound to this machine, cannot use the gateway."""
+    response = httpx.post(gateway_url + CHAT, json=BODY, headers=headers)
+    assert response.status_code == status
+    assert httpx.get(f"{gateway_url}/healthz", headers=headers).status_code == 200
+
+
+def test_with_keys_any_host_is_served(keyed: str) -> None:
+    """A key is what no page has: the gateway may have any name, and pages that send it."""
+    headers = bearer(API) | {"host": "gateway.example", "origin": "https://app.example"}
+    assert httpx.get(f"{keyed}/v1/models", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("::1", "::1"), ("localhost", "localhost")],
+)
+def test_without_keys_it_listens_on_loopback(
+    host: str, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever address is asked for; the warning names what to set."""
+    settings = Settings(server=ServerSettings(host=host))
+    assert listening_host(settings) == expected
+    assert "set keys.api or general_settings.master_key" in caplog.text
+
+
+def test_a_weak_key_stays_at_home(caplog: pytest.LogCaptureFixture) -> None:
+    """A key that can be guessed refuses to start on another address, and is warned of on this."""
+    keys = KeySettings(api={"team-a": SecretStr("sk-1234")})
+    outside = Settings(keys=keys, server=ServerSettings(host="0.0.0.0"))
+    with pytest.raises(ConfigError, match=r"keys\.api\.team-a: .*switchcraft key") as caught:
+        listening_host(outside)
+    assert "sk-1234" not in str(caught.value)
+    assert listening_host(Settings(keys=keys)) == "127.0.0.1"
+    assert "keys.api.team-a" in caplog.text
+    strong = Settings(keys=KEYS, server=ServerSettings(host="0.0.0.0"))
+    assert listening_host(strong) == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_open"),
+    [
+        ("redis://redis:6379/0", True),
+        ("redis://user@10.0.0.1/0", True),
+        ("rediss://redis.example/0", True),
+        ("redis://:secret@redis:6379/0", False),
+        ("redis://redis:6379/0?password=secret", False),
+        ("redis://127.0.0.1:6379/0", False),
+        ("redis://localhost/0", False),
+        ("unix:///run/redis.sock", False),
+    ],
+)
+def test_redis_without_a_password_is_warned_of(
+    url: str, is_open: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start warns of a Redis on another machine that needs no password."""
+    warn_of_open_redis(ServerSettings(redis_url=SecretStr(url)))
+    assert ("server.redis_url has no password" in caplog.text) == is_open
+    assert "secret" not in caplog.text
+
+
+def test_loopback_names() -> None:
+    """What is this machine's own, in any notation, and what only looks like it."""
+    assert all(map(is_loopback, ("localhost", "LOCALHOST.", "127.9.9.9", "::1", "[::1]")))
+    outside = ("", "0.0.0.0", "::", "10.0.0.1", "127.0.0.1.x.example", "localhost.example")
+    assert not any(map(is_loopback, outside))
+
+
+def test_an_empty_access_is_open_and_says_so() -> None:
+    """Only where no key at all is configured."""
+    assert Access.of(KeySettings()).is_open
+    assert not Access.of(KeySettings(admin=SecretStr(ADMIN))).is_open
+    assert not Access.of(KeySettings(metrics=SecretStr(METRICS))).is_open

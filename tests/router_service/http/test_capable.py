@@ -1,0 +1,122 @@
+"""What a model is known to lack keeps requests from it, before the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from router_service.core.capabilities import Capabilities, Feature
+from router_service.http.app import create_app
+from router_service.settings import RouterSettings, Settings
+from tests.bodies import ASK, BODY, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served, wait_for
+
+IMAGE = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "What is this?"},
+            {"type": "image_url", "image_url": {"url": "https://h/cat.png"}},
+        ],
+    }
+]
+BLIND = Capabilities(unsupported=frozenset({Feature.IMAGES}))
+SHORT = Capabilities(context_window_tokens=50)
+
+
+@contextmanager
+def gateway(
+    sandbox: Sandbox, known: dict[str, Capabilities], chat_model: str | None = None
+) -> Iterator[httpx.Client]:
+    """Serve small, medium and large, of which these capabilities are known."""
+    base = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    models = tuple(
+        model.model_copy(update={"capabilities": known.get(model.name, Capabilities())})
+        for model in base.models
+    )
+    router = RouterSettings(chat_model=chat_model)
+    settings = base.model_copy(update={"models": models, "router": router})
+    with (
+        served(create_app(settings, FakeRouter())) as url,
+        httpx.Client(base_url=url, timeout=10) as http,
+    ):
+        yield http
+
+
+def chosen(http: httpx.Client, **fields: object) -> str:
+    """Return the model that answers this request."""
+    response = http.post(CHAT, json=BODY | fields)
+    assert response.status_code == 200, response.text
+    return response.headers["x-switchcraft-model"]
+
+
+def test_the_router_chooses_among_those_that_can(sandbox: Sandbox) -> None:
+    """With an image the cheapest that passes and sees is chosen; without one nothing changes."""
+    with gateway(sandbox, {"medium": BLIND}) as http:
+        assert chosen(http) == "medium"
+        assert chosen(http, messages=IMAGE) == "large"
+        response = http.post(CHAT, json=BODY | {"messages": IMAGE})
+        path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+        wait_for(lambda: http.get(path).status_code == 200, "the decision is kept")
+        assert set(http.get(path).json()["probabilities"]) == {"small", "large"}
+
+
+def test_a_long_input_goes_where_it_fits(sandbox: Sandbox) -> None:
+    """An input over a model's window goes to the others."""
+    long: Any = [{"role": "user", "content": "word " * 100}]
+    with gateway(sandbox, {"medium": SHORT}) as http:
+        assert chosen(http) == "medium"
+        assert chosen(http, messages=long) == "large"
+
+
+def test_a_model_without_an_endpoint_is_not_chosen_there(sandbox: Sandbox) -> None:
+    """What is served at chat completions alone is not chosen for a Responses request."""
+    chat_alone = Capabilities(unsupported=frozenset({Feature.RESPONSES}))
+    tools = [{"type": "function", **tool["function"]} for tool in BODY["tools"]]
+    body = {"model": "switchcraft", "input": "What is the weather in Oslo?", "tools": tools}
+    with gateway(sandbox, {"medium": chat_alone}) as http:
+        assert chosen(http) == "medium"
+        response = http.post("/v1/responses", json=body)
+    assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "large")
+
+
+def test_plain_chat_goes_to_one_that_can(sandbox: Sandbox) -> None:
+    """A chat model that does not see leaves an image to the cheapest arm that does."""
+    with gateway(sandbox, {"large": BLIND, "small": BLIND}, chat_model="large") as http:
+        assert chosen(http, tools=[]) == "large"
+        assert chosen(http, tools=[], messages=IMAGE) == "medium"
+
+
+@pytest.mark.parametrize(
+    ("known", "messages", "code"),
+    [
+        (dict.fromkeys(("small", "medium", "large"), BLIND), IMAGE, "unsupported_feature"),
+        (
+            {"small": BLIND, "medium": BLIND, "large": SHORT},
+            [IMAGE[0], {"role": "user", "content": "word " * 100}],
+            "context_length_exceeded",
+        ),
+    ],
+)
+def test_where_none_can_the_error_says_what_each_lacks(
+    sandbox: Sandbox, known: dict[str, Capabilities], messages: list[object], code: str
+) -> None:
+    """No model is asked in vain: the client learns which lacks what, and what would help."""
+    with gateway(sandbox, known) as http:
+        response = http.post(CHAT, json=BODY | {"messages": messages})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, code)
+    assert "'small' lacks images" in error["message"]
+    assert "'large' lacks" in error["message"]
+
+
+def test_who_names_a_model_gets_it(sandbox: Sandbox) -> None:
+    """A request for a model by name goes there; whether it can is for its upstream to say."""
+    with gateway(sandbox, {"medium": BLIND}) as http:
+        assert chosen(http, model="medium", messages=IMAGE) == "medium"
+        assert chosen(http, model="medium", messages=ASK) == "medium"

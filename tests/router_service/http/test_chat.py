@@ -1,0 +1,277 @@
+"""Chat completions through the gateway, as the OpenAI client and a plain HTTP client see them."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import openai
+import pytest
+
+from router_service.http.app import create_app
+from router_service.settings import RouterSettings, Settings, Timeouts, UpstreamSettings
+from tests.bodies import ASK, BODY, CHAT, TOOLS
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, scripted, served
+
+
+def test_client_gets_a_tool_call(client: openai.OpenAI) -> None:
+    """The OpenAI client gets the chosen model's tool call, and headers that say what was chosen."""
+    raw = client.chat.completions.with_raw_response.create(
+        model="switchcraft", messages=ASK, tools=TOOLS
+    )
+    answer = raw.parse()
+    calls = answer.choices[0].message.tool_calls
+    assert calls is not None
+    assert calls[0].type == "function"
+    assert json.loads(calls[0].function.arguments) == {"city": "Oslo"}
+    assert answer.model == raw.headers["x-switchcraft-model"] == "medium"
+    assert raw.headers["x-switchcraft-policy"] == "theta=0.5"
+    assert raw.headers["x-switchcraft-reason"] == "threshold"
+    assert answer.usage is not None
+    cost_usd = answer.usage.total_tokens * 2.0 / 1e6  # medium's profile: 2 USD a million
+    assert float(raw.headers["x-switchcraft-cost-usd"]) == pytest.approx(cost_usd)
+
+
+def test_client_reads_a_stream(client: openai.OpenAI) -> None:
+    """The OpenAI client's own accumulator makes the same call of a stream."""
+    with client.chat.completions.stream(
+        model="switchcraft",
+        messages=ASK,
+        tools=TOOLS,
+        stream_options={"include_usage": True},
+    ) as stream:
+        final = stream.get_final_completion()
+    calls = final.choices[0].message.tool_calls
+    assert calls is not None
+    assert json.loads(calls[0].function.arguments) == {"city": "Oslo"}
+    assert final.model == "medium"
+
+
+def test_a_stream_is_the_upstreams_byte_for_byte() -> None:
+    """Streamed bytes, the usage event among them, are the upstream's; their cost is not known."""
+    body = b'data: {"a" : 1e3}\r\n\r\n: ping\n\ndata: [DONE]\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nset-cookie: a=b\r\n"
+    with scripted(head + b"content-length: %d\r\n\r\n" % len(body) + body) as url:
+        settings = Settings.sandbox(url, list(FakeRouter().probabilities))
+        with served(create_app(settings, FakeRouter())) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY | {"stream": True})
+    assert response.content == body
+    assert response.headers["content-type"] == "text/event-stream"
+    assert "set-cookie" not in response.headers
+    assert "x-switchcraft-cost-usd" not in response.headers
+
+
+SPACED = (
+    b'{ "model" :\t"switchcraft",\n "messages":[{"role":"user","content":"\\u00e9 \xc3\xa9"}],'
+    b' "temperature":1e3, "new_field":{"model":"x","b":[ ]},"seed":0.10, "top_p":0.2,'
+    b'"tools":[{"type":"function","function":{"name":"model"}}] }'
+)
+ESCAPED = (
+    b'{"messages":[{"role":"user","content":"\\"model\\":\\"switchcraft\\""}],'
+    b'"stream":false , "m\\u006fdel":"switchcraft"}'
+)
+
+
+@pytest.mark.parametrize("body", [SPACED, ESCAPED])
+def test_a_body_is_forwarded_byte_for_byte(
+    http: httpx.Client, sandbox: Sandbox, body: bytes
+) -> None:
+    """Spacing, escapes, numbers, unknown and double fields reach the upstream as they were."""
+    response = http.post(CHAT, content=body)
+    assert response.status_code == 200, response.text
+    chosen = f'"{response.headers["x-switchcraft-model"]}"'.encode()
+    expected = body.replace(b':"gone"', b":" + chosen)
+    for spelled in (b'"model" :\t', b'"m\\u006fdel":', b'"model":'):
+        expected = expected.replace(spelled + b'"switchcraft"', spelled + chosen)
+    assert sandbox.last_body() == expected
+
+
+def test_credentials_do_not_reach_the_upstream(http: httpx.Client, sandbox: Sandbox) -> None:
+    """The client's keys and cookies stay here; its trace and its request id go on."""
+    headers = {
+        "authorization": "Bearer client-key",
+        "api-key": "client-key",
+        "x-api-key": "client-key",
+        "cookie": "session=client-key",
+        "openai-organization": "client-key",
+        "openai-project": "client-key",
+        "traceparent": "00-1-2-03",
+        "x-request-id": "mine",
+    }
+    response = http.post(CHAT, json=BODY, headers=headers)
+    sent = sandbox.last_headers()
+    assert "client-key" not in " ".join(sent.values())
+    assert (sent["traceparent"], sent["x-request-id"]) == ("00-1-2-03", "mine")
+    assert response.headers["x-request-id"] == "mine"
+
+
+@pytest.mark.parametrize("content", [json.dumps(BODY), "{"])
+def test_a_request_id_comes_back_as_it_was(http: httpx.Client, content: str) -> None:
+    """Answers and refusals alike give a client its own id, of whatever bytes that is."""
+    sent = "m\u00efne".encode()
+    response = http.post(CHAT, content=content, headers=[(b"x-request-id", sent)])
+    assert dict(response.headers.raw)[b"x-request-id"] == sent
+
+
+@pytest.mark.parametrize(
+    ("model", "header", "arm", "policy", "reason"),
+    [
+        ("switchcraft", None, "medium", "theta=0.5", "threshold"),
+        ("switchcraft:economy", None, "small", "theta=0.2", "threshold"),
+        ("switchcraft:quality", None, "large", "theta=0.8", "threshold"),
+        ("switchcraft", "economy", "small", "theta=0.2", "threshold"),
+        ("switchcraft:economy", "theta=0.95", "large", "theta=0.95", "argmax"),
+        ("switchcraft", "drift=0.25", "medium", "drift=0.25", "drift"),
+        ("switchcraft:economy", "default", "medium", "theta=0.5", "threshold"),
+    ],
+)
+def test_policies(
+    http: httpx.Client, model: str, header: str | None, arm: str, policy: str, reason: str
+) -> None:
+    """A policy comes with the model's name or in a header, and the header counts more."""
+    headers = {} if header is None else {"x-switchcraft-policy": header}
+    response = http.post(CHAT, json=BODY | {"model": model}, headers=headers)
+    told = [response.headers[f"x-switchcraft-{name}"] for name in ("model", "policy", "reason")]
+    assert told == [arm, policy, reason]
+    assert response.json()["model"] == arm
+
+
+def test_a_pool_models_own_name_skips_routing(http: httpx.Client, router: FakeRouter) -> None:
+    """A request for a model of the pool goes there; the router is not asked."""
+    asked = len(router.asked)
+    response = http.post(CHAT, json=BODY | {"model": "large"})
+    assert response.json()["model"] == "large"
+    assert response.headers["x-switchcraft-reason"] == "pinned"
+    assert "x-switchcraft-policy" not in response.headers
+    assert len(router.asked) == asked
+
+
+def test_requests_without_tools_go_to_the_chat_model(
+    http: httpx.Client, sandbox: Sandbox, router: FakeRouter
+) -> None:
+    """Without tools the cheapest arm's model answers, or the one that is configured."""
+    asked = len(router.asked)
+    plain = {"model": "switchcraft", "messages": ASK}
+    response = http.post(CHAT, json=plain)
+    assert response.json()["model"] == "small"
+    assert response.headers["x-switchcraft-reason"] == "chat"
+    assert len(router.asked) == asked
+    base = Settings.sandbox(sandbox.base_url, list(router.probabilities))
+    configured = base.model_copy(update={"router": RouterSettings(chat_model="large")})
+    with served(create_app(configured, router)) as url:
+        assert httpx.post(url + CHAT, json=plain).json()["model"] == "large"
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+def test_upstream_errors_are_passed_on(http: httpx.Client, status: int) -> None:
+    """An upstream's error keeps its status, its body and what it says about a retry."""
+    response = http.post(CHAT, json=BODY, headers={"x-sandbox": f"status={status}"})
+    assert response.status_code == status
+    assert f"status {status}" in response.json()["error"]["message"]
+    assert response.headers["x-switchcraft-model"] == "medium"
+    assert response.headers.get("retry-after") == ("1" if status == 429 else None)
+
+
+def test_client_sees_an_upstreams_rate_limit(client: openai.OpenAI) -> None:
+    """The OpenAI client raises its own class for an upstream's status, in a stream too."""
+    with pytest.raises(openai.RateLimitError):
+        client.chat.completions.create(
+            model="switchcraft",
+            messages=ASK,
+            tools=TOOLS,
+            stream=True,
+            extra_headers={"x-sandbox": "status=429"},
+        )
+
+
+def test_foreign_errors_are_wrapped() -> None:
+    """An error that is not in OpenAI's form gets it, with the upstream's status and headers."""
+    head = b"HTTP/1.1 503 Busy\r\ncontent-type: text/html\r\nretry-after: 7\r\n"
+    with scripted(head + b"x-ratelimit-remaining: 0\r\ncontent-length: 4\r\n\r\noops") as upstream:
+        settings = Settings.sandbox(upstream, list(FakeRouter().probabilities))
+        with served(create_app(settings, FakeRouter())) as url:
+            response = httpx.post(url + CHAT, json=BODY)
+    assert response.status_code == 503
+    assert response.headers["content-type"] == "application/json"
+    assert (response.headers["retry-after"], response.headers["x-ratelimit-remaining"]) == (
+        "7",
+        "0",
+    )
+    error = response.json()["error"]
+    assert error["type"] == "upstream_error"
+    assert "'medium' answered with status 503" in error["message"]
+
+
+def test_unreachable_upstream_is_502() -> None:
+    """Where nobody listens the client gets 502, with the model's name and not its address."""
+    settings = Settings.sandbox("http://127.0.0.1:9/v1", list(FakeRouter().probabilities))
+    with served(create_app(settings, FakeRouter())) as url:
+        response = httpx.post(url + CHAT, json=BODY)
+    assert response.status_code == 502
+    assert response.headers["x-switchcraft-model"] == "medium"
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("upstream_error", "upstream_unavailable")
+    assert "127.0.0.1" not in response.text
+
+
+def test_silent_upstream_is_504(sandbox: Sandbox) -> None:
+    """An upstream that says nothing in time is 504, streamed or not."""
+    upstreams = UpstreamSettings(timeouts=Timeouts(first_byte_s=0.2))
+    arms = list(FakeRouter().probabilities)
+    settings = Settings.sandbox(sandbox.base_url, arms, upstreams=upstreams)
+    with served(create_app(settings, FakeRouter())) as url:
+        for stream in (False, True):
+            response = httpx.post(
+                url + CHAT, json=BODY | {"stream": stream}, headers={"x-sandbox": "hang"}
+            )
+            assert response.status_code == 504
+            assert response.json()["error"]["code"] == "upstream_timeout"
+
+
+def test_a_broken_whole_answer_is_502(http: httpx.Client) -> None:
+    """A body that breaks off is never passed on by half."""
+    response = http.post(CHAT, json=BODY, headers={"x-sandbox": "cut_after=0"})
+    assert response.status_code == 502
+    assert response.json()["error"]["code"] == "upstream_unavailable"
+
+
+def test_a_stream_that_breaks_before_its_first_event_is_502(http: httpx.Client) -> None:
+    """As long as nothing was passed on, a failure has its own status."""
+    response = http.post(CHAT, json=BODY | {"stream": True}, headers={"x-sandbox": "cut_after=0"})
+    assert response.status_code == 502
+
+
+def test_a_broken_stream_ends_with_an_error_event(
+    http: httpx.Client, client: openai.OpenAI
+) -> None:
+    """After the first byte a break is a last event, which the OpenAI client raises as an error."""
+    faults = {"x-sandbox": "cut_after=2"}
+    response = http.post(CHAT, json=BODY | {"stream": True}, headers=faults)
+    assert response.status_code == 200
+    *events, last, rest = response.text.split("\n\n")
+    assert (len(events), rest) == (2, "")
+    assert json.loads(last.removeprefix("data: "))["error"]["type"] == "upstream_error"
+    with pytest.raises(openai.APIError, match="broke the connection"):
+        list(
+            client.chat.completions.create(
+                model="switchcraft", messages=ASK, tools=TOOLS, stream=True, extra_headers=faults
+            )
+        )
+
+
+@pytest.mark.parametrize("fault", ["malformed", "error_in_body"])
+def test_a_good_status_does_not_make_a_good_answer(http: httpx.Client, fault: str) -> None:
+    """What is not JSON, or an error inside a 200, is a failure with a status of its own."""
+    for stream in (False, True):
+        response = http.post(CHAT, json=BODY | {"stream": stream}, headers={"x-sandbox": fault})
+        is_cut = fault == "malformed" and stream  # its first event is a good one
+        assert response.status_code == (200 if is_cut else 502)
+        assert '"error"' in response.text
+
+
+def test_a_refused_key_is_the_gateways(http: httpx.Client) -> None:
+    """An upstream that refuses the key says so to the operator; the client gets no part of it."""
+    response = http.post(CHAT, json=BODY, headers={"x-sandbox": "status=401"})
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] == "upstream_credentials"

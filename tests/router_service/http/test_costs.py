@@ -1,0 +1,118 @@
+"""What an answer cost: in its header, in metrics and in its record; unknown is never 0."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from router_service.core.cost import Price
+from router_service.core.errors import ConfigError
+from router_service.http.app import create_app
+from router_service.settings import Deployment, Model, RouterSettings, Settings
+from tests.bodies import ASK, CHAT
+from tests.fakes import FakeRouter
+from tests.serving import scripted, served, wait_for
+
+PRICE = Price(
+    input_usd_per_mtok=10,
+    output_usd_per_mtok=100,
+    cached_input_usd_per_mtok=1,
+    reasoning_usd_per_mtok=200,
+)
+USAGE = {
+    "prompt_tokens": 1_000,
+    "completion_tokens": 100,
+    "prompt_tokens_details": {"cached_tokens": 600},
+    "completion_tokens_details": {"reasoning_tokens": 40},
+}
+COST_USD = (400 * 10 + 600 * 1 + 60 * 100 + 40 * 200) / 1e6
+COST_HEADER = "x-switchcraft-cost-usd"
+
+
+def answer(stream: bool) -> bytes:
+    """Return an upstream's answer whose usage is as above."""
+    body: dict[str, Any] = {"id": "c", "choices": [], "usage": USAGE}
+    data = orjson.dumps(body)
+    kind = b"application/json"
+    if stream:
+        start = orjson.dumps({"id": "c", "choices": [{"index": 0, "delta": {"content": "a"}}]})
+        data = b"data: " + start + b"\n\ndata: " + data + b"\n\ndata: [DONE]\n\n"
+        kind = b"text/event-stream"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+    return head % (kind, len(data)) + data
+
+
+def settings(url: str, price: Price | None, **router: str) -> Settings:
+    """Return settings with one arm, and a model `priced` of this price."""
+    models = [("small", None), ("priced", price)]
+    return Settings(
+        models=tuple(
+            Model(
+                name=name,
+                deployments=(Deployment(upstream_model=name, base_url=url),),
+                price=own,
+            )
+            for name, own in models
+        ),
+        router=RouterSettings.model_validate(router),
+        source="config.yaml",
+    )
+
+
+@contextmanager
+def asked(
+    price: Price | None, *, stream: bool, **router: str
+) -> Iterator[tuple[httpx.Client, httpx.Response]]:
+    """Ask the model once; yield the gateway's client and the answer."""
+    with (
+        scripted(answer(stream)) as url,
+        served(create_app(settings(url, price, **router), FakeRouter())) as gateway,
+        httpx.Client(base_url=gateway) as http,
+    ):
+        body = {"model": "priced", "messages": ASK, "stream": stream}
+        response = http.post(CHAT, json=body)
+        assert response.status_code == 200
+        yield http, response
+
+
+def record(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
+    """Return the record of an answer, once it is written."""
+    path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: http.get(path).status_code == 200, "the answer is recorded")
+    found: dict[str, Any] = http.get(path).json()
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cached_and_reasoning_tokens_have_their_own_price(stream: bool) -> None:
+    """The cost follows from the answer's own usage, streamed or not, each token once."""
+    with asked(PRICE, stream=stream) as (http, response):
+        assert record(http, response)["actual_cost_usd"] == pytest.approx(COST_USD)
+        metrics = http.get("/metrics").text
+    counted = re.findall(r'switchcraft_cost_usd_total\{model="priced",.*\} (.*)', metrics)
+    assert sum(map(float, counted)) == pytest.approx(COST_USD)
+    if not stream:
+        assert float(response.headers[COST_HEADER]) == pytest.approx(COST_USD)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_price_shows_as_unknown_everywhere(stream: bool) -> None:
+    """Where it is allowed there is no header, no sum, a null in the record, and a count of it."""
+    with asked(None, stream=stream, unknown_prices="allow") as (http, response):
+        assert COST_HEADER not in response.headers
+        assert record(http, response)["actual_cost_usd"] is None
+        metrics = http.get("/metrics").text
+    assert 'switchcraft_unpriced_answers_total{missing="price",model="priced"} 1.0' in metrics
+    assert 'switchcraft_cost_usd_total{model="priced"' not in metrics
+
+
+def test_an_unknown_price_stops_the_start() -> None:
+    """Where it is not allowed, no gateway is made."""
+    with pytest.raises(ConfigError, match=r"config.yaml: model_list: priced: its price is unknown"):
+        create_app(settings("http://h/v1", None), FakeRouter())

@@ -1,0 +1,168 @@
+"""Each request has one log line, whoever ends it; none has what people said, or their keys."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from router_service.http.app import create_app
+from router_service.settings import KeySettings, ServerSettings, Settings
+from router_service.telemetry.logs import FIELDS, JsonFormatter
+from tests.bodies import BODY, CHAT
+from tests.drills.processes import gateway, wait_until, write_config
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served, wait_for
+
+KEY, ADMIN = "planted-client-key-Kx81QzPw", "planted-admin-key-Jw72RtVs"
+SAID = "planted-prompt-Pa09"
+WAYS: list[tuple[dict[str, Any], str]] = [
+    ({}, ""),
+    ({"stream": True}, ""),
+    ({"stream": True}, "cut_after=2"),
+    ({}, "malformed"),
+    ({"messages": [{"role": SAID}]}, ""),
+]
+"""What a request changes, and what its upstream does wrong."""
+
+
+@pytest.fixture(scope="module")
+def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client with the admin key of a gateway that serves one request at a time."""
+    settings = Settings.sandbox(
+        sandbox.base_url,
+        list(FakeRouter().probabilities),
+        server=ServerSettings(max_requests_in_flight_per_key=1),
+    )
+    keys = KeySettings(api={"team-a": SecretStr(KEY)}, admin=SecretStr(ADMIN))
+    app = create_app(settings.model_copy(update={"keys": keys}), FakeRouter())
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    with served(app) as url, httpx.Client(base_url=url, timeout=10, headers=headers) as client:
+        yield client
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Return the fields of the requests' lines so far."""
+    found = (record for record in caplog.records if record.name == "switchcraft.request")
+    return [getattr(record, FIELDS) for record in found]
+
+
+@pytest.mark.parametrize(
+    ("request_line", "body", "changes", "expected"),
+    [
+        (f"POST {CHAT}", BODY, {}, {"status": 200, "model": "medium", "key": "admin"}),
+        (f"POST {CHAT}", BODY | {"stream": True}, {}, {"status": 200, "stream": True}),
+        (f"POST {CHAT}", BODY | {"model": "none"}, {}, {"status": 404}),
+        (f"POST {CHAT}", BODY, {"x-sandbox": "cut_after=0"}, {"status": 502, "ending": "failed"}),
+        (f"POST {CHAT}", BODY, {"authorization": f"Bearer {SAID}"}, {"status": 401, "path": CHAT}),
+        ("GET /v1/files", None, {}, {"status": 404}),
+        ("GET /nowhere", None, {}, {"status": 404, "method": "GET", "path": "/nowhere"}),
+        ("GET /v1/models", None, {}, {"status": 200, "path": "/v1/models", "key": "admin"}),
+        ("GET /admin/status", None, {}, {"status": 200, "path": "/admin/status"}),
+        ("GET /admin/status", None, {"authorization": f"Bearer {KEY}"}, {"status": 403}),
+        ("PUT /v1/models", None, {}, {"status": 404}),
+        ("GET /v1/decisions/none", None, {}, {"status": 404}),
+        (
+            "POST /v1/feedback",
+            {"decision_id": "dec_none", "correct": True},
+            {},
+            {"status": 404, "path": "/v1/feedback"},
+        ),
+        ("POST /admin/reload", None, {}, {"status": 409, "path": "/admin/reload"}),
+        ("GET /ui", None, {}, {"path": "/ui"}),
+    ],
+)
+def test_one_line_a_request(
+    http: httpx.Client,
+    caplog: pytest.LogCaptureFixture,
+    request_line: str,
+    body: Any,  # noqa: ANN401 - JSON
+    changes: dict[str, str],
+    expected: dict[str, object],
+) -> None:
+    """Routed, passed, refused or unknown: one line, with the client's id and how it ended."""
+    method, path = request_line.split()
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        headers = {"x-request-id": "mine", **changes}
+        answer = http.request(method, path, json=body, headers=headers)
+        wait_for(lambda: lines(caplog), "the line is written")
+        http.get("/v1/models")
+        wait_for(lambda: len(lines(caplog)) > 1, "the next one is written")
+    line, _ = lines(caplog)
+    assert line | expected == line
+    assert (line["request_id"], line["status"]) == ("mine", answer.status_code)
+    assert line["id"].startswith("dec_")
+    assert answer.headers["x-request-id"] == "mine"
+
+
+def test_a_request_that_found_no_slot_has_a_line(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is shed is told as well, with the key that had its share already."""
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        slow = {"x-sandbox": "chunk_delay_s=60"}
+        with http.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow):
+            assert http.post(CHAT, json=BODY).status_code == 429
+            wait_for(lambda: lines(caplog), "the line is written")
+        wait_for(lambda: len(lines(caplog)) == 2, "the client that left has one too")
+    shed, left = lines(caplog)
+    assert (shed["status"], shed["key"]) == (429, "admin")
+    assert left["ending"] == "client_left"
+
+
+def test_probes_are_quiet_and_a_probe_that_fails_is_not(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is asked every few seconds is logged for debugging alone, unless it is refused."""
+    with caplog.at_level(logging.DEBUG, "switchcraft.request"):
+        http.get("/readyz")
+        http.get("/metrics")
+        http.get("/metrics", headers={"authorization": "Bearer no"})
+        wait_for(lambda: len(lines(caplog)) == 3, "all are told")
+    levels = [x.levelno for x in caplog.records if x.name == "switchcraft.request"]
+    assert levels == [logging.DEBUG, logging.DEBUG, logging.INFO]
+
+
+def test_a_clients_words_cannot_forge_a_line(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids and paths are JSON strings in one line, whatever is in them, and of bounded length."""
+    forged = 'a","level":"error\\n\xe9' + "x" * 300
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        headers = [(b"x-request-id", forged.encode("latin-1"))]
+        http.get(f"/nowhere%0a%22{'y' * 300}", headers=headers)
+        wait_for(lambda: lines(caplog), "the line is written")
+    (record,) = [x for x in caplog.records if x.name == "switchcraft.request"]
+    text = JsonFormatter().format(record)
+    line = json.loads(text)
+    assert "\n" not in text
+    assert line["level"] == "info"
+    assert line["request_id"] == forged[:200]
+    assert line["path"].startswith('/nowhere\n"yy')
+    assert len(line["path"]) == 200
+
+
+def test_no_level_has_content_or_keys(sandbox: Sandbox, tmp_path: Path) -> None:
+    """With all that any library tells at level debug, no prompt, answer or key is in the log."""
+    body = BODY | {"messages": [{"role": "user", "content": f"Weather in '{SAID}'?"}]}
+    keys = {"admin": ADMIN, "api": {"team-a": KEY}}
+    config = write_config(
+        tmp_path / "gateway.yaml", sandbox.base_url, logging={"level": "debug"}, keys=keys
+    )
+    admin = {"authorization": f"Bearer {ADMIN}"}
+    with gateway(config, tmp_path) as served_one:
+        http, log = served_one.http, served_one.log
+        for changes, faults in WAYS:
+            http.post(CHAT, json=body | changes, headers={**admin, "x-sandbox": faults})
+        http.get(f"/v1/models?key={KEY}", headers={"authorization": f"Bearer {KEY}x"})
+        wait_until(lambda: log.read_text().count('"request"') > len(WAYS), "all is logged")
+    text = log.read_text()
+    assert '"level":"debug"' in text
+    assert [json.loads(line) for line in text.splitlines()]
+    assert [word for word in (SAID, KEY, ADMIN, "get_weather") if word in text] == []

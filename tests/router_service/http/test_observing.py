@@ -1,0 +1,308 @@
+"""What the gateway tells of itself: models, health, metrics, logs and decisions."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from pydantic import SecretStr
+
+from router_service.core.cost import Price
+from router_service.core.errors import ConfigError
+from router_service.http.app import create_app
+from router_service.http.server import sandbox_for
+from router_service.requests.pool import Pool, arm_prices
+from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
+from router_service.telemetry.logs import FIELDS
+from tests.bodies import BODY, CHAT
+from tests.fakes import FakeRouter, manifest
+from tests.serving import ONE_TRY, Sandbox, served, wait_for
+
+PATH = "/v1/decisions/"
+REQUESTS = "switchcraft_requests_total{"
+
+
+def decision(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
+    """Return the record of a response's decision, once it is written."""
+    path = PATH + response.headers["x-switchcraft-decision-id"]
+    wait_for(lambda: http.get(path).status_code == 200, "the decision is recorded")
+    record: dict[str, Any] = http.get(path).json()
+    return record
+
+
+def test_models(client: openai.OpenAI, http: httpx.Client) -> None:
+    """The list has the router's name, its policies and the pool's models, in OpenAI's form."""
+    names = [model.id for model in client.models.list()]
+    policies = ["switchcraft:economy", "switchcraft:quality"]
+    assert names == ["switchcraft", *policies, "small", "medium", "large"]
+    assert client.models.retrieve("small").object == "model"
+    assert http.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
+
+
+def test_health(http: httpx.Client) -> None:
+    """A gateway with its artifact is alive and ready."""
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"status": "ready", "artifact": "fake", "store": "ok"}
+
+
+def test_a_routed_decision_is_recorded(http: httpx.Client) -> None:
+    """What was decided, by what, and what became of it can be asked for afterwards."""
+    response = http.post(CHAT, json=BODY)
+    record = decision(http, response)
+    usage = response.json()["usage"]
+    expected = {
+        "model": "medium",
+        "arm": "medium",
+        "reason": "threshold",
+        "policy": "theta=0.5",
+        "probabilities": {"small": 0.3, "medium": 0.7, "large": 0.9},
+        "packed_tokens": 7,
+        "stream": False,
+        "status": 200,
+        "ending": "complete",
+        "prompt_tokens": usage["prompt_tokens"],
+        "completion_tokens": usage["completion_tokens"],
+    }
+    assert {name: record[name] for name in expected} == expected
+    assert record["cost_usd"]["small"] == pytest.approx(110 / 1e6)
+    assert record["actual_cost_usd"] == pytest.approx(usage["total_tokens"] * 2 / 1e6)
+    assert 0 < record["first_byte_s"] < record["latency_s"] < 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "faults", "expected"),
+    [
+        ({"model": "small"}, "", {"reason": "pinned", "arm": None, "probabilities": None}),
+        ({"tools": []}, "", {"reason": "chat", "model": "small", "policy": None}),
+        (
+            {"stream": True, "stream_options": {"include_usage": True}},
+            "",
+            {"stream": True, "ending": "complete", "status": 200},
+        ),
+        ({}, "usage=none", {"prompt_tokens": None, "actual_cost_usd": None}),
+        ({"stream": True}, "cut_after=2", {"ending": "broken", "status": 200}),
+        ({}, "cut_after=0", {"ending": "failed", "status": 502}),
+        ({}, "status=503", {"ending": "complete", "status": 503}),
+    ],
+)
+def test_every_outcome_is_recorded(
+    http: httpx.Client, changes: dict[str, Any], faults: str, expected: dict[str, Any]
+) -> None:
+    """Pinned, chat, streamed, broken and failed requests have their record too."""
+    headers = {"x-sandbox": faults} if faults else {}
+    record = decision(http, http.post(CHAT, json=BODY | changes, headers=headers))
+    assert {name: record[name] for name in expected} == expected
+
+
+def test_a_streams_usage_is_recorded(http: httpx.Client) -> None:
+    """Tokens that a stream tells in its last event are priced like any others."""
+    body = BODY | {"stream": True, "stream_options": {"include_usage": True}}
+    record = decision(http, http.post(CHAT, json=body))
+    tokens = record["prompt_tokens"] + record["completion_tokens"]
+    assert record["actual_cost_usd"] == pytest.approx(tokens * 2 / 1e6)
+
+
+def test_unknown_decisions(http: httpx.Client) -> None:
+    """An id that is not known is 404 in OpenAI's form."""
+    response = http.get(PATH + "dec_none")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "not_found"
+
+
+def _requests_counted(http: httpx.Client) -> float:
+    lines = http.get("/metrics").text.splitlines()
+    return sum(float(x.rsplit(" ", 1)[1]) for x in lines if x.startswith(REQUESTS))
+
+
+def tries(series: Mapping[str, str], outcome: str) -> float:
+    """Return how many tries of a deployment had this outcome."""
+    counted = {name: float(value) for name, value in series.items() if "attempts_total{" in name}
+    return sum(value for name, value in counted.items() if f'outcome="{outcome}"' in name)
+
+
+def test_metrics_count(sandbox: Sandbox) -> None:
+    """Requests, decisions, tokens, cost and troubles are counted, and no client names a label."""
+    arms = list(FakeRouter().probabilities)
+    settings = Settings.sandbox(sandbox.base_url, arms, upstreams=ONE_TRY)
+    with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
+        usage = http.post(CHAT, json=BODY).json()["usage"]
+        http.post(CHAT, json=BODY | {"stream": True})
+        http.post(CHAT, json=BODY | {"stream": True}, headers={"x-sandbox": "cut_after=1"})
+        http.post(CHAT, json=BODY, headers={"x-sandbox": "status=429"})
+        http.post(CHAT, json=BODY, headers={"x-sandbox": "cut_after=0"})
+        http.post(CHAT, json=BODY | {"model": "by-the-client"})
+        http.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "theta=0.123"})
+        # A request is counted right after its last byte, which the client has by then.
+        wait_for(lambda: _requests_counted(http) == 7, "all requests are counted")
+        text = http.get("/metrics").text
+    series = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+    requests = 'switchcraft_requests_total{model="medium",policy="theta",status='
+    small = 'switchcraft_requests_total{model="small",policy="theta",status="200"}'
+    assert float(series[requests + '"200"}']) == 3
+    assert float(series[requests + '"429"}']) == 1
+    assert float(series[requests + '"502"}']) == 1
+    assert float(series[small]) == 1
+    assert float(series['switchcraft_requests_total{model="none",policy="none",status="404"}']) == 1
+    assert float(series['switchcraft_decisions_total{arm="medium",reason="threshold"}']) == 5
+    assert float(series['switchcraft_broken_streams_total{model="medium"}']) == 1
+    attempts = {outcome: tries(series, outcome) for outcome in ("answered", "status", "broken")}
+    assert attempts == {"answered": 4, "status": 1, "broken": 1}
+    prompt = series['switchcraft_tokens_total{kind="prompt",model="medium",source="upstream"}']
+    assert float(prompt) == usage["prompt_tokens"]
+    cost_usd = float(series['switchcraft_cost_usd_total{model="medium",source="upstream"}'])
+    assert cost_usd == pytest.approx(usage["total_tokens"] * 2 / 1e6)
+    assert float(series['switchcraft_cost_usd_total{model="medium",source="gateway"}']) > 0
+    assert float(series["switchcraft_decision_seconds_count"]) == 6
+    assert float(series['switchcraft_upstream_seconds_count{model="medium"}']) == 5
+    assert 'switchcraft_artifact_info{commit="0000000",encoder="none",name="fake"}' in series
+    assert "by-the-client" not in text
+    assert "0.123" not in text
+
+
+def test_one_line_a_request(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has one line a request, with its id, model, reason and status, and no content."""
+    with caplog.at_level(logging.INFO, "switchcraft.request"):
+        headers = {"x-request-id": "mine", "authorization": "Bearer client-key"}
+        response = http.post(CHAT, json=BODY, headers=headers)
+        wait_for(lambda: caplog.records, "the line is written")
+    (line,) = [entry for entry in caplog.records if entry.name == "switchcraft.request"]
+    fields = getattr(line, FIELDS)
+    assert fields["id"] == response.headers["x-switchcraft-decision-id"]
+    assert (fields["request_id"], fields["model"], fields["status"]) == ("mine", "medium", 200)
+    assert fields["reason"] == "threshold"
+    assert fields["ms"] > 0
+    assert not any(word in str(fields) for word in ("Oslo", "client-key"))
+
+
+def with_redis(sandbox: Sandbox, url: str) -> Settings:
+    """Return settings of a gateway that shares its state in Redis."""
+    server = ServerSettings(redis_url=SecretStr(url))
+    return Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities), server=server)
+
+
+def test_replicas_share_decisions(sandbox: Sandbox, redis_url: str) -> None:
+    """What one replica decided another can tell."""
+    settings = with_redis(sandbox, redis_url)
+    with (
+        served(create_app(settings, FakeRouter())) as first,
+        served(create_app(settings, FakeRouter())) as second,
+        httpx.Client(base_url=second) as http,
+    ):
+        response = httpx.post(first + CHAT, json=BODY)
+        assert decision(http, response)["model"] == "medium"
+
+
+@pytest.mark.parametrize("answers", ["never", "no"])
+def test_redis_away_is_degraded_not_down(sandbox: Sandbox, answers: str) -> None:
+    """With Redis gone, or silent, requests succeed as fast as ever; the loss is counted."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1] if answers == "never" else 9
+        settings = with_redis(sandbox, f"redis://127.0.0.1:{port}/0")
+        with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
+            http.post(CHAT, json=BODY)
+            started_s = time.perf_counter()
+            for _ in range(10):
+                response = http.post(CHAT, json=BODY)
+                assert response.status_code == 200
+            # Ten waits for Redis' timeout would be 2 s.
+            assert time.perf_counter() - started_s < 1.5
+            wait_for(lambda: http.get("/readyz").json()["store"] == "away", "it is noticed")
+            assert http.get("/readyz").status_code == 200
+            lookup = http.get(PATH + response.headers["x-switchcraft-decision-id"])
+            counts = http.get("/metrics").text
+    assert lookup.status_code == 503
+    assert lookup.json()["error"]["code"] == "store_unavailable"
+    assert 'switchcraft_store_errors_total{operation="put"}' in counts
+
+
+def settings_with(models: dict[str, Price | None], **router: object) -> Settings:
+    """Return settings with these models, and a router section."""
+    made = tuple(
+        Model(
+            name=name,
+            deployments=(Deployment(upstream_model=name, base_url="http://h/v1"),),
+            price=price,
+        )
+        for name, price in models.items()
+    )
+    return Settings(models=made, router=RouterSettings.model_validate(router), source="config.yaml")
+
+
+def test_arms_are_mapped_to_models() -> None:
+    """An arm is the model of its name unless it is mapped; prices are the file's, else profiled."""
+    price = Price(input_usd_per_mtok=0.5, output_usd_per_mtok=0.5)
+    settings = settings_with(
+        {"small": None, "b": price, "extra": None},
+        arms={"medium": "b", "large": "b"},
+        unknown_prices="allow",
+    )
+    pool = Pool.build(settings, manifest())
+    assert {arm: model.name for arm, model in pool.by_arm.items()} == {
+        "small": "small",
+        "medium": "b",
+        "large": "b",
+    }
+    profiled = Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
+    prices = {name: model.price for name, model in pool.models.items()}
+    assert prices == {"small": profiled, "b": price, "extra": None}
+    assert arm_prices(settings) == {"b": price, "medium": price, "large": price}
+    assert pool.chat_models[0].name == "b"  # cheapest at the file's price
+
+
+@pytest.mark.parametrize(
+    ("router", "wanted"),
+    [
+        ({"arms": {}, "only": "stranger"}, r"router.arms: no arm has a model; map some of small"),
+        ({"arms": {"medium": "x", "large": "small"}}, r"router.arms.medium: there is no model 'x'"),
+        ({"arms": {"tiny": "small"}}, r"router.arms.tiny: the artifact has no such arm"),
+        (
+            {"arms": {"medium": "small", "large": "small"}, "chat_model": "x"},
+            r"router.chat_model: there is no model 'x'",
+        ),
+        (
+            {"arms": {"medium": "small", "large": "small"}, "default_policy": "theta=7"},
+            r"router.default_policy: 7 is outside",
+        ),
+    ],
+)
+def test_a_file_that_does_not_fit_the_artifact_stops_the_start(
+    router: dict[str, Any], wanted: str
+) -> None:
+    """A file that does not fit the artifact is an error that names file, place and cure."""
+    name = router.pop("only", "small")
+    with pytest.raises(ConfigError, match=wanted) as caught:
+        create_app(settings_with({name: None}, **router), FakeRouter())
+    assert caught.value.source == "config.yaml"
+
+
+def test_a_pool_may_have_fewer_models_than_the_artifact_has_arms() -> None:
+    """Arms without a model are left out, and the cheapest of the rest answers plain chat."""
+    pool = Pool.build(settings_with({"medium": None, "large": None}), manifest())
+    assert set(pool.by_arm) == {"medium", "large"}
+    assert [model.name for model in pool.chat_models] == ["medium", "large"]
+
+
+def test_default_policy_and_name_can_be_configured(sandbox: Sandbox) -> None:
+    """An operator's default policy and model name take the place of the artifact's and ours."""
+    base = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    section = RouterSettings(default_policy="quality", model_name="auto")
+    settings = base.model_copy(update={"router": section})
+    with served(create_app(settings, FakeRouter())) as url:
+        response = httpx.post(url + CHAT, json=BODY | {"model": "auto"})
+        assert response.headers["x-switchcraft-policy"] == "theta=0.8"
+        assert httpx.post(url + CHAT, json=BODY).status_code == 404
+
+
+def test_without_models_a_sandbox_plays_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Settings without models get a sandbox, and the log says so; others get none."""
+    with sandbox_for(Settings()) as url:
+        assert httpx.get(f"{url}/models").headers["x-sandbox"] == "true"
+    assert "no upstream is configured" in caplog.text
+    with sandbox_for(Settings.sandbox("http://h/v1", ("a", "b"))) as none:
+        assert none is None

@@ -1,0 +1,476 @@
+"""What upstreams store for one client key is nothing to the others."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from router_service.core.cost import Price
+from router_service.core.keys import new_key
+from router_service.http.app import create_app
+from router_service.requests.ownership import MAX_NOTED_BYTES
+from router_service.settings import (
+    Deployment,
+    KeySettings,
+    Model,
+    RouterSettings,
+    ServerSettings,
+    Settings,
+)
+from router_service.store.base import HeldResponse
+from tests.fakes import FakeRouter
+from tests.serving import served, wait_for
+
+KEYS = {name: new_key() for name in ("team-a", "team-b", "admin")}
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+@dataclass
+class Provider:
+    """An upstream that stores whatever it is sent, and tells anyone who knows an id."""
+
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+    """Method and path of each request."""
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    async def answer(self, request: Request) -> Response:
+        """Create something for a POST, and repeat the path otherwise."""
+        path, body = request.path_params["path"], await request.body()
+        self.asked.append(f"{request.method} /{path}")
+        segments = path.split("/")
+        fields = json.loads(body) if body[:1] == b"{" else {}
+        if request.method != "POST":
+            results = {"output_file_id": f"file-out-{segments[-1]}"} if "batches" in path else {}
+            return JSONResponse({"id": segments[-1], "path": path, **results})
+        told: dict[str, Any] = {"id": f"{segments[0]}-{next(self.numbers)}A", "path": path}
+        told |= json.loads(fields.get("metadata", {}).get("answer", "{}"))
+        if path == "chat/completions":
+            message = {"role": "assistant", "content": "Hi"}
+            told |= {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        if path == "responses":
+            told |= {"object": "response", "output": [], "status": "completed"}
+        if not fields.get("stream"):
+            return JSONResponse(told)
+
+        async def events() -> Any:  # noqa: ANN401 - an async generator of events
+            yield b": a comment comes first\n\n"
+            for kind in ("response.created", "response.completed"):
+                event = {"type": kind, "response": told}
+                yield f"event: {kind}\ndata: {json.dumps(event)}\n\n".encode()
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+
+@contextmanager
+def provided() -> Iterator[Provider]:
+    """Serve a provider."""
+    provider = Provider()
+    routes = [Route("/v1/{path:path}", provider.answer, methods=METHODS)]
+    with served(Starlette(routes=routes)) as url:
+        provider.url = f"{url}/v1"
+        yield provider
+
+
+@dataclass
+class Client:
+    """Someone with a key."""
+
+    http: httpx.Client
+
+    def ask(self, method: str, path: str, body: object = None) -> httpx.Response:
+        """Send a request below /v1."""
+        content = {} if body is None else {"json": body}
+        return self.http.request(method, f"/v1{path}", **content)  # type: ignore[arg-type]
+
+    def create(self, path: str, body: object = None) -> str:
+        """Create something, and return its id."""
+        answer = self.ask("POST", path, {} if body is None else body)
+        assert answer.status_code == 200, answer.text
+        identifier: str = answer.json()["id"]
+        return identifier
+
+    def status(self, method: str, path: str, body: object = None) -> int:
+        """Send a request; return its status."""
+        return self.ask(method, path, body).status_code
+
+
+@dataclass
+class World:
+    """A gateway, its clients and its upstream."""
+
+    provider: Provider
+    a: Client
+    b: Client
+    admin: Client
+
+    @contextmanager
+    def asks_nothing(self) -> Iterator[None]:
+        """Fail if the upstream is asked while the block runs."""
+        before = list(self.provider.asked)
+        yield
+        assert self.provider.asked == before
+
+
+@contextmanager
+def world(
+    provider: Provider,
+    names: tuple[str, ...] = ("team-a", "team-b"),
+    *,
+    shared: bool = False,
+    server: ServerSettings | None = None,
+) -> Iterator[World]:
+    """Serve a gateway with these keys and an admin key, which passes everything else on."""
+    deployment = Deployment(upstream_model="m", base_url=provider.url)
+    price = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
+    settings = Settings(
+        models=tuple(
+            Model(name=arm, deployments=(deployment,), price=price)
+            for arm in FakeRouter().probabilities
+        ),
+        router=RouterSettings(pass_through="large", pass_through_shared=shared),
+        server=server or ServerSettings(),
+        keys=KeySettings(
+            api={name: SecretStr(KEYS[name]) for name in names}, admin=SecretStr(KEYS["admin"])
+        ),
+    )
+    with ExitStack() as stack:
+        url = stack.enter_context(served(create_app(settings, FakeRouter())))
+        clients = {
+            name: Client(
+                stack.enter_context(
+                    httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"})
+                )
+            )
+            for name, key in KEYS.items()
+        }
+        yield World(provider, clients["team-a"], clients["team-b"], clients["admin"])
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    """Yield an upstream."""
+    with provided() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def apart(provider: Provider) -> Iterator[World]:
+    """Yield a gateway with two client keys."""
+    with world(provider) as made:
+        yield made
+
+
+def answering(fields: dict[str, object]) -> dict[str, object]:
+    """Return a body that has the upstream answer with these fields too."""
+    return {"metadata": {"answer": json.dumps(fields)}}
+
+
+def response_body(**fields: object) -> dict[str, object]:
+    """Return a body of the Responses API."""
+    return {"model": "medium", "input": "Hi", **fields}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_is_continued_by_its_key_only(apart: World, stream: bool) -> None:
+    """For another key it is the same 404 as one that nobody has; the admin key may go on."""
+    first = apart.a.ask("POST", "/responses", response_body(stream=stream))
+    told = json.loads(first.text.split("data: ")[-1])["response"] if stream else first.json()
+    for model in ("medium", "switchcraft", "large"):
+        body = response_body(previous_response_id=told["id"], model=model)
+        assert apart.a.status("POST", "/responses", body) == 200
+        assert apart.admin.status("POST", "/responses", body) == 200
+        with apart.asks_nothing():
+            refused = apart.b.ask("POST", "/responses", body)
+            unknown = apart.b.ask("POST", "/responses", body | {"previous_response_id": "resp_0"})
+        assert refused.status_code == 404
+        assert refused.text.replace(told["id"], "resp_0") == unknown.text
+        assert refused.json()["error"]["code"] == "previous_response_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "end"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]
+)
+def test_a_stored_response_is_its_keys(apart: World, method: str, end: str) -> None:
+    """Others can neither read, delete, nor cancel it, nor list its input, in any spelling."""
+    made = apart.a.create("/responses", response_body())
+    with apart.asks_nothing():
+        for spelling in (made, made.replace("-", "%2D"), f"%72{made[1:]}"):
+            refused = apart.b.ask(method, f"/responses/{spelling}{end}")
+            assert refused.status_code == 404
+            assert refused.json()["error"]["code"] == "response_not_found"
+            assert apart.b.status(method, f"/%72esponses/{spelling}{end}") == 404
+        assert apart.b.status(method, f"/responses/resp_0{end}") == 404
+    assert apart.a.status(method, f"/responses/{made}{end}") == 200
+    assert apart.admin.status(method, f"/responses/{made}{end}") == 200
+    assert apart.admin.status(method, f"/responses/resp_0{end}") == 200, "the upstream says"
+
+
+COLLECTIONS = [
+    "/files", "/batches", "/vector_stores", "/conversations", "/fine_tuning/jobs", "/uploads",
+    "/threads", "/containers", "/evals",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("collection", COLLECTIONS)
+@pytest.mark.parametrize("body", [{}, {"model": "small"}])
+def test_an_object_is_its_keys(apart: World, collection: str, body: dict[str, str]) -> None:
+    """What a key has created is reached by it and the admin key, whoever answered the request."""
+    made = apart.a.create(collection, body)
+    requests = [
+        (method, f"{collection}/{made}{end}", sent)
+        for end in ("", "/content", "/files/x1", "/cancel")
+        for method in METHODS
+        for sent in (None, {"model": "small"})
+        if sent is None or method == "POST"
+    ]
+    for method, path, sent in requests:
+        with apart.asks_nothing():
+            refused = apart.b.ask(method, path, sent)
+            unknown = apart.b.ask(method, path.replace(made, "unknown-0A"), sent)
+        assert refused.status_code == 404, path
+        assert refused.text.replace(made, "unknown-0A") == unknown.text
+        assert apart.a.status(method, path, sent) == 200, path
+        assert apart.admin.status(method, path, sent) == 200
+    with apart.asks_nothing():
+        for path in (
+            f"{collection}/%{ord(made[0]):x}{made[1:]}",
+            f"/{collection[1:].upper()}/{made}",
+        ):
+            assert apart.b.status("GET", path) == 404
+
+
+def test_anothers_object_below_an_own_one(apart: World) -> None:
+    """An own object in the path opens no other's."""
+    own, others = apart.b.create("/vector_stores"), apart.a.create("/files")
+    assert apart.b.status("GET", f"/vector_stores/{own}/files/{others}") == 404
+    assert apart.b.status("GET", f"/vector_stores/{own}/files/file-0A") == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(("GET", path) for path in (*COLLECTIONS, "/responses", "/chat/completions")),
+        ("DELETE", "/files"), ("GET", "/organization/users"), ("POST", "/organization/projects"),
+        ("PUT", "/files"), ("GET", "/" + "/".join("x" * 20)),
+    ],
+)  # fmt: skip
+def test_lists_need_the_admin_key(apart: World, method: str, path: str) -> None:
+    """Whatever concerns the objects of all keys is refused, and says what to do."""
+    with apart.asks_nothing():
+        refused = apart.a.ask(method, path)
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "admin_key_needed"
+    assert "router.pass_through_shared" in refused.json()["error"]["message"]
+    assert apart.admin.status(method, path) == 200
+
+
+def test_what_creates_is_passed_on(apart: World) -> None:
+    """Inference and creation need no object of one's own."""
+    for path in (*COLLECTIONS, "/images/generations", "/audio/speech", "/realtime/client_secrets"):
+        assert apart.b.status("POST", path, {"prompt": "x"}) == 200
+
+
+CONTENT: list[dict[str, object]] = [
+    {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "ID"}}]}]},
+    {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "ID"}]}]},
+    {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": ["vs_0A", "ID"]}]},
+    {"input": "x", "tools": [{"type": "code_interpreter", "container": "ID"}]},
+    {"input": "x", "tools": [{"type": "x", "container": {"type": "auto", "file_ids": ["ID"]}}]},
+]
+
+
+@pytest.mark.parametrize("content", CONTENT)
+@pytest.mark.parametrize("model", ["small", "switchcraft"])
+def test_a_body_names_ones_own_objects(
+    apart: World, content: dict[str, object], model: str
+) -> None:
+    """A model reads no file of another key; one that nobody is known to own is the operator's."""
+    path = "/chat/completions" if "messages" in content else "/responses"
+    made = apart.a.create("/files")
+
+    def send(client: Client, identifier: str, *, escaped: bool = False) -> int:
+        text = json.dumps({"model": model, **content}).replace('"ID"', f'"{identifier}"')
+        if escaped:
+            text = text.replace("file_id", "f\\u0069le_id").replace("container", "c\\u006fntainer")
+            text = text.replace("vector_store", "v\\u0065ctor_store")
+        headers = {"content-type": "application/json"}
+        return client.http.post(f"/v1{path}", content=text, headers=headers).status_code
+
+    with apart.asks_nothing():
+        assert send(apart.b, made) == send(apart.b, made, escaped=True) == 404
+    assert [send(client, made) for client in (apart.a, apart.admin)] == [200, 200]
+    assert send(apart.b, "file-0A") == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input_file_id": "ID"}, {"training_file": "ID"}, {"file_ids": ["ID"]},
+        {"thread": {"tool_resources": {"x": {"vector_store_ids": ["ID"]}}}},
+        {"assistant_id": "ID"}, {"conversation": "ID"}, {"conversation": {"id": "ID"}},
+        {"previous_response_id": "ID"}, {"deep": [[[{"file_id": "ID"}]]]},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("model", [None, "small"])
+def test_what_is_passed_on_names_ones_own_objects(
+    apart: World, body: dict[str, object], model: str | None
+) -> None:
+    """A batch of one key does not read the file of another, whichever upstream is asked."""
+    made = apart.a.create("/files")
+    sent = json.loads(json.dumps(body | ({"model": model} if model else {})).replace("ID", made))
+    for method, path in (("POST", "/batches"), ("POST", "/responses/compact")):
+        with apart.asks_nothing():
+            assert apart.b.status(method, path, sent) == 404
+        assert apart.a.status(method, path, sent) == 200
+
+
+def test_no_other_spelling_continues_anothers(apart: World) -> None:
+    """A second reference, another case, blanks, a query or an unnamed type of body open nothing."""
+    response, own = (client.create("/responses", response_body()) for client in (apart.a, apart.b))
+    conversation, file = apart.a.create("/conversations"), apart.a.create("/files")
+    with apart.asks_nothing():
+        for fields in (
+            {"previous_response_id": own, "conversation": conversation},
+            {"previous_response_id": own, "Previous_Response_ID": response},
+            {"Previous_Response_Id": response}, {"CONVERSATION": {"id": conversation}},
+            {"previou\u017f_re\u017fponse_id": response},
+        ):  # fmt: skip
+            for client in (apart.b, apart.a):
+                status = client.status("POST", "/responses", response_body(**fields))
+                if len(fields) > 1 or client is apart.b:
+                    assert status in {400, 404}, fields
+                    break
+        for body in ({"input_file_id": f" {file} "}, {"FILE_IDS": [file]}, {"File_Id": file}):
+            assert apart.b.status("POST", "/batches", body) == 404
+            assert apart.b.status("POST", "/chat/completions", {"model": "small", **body}) in {
+                400,
+                404,
+            }
+        for query in (f"file_id={file}", f"a=1;file_id={file}", f"file%5Fid={file}", f"x={file}"):
+            assert apart.b.status("POST", f"/batches?{query}") == 404
+        headers = {"content-type": "text/plain"}
+        for start in (b"", b" \n", b"\xef\xbb\xbf"):
+            content = start + json.dumps({"input_file_id": file}).encode()
+            answer = apart.b.http.post("/v1/batches", content=content, headers=headers)
+            assert answer.status_code in {400, 404}
+    assert apart.b.status("POST", "/batches?" + "&".join(f"a{n}=1" for n in range(200))) == 400
+
+
+def test_conversations_are_continued_by_their_key_only(apart: World) -> None:
+    """A conversation is named by its id, or by an object with it."""
+    made = apart.a.create("/conversations")
+    for conversation in (made, {"id": made}):
+        body = response_body(conversation=conversation)
+        with apart.asks_nothing():
+            refused = apart.b.ask("POST", "/responses", body)
+        assert refused.status_code == 404
+        assert refused.json()["error"]["code"] == "conversation_not_found"
+        assert apart.a.status("POST", "/responses", body) == 200
+    with apart.asks_nothing():
+        assert apart.b.status("POST", "/responses", response_body(conversation="conv_0A")) == 404
+
+
+def test_results_belong_to_who_created_the_job(apart: World) -> None:
+    """A batch's file is its creator's, even if the admin key is the first to see its id."""
+    batch = apart.a.create("/batches")
+    output = apart.admin.ask("GET", f"/batches/{batch}").json()["output_file_id"]
+    assert apart.a.status("GET", f"/files/{output}/content") == 200
+    assert apart.b.status("GET", f"/files/{output}/content") == 404
+
+
+@pytest.mark.parametrize("path", ["/vector_stores", "/vector_stores/{own}/files", "/uploads"])
+def test_an_answer_gives_nobody_what_is_anothers(apart: World, path: str) -> None:
+    """An answer that repeats an id, whether it is known or was only named, changes no owner."""
+    own, others = apart.b.create("/vector_stores"), apart.a.create("/files")
+    path = path.format(own=own)
+    for field_name in ("id", "output_file_id", "thread_id"):
+        apart.b.create(path, answering({field_name: others}))
+        named = answering({field_name: "file-old-0A"}) | {"file_id": "file-old-0A"}
+        apart.b.create(path, named)
+        unnamed = answering({field_name: "file-old-0A"}) | {"text": "file-old-0A"}
+        apart.b.create(path, unnamed)
+    assert apart.b.status("GET", f"/files/{others}") == 404
+    assert apart.b.status("GET", "/files/file-old-0A") == 404
+    assert apart.a.status("GET", f"/files/{others}") == 200
+
+
+def test_a_long_answer_arrives_as_it_is(apart: World) -> None:
+    """What is too long to be read is relayed, and what it has created is nobody's."""
+    answer = apart.a.ask("POST", "/files", answering({"text": "x" * MAX_NOTED_BYTES})).json()
+    assert len(answer["text"]) == MAX_NOTED_BYTES
+    assert apart.a.status("GET", f"/files/{answer['id']}") == 404
+
+
+def test_too_many_names_are_refused(apart: World) -> None:
+    """A body cannot have the gateway look up names without end."""
+    refused = apart.a.ask("POST", "/batches", {"file_ids": [f"file-{n}" for n in range(2001)]})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "too_many_objects"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_with_one_key_or_shared_everything_is_passed_on(provider: Provider, shared: bool) -> None:
+    """A single client key has the upstream's account for itself; several may be told to share."""
+    names = ("team-a", "team-b") if shared else ("team-a",)
+    with world(provider, names, shared=shared) as made:
+        clients = (made.a, made.b) if shared else (made.a,)
+        identifier = made.a.create("/files")
+        for client in clients:
+            for path in ("/files", f"/files/{identifier}", "/files/file-0A", "/responses/resp_0"):
+                assert client.status("GET", path) == 200
+            assert client.status("POST", "/batches", {"input_file_id": "file-0A"}) == 200
+        response = made.a.create("/responses", response_body())
+        assert made.b.status("GET", f"/responses/{response}") == (404 if shared else 401)
+
+
+def test_replicas_agree_on_owners(provider: Provider, redis_url: str) -> None:
+    """What a key created at one replica it can use at another, and others cannot there either."""
+    server = ServerSettings(redis_url=SecretStr(redis_url))
+    with world(provider, server=server) as one, world(provider, server=server) as other:
+        file, response = one.a.create("/files"), one.a.create("/responses", response_body())
+        body = response_body(previous_response_id=response)
+        wait_for(lambda: other.admin.status("GET", f"/files/{file}") == 200, "it is written")
+        assert other.b.status("GET", f"/files/{file}") == 404
+        assert other.b.status("POST", "/batches", {"input_file_id": file}) == 404
+        assert other.b.status("POST", "/responses", body) == 404
+        assert other.b.status("GET", f"/responses/{response}") == 404
+        assert other.a.status("GET", f"/files/{file}") == 200
+        assert other.a.status("POST", "/responses", body) == 200
+
+
+def test_records_of_older_versions_are_the_admins(provider: Provider, redis_url: str) -> None:
+    """A record without an owner is shown to no client key of several."""
+    deployment_id = Deployment(upstream_model="m", base_url=provider.url).id
+    old = HeldResponse(id="resp_old", model="medium", deployment_id=deployment_id)
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("switchcraft:response:resp_old", old.model_dump_json(exclude={"owner"}))
+    server = ServerSettings(redis_url=SecretStr(redis_url))
+    body = response_body(previous_response_id="resp_old")
+    with world(provider, server=server) as made:
+        for client, status in ((made.a, 404), (made.b, 404), (made.admin, 200)):
+            assert client.status("GET", "/responses/resp_old") == status
+            assert client.status("POST", "/responses", body) == status
+
+
+def test_without_redis_ones_own_objects_are_there(provider: Provider) -> None:
+    """What this process knows is used while Redis is away; anything else is 503, not a guess."""
+    server = ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))
+    with world(provider, server=server) as made:
+        file = made.a.create("/files")
+        assert made.a.status("GET", f"/files/{file}") == 200
+        assert made.b.status("GET", f"/files/{file}") == 404
+        assert made.b.status("GET", "/files/file-0A") == 503

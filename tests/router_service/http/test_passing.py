@@ -1,0 +1,502 @@
+"""Endpoints that are not routed: to the model that a body names, else to one upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import threading
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+import httpx
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from router_service.core.errors import ConfigError, InvalidRequestError
+from router_service.http.app import create_app
+from router_service.http.paths import segments_of, upstream_path
+from router_service.settings import Deployment, Model, RouterSettings, Settings
+from tests.fakes import FakeRouter
+from tests.serving import ONE_TRY, Sandbox, served
+
+KEY = "upstream-secret-key"
+
+
+async def echo(request: Request) -> Response:
+    """Tell what arrived."""
+    body = await request.body()
+    told = {
+        "method": request.method,
+        "target": request.scope["raw_path"].decode() + "?" + request.url.query,
+        "headers": dict(request.headers),
+        "body": body.decode("latin-1"),
+    }
+    headers = {"x-ratelimit-limit-requests": "7", "set-cookie": "a=b", "x-internal": "1"}
+    return JSONResponse(told, status_code=201, headers=headers)
+
+
+async def parts(_request: Request) -> Response:
+    """Answer in parts."""
+
+    async def body() -> AsyncIterator[bytes]:
+        for part in (b"one ", b"two ", b"three"):
+            yield part
+
+    return StreamingResponse(body(), media_type="audio/mpeg")
+
+
+@contextmanager
+def echoing() -> Iterator[str]:
+    """Serve a gateway whose models are all at an upstream that tells what it gets."""
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+    routes = [
+        Route("/base/parts", parts),
+        Route("/base/audio/speech", parts, methods=["POST"]),
+        Route("/base/{path:path}", echo, methods=methods),
+    ]
+    with served(Starlette(routes=routes)) as upstream:
+        deployment = Deployment(
+            upstream_model="theirs",
+            base_url=f"{upstream}/base",
+            query="api-version=1",
+            api_key=SecretStr(KEY),
+        )
+        arms = FakeRouter().probabilities
+        models = tuple(Model(name=arm, deployments=(deployment,)) for arm in arms)
+        settings = Settings(models=models, router=RouterSettings(pass_through="large"))
+        with served(create_app(settings, FakeRouter())) as url:
+            yield url
+
+
+@pytest.fixture(scope="module")
+def passing() -> Iterator[httpx.Client]:
+    """Yield a client of a gateway that passes everything else to an echoing upstream."""
+    with echoing() as url, httpx.Client(base_url=url) as client:
+        yield client
+
+
+def test_embeddings(client: openai.OpenAI) -> None:
+    """The OpenAI client gets the embeddings of the model that it names, and their price."""
+    raw = client.embeddings.with_raw_response.create(model="large", input=["a", "b"])
+    answer = raw.parse()
+    assert (answer.model, len(answer.data)) == ("large", 2)
+    assert raw.headers["x-switchcraft-reason"] == "pinned"
+    assert float(raw.headers["x-switchcraft-cost-usd"]) > 0
+
+
+def test_completions(client: openai.OpenAI) -> None:
+    """Completions go to the model that is named, whole and streamed."""
+    whole = client.completions.create(model="small", prompt="Once")
+    stream = client.completions.create(model="small", prompt="Once", stream=True)
+    assert "".join(chunk.choices[0].text for chunk in stream) == whole.choices[0].text
+
+
+@pytest.mark.parametrize("path", ["embeddings", "completions"])
+@pytest.mark.parametrize("model", ["switchcraft", "unknown"])
+def test_what_is_not_routed_needs_a_pool_models_name(
+    http: httpx.Client, path: str, model: str
+) -> None:
+    """The router's own names are for chat and responses; the refusal tells the models."""
+    response = http.post(f"/v1/{path}", json={"model": model, "input": "x", "prompt": "x"})
+    assert response.status_code == 404
+    error = response.json()["error"]
+    assert error["code"] == "model_not_found"
+    assert "small, medium, large" in error["message"]
+    assert "switchcraft:economy" not in error["message"]
+
+
+def test_any_other_inference_goes_to_the_model_that_it_names(passing: httpx.Client) -> None:
+    """A JSON body that names a pool model goes there, with only the name exchanged."""
+    body = b'{ "query":"\\u00e9",\n "model" : "small", "n":1e0}'
+    answer = passing.post("/v1/rerank", content=body)
+    told = answer.json()
+    assert told["body"] == body.decode().replace('"small"', '"theirs"')
+    assert answer.headers["x-switchcraft-model"] == "small"
+
+
+def test_an_answer_need_not_be_json(passing: httpx.Client) -> None:
+    """Speech of a pool's model arrives as its upstream sent it, at the first try."""
+    answer = passing.post("/v1/audio/speech", json={"model": "small", "input": "hi"})
+    assert (answer.status_code, answer.content) == (200, b"one two three")
+    assert answer.headers["content-type"] == "audio/mpeg"
+    assert answer.headers["x-switchcraft-attempts"] == "1"
+
+
+def test_everything_else_is_passed_on_as_it_is(passing: httpx.Client) -> None:
+    """Method, path, query, content type and the body's bytes reach the upstream unchanged."""
+    body = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\nsmall\r\n--x--\r\n\xff'
+    answer = passing.put(
+        "/v1/files/file-1%3Ab?purpose=a%20b&limit=2",
+        content=body,
+        headers={"content-type": "multipart/form-data; boundary=x"},
+    )
+    told = answer.json()
+    assert answer.status_code == 201
+    assert told["method"] == "PUT"
+    assert told["target"] == "/base/files/file-1%3Ab?purpose=a%20b&limit=2&api-version=1"
+    assert told["headers"]["content-type"] == "multipart/form-data; boundary=x"
+    assert told["body"].encode("latin-1") == body
+
+
+def test_the_answer_is_passed_back(passing: httpx.Client) -> None:
+    """Status and body are the upstream's, with the headers that clients need and no others."""
+    answer = passing.get("/v1/files")
+    assert answer.headers["x-ratelimit-limit-requests"] == "7"
+    assert answer.headers["x-switchcraft-reason"] == "passed"
+    assert "set-cookie" not in answer.headers
+    assert "x-internal" not in answer.headers
+    answer = passing.get("/v1/parts")
+    assert (answer.content, answer.headers["content-type"]) == (b"one two three", "audio/mpeg")
+
+
+def test_credentials_stay_on_their_side(passing: httpx.Client) -> None:
+    """The upstream gets its own key, which it cannot tell the client, and no client's."""
+    sent = {
+        "authorization": "Bearer client-key",
+        "api-key": "client-key",
+        "x-api-key": "client-key",
+        "cookie": "session=client-key",
+        "openai-organization": "client-key",
+    }
+    told = passing.get("/v1/files", headers=sent).json()
+    assert "client-key" not in json.dumps(told)
+    assert told["headers"]["authorization"] == "Bearer [redacted]"
+
+
+def test_the_configurations_query_counts(passing: httpx.Client) -> None:
+    """A client cannot replace what the configuration puts into the query."""
+    told = passing.get("/v1/files?api-version=2&a=1").json()
+    assert told["target"] == "/base/files?a=1&api-version=1"
+    for query in (
+        "api%2Dversion=2", "API-Version=2", "api-version%5B%5D=2", "api-version[]=2",
+        "x;api-version=2", "+api-version=2", "x%26api-version=2", "api-version",
+        "api-version=2&api-version=3",
+    ):  # fmt: skip
+        target = raw_told(str(passing.base_url).rstrip("/"), f"/v1/files?a=1&{query}".encode())
+        assert target == "/base/files?a=1&api-version=1", query
+
+
+def test_broken_json_is_refused(passing: httpx.Client) -> None:
+    """A body that says that it is JSON is read before it is passed on."""
+    answer = passing.post("/v1/rerank", content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_json"
+
+
+def test_large_json_is_read_in_bounded_time(passing: httpx.Client) -> None:
+    """Images and token arrays pass; a body of too many values is refused before it is read."""
+    for text in (b'"' + b"iVBORw0K" * 1_000_000 + b'"', b"[" + b"12345," * 300_000 + b"1]"):
+        told = passing.post("/v1/rerank", content=b'{"query":' + text + b',"model":"small"}')
+        assert told.json()["body"].endswith(',"model":"theirs"}')
+        told = passing.post("/v1/rerank", content=b'{"query":' + text + b',"model":"other"}')
+        assert told.json()["body"].endswith(',"model":"other"}')
+    many = b'{"query":[' + b"{}," * 3_000_000 + b'{}],"model":"%s"}'
+    for path, model in (("rerank", b"other"), ("rerank", b"small"), ("embeddings", b"small")):
+        started_s = time.process_time()
+        answer = passing.post(f"/v1/{path}", content=many % model)
+        assert time.process_time() - started_s < 1
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "too_many_values"
+
+
+def test_without_an_upstream_it_is_404(http: httpx.Client) -> None:
+    """Nothing is passed on unless it is configured; the refusal says what to set."""
+    for method, path in (("GET", "/v1/files"), ("POST", "/v1/audio/speech"), ("DELETE", "/v1/x/y")):
+        response = http.request(method, path)
+        assert response.status_code == 404
+        error = response.json()["error"]
+        assert (error["type"], error["code"]) == ("invalid_request_error", "not_served")
+        assert f"{method} {path}" in error["message"]
+        assert "router.pass_through" in error["message"]
+
+
+def test_an_unknown_model_to_pass_to_is_a_configuration_error(sandbox: Sandbox) -> None:
+    """A name that is of no model is found at the start."""
+    base = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    settings = base.model_copy(update={"router": RouterSettings(pass_through="none")})
+    with pytest.raises(ConfigError, match=r"router\.pass_through"):
+        create_app(settings, FakeRouter())
+
+
+def raw_request(url: str, target: bytes) -> bytes:
+    """Send a request line as it is; return the whole answer."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(
+            b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        )
+        return connection.makefile("rb").read()
+
+
+def raw_told(url: str, target: bytes) -> str:
+    """Send a request line as it is; return the target that the upstream got."""
+    answer = raw_request(url, target)
+    found = re.search(rb'"target":"([^"]*)"', answer)
+    assert found, answer
+    return found[1].decode()
+
+
+# What some server reads as a dot segment, a slash or the end of the path: path parameters (Tomcat),
+# overlong UTF-8, `%u` (IIS), decoding twice, NFKC, trailing blanks, best-fit mappings (Windows).
+AMBIGUOUS = (
+    b"..; ..;x .; .;x ;x a;b x%3bc %3b %2e %2E%2e .%2e %2e. %252e %25 ... .x ..x ..%20 %20.. +.. "
+    b"%20 %c0%ae %c0%ae%c0%ae %c0%af %e0%80%ae %e0%80%af %f0%80%80%ae %c1%9c %ff %80 %ed%a0%80 "
+    b"%uff0e %u002e %ef%bc%8e %ef%bc%8f %e2%80%a4 %e2%80%a5 %e2%80%a6 %e2%92%88 %c2%bd %e2%88%95 "
+    b"%e2%81%84 %ef%bc%bc %ef%bc%85 %2f %5c .. . x%3f x%23 x%0a x%7f %c2%80 x%c2%a0 %2 %zz %"
+).split(b" ")
+
+HOSTILE = [
+    b"/v1/../secret",
+    b"/v1/files/..",
+    b"/v1/files/./x",
+    b"/v1/files//x",
+    b"/v1//files",
+    b"/v1/files/%2e%2e/x",
+    b"/v1/files/%2E./x",
+    b"/v1/files/a%2fb",
+    b"/v1/files/a%5Cb",
+    b"/v1/files/a\\b",
+    b"/v1/files/%0d%0ax",
+    b"/v1/files/%00",
+    b"/v1/files/%252e%252e",
+    b"/v1/files/",
+    b"/v1/files?a=%0d\tb",
+    b"/v1/fil\xc3\xa9s",
+    *(b"/v1/files/" + segment for segment in AMBIGUOUS),
+    *(b"/v1/files/" + segment + b"/x" for segment in AMBIGUOUS),
+    *(b"/v1/files?" + query for query in (b"a=%0d%0ax", b"a=%00", b"a=%", b"a=%zz", b"%u002e")),
+]
+
+
+@pytest.mark.parametrize("target", HOSTILE)
+def test_no_address_leaves_the_base_url(passing: httpx.Client, target: bytes) -> None:
+    """Dots, double and encoded slashes, and control characters are refused, never passed on."""
+    status = raw_request(str(passing.base_url).rstrip("/"), target)
+    assert status.split()[1] in {b"400", b"404"}, status
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tuned/ft:gpt-4o-mini:org::id", "/tuned/ft%3Agpt-4o-mini%3Aorg%3A%3Aid",
+        "/tuned/@cf/meta/llama-3.1-8b", "/files/file-abc/content", "/x/a.b-c_d~e", "/x/a%20b",
+        "/x/mod%C3%A8le", "/x/%E6%A8%A1%E5%9E%8B", "/x/%E0%A4%B9%E0%A4%BF", "/x/a(b)$&+,='!*",
+    ],
+)  # fmt: skip
+def test_plain_ids_are_passed_on(passing: httpx.Client, path: str) -> None:
+    """Colons, `@`, inner dots, encoded blanks and letters of any script are not refused."""
+    target = raw_told(str(passing.base_url).rstrip("/"), f"/v1{path}".encode())
+    assert target == f"/base{path}?api-version=1"
+
+
+@given(raw=st.binary(max_size=30), query=st.binary(max_size=20))
+def test_what_is_passed_on_has_plain_segments(raw: bytes, query: bytes) -> None:
+    """Whatever the path, what comes through has no dots, no empty segments and no controls."""
+    scope = {"raw_path": b"/v1/" + raw, "query_string": query, "path": "/v1/x"}
+    try:
+        path, passed = upstream_path(scope)
+    except InvalidRequestError:
+        return
+    assert path == "/" + raw.decode("latin-1")
+    assert not {"", ".", ".."} & set(path.split("/")[1:])
+    assert all(part and part[0] != "." and ";" not in part for part in segments_of(path))
+    assert all(0x20 < ord(character) < 0x7F for character in path + passed)
+    assert "#" not in passed
+
+
+def test_a_client_that_leaves_cancels_the_upstream() -> None:
+    """The upstream's connection is closed as soon as the client has gone."""
+    closed = threading.Event()
+
+    async def slow(_request: Request) -> Response:
+        async def body() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield b"x" * 1000
+                    await anyio.sleep(0.01)
+            finally:
+                closed.set()
+
+        return StreamingResponse(body())
+
+    with served(Starlette(routes=[Route("/slow", slow)])) as upstream:
+        base = Settings.sandbox(upstream, list(FakeRouter().probabilities))
+        settings = base.model_copy(update={"router": RouterSettings(pass_through="small")})
+        with served(create_app(settings, FakeRouter())) as url:
+            with httpx.stream("GET", f"{url}/v1/slow") as response:
+                parts = response.iter_raw()  # held: one that is dropped hangs up
+                next(parts)
+                assert not closed.is_set()
+            assert closed.wait(5)
+
+
+async def repeat(request: Request) -> Response:
+    """Repeat the key that was sent, with the status and in the way that the body asks for."""
+    sent = request.headers["authorization"]
+    asked = await request.json()
+    status = asked["status"]
+    match asked["how"]:
+        case "headers" | "coding":
+            headers = {"x-request-id": f"id-{sent}", "x-ratelimit-limit-requests": KEY[:14]}
+            coding = {"content-encoding": f"gzip, {sent}"} if asked["how"] == "coding" else {}
+            return JSONResponse({"object": "list"}, status, headers | coding)
+        case "json":
+            return JSONResponse({"message": f"Bad key: {sent}, {KEY[:12]}***"}, status)
+        case "error":
+            error = {"message": f"Bad key: {sent}", "type": "x", "param": None, "code": None}
+            return JSONResponse({"error": error}, status)
+        case "base64":
+            dump = json.dumps(dict(request.headers)).encode()
+            return JSONResponse({"dump": b64encode(dump).decode()}, status)
+        case "text":
+            return Response(f"<pre>{sent}</pre>", status, media_type="text/html")
+    body = f'data: {{"choices":[],"key":"{sent}","part":"{KEY[:13]}"}}\n\ndata: [DONE]\n\n'
+    size = 1 if asked["how"] == "bytes" else 1000
+
+    async def parts() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), size):
+            yield body[start : start + size].encode()
+
+    return StreamingResponse(parts(), status, media_type="text/event-stream")
+
+
+@pytest.fixture(scope="module")
+def repeating() -> Iterator[httpx.Client]:
+    """Yield a client of a gateway whose upstream repeats the key that it was sent."""
+    route = Route("/v1/{path:path}", repeat, methods=["POST"])
+    with served(Starlette(routes=[route])) as upstream:
+        place = Deployment(upstream_model="m", base_url=f"{upstream}/v1", api_key=SecretStr(KEY))
+        models = tuple(Model(name=arm, deployments=(place,)) for arm in FakeRouter().probabilities)
+        passing = RouterSettings(pass_through="small")
+        settings = Settings(models=models, router=passing, upstreams=ONE_TRY)
+        with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
+            yield http
+
+
+HOWS = ["headers", "coding", "json", "error", "base64", "text", "stream", "bytes"]
+
+
+@pytest.mark.parametrize("model", ["none", "small"])
+@pytest.mark.parametrize("status", [200, 201, 400, 404, 409, 422, 429, 500, 503])
+@pytest.mark.parametrize("how", HOWS)
+def test_an_echo_of_the_gateways_key_is_redacted(
+    repeating: httpx.Client, status: int, how: str, model: str
+) -> None:
+    """Whatever an upstream repeats of the request's headers, no client reads the key.
+
+    A request for `small` is sent to the pool's model, any other is passed on unread.
+    """
+    answer = repeating.post("/v1/rerank", json={"model": model, "status": status, "how": how})
+    is_failure = status < 400 and (how == "coding" or (how == "error" and model == "small"))
+    assert answer.status_code == (502 if is_failure else status)
+    told = f"{answer.headers}{answer.text}"
+    assert KEY[:12] not in told
+    assert not any(b64encode(b" " * n + KEY.encode())[4:16].decode() in told for n in range(3))
+    if how in {"json", "error"}:
+        assert answer.json()
+    if how == "headers":
+        assert answer.headers["x-request-id"] == "id-Bearer [redacted]"
+    if how in {"stream", "bytes"} and status < 400:
+        assert answer.text.count("[redacted]") == 2
+        assert answer.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_what_an_upstream_says_of_its_key_stays_here(status: int) -> None:
+    """A provider repeats parts of the key that it refuses: the client gets the status alone."""
+
+    async def refuse(_request: Request) -> Response:
+        return JSONResponse({"error": {"message": f"Incorrect API key: {KEY}"}}, status)
+
+    with served(Starlette(routes=[Route("/files", refuse)])) as upstream:
+        base = Settings.sandbox(upstream, list(FakeRouter().probabilities))
+        settings = base.model_copy(update={"router": RouterSettings(pass_through="small")})
+        with served(create_app(settings, FakeRouter())) as url:
+            answer = httpx.get(f"{url}/v1/files")
+    assert answer.status_code == status
+    assert KEY not in answer.text
+    assert answer.json()["error"]["code"] == "upstream_credentials"
+
+
+def test_refusals_are_counted(http: httpx.Client) -> None:
+    """A path that is not served, and a body that is broken, are in the metrics."""
+    series = 'switchcraft_requests_total{model="none",policy="none",status='
+
+    def count(status: int) -> float:
+        lines = http.get("/metrics").text.splitlines()
+        found = [line for line in lines if line.startswith(f'{series}"{status}"')]
+        return float(found[0].split()[-1]) if found else 0
+
+    before = count(404), count(400)
+    http.get("/v1/files")
+    http.post("/v1/rerank", content=b"{", headers={"content-type": "application/json"})
+    assert (count(404), count(400)) == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.parametrize("model", ["small", "none"])
+def test_what_creates_something_meets_no_connection_that_closes(model: str) -> None:
+    """An upstream takes one request of a connection and hangs up on the next: none is lost.
+
+    Nor is one sent twice, whether a pool's model is asked or the request is passed on.
+    """
+    seen: list[bytes] = []
+    answered = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (answered, b""):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)
+            await reader.readexactly(int(length[1]) if length else 0)
+            seen.append(head)
+            writer.write(answer)
+        writer.close()
+
+    with played(play) as upstream:
+        base = Settings.sandbox(upstream, list(FakeRouter().probabilities))
+        settings = base.model_copy(update={"router": RouterSettings(pass_through="small")})
+        with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
+            for path in ("batches", "files", "fine_tuning/jobs"):
+                answer = http.post(f"/v1/{path}", json={"model": model})
+                assert (answer.status_code, answer.content) == (200, b"{}")
+    assert len(seen) == 3
+
+
+@contextmanager
+def played(
+    play: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> Iterator[str]:
+    """Play an upstream for each connection, in a thread; yield its base URL."""
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(play, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        server.close()
+
+
+def test_an_unreachable_upstream_is_502() -> None:
+    """A passed request that gets no answer has the gateway's own, without the address."""
+    base = Settings.sandbox("http://127.0.0.1:9/v1", list(FakeRouter().probabilities))
+    settings = base.model_copy(update={"router": RouterSettings(pass_through="small")})
+    with served(create_app(settings, FakeRouter())) as url:
+        response = httpx.get(f"{url}/v1/files")
+        metrics = httpx.get(f"{url}/metrics").text
+    assert response.status_code == 502
+    assert "127.0.0.1" not in response.text
+    assert 'switchcraft_requests_total{model="small",policy="none",status="502"} 1.0' in metrics

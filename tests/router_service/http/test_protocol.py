@@ -1,0 +1,559 @@
+"""Limits of one client connection: headers, trailers, time, memory and pipelined requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from router_service.http.corking import CorkedTransport
+from router_service.http.protocol import Limits, bounded
+from tests.serving import served, wait_for
+
+LIMITS = Limits(max_header_bytes=8000, header_timeout_s=0.3, write_timeout_s=0.3, linger_s=0.2)
+CHUNK = bytes(16 * 1024)
+LARGE_BYTES = 32 * 1024 * 1024
+"""More than the kernel's buffers hold between two sockets."""
+GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
+
+
+class Echo:
+    """Answers each path in its own way, and counts."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self.served = 0
+        self.cancelled = 0
+        self.left = 0
+        self.large_sent = 0
+        self.scopes: list[Scope] = []
+        self.bodies: list[bytes] = []
+        self.go_on = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        if scope["type"] == "lifespan":
+            return
+        self.served += 1
+        self.scopes.append(scope)
+        if scope["path"] == "/slow":
+            await asyncio.sleep(3 * LIMITS.header_timeout_s)
+        if scope["path"] == "/wait":
+            gone = asyncio.ensure_future(_left(receive))
+            go_on = asyncio.ensure_future(asyncio.to_thread(self.go_on.wait, 30))
+            await asyncio.wait((gone, go_on), return_when=asyncio.FIRST_COMPLETED)
+            self.left += gone.done()
+            gone.cancel()
+        if scope["path"] == "/read":
+            self.bodies.append(await _body(receive))
+        if scope["path"] == "/large":
+            length = (b"content-length", b"%d" % LARGE_BYTES)
+            await send({"type": "http.response.start", "status": 200, "headers": [length]})
+            await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
+            self.large_sent += 1
+            return
+        headers = [(b"content-length", b"2")] if scope["path"] != "/endless" else []
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["path"] != "/endless":
+            await send({"type": "http.response.body", "body": b"ok"})
+            return
+        gone = asyncio.ensure_future(_left(receive))
+        while not gone.done():
+            await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
+            self.sent_bytes += len(CHUNK)
+            await asyncio.sleep(0)
+        self.cancelled += 1
+
+
+async def _body(receive: Receive) -> bytes:
+    parts = []
+    while (message := await receive())["type"] == "http.request":
+        parts.append(message["body"])
+        if not message["more_body"]:
+            return b"".join(parts)
+    return b"disconnected"
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@pytest.fixture(scope="module")
+def echo() -> Echo:
+    """Return the app that is served."""
+    return Echo()
+
+
+@pytest.fixture(scope="module")
+def url(echo: Echo) -> Iterator[str]:
+    """Serve it within narrow limits."""
+    with served(echo, http=bounded(LIMITS)) as address:
+        yield address
+
+
+@contextmanager
+def connected(url: str, first: bytes = b"") -> Iterator[socket.socket]:
+    """Yield a connection on which some bytes were sent."""
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
+        connection.sendall(first)
+        yield connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Return all that comes until the other side hangs up."""
+    parts = []
+    try:
+        while part := connection.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def refusal(answer: bytes) -> tuple[int, str]:
+    """Return the status and OpenAI's code of a refusal."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"connection: close" in head
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [GET + b"a: " + b"x" * 9000 + b"\r\n\r\n"],
+        [GET, *[b"a" * 1000] * 9],
+        [GET, *[b"%d: 1\r\n" % n for n in range(2000)]],
+        [b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n"],
+    ],
+    ids=["one part", "never ends", "many", "address"],
+)
+def test_large_headers_are_refused(url: str, parts: list[bytes]) -> None:
+    """Headers and addresses beyond the limit are 431, in one part or in many, complete or not."""
+    with connected(url) as connection:
+        for part in parts:
+            connection.sendall(part)
+        assert refusal(read_all(connection)) == (431, "headers_too_large")
+
+
+def test_slow_headers_are_refused(url: str) -> None:
+    """A client that sends its headers bit by bit gets 408 when its time is up."""
+    with connected(url, GET) as connection:
+        connection.settimeout(0.05)
+        answer = b""
+        for _ in range(100):
+            try:
+                answer += connection.recv(65536)
+                break
+            except TimeoutError:
+                connection.sendall(b"a: b\r\n")
+        connection.settimeout(5)
+        assert refusal(answer + read_all(connection)) == (408, "request_timeout")
+
+
+def test_a_connection_without_a_request_is_closed(url: str) -> None:
+    """Who connects and sends nothing is let go."""
+    with connected(url) as connection:
+        assert read_all(connection) == b""
+
+
+@pytest.mark.parametrize("first", [b"", GET + b"\r\n"], ids=["new", "kept"])
+def test_blank_lines_keep_no_connection(url: str, first: bytes) -> None:
+    """The blank line that parsers pass over before a request counts as its beginning."""
+    with connected(url, first) as connection:
+        if first:
+            assert connection.recv(1000).endswith(b"ok")
+        connection.sendall(b"\r\n")
+        assert refusal(read_all(connection)) == (408, "request_timeout")
+
+
+def test_no_http_is_refused_in_openais_form(url: str) -> None:
+    """What is no HTTP gets 400, and the connection ends."""
+    with connected(url, b"hello\r\n\r\n") as connection:
+        assert refusal(read_all(connection)) == (400, "invalid_http")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers", "status", "code"),
+    [
+        (b"GET /", b"", 400, "invalid_http"),
+        (b"GET / HTTP/0.9", b"host: a\r\n", 400, "invalid_http"),
+        (b"GET / HTTP/2.0", b"host: a\r\n", 400, "invalid_http"),
+        (b"GET / HTTP/1.1", b"host: a\r\nHost: b\r\n", 400, "invalid_http"),
+        (
+            b"POST / HTTP/1.1",
+            b"host: a\r\ntransfer-encoding: gzip, chunked\r\n",
+            501,
+            "unsupported_transfer_encoding",
+        ),
+        (
+            b"POST / HTTP/1.1",
+            b"host: a\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n",
+            501,
+            "unsupported_transfer_encoding",
+        ),
+    ],
+    ids=["no version", "0.9", "2.0", "two hosts", "two codings", "codings in two headers"],
+)
+def test_what_other_servers_read_differently_is_refused(
+    url: str, request_line: bytes, headers: bytes, status: int, code: str
+) -> None:
+    """Other versions, several hosts, and unknown transfer codings never reach the app."""
+    with connected(url, request_line + b"\r\n" + headers + b"\r\n0\r\n\r\n") as connection:
+        assert refusal(read_all(connection)) == (status, code)
+
+
+def test_nothing_follows_a_refusal(url: str) -> None:
+    """A client that expects `100 Continue` and whose body is refused does not get both."""
+    head = b"POST /read HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ntransfer-encoding: chunked"
+    with connected(url, head + b"\r\n\r\nno size\r\n") as connection:
+        answer = read_all(connection)
+    assert refusal(answer) == (400, "invalid_http")
+
+
+def test_a_slow_answer_is_no_slow_request(url: str) -> None:
+    """The bound is for the client: an answer that takes longer than it comes whole."""
+    with connected(url, GET.replace(b"/", b"/slow", 1) + b"\r\n") as connection:
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_goes_on_after_the_answer_is_cut_off(url: str) -> None:
+    """A client that still sends what was answered already cannot keep the connection."""
+    head = GET.replace(b"GET", b"POST") + b"transfer-encoding: chunked\r\n\r\n"
+    with connected(url, head) as connection:
+        wait_for(lambda: not _takes(connection, b"1\r\nx\r\n"), "it is cut off")
+
+
+def _takes(connection: socket.socket, part: bytes) -> bool:
+    try:
+        connection.sendall(part)
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_pipelined_requests_are_answered(url: str, echo: Echo) -> None:
+    """Several requests in one part are each answered once."""
+    before = echo.served
+    with connected(url, (GET + b"\r\n") * 3) as connection:
+        wait_for(lambda: echo.served == before + 3, "all are served")
+        connection.shutdown(socket.SHUT_WR)
+        assert read_all(connection).count(b"HTTP/1.1 200") == 3
+
+
+def test_a_client_that_reads_nothing(url: str, echo: Echo) -> None:
+    """It holds back its answer, of which little is kept in memory, and is cut off in the end."""
+    before, cancelled = echo.sent_bytes, echo.cancelled
+    with connected(url, GET.replace(b"/", b"/endless", 1) + b"\r\n"):
+        wait_for(lambda: echo.cancelled > cancelled, "it is cut off")
+        # The kernels' buffers between the two sockets are most of it: up to 6 MB on Linux.
+        assert echo.sent_bytes - before < 16_000_000
+
+
+def test_a_client_that_reads_slowly_is_served(url: str, echo: Echo) -> None:
+    """One that takes some of its answer in each period is not cut off."""
+    cancelled = echo.cancelled
+    with connected(url, GET.replace(b"/", b"/endless", 1) + b"\r\n") as connection:
+        for _ in range(20):
+            time.sleep(LIMITS.write_timeout_s / 5)
+            assert connection.recv(1_000_000)
+        assert echo.cancelled == cancelled
+
+
+POST = GET.replace(b"GET /", b"POST /read")
+WAIT = GET.replace(b"GET /", b"GET /wait") + b"\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n"
+
+
+def until_taken(connection: socket.socket, part: bytes, most: int) -> int:
+    """Send a part again and again until the other side takes no more; return how many bytes."""
+    connection.settimeout(0.5)
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        while sent < most:
+            sent += connection.send(part)
+    return sent
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """Yield a list that gets the most memory, in bytes, that was allocated during the block."""
+    peak: list[int] = []
+    tracemalloc.start()
+    try:
+        yield peak
+        peak.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_flood_of_pipelined_requests_is_dropped(url: str, echo: Echo) -> None:
+    """It takes little memory; the request before it is answered, and the connection closes."""
+    echo.go_on.clear()
+    before = echo.served
+    with connected(url, WAIT) as connection:
+        wait_for(lambda: echo.served == before + 1, "the first is being answered")
+        with peak_memory() as peak:
+            until_taken(connection, (GET + b"\r\n") * 1000, 3_000_000)
+        echo.go_on.set()
+        connection.settimeout(5)
+        assert read_all(connection).count(b"HTTP/1.1 200") == 1
+    assert echo.served == before + 1
+    # 3 MB are 86,000 requests, and each takes about 5 KB once it is parsed.
+    assert peak[0] < 20_000_000
+
+
+def test_small_pipelined_requests_are_begun_one_by_one(url: str, echo: Echo) -> None:
+    """Requests that arrive in one packet each begin when the one before is answered."""
+    echo.go_on.clear()
+    before = echo.served
+    with connected(url, WAIT + (GET + b"\r\n") * 50) as connection:
+        wait_for(lambda: echo.served == before + 1, "the first is being answered")
+        time.sleep(0.05)  # time in which a second one would begin
+        assert echo.served == before + 1
+        echo.go_on.set()
+        answers = b""
+        while answers.count(b"HTTP/1.1 200") < 51:
+            answers += connection.recv(65536)
+    assert echo.served == before + 51
+
+
+@pytest.mark.parametrize("size", [10, 60_000, 2_000_000], ids=["small", "medium", "large"])
+def test_leaving_with_a_pipelined_request_is_noticed(url: str, echo: Echo, size: int) -> None:
+    """A client that sent more, read or not, and closes its connection cancels its request."""
+    echo.go_on.clear()
+    before, left = echo.served, echo.left
+    with connected(url, WAIT) as connection:
+        wait_for(lambda: echo.served == before + 1, "the first is being answered")
+        head = POST + b"content-length: %d\r\n\r\n" % size
+        until_taken(connection, head + bytes(size), len(head) + size)
+    wait_for(lambda: echo.left == left + 1, "the app is told")
+
+
+def test_a_pipelined_request_may_have_a_slow_body(url: str, echo: Echo) -> None:
+    """The answer to the request before does not start the clock of the one behind it."""
+    body = b"x" * 10
+    with connected(url, GET + b"\r\n" + POST + b"content-length: 10\r\n\r\n") as connection:
+        assert connection.recv(1000).endswith(b"ok")
+        time.sleep(3 * LIMITS.linger_s)
+        connection.sendall(body)
+        assert connection.recv(1000).endswith(b"ok")
+    assert echo.bodies[-1] == body
+
+
+def test_what_follows_a_chunked_body_at_once_is_not_begun(url: str, echo: Echo) -> None:
+    """The chunked request is answered, and the connection closes without a second answer."""
+    before = echo.served
+    with connected(url, CHUNKED + b"\r\n2\r\nhi\r\n0\r\n\r\n" + POST) as connection:
+        assert read_all(connection).count(b"HTTP/1.1 200") == 1
+    assert echo.served == before + 1
+    assert echo.bodies[-1] == b"hi"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [b"a: b\r\n" * 100, b"a" * 1000, b"a: " + b"b" * 1000 + b"\r\n"],
+    ids=["many", "one name", "long values"],
+)
+def test_endless_trailers_are_refused(url: str, part: bytes) -> None:
+    """Trailers have the bound of headers, whether there are many or one that never ends."""
+    with connected(url, CHUNKED + b"\r\n2\r\nhi\r\n0\r\n") as connection:
+        sent = until_refused(connection, part)
+    assert sent < 2_000_000
+
+
+def test_endless_chunk_extensions_are_refused(url: str) -> None:
+    """A chunk's extension has the same bound."""
+    with connected(url, CHUNKED + b"\r\n2;") as connection:
+        assert until_refused(connection, b"a" * 1000) < 2_000_000
+
+
+def until_refused(connection: socket.socket, part: bytes) -> int:
+    """Send a part until the request is refused with 431; return how many bytes were sent."""
+    sent, answer = 0, b""
+    connection.setblocking(False)
+    deadline = time.monotonic() + 5
+    while b"\r\n\r\n" not in answer and sent < 20_000_000 and time.monotonic() < deadline:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            answer += connection.recv(65536)
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            sent += connection.send(part)
+    assert refusal(answer) == (431, "headers_too_large")
+    return sent
+
+
+@pytest.mark.parametrize("is_one_packet", [True, False])
+def test_trailers_are_no_headers(url: str, echo: Echo, *, is_one_packet: bool) -> None:
+    """The app sees only headers, even if trailers have arrived when it reads them."""
+    head = CHUNKED + b"x-a: head\r\n\r\n"
+    rest = b"2\r\nhi\r\n0\r\nAuthorization: Bearer k\r\nx-request-id: t\r\nx-a: tail\r\n\r\n"
+    with connected(url, head + rest if is_one_packet else head) as connection:
+        if not is_one_packet:
+            connection.sendall(rest)
+        assert connection.recv(1000).endswith(b"ok")
+    names = [name for name, _ in echo.scopes[-1]["headers"]]
+    assert names == [b"host", b"transfer-encoding", b"x-a"]
+    assert echo.bodies[-1] == b"hi"
+
+
+UPGRADES = [
+    b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n",
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n",
+    b"connection: keep-alive, Upgrade\r\nupgrade: x\r\n",
+]
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES, ids=["websocket", "h2c", "other"])
+@pytest.mark.parametrize("is_chunked", [True, False], ids=["chunked", "length"])
+@pytest.mark.parametrize("packets", [1, 2, 3])
+def test_upgrades_are_ignored(
+    url: str, echo: Echo, upgrade: bytes, *, is_chunked: bool, packets: int
+) -> None:
+    """The body of a request that asks for another protocol is its body, and no other request."""
+    smuggled = b"GET /forbidden HTTP/1.1\r\nhost: h\r\n\r\n"
+    framing = b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b""
+    framing = framing or b"content-length: %d\r\n\r\n" % len(smuggled)
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(smuggled), smuggled) if is_chunked else smuggled
+    sent = POST + upgrade + framing + body
+    before = echo.served
+    with connected(url) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        cuts = [0, len(sent) - len(body), len(sent) - len(body) // 2, len(sent)]
+        bounds = {1: [0, len(sent)], 2: [0, cuts[1], len(sent)], 3: cuts}[packets]
+        for start, stop in itertools.pairwise(bounds):
+            connection.sendall(sent[start:stop])
+            time.sleep(0.02)
+        answer = connection.recv(1000)
+        assert answer.count(b"HTTP/1.1") == 1
+        assert answer.endswith(b"\r\n\r\nok")
+        connection.sendall(GET + b"\r\n")
+        assert connection.recv(1000).endswith(b"ok")
+    assert echo.bodies[-1] == smuggled
+    assert [scope["path"] for scope in echo.scopes[before:]] == ["/read", "/"]
+
+
+def test_connect_is_refused(url: str) -> None:
+    """There is no tunnel through a gateway, however its address is written."""
+    for target in (b"evil.example:443", b"/", b"http://h/"):
+        with connected(url, b"CONNECT " + target + b" HTTP/1.1\r\nhost: h\r\n\r\n") as connection:
+            assert refusal(read_all(connection)) == (400, "invalid_http")
+
+
+def test_a_large_answer_is_unfinished_until_it_is_read(url: str, echo: Echo) -> None:
+    """Whoever counts requests in flight counts one whose answer waits in memory."""
+    sent = echo.large_sent
+    head = GET.replace(b"GET /", b"GET /large") + b"\r\n"
+    with connected(url, head) as connection:
+        received = len(connection.recv(1000))
+        time.sleep(LIMITS.write_timeout_s / 3)
+        assert echo.large_sent == sent
+        while received < LARGE_BYTES:
+            received += len(connection.recv(1_000_000))
+        wait_for(lambda: echo.large_sent == sent + 1, "it is sent")
+
+
+def test_idle_connections_make_room(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    """At the limit the connection that is idle for longest is closed, and one log line says so."""
+    limits = replace(LIMITS, max_connections=3, header_timeout_s=30)
+    with served(echo, http=bounded(limits)) as url, ExitStack() as stack:
+        echo.go_on.clear()
+        before = echo.served
+        busy = stack.enter_context(connected(url, WAIT))
+        wait_for(lambda: echo.served == before + 1, "a request is being answered")
+        idle = [stack.enter_context(connected(url)) for _ in range(5)]
+        for connection in idle[:3]:
+            assert read_all(connection) == b""
+        for connection in idle[3:]:
+            connection.sendall(GET + b"\r\n")
+            assert connection.recv(1000).endswith(b"ok")
+        echo.go_on.set()
+        assert busy.recv(1000).endswith(b"ok")
+    lines = [record.getMessage() for record in caplog.records if "connection limit" in record.msg]
+    assert len(lines) == 1
+    assert "limit=3" in lines[0]
+
+
+def test_without_room_a_connection_is_refused(echo: Echo) -> None:
+    """If every connection is being answered, a further one gets 503 and is closed."""
+    with served(echo, http=bounded(replace(LIMITS, max_connections=1))) as url:
+        echo.go_on.clear()
+        before = echo.served
+        with connected(url, WAIT) as busy:
+            wait_for(lambda: echo.served == before + 1, "a request is being answered")
+            with connected(url) as connection:
+                assert refusal(read_all(connection)) == (503, "overloaded")
+            echo.go_on.set()
+            assert busy.recv(1000).endswith(b"ok")
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written, each write by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep it."""
+        self.writes.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        """Say that all is sent."""
+        return 0
+
+    def close(self) -> None:
+        """Note it."""
+        self.writes.append(b"closed")
+
+    def abort(self) -> None:
+        """Note it."""
+        self.writes.append(b"aborted")
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+def test_an_answers_head_goes_with_its_first_part() -> None:
+    """Head and first part are one write, and later parts are written as they come."""
+
+    async def answer() -> list[bytes]:
+        wire = Wire()
+        corked = CorkedTransport(wire)
+        for data in (HEAD, b"a", b"b", HEAD, b"c"):
+            corked.write(data)
+        await asyncio.sleep(0)
+        return wire.writes
+
+    assert asyncio.run(answer()) == [HEAD + b"a", b"b", HEAD + b"c"]
+
+
+def test_a_head_waits_for_no_more_than_a_turn_of_the_loop() -> None:
+    """A head without a body is sent, before a connection is closed too; an abort loses it."""
+
+    async def answer() -> list[bytes]:
+        wire = Wire()
+        corked = CorkedTransport(wire)
+        corked.write(HEAD)
+        assert corked.get_write_buffer_size() == len(HEAD)
+        await asyncio.sleep(0)
+        corked.write(HEAD)
+        corked.close()
+        corked.write(HEAD)
+        corked.abort()
+        await asyncio.sleep(0)
+        return wire.writes
+
+    assert asyncio.run(answer()) == [HEAD, HEAD, b"closed", b"aborted"]

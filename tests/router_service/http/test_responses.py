@@ -1,0 +1,299 @@
+"""The Responses API through the gateway, as the OpenAI client and a plain HTTP client see it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from pydantic import SecretStr
+
+from router_service.core.cost import Price
+from router_service.http.app import create_app
+from router_service.sandbox.server import run_in_thread
+from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
+from tests.bodies import ASK, CHAT, TOOLS
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served, wait_for
+
+RESPONSES = "/v1/responses"
+FREE = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
+FLAT: Any = [{"type": "function", **tool["function"]} for tool in TOOLS]
+BODY: dict[str, Any] = {"model": "switchcraft", "input": ASK, "tools": FLAT}
+
+
+def test_client_gets_a_tool_call(client: openai.OpenAI) -> None:
+    """The OpenAI client gets the chosen model's call, and headers that say what it cost."""
+    raw = client.responses.with_raw_response.create(
+        model="switchcraft", input=ASK[0]["content"], tools=FLAT
+    )
+    response = raw.parse()
+    (call,) = response.output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments) == {"city": "Oslo"}
+    assert response.model == raw.headers["x-switchcraft-model"] == "medium"
+    assert raw.headers["x-switchcraft-reason"] == "threshold"
+    assert response.usage is not None
+    cost_usd = response.usage.total_tokens * 2.0 / 1e6  # medium's profile: 2 USD a million
+    assert float(raw.headers["x-switchcraft-cost-usd"]) == pytest.approx(cost_usd)
+
+
+def test_client_reads_a_stream(client: openai.OpenAI) -> None:
+    """The OpenAI client's own accumulator makes the same response of the relayed events."""
+    with client.responses.stream(
+        model="switchcraft", input=ASK[0]["content"], tools=FLAT
+    ) as stream:
+        final = stream.get_final_response()
+    (call,) = final.output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments) == {"city": "Oslo"}
+
+
+def test_both_forms_of_a_request_are_decided_alike(http: httpx.Client, router: FakeRouter) -> None:
+    """The router is asked about the very same conversation, and answers the same."""
+    asked = len(router.asked)
+    chat = http.post(CHAT, json={"model": "switchcraft", "messages": ASK, "tools": TOOLS})
+    response = http.post(RESPONSES, json=BODY)
+    first, second = router.asked[asked:]
+    assert first == second
+    for name in ("model", "policy", "reason"):
+        assert response.headers[f"x-switchcraft-{name}"] == chat.headers[f"x-switchcraft-{name}"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "model", "reason"),
+    [
+        ({"model": "switchcraft:quality"}, "large", "threshold"),
+        ({"model": "large"}, "large", "pinned"),
+        ({"tools": []}, "small", "chat"),
+        ({"tools": [{"type": "web_search"}]}, "medium", "threshold"),
+    ],
+)
+def test_names_and_tools_count_as_in_chat(
+    http: httpx.Client, fields: dict[str, Any], model: str, reason: str
+) -> None:
+    """Policies, pool models and requests without tools are treated as in chat."""
+    response = http.post(RESPONSES, json=BODY | fields)
+    assert response.status_code == 200, response.text
+    assert (response.headers["x-switchcraft-model"], response.json()["model"]) == (model, model)
+    assert response.headers["x-switchcraft-reason"] == reason
+
+
+def test_a_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox) -> None:
+    """All but the value of `model` reaches the upstream as it was."""
+    body = b'{ "input":"\\u00e9", "new":{"model":1e3},\n "model" : "large" ,"seed":0.10}'
+    assert http.post(RESPONSES, content=body).status_code == 200
+    assert sandbox.last_body() == body
+
+
+def test_usage_reaches_the_record(http: httpx.Client) -> None:
+    """What a streamed response says that it used is in the stored decision."""
+    response = http.post(RESPONSES, json=BODY | {"stream": True})
+    used = json.loads(response.text.split("data: ")[-1])["response"]["usage"]
+    page = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: http.get(page).is_success, "the decision is stored")
+    record = http.get(page).json()
+    assert record["prompt_tokens"] == used["input_tokens"]
+    assert record["completion_tokens"] == used["output_tokens"]
+
+
+def test_a_broken_stream_ends_with_an_error_event(
+    http: httpx.Client, client: openai.OpenAI
+) -> None:
+    """After the first byte a break is an event in this API's form, which the client raises."""
+    faults = {"x-sandbox": "cut_after=3"}
+    text = http.post(RESPONSES, json=BODY | {"stream": True}, headers=faults).text
+    name, data = text.split("\n\n")[-2].split("\n")
+    event = json.loads(data.removeprefix("data: "))
+    assert (name, event["type"], event["sequence_number"]) == ("event: error", "error", 3)
+    assert event["message"] == event["error"]["message"]
+    stream = client.responses.create(
+        model="switchcraft",
+        input=ASK[0]["content"],
+        tools=FLAT,
+        stream=True,
+        extra_headers=faults,
+    )
+    with pytest.raises(openai.APIError, match="broke the connection") as caught:
+        list(stream)
+    assert caught.value.code == "upstream_unavailable"
+
+
+@pytest.mark.parametrize(
+    "body", [{"model": "switchcraft"}, {"input": "x"}, {"model": "none", "input": "x"}]
+)
+def test_refusals(http: httpx.Client, body: dict[str, Any]) -> None:
+    """What cannot be served is refused in OpenAI's form."""
+    response = http.post(RESPONSES, json=body)
+    assert response.status_code in {400, 404}
+    assert response.json()["error"]["param"] in {"input", "model"}
+
+
+def test_goes_on_where_the_response_is_held(client: openai.OpenAI, http: httpx.Client) -> None:
+    """A request that goes on from a response is sent to who made it, whole or streamed."""
+    for stream in (False, True):
+        first = http.post(RESPONSES, json=BODY | {"model": "switchcraft:quality", "stream": stream})
+        shown = first.json() if not stream else json.loads(first.text.split("data: ")[-1])
+        response = shown.get("response", shown)
+        call = response["output"][0]
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+        raw = client.responses.with_raw_response.create(
+            model="switchcraft",
+            previous_response_id=response["id"],
+            input=[output],  # type: ignore[list-item]
+            tools=FLAT,
+        )
+        assert raw.headers["x-switchcraft-model"] == "large"
+        assert raw.headers["x-switchcraft-reason"] == "continued"
+        assert "Oslo" in raw.parse().output_text
+
+
+def test_an_unknown_response_is_404(client: openai.OpenAI) -> None:
+    """What nobody here has relayed is a 404 with OpenAI's code, and says what to do."""
+    with pytest.raises(openai.NotFoundError, match="Send the whole conversation") as caught:
+        client.responses.create(model="switchcraft", previous_response_id="resp_none", input="x")
+    assert caught.value.code == "previous_response_not_found"
+    assert caught.value.param == "previous_response_id"
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.responses.create(model="switchcraft", conversation="conv_none", input="x")
+    assert caught.value.code == "conversation_not_found"
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.responses.retrieve("resp_none")
+    assert caught.value.code == "response_not_found"
+
+
+def test_stored_responses(client: openai.OpenAI) -> None:
+    """A response can be fetched, cancelled, deleted, and its input listed, by its id alone."""
+    made = client.responses.create(model="medium", input="hello", background=True)
+    assert client.responses.retrieve(made.id).output_text == made.output_text
+    assert [item.type for item in client.responses.input_items.list(made.id)] == ["message"]
+    assert client.responses.cancel(made.id).id == made.id
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+
+
+def served_at(*urls: str, pass_through: str | None = None) -> Settings:
+    """Return settings whose arms have a deployment of equal weight at each of these upstreams."""
+    return Settings(
+        models=tuple(
+            Model(
+                name=arm,
+                deployments=tuple(Deployment(upstream_model=arm, base_url=url) for url in urls),
+            )
+            for arm in FakeRouter().probabilities
+        ),
+        router=RouterSettings(pass_through=pass_through),
+    )
+
+
+def test_the_deployment_is_remembered_not_the_model_alone() -> None:
+    """With two deployments, what goes on from a response reaches the one that holds it."""
+    with run_in_thread() as first, run_in_thread() as second:
+        with served(create_app(served_at(first, second), FakeRouter())) as url:
+            for _ in range(20):
+                made = httpx.post(url + RESPONSES, json=BODY).json()
+                body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
+                assert httpx.post(url + RESPONSES, json=body).status_code == 200
+                assert httpx.get(f"{url}{RESPONSES}/{made['id']}").json() == made
+        seen = [Sandbox(base_url).stats()["requests"] for base_url in (first, second)]
+    assert min(seen) > 0
+    assert sum(seen) == 40
+
+
+def test_a_named_model_goes_on_where_its_account_holds_the_response() -> None:
+    """Another model of the same account may go on; one that another account serves is refused."""
+    with run_in_thread() as first, run_in_thread() as second:
+        at_second = Deployment(upstream_model="far", base_url=second)
+        far = Model(name="far", deployments=(at_second,), price=FREE)
+        near = served_at(first)
+        settings = near.model_copy(update={"models": (*near.models, far)})
+        with served(create_app(settings, FakeRouter())) as url:
+            made = httpx.post(url + RESPONSES, json=BODY | {"model": "small"}).json()
+            body = {"input": "x", "previous_response_id": made["id"]}
+            beside = httpx.post(url + RESPONSES, json=body | {"model": "large"})
+            elsewhere = httpx.post(url + RESPONSES, json=body | {"model": "far"})
+    assert (beside.status_code, beside.json()["model"]) == (200, "large")
+    assert beside.headers["x-switchcraft-reason"] == "continued"
+    assert elsewhere.status_code == 409
+    error = elsewhere.json()["error"]
+    assert error["code"] == "response_held_elsewhere"
+    assert "'small'" in error["message"]
+
+
+def test_what_is_unknown_is_asked_of_the_pass_through_upstream() -> None:
+    """Where one is configured, its own answer about an unknown response is the client's."""
+    with run_in_thread() as base_url:
+        made = httpx.post(f"{base_url}/responses", json=BODY | {"model": "m"}).json()
+        settings = served_at(base_url, pass_through="large")
+        with served(create_app(settings, FakeRouter())) as url:
+            body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
+            known = httpx.post(url + RESPONSES, json=body)
+            fetched = httpx.get(f"{url}{RESPONSES}/{made['id']}")
+            unknown = httpx.get(f"{url}{RESPONSES}/resp_none")
+    assert (known.status_code, known.headers["x-switchcraft-model"]) == (200, "large")
+    assert fetched.json() == made
+    assert (unknown.status_code, unknown.headers["x-sandbox"]) == (404, "true")
+
+
+def is_answered(url: str, body: dict[str, Any]) -> bool:
+    """Tell whether a request is answered well."""
+    return httpx.post(url, json=body).is_success
+
+
+def test_replicas_share_who_holds_what(redis_url: str) -> None:
+    """A response that one replica relayed can be gone on from at another, through Redis."""
+    with run_in_thread() as first, run_in_thread() as second, ExitStack() as stack:
+        server = ServerSettings(redis_url=SecretStr(redis_url))
+        settings = served_at(first, second).model_copy(update={"server": server})
+        one, other = (
+            stack.enter_context(served(create_app(settings, FakeRouter()))) for _ in range(2)
+        )
+        for _ in range(5):
+            made = httpx.post(one + RESPONSES, json=BODY).json()
+            body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
+            wait_for(partial(is_answered, other + RESPONSES, body), "the other replica knows")
+
+
+def test_redis_away_is_said_and_not_waited_for() -> None:
+    """Without Redis what this replica relayed goes on, and for anything else it says 503."""
+    with run_in_thread() as base_url, socket.create_server(("127.0.0.1", 0)) as silent:
+        away = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        server = ServerSettings(redis_url=SecretStr(away))
+        settings = served_at(base_url).model_copy(update={"server": server})
+        with served(create_app(settings, FakeRouter())) as url:
+            made = httpx.post(url + RESPONSES, json=BODY).json()
+            body = {"model": "switchcraft", "input": "x", "previous_response_id": made["id"]}
+            known = httpx.post(url + RESPONSES, json=body)
+            unknown = httpx.post(url + RESPONSES, json=body | {"previous_response_id": "resp_x"})
+    assert known.status_code == 200
+    assert unknown.status_code == 503
+    assert unknown.json()["error"]["code"] == "store_unavailable"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_next_best_model_answers_where_the_chosen_one_fails(stream: bool) -> None:
+    """An upstream that fails before its first event is replaced, as in chat."""
+    with run_in_thread() as base_url, served(create_app(served_at(base_url), FakeRouter())) as url:
+        Sandbox(base_url).set_faults("medium", "status=500")
+        answer = httpx.post(url + RESPONSES, json=BODY | {"stream": stream})
+    assert (answer.status_code, answer.headers["x-switchcraft-model"]) == (200, "large")
+    assert answer.headers["x-switchcraft-reason"] == "fallback"
+
+
+def test_nobody_else_answers_for_who_holds_a_response() -> None:
+    """What goes on from a response fails with its holder: no other model knows what was said."""
+    with run_in_thread() as base_url, served(create_app(served_at(base_url), FakeRouter())) as url:
+        made = httpx.post(url + RESPONSES, json=BODY).json()
+        Sandbox(base_url).set_faults("medium", "status=500")
+        body = BODY | {"previous_response_id": made["id"]}
+        answer = httpx.post(url + RESPONSES, json=body)
+        asked = Sandbox(base_url).stats()["by_model"]
+    assert answer.status_code == 500
+    assert answer.headers["x-switchcraft-model"] == "medium"
+    assert set(asked) == {"medium"}

@@ -1,0 +1,64 @@
+"""What an engine builder makes anew, and what it uses again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.cost import Price
+from router_service.lifecycle.building import EngineBuilder
+from router_service.requests.planning import DecidingRouter
+from router_service.settings import BreakerSettings, Deployment, Model, Settings
+from router_service.telemetry.metrics import Metrics
+from router_service.upstream.breaker import Breakers
+
+ARMS = Artifact.load(SHIPPED).manifest.arms
+EXTRA = "no-arm"
+
+
+class Shared:
+    """What engines share."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.breakers = Breakers(BreakerSettings(), time.monotonic, lambda *_: None)
+
+
+def built(builder: EngineBuilder, prices: Mapping[str, float]) -> DecidingRouter:
+    """Return the router of an engine with these prices, by model, USD per million tokens."""
+    models = tuple(
+        Model(
+            name=name,
+            deployments=(Deployment(upstream_model=name, base_url="http://127.0.0.1:9/v1"),),
+            price=Price(input_usd_per_mtok=prices.get(name, 1.0), output_usd_per_mtok=1.0),
+        )
+        for name in (*ARMS, EXTRA)
+    )
+    engine = builder.engine(Settings(models=models), None, Shared(), lambda *_: None)
+    (router,) = engine.planner.routers
+    return router
+
+
+@pytest.fixture(scope="module")
+def builder() -> EngineBuilder:
+    """Return a builder that has built one engine."""
+    builder = EngineBuilder()
+    built(builder, {})
+    return builder
+
+
+def test_price_of_a_model_that_is_no_arm_keeps_the_router(builder: EngineBuilder) -> None:
+    """A reload with another price of such a model loads and verifies no artifact again."""
+    assert built(builder, {EXTRA: 2.0}) is built(builder, {EXTRA: 3.0})
+
+
+def test_another_price_of_an_arm_makes_a_router_that_shares_its_graph(
+    builder: EngineBuilder,
+) -> None:
+    """What a price changes is the choice; predictions stay known."""
+    before, after = built(builder, {ARMS[0]: 1.0}), built(builder, {ARMS[0]: 9.0})
+    assert before is not after
+    assert before.caches == after.caches

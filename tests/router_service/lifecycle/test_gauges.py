@@ -1,0 +1,146 @@
+"""What is shown of a gateway when it is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from router_service.core.artifact import Artifact
+from router_service.core.cache import Cache
+from router_service.lifecycle.engine import Engine
+from router_service.lifecycle.gauges import Gauges
+from router_service.lifecycle.overload import DecisionQueue, Slots
+from router_service.settings import BreakerSettings, RouterSettings, Settings
+from router_service.telemetry.metrics import Metrics
+from router_service.upstream.breaker import Breakers
+from tests.fakes import FakeRouter, manifest
+
+
+class Looking(FakeRouter):
+    """A router with a cache that the test looks things up in."""
+
+    def __init__(self, cache: Cache[str, str]) -> None:
+        super().__init__()
+        self._cache = cache
+
+    @property
+    def caches(self) -> Mapping[str, Cache[str, str]]:
+        """Return the cache."""
+        return {"signatures": self._cache}
+
+
+class Shown:
+    """The parts of a gateway that is shown, and what a scrape would have of them."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.breakers = Breakers(BreakerSettings(), time.monotonic, lambda *_: None)
+        self.slots = Slots(10)
+        self.queue = DecisionQueue(1, 10, 1.0)
+        self.gauges = Gauges(self.metrics, self.breakers, self.slots, self.queue)
+
+    def engine(self, router: FakeRouter, *arms: str, budget_s: float = 1.0) -> Engine:
+        """Return an engine of a router and models of its arms."""
+        settings = Settings.sandbox("http://127.0.0.1:9/v1", arms)
+        section = RouterSettings(latency_budget_s=budget_s)
+        changed = settings.model_copy(update={"router": section})
+        return Engine(changed, router, self.breakers)
+
+    def value(self, series: str, /, **labels: str) -> float | None:
+        """Return a sample; None where the series is not there."""
+        return self.metrics.registry.get_sample_value(f"switchcraft_{series}", labels)
+
+
+@pytest.fixture
+def shown() -> Shown:
+    """Return a gateway's parts."""
+    return Shown()
+
+
+def test_series_are_there_before_they_count(shown: Shown) -> None:
+    """A first failure is an increase from 0, which a rate can see."""
+    shown.gauges.take_up(shown.engine(FakeRouter(), "small", "medium"))
+    assert shown.value("reloads_total", kind="config", outcome="refused") == 0
+    assert shown.value("last_reload_successful", kind="artifact") == 1
+    assert shown.value("decisions_total", arm="small", reason="argmax") == 0
+    assert shown.value("upstream_seconds_count", model="medium") == 0
+    assert shown.value("upstream_seconds_count", model="large") is None
+
+
+def test_the_engine_that_answers_is_shown(shown: Shown) -> None:
+    """Its artifact is 1 and the one before it 0; a deployment that is no more counts no more."""
+    before = shown.engine(FakeRouter(), "small", "medium")
+    shown.gauges.take_up(before)
+    other = FakeRouter()
+    renamed = manifest().model_copy(update={"name": "other"})
+    other.artifact = Artifact(Path(), renamed, other.artifact.tokenizer)
+    after = shown.engine(other, "small", budget_s=2.0)
+    (gone,) = before.deployment_ids - after.deployment_ids
+    shown.breakers.failed(gone, retry_after_s=60)
+    shown.gauges.refresh(before)
+    assert shown.value("breaker_open", deployment=gone) == 1
+    assert shown.value("deployments_available") == 1
+    shown.gauges.take_up(after)
+    labels = {"encoder": "none", "commit": "0000000"}
+    assert shown.value("artifact_info", name="fake", **labels) == 0
+    assert shown.value("artifact_info", name="other", **labels) == 1
+    assert shown.value("latency_budget_seconds") == 2
+    assert shown.value("breaker_open", deployment=gone) == 0
+    assert shown.value("deployments_available") == 1
+
+
+def test_requests_are_shown_as_they_are(shown: Shown) -> None:
+    """Slots that are taken, and requests that wait for a thread, at the moment of the look."""
+    engine = shown.engine(FakeRouter(), "small")
+
+    async def look() -> None:
+        release = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def decide() -> None:
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+
+        with shown.slots.slot(None):
+            tasks = [asyncio.create_task(shown.queue.run(None, decide)) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            shown.gauges.refresh(engine)
+            assert shown.value("requests_in_flight") == 1
+            assert shown.value("decisions_queued") == 2
+            release.set()
+            await asyncio.gather(*tasks)
+        shown.gauges.refresh(engine)
+        assert (shown.value("requests_in_flight"), shown.value("decisions_queued")) == (0, 0)
+
+    asyncio.run(look())
+
+
+def test_lookups_are_counted_once(shown: Shown) -> None:
+    """Each look adds the lookups since the last one, whichever routers share a cache."""
+    cache: Cache[str, str] = Cache(max_bytes=1000)
+    cache.put("known", "value", size_bytes=1)
+    engine = shown.engine(Looking(cache), "small")
+    look_up(cache, hits=3, misses=2)
+    shown.gauges.refresh(engine)
+    look_up(cache, hits=4, misses=0)
+    shown.gauges.refresh(engine)
+    shown.gauges.refresh(shown.engine(Looking(cache), "small"))
+    own: Cache[str, str] = Cache(max_bytes=1000)
+    look_up(own, hits=0, misses=1)
+    shown.gauges.refresh(shown.engine(Looking(own), "small"))
+    counted = {
+        outcome: shown.value("cache_lookups_total", cache="signatures", outcome=outcome)
+        for outcome in ("hit", "miss")
+    }
+    assert counted == {"hit": 7, "miss": 3}
+
+
+def look_up(cache: Cache[str, str], *, hits: int, misses: int) -> None:
+    """Ask a cache for what it has, and for what it has not."""
+    for _ in range(hits):
+        cache.get("known")
+    for _ in range(misses):
+        cache.get("unknown")

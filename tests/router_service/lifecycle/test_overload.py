@@ -1,0 +1,197 @@
+"""Decisions wait in turns, for a bounded time, and not for clients that have left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from router_service.core.errors import OverloadedError
+from router_service.lifecycle.overload import DecisionQueue
+from tests.serving import wait_for_async
+
+
+class Work:
+    """Functions that run in threads until they are told to end; `started` has their names."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self._may_end: dict[str, threading.Event] = {}
+
+    def named(self, name: str) -> Callable[[], str]:
+        """Return a function that notes its name, waits, and returns the name."""
+        event = self._may_end.setdefault(name, threading.Event())
+
+        def work() -> str:
+            self.started.append(name)
+            event.wait(10)
+            return name
+
+        return work
+
+    def end(self, *names: str) -> None:
+        """Let these functions return, the ones to come included."""
+        for name in names:
+            self._may_end.setdefault(name, threading.Event()).set()
+
+    async def has_started(self, count: int) -> None:
+        """Return once this many functions have started."""
+        await until(lambda: len(self.started) >= count)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once a condition holds; fail if it does not within 5 s."""
+
+    async def holds() -> bool:
+        return condition()
+
+    await wait_for_async(holds, "the condition holds")
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run an asynchronous test."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def test_callers_take_turns() -> None:
+    """A caller with many decisions does not make one with few wait for all of them."""
+
+    async def test() -> None:
+        queue, work = DecisionQueue(1, 100, 10.0), Work()
+        names = ["a0", *(f"a{i}" for i in range(1, 6)), "b0", "b1", "c0"]
+        tasks = [asyncio.create_task(queue.run(name[0], work.named(name))) for name in names]
+        await work.has_started(1)
+        await until(lambda: queue.waiting == 8)
+        work.end(*names)
+        assert await asyncio.gather(*tasks) == names
+        assert work.started == ["a0", "a1", "b0", "c0", "a2", "b1", "a3", "a4", "a5"]
+        queue.close()
+
+    run(test)
+
+
+def test_a_place_is_free_when_its_client_leaves() -> None:
+    """It waits no longer, and nobody waits for it."""
+
+    async def test() -> None:
+        queue, work = DecisionQueue(1, 2, 10.0), Work()
+        running = asyncio.create_task(queue.run("a", work.named("running")))
+        await work.has_started(1)
+        leaving = [asyncio.create_task(queue.run("a", work.named(f"left{i}"))) for i in range(2)]
+        await until(lambda: queue.waiting == 2)
+        for task in leaving:
+            task.cancel()
+        await asyncio.wait(leaving)
+        assert queue.waiting == 0
+        last = asyncio.create_task(queue.run("a", work.named("last")))
+        work.end("running", "last")
+        assert [await running, await last] == ["running", "last"]
+        assert work.started == ["running", "last"]
+        queue.close()
+
+    run(test)
+
+
+def test_a_thread_is_free_when_its_function_returns() -> None:
+    """Not when its client leaves: there are never more threads than allowed."""
+
+    async def test() -> None:
+        queue, work = DecisionQueue(1, 10, 10.0), Work()
+        left = asyncio.create_task(queue.run("a", work.named("left")))
+        await work.has_started(1)
+        left.cancel()
+        done, _ = await asyncio.wait([left], timeout=5)
+        assert done == {left}  # the function still runs
+        following = asyncio.create_task(queue.run("a", work.named("following")))
+        await until(lambda: queue.waiting == 1)
+        assert work.started == ["left"]
+        work.end("left", "following")
+        assert await following == "following"
+        assert await queue.run("a", work.named("following")) == "following"
+        queue.close()
+
+    run(test)
+
+
+def test_a_thread_is_passed_on_if_its_client_leaves_in_the_same_moment() -> None:
+    """Whatever comes first, the place or the cancellation, no thread is lost."""
+
+    async def test() -> None:
+        queue, work = DecisionQueue(1, 100, 10.0), Work()
+        for _ in range(20):
+            work.started.clear()
+            running = asyncio.create_task(queue.run("a", work.named("running")))
+            waiting = [asyncio.create_task(queue.run("a", work.named("w"))) for _ in range(3)]
+            await work.has_started(1)
+            work.end("running", "w")
+            await running  # the next one has its thread now, or gets it in this very moment
+            waiting[0].cancel()
+            await asyncio.wait(waiting)
+            assert queue.waiting == 0
+        assert await queue.run("a", work.named("w")) == "w"
+        queue.close()
+
+    run(test)
+
+
+def test_a_full_queue_has_room_for_those_who_wait_for_little() -> None:
+    """The caller with most loses its latest; one that would have most itself is refused."""
+
+    async def test() -> None:
+        queue, work = DecisionQueue(1, 4, 10.0), Work()
+        running = asyncio.create_task(queue.run("a", work.named("running")))
+        await work.has_started(1)
+        flood = [asyncio.create_task(queue.run("a", work.named("flood"))) for _ in range(4)]
+        await until(lambda: queue.waiting == 4)
+        with pytest.raises(OverloadedError):
+            await queue.run("a", work.named("flood"))
+        others = [asyncio.create_task(queue.run("b", work.named("other"))) for _ in range(2)]
+        await until(lambda: sum(task.done() for task in flood) == 2)
+        assert [task.done() for task in flood] == [False, False, True, True]
+        assert all(isinstance(task.exception(), OverloadedError) for task in flood[2:])
+        with pytest.raises(OverloadedError):
+            await queue.run("b", work.named("other"))
+        work.end("running", "flood", "other")
+        assert await asyncio.gather(running, *flood[:2], *others)
+        queue.close()
+
+    run(test)
+
+
+def test_nobody_waits_for_ever() -> None:
+    """A decision that does not begin in time is refused, and leaves no place behind."""
+
+    async def test() -> None:
+        queue, work = DecisionQueue(1, 4, 0.05), Work()
+        running = asyncio.create_task(queue.run(None, work.named("running")))
+        await work.has_started(1)
+        with pytest.raises(OverloadedError) as caught:
+            await queue.run(None, work.named("late"))
+        assert caught.value.reason == "decisions_queued"
+        assert queue.waiting == 0
+        work.end("running")
+        assert await running == "running"
+        queue.close()
+
+    run(test)
+
+
+def test_a_failure_frees_the_thread() -> None:
+    """And is the caller's to handle."""
+
+    async def test() -> None:
+        queue = DecisionQueue(1, 4, 1.0)
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                await queue.run("a", divmod, 1, 0)
+        assert await queue.run("a", divmod, 7, 2) == (3, 1)
+        queue.close()
+
+    run(test)

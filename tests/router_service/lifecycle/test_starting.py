@@ -1,0 +1,87 @@
+"""What a gateway starts with, and that it starts whatever is published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+from pydantic import SecretStr
+
+from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.errors import ConfigError
+from router_service.core.publication import POINTER_FILE, POINTER_KEY
+from router_service.lifecycle.building import EngineBuilder
+from router_service.lifecycle.starting import first_router
+from router_service.settings import RouterSettings, ServerSettings, Settings
+from switchcraft_training.cli import main
+from tests.publishing import flip, make_artifact
+
+ARMS = Artifact.load(SHIPPED).manifest.arms
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an artifact that is not the shipped one."""
+    return make_artifact(tmp_path_factory.mktemp("artifacts"), "other")
+
+
+def settings(publication: object, redis_url: str | None = None) -> Settings:
+    """Return settings that follow a publication."""
+    base = Settings.sandbox("http://127.0.0.1:9/v1", ARMS)
+    router = RouterSettings.model_validate({"publication": publication})
+    server = ServerSettings(redis_url=SecretStr(redis_url) if redis_url else None)
+    return base.model_copy(update={"router": router, "server": server})
+
+
+def started(configured: Settings) -> tuple[str, int | None]:
+    """Return the name of the artifact that a gateway starts with, and the publication's serial."""
+    router, publication = first_router(configured, EngineBuilder())
+    return router.artifact.manifest.name, publication.serial if publication else None
+
+
+def test_without_a_publication() -> None:
+    """Without `router.publication` it is `router.artifact`."""
+    assert started(settings(None)) == ("reference-pool", None)
+
+
+def test_from_a_directory(tmp_path: Path, other: Path) -> None:
+    """The stable release serves from the first request on; what is tried comes later."""
+    publish = ["publish", "--to", str(tmp_path)]
+    main([*publish, str(other)])
+    main([*publish, str(SHIPPED), "--as", "shadow"])
+    router, publication = first_router(settings(tmp_path), EngineBuilder())
+    assert router.artifact.manifest.name == "other"
+    assert publication is not None
+    assert (publication.serial, publication.shadow) == (2, None)
+
+
+def test_from_redis(redis_url: str, tmp_path: Path, other: Path) -> None:
+    """The same with the pointer in Redis."""
+    main(["publish", "--to", redis_url, "--store", str(tmp_path), str(other)])
+    assert started(settings("redis", redis_url)) == ("other", 1)
+    with redis.Redis.from_url(redis_url) as server:
+        server.delete(POINTER_KEY)
+
+
+@pytest.mark.parametrize("damage", ["nothing", "pointer", "release", "redis"])
+def test_what_cannot_be_used(
+    damage: str, tmp_path: Path, other: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing published, no pointer, a damaged release, no Redis: the artifact, with a warning."""
+    if damage == "release":
+        main(["publish", "--to", str(tmp_path), str(other)])
+        (release,) = (path for path in tmp_path.iterdir() if path.is_dir())
+        flip(release / "tokenizer.json")
+    elif damage == "pointer":
+        (tmp_path / POINTER_FILE).write_bytes(b"{")
+    place = "redis" if damage == "redis" else tmp_path
+    assert started(settings(place, "redis://:planted@127.0.0.1:9/0")) == ("reference-pool", None)
+    assert "router.artifact serves" in caplog.text
+    assert "planted" not in caplog.text
+
+
+def test_redis_must_be_named() -> None:
+    """A pointer in a Redis without an address is an error of the configuration."""
+    with pytest.raises(ConfigError, match=r"router\.publication: redis needs server\.redis_url"):
+        started(settings("redis"))

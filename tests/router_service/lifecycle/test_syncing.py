@@ -1,0 +1,278 @@
+"""A gateway and its replicas: told when there is something to tell, and never waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import StoreError
+from router_service.core.publication import POINTER_FILE, Canary, Publication, Release
+from router_service.lifecycle.syncing import READ_TIMEOUT_S, Syncer
+from router_service.store.backoff import FIRST_PAUSE_S
+from router_service.store.shared import MemorySharedState, Snapshot
+from router_service.telemetry.metrics import Metrics
+
+RELEASE = Release(
+    name="two", path="/releases/two", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z"
+)
+PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEASE))
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+class Unreliable(MemorySharedState):
+    """A shared state that is away on demand, and counts how often it is asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.is_away = self.loses_rejections = False
+        self.asked = 0
+        self.known: frozenset[str] = frozenset()
+        self.pointer: bytes | None = None
+
+    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+        """Return the state, or fail."""
+        self.asked += 1
+        if self.is_away:
+            raise StoreError("read", "it is away")
+        self.known = frozenset(deployment_ids)
+        snapshot = await super().read(deployment_ids)
+        return replace(snapshot, publication=self.pointer)
+
+    def forget(self) -> None:
+        """Have nothing more, as a Redis whose keys an operator deletes."""
+        self._ends_s.clear()
+
+    async def is_rejected(self, release_key: str) -> bool:
+        """Return whether a release was rejected, or fail."""
+        if self.loses_rejections:
+            raise StoreError("read", "it is away")
+        return await super().is_rejected(release_key)
+
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Note a cool-down, or fail."""
+        self.asked += 1
+        if self.is_away:
+            raise StoreError("write", "it is away")
+        await super().cool_down(deployment_id, duration_s)
+
+
+class Gateway:
+    """What a syncer serves: breakers and a follower that only take notes."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.clock = Clock()
+        self.state = Unreliable(self.clock)
+        self.metrics = Metrics()
+        self.directory = directory
+        self.deployment_ids = frozenset({"a", "long"})
+        self.cool_downs: dict[str, float] = {}
+        self.followed: list[tuple[bytes | None, frozenset[str]]] = []
+        self.syncer = Syncer(
+            self.state, self.metrics, adopt=self._adopt, follower=self, clock=self.clock
+        )
+
+    @property
+    def up(self) -> float | None:
+        """The metric."""
+        return self.metrics.registry.get_sample_value("switchcraft_shared_state_up")
+
+    def last(self) -> tuple[bytes | None, frozenset[str]]:
+        """Return what was followed last."""
+        return self.followed[-1]
+
+    def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
+        """Take note."""
+        self.followed.append((pointer, rejections))
+
+    def _adopt(self, begun: Mapping[str, float], ended: Collection[str]) -> None:
+        self.cool_downs.update(begun)
+        for name in ended:
+            del self.cool_downs[name]
+
+
+def run(check: Callable[[Gateway], Awaitable[None]], directory: Path | None = None) -> None:
+    """Run a check with a gateway."""
+
+    async def running() -> None:
+        await check(Gateway(directory))
+
+    asyncio.run(running())
+
+
+def test_what_begins_here_is_told() -> None:
+    """A cool-down is written with the time that is left of it, and read by all."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.syncer.opened("a", 10)
+        gateway.clock.now_s += 4
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 6}
+
+    run(check)
+
+
+def test_each_cool_down_is_adopted_once_and_ends_with_its_entry() -> None:
+    """An entry that stays is not adopted anew, a later end is, and one that is gone is dropped."""
+
+    async def check(gateway: Gateway) -> None:
+        await gateway.state.cool_down("a", 10_000_000)
+        await gateway.state.cool_down("unknown", 10)
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 10_000_000}
+        assert gateway.state.known == {"a", "long"}, "nothing else is asked for"
+        gateway.cool_downs["a"] = 0.0
+        gateway.clock.now_s += 60
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 0.0}
+        await gateway.state.cool_down("a", 20_000_000)
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {"a": 20_000_000}
+        gateway.state.forget()
+        await gateway.syncer.sync()
+        assert gateway.cool_downs == {}
+
+    run(check)
+
+
+def test_only_the_canarys_rejection_is_looked_up() -> None:
+    """It is known before the pointer is followed; if it cannot be known, the look is given up."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.pointer = PUBLICATION.to_json()
+        await gateway.state.reject("another", "why")
+        await gateway.syncer.sync()
+        assert gateway.last() == (gateway.state.pointer, frozenset())
+        await gateway.state.reject(RELEASE.key, "why")
+        await gateway.syncer.sync()
+        assert gateway.last() == (gateway.state.pointer, frozenset({RELEASE.key}))
+        gateway.state.loses_rejections = True
+        await gateway.syncer.sync()
+        assert gateway.last() == (None, frozenset({RELEASE.key}))
+        assert gateway.up == 0
+        gateway.state.pointer = b"\xff" * 1000  # cannot be read: that is for the follower to say
+        gateway.clock.now_s += FIRST_PAUSE_S
+        await gateway.syncer.sync()
+        assert gateway.last()[0] == gateway.state.pointer
+
+    run(check)
+
+
+def test_what_happens_while_the_state_is_away_is_told_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is over by then is not told; the metric and two lines of the log say what was."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.is_away = True
+        gateway.syncer.opened("short", 0.1)
+        gateway.syncer.opened("long", 10)
+        gateway.syncer.reject("release", "why")
+        await gateway.syncer.sync()
+        assert gateway.up == 0
+        assert gateway.followed[-1] == (None, frozenset({"release"}))
+        gateway.state.is_away = False
+        gateway.clock.now_s += FIRST_PAUSE_S
+        await gateway.syncer.sync()
+        assert gateway.up == 1
+        assert gateway.cool_downs == {"long": 10 - FIRST_PAUSE_S}
+        assert gateway.followed[-1] == (None, frozenset({"release"}))
+        assert await gateway.state.is_rejected("release")
+
+    with caplog.at_level(logging.WARNING, "switchcraft.store"):
+        run(check)
+    first, second = (entry.message for entry in caplog.records)
+    assert "goes by its own" in first
+    assert "is back" in second
+
+
+def test_a_state_that_failed_is_left_alone() -> None:
+    """During a pause nothing is asked of it; after it, it is asked again."""
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.is_away = True
+        for _ in range(5):
+            await gateway.syncer.sync()
+        assert gateway.state.asked == 1
+        gateway.clock.now_s += FIRST_PAUSE_S
+        await gateway.syncer.sync()
+        assert gateway.state.asked == 2
+
+    run(check)
+
+
+def test_a_directorys_pointer_needs_no_state(tmp_path: Path) -> None:
+    """A pointer in a directory is followed while the shared state is away."""
+    (tmp_path / POINTER_FILE).write_bytes(b"text")
+
+    async def check(gateway: Gateway) -> None:
+        gateway.state.is_away = True
+        await gateway.syncer.sync()
+        assert gateway.followed == [(b"text", frozenset())]
+
+    run(check, tmp_path)
+
+
+def test_a_volume_that_hangs_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A read that does not end holds up one look, is logged once, and goes on beside the others."""
+    pipe = tmp_path / POINTER_FILE
+    os.mkfifo(pipe)  # opening it waits for a writer
+
+    async def check(gateway: Gateway) -> None:
+        started_s = time.monotonic()
+        for _ in range(2):
+            await gateway.syncer.sync()
+        assert time.monotonic() - started_s < 10 * READ_TIMEOUT_S
+        assert gateway.followed == [(None, frozenset())] * 2
+        with pipe.open("wb") as writer:
+            writer.write(b"late")
+
+    run(check, tmp_path)
+    assert [entry.message for entry in caplog.records] == [
+        f"{tmp_path} does not answer; what is served stays"
+    ]
+
+
+def test_a_fault_of_ours_does_not_end_the_loop() -> None:
+    """The next look comes after one that raised what nobody expected."""
+
+    async def check(gateway: Gateway) -> None:
+        looks: list[float] = []
+        enough = asyncio.Event()
+
+        def look() -> None:
+            looks.append(gateway.clock())
+            if len(looks) == 2:
+                enough.set()
+            raise RuntimeError("a fault")
+
+        syncer = Syncer(
+            gateway.state,
+            gateway.metrics,
+            adopt=lambda _begun, _ended: None,
+            follower=gateway,
+            on_look=look,
+            clock=gateway.clock,
+        )
+        running = asyncio.create_task(syncer.run())
+        async with asyncio.timeout(10):
+            await enough.wait()
+        running.cancel()
+
+    run(check)

@@ -1,0 +1,96 @@
+"""What is done behind requests costs them nothing: what is too much is dropped and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from router_service.core.decision_log import LoggedFeedback
+from router_service.core.said import Said, WrittenCall
+from router_service.lifecycle.engine import make_planner
+from router_service.requests.aftermath import Aftermath
+from router_service.requests.endpoints import CHAT
+from router_service.requests.evidence import Evidence
+from router_service.requests.planning import Asked
+from router_service.requests.pool import Pool
+from router_service.requests.recorder import Ended, Ending, Outcome
+from router_service.settings import DecisionLogSettings, Settings
+from router_service.store.base import DecisionRecord, EvidenceMark, RememberedCall
+from router_service.store.guarded import GuardedStore
+from router_service.store.memory import MemoryStore
+from router_service.telemetry.metrics import Metrics
+from tests.bodies import BODY
+from tests.fakes import FakeRouter
+
+ROUTER = FakeRouter()
+SETTINGS = Settings.sandbox("http://127.0.0.1:9/v1", list(ROUTER.probabilities))
+
+
+def ended(model: str = "switchcraft") -> Ended:
+    """Return a request for a model, with an answer that calls a tool."""
+    pool = Pool.build(SETTINGS, ROUTER.artifact.manifest)
+    asked = Asked.read(CHAT, json.dumps(BODY | {"model": model}).encode())
+    plan = make_planner(SETTINGS, ROUTER, pool).plan(asked)
+    call = WrittenCall("call_1", "get_weather", '{"city": "Oslo"}')
+    outcome = Outcome(200, plan.model, ending=Ending.COMPLETE, said=Said((call,)))
+    record = DecisionRecord(
+        id="dec_1",
+        created=time.time(),
+        model=plan.model.name,
+        reason=plan.reason,
+        stream=False,
+        status=200,
+        ending=Ending.COMPLETE,
+        latency_s=0.1,
+        calls=1,
+    )
+    return Ended(record, plan, outcome)
+
+
+def aftermath(metrics: Metrics, settings: DecisionLogSettings) -> Aftermath:
+    """Return one that has not started, so that nothing is worked off."""
+
+    def clock() -> float:
+        return 0.0
+
+    calls = MemoryStore[RememberedCall](ttl_s=1, max_records=9, clock=clock)
+    marks = MemoryStore[EvidenceMark](ttl_s=1, max_records=9, clock=clock)
+    guarded = GuardedStore(calls, lambda _: None), GuardedStore(marks, lambda _: None)
+    return Aftermath(settings, metrics, Evidence(*guarded, keeps_names=False))
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    """Return a series' value; 0 where it is not."""
+    return metrics.registry.get_sample_value(f"switchcraft_{name}", labels) or 0
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+def test_what_is_too_much_is_dropped_and_counted(tmp_path: Path, has_log: bool) -> None:
+    """Lines are lost by decisions and feedback alone; calls that nobody looked at are unchecked."""
+    metrics = Metrics()
+    path = tmp_path / "log" if has_log else None
+    made = aftermath(metrics, DecisionLogSettings(path=path, max_queued=2))
+    for model in ("switchcraft", "switchcraft", "switchcraft", "switchcraft", "small"):
+        made.answered(ended(model))
+    made.feedback(LoggedFeedback(created=1, decision_id="dec_1", correct=True))
+    assert value(metrics, "decision_log_queued") == 2
+    assert value(metrics, "decision_log_dropped_total", reason="full") == (3 if has_log else 0)
+    assert value(metrics, "tool_calls_total", model="medium", fits="unchecked") == 2
+    assert value(metrics, "tool_calls_total", model="small", fits="unchecked") == 1
+
+
+def test_what_was_put_before_the_start_is_done(tmp_path: Path) -> None:
+    """And all of it is done before the end."""
+    metrics = Metrics()
+    made = aftermath(metrics, DecisionLogSettings(path=tmp_path, evidence=True))
+    made.answered(ended())
+    made.answered(ended("small"))
+    made.start()
+    asyncio.run(made.aclose())
+    assert value(metrics, "decision_log_lines_total", type="decision") == 1
+    assert value(metrics, "tool_calls_total", model="small", fits="yes") == 1
+    assert value(metrics, "decision_log_queued") == 0

@@ -1,0 +1,103 @@
+"""What an answer cost, as far as that can be known, and whose failure it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from router_service.core.cost import Price
+from router_service.core.usage import Usage
+from router_service.lifecycle.engine import make_planner
+from router_service.requests.endpoints import CHAT
+from router_service.requests.planning import Asked, Track
+from router_service.requests.pool import Pool
+from router_service.requests.recorder import Call, Ending, Outcome, Recorder
+from router_service.settings import Deployment, Model, Settings
+from router_service.store.base import DecisionRecord
+from router_service.store.guarded import GuardedStore
+from router_service.store.memory import MemoryStore
+from router_service.telemetry.metrics import Metrics
+from tests.bodies import BODY
+from tests.fakes import FakeRouter
+
+PRICES = {
+    "tokens": Price(input_usd_per_mtok=1, output_usd_per_mtok=2),
+    "time": Price(usd_per_hour=3.6),
+    "both": Price(input_usd_per_mtok=1, output_usd_per_mtok=2, usd_per_hour=3.6),
+}
+USAGE = Usage(prompt_tokens=100, completion_tokens=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "usage", "cost_usd"),
+    [
+        ("tokens", USAGE, 120e-6),
+        ("tokens", None, None),
+        ("time", USAGE, 0.002),
+        ("time", None, 0.002),
+        ("both", USAGE, 0.00212),
+        ("both", None, None),
+        ("unknown", USAGE, None),
+    ],
+)
+def test_a_cost_is_known_or_none(name: str, usage: Usage | None, cost_usd: float | None) -> None:
+    """Two seconds at 3.60 USD an hour need no tokens; what a price asks for must be there."""
+    store = MemoryStore[DecisionRecord](ttl_s=1, max_records=1, clock=lambda: 0.0)
+    recorder = Recorder(Metrics(), GuardedStore(store, lambda _: None))
+    deployment = Deployment(upstream_model=name, base_url="http://h/v1")
+    model = Model(name=name, deployments=(deployment,), price=PRICES.get(name))
+    assert recorder.cost_usd(model, usage, upstream_s=2) == (
+        None if cost_usd is None else pytest.approx(cost_usd)
+    )
+
+
+class Trial:
+    """What learns how requests ended: it takes notes."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Track, bool]] = []
+
+    def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:  # noqa: ARG002
+        """Take a note."""
+        self.seen.append((track, has_failed))
+
+
+@pytest.mark.parametrize(
+    ("status", "ending", "seen"),
+    [
+        (200, Ending.COMPLETE, [(Track.CANARY, False)]),
+        (400, Ending.COMPLETE, [(Track.CANARY, False)]),  # the client's own
+        (429, Ending.COMPLETE, [(Track.CANARY, True)]),
+        (500, Ending.COMPLETE, [(Track.CANARY, True)]),
+        (502, Ending.FAILED, [(Track.CANARY, True)]),
+        (200, Ending.BROKEN, [(Track.CANARY, True)]),
+        (499, Ending.CLIENT_LEFT, []),
+    ],
+)
+def test_a_release_is_judged_by_what_was_not_the_clients_fault(
+    status: int, ending: Ending, seen: list[tuple[Track, bool]]
+) -> None:
+    """A trial learns of each routed request whether upstream or gateway failed at it."""
+    metrics, trial, router = Metrics(), Trial(), FakeRouter()
+    settings = Settings.sandbox("http://127.0.0.1:9/v1", list(router.probabilities))
+    pool = Pool.build(settings, router.artifact.manifest)
+    plan = make_planner(settings, router, pool).plan(Asked.read(CHAT, json.dumps(BODY).encode()))
+    plan = replace(plan, track=Track.CANARY, trial=trial)
+
+    async def record() -> None:
+        store = GuardedStore[DecisionRecord](
+            MemoryStore(ttl_s=1, max_records=1, clock=lambda: 0.0), lambda _: None
+        )
+        call = Call("dec_1", "req_1", 0.0)
+        outcome = Outcome(status, plan.model, ending=ending)
+        Recorder(metrics, store).answered(call, plan, outcome)
+        await store.aclose()
+
+    asyncio.run(record())
+    assert trial.seen == seen
+    name = "switchcraft_release_failures_total"
+    failures = metrics.registry.get_sample_value(name, {"release": "canary"}) or 0
+    assert failures == sum(has_failed for _, has_failed in seen)

@@ -1,0 +1,256 @@
+"""Decisions and feedback -> queries with what came of asking arms, and what became of each line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from router_service.core.decision_log import LoggedDecision
+from router_service.core.errors import SwitchcraftError
+from router_service.core.messages import parse_conversation
+from switchcraft_training.checking.answers import judge
+from switchcraft_training.checking.values import Alike
+from switchcraft_training.datasets.lines import BAD_ROW
+from switchcraft_training.decisions.log import DecisionLog
+from switchcraft_training.preferences.splits import key_of
+from switchcraft_training.records import Answer, Call, Example, Expected, ExpectedCall, Outcome
+
+DATASET: Final = "decisions"
+CATEGORY: Final = "traffic"
+
+WEAKLY_CORRECT: Final = 0.25
+"""How probably a call is right that weak evidence speaks against.
+
+No measurement: the evidence is one-sided, so that it must not weigh as much as a verdict, and a
+tool's error may be the tool's own, a repeated call a change of mind. It never says that a call was
+right: a router that learns from it underrates the arms that are asked most.
+"""
+
+
+class Fate(StrEnum):
+    """What became of a decision on its way to training."""
+
+    JUDGED = "judged by feedback"
+    CHECKED = "checked against the expected calls"
+    WEAK = "doubted by weak evidence"
+    UNJUDGED = "without a verdict"
+    NO_CONTENT = "without content"
+    UNREADABLE = "with content that is no request for tools"
+    UNFINISHED = "without a complete answer"
+    UNKNOWN_ARM = "answered by a model that is no arm"
+    UNCHECKABLE = "with expected calls that cannot be checked"
+
+
+TEACHING: Final = (Fate.JUDGED, Fate.CHECKED, Fate.WEAK)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query with what came of asking arms.
+
+    `expected` is None where only verdicts are known; `calls`, how many it asks for, where nothing
+    tells.
+    """
+
+    example: Example
+    expected: Expected | None
+    calls: int | None
+    outcomes: tuple[Outcome, ...]
+
+
+class Queries(NamedTuple):
+    """What a log teaches, and what became of each of its decisions."""
+
+    queries: tuple[Query, ...]
+    fates: Counter[Fate]
+
+    def summary(self) -> str:
+        """Return in a line how many decisions teach, and why the others do not."""
+        total, teaching = self.fates.total(), sum(self.fates[fate] for fate in TEACHING)
+        left = ", ".join(f"{n:,} {fate}" for fate, n in sorted(self.fates.items())
+                         if fate not in TEACHING)  # fmt: skip
+        told = f"{teaching:,} of {total:,} decisions teach, {len(self.queries):,} queries"
+        return f"{told}; left out: {left}" if left else told
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A decision whose request and answer can be read, and the arm that answered."""
+
+    decision: LoggedDecision
+    example: Example
+    arm: str
+
+
+def read_example(decision: LoggedDecision) -> Example:
+    """Return the request that was decided for; raises ValueError where there is none to read."""
+    if decision.content is None:
+        raise ValueError("has no content")
+    given = decision.content.request
+    try:
+        request = {"messages": list(given["messages"]), "tools": list(given.get("tools") or ())}
+        example = Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
+        # Tried here, so that no stage behind this one meets what it cannot read.
+        _ = (key_of(example), example.query, example.tool_names, parse_conversation(request))
+    except (*BAD_ROW, SwitchcraftError) as exc:
+        raise ValueError(f"the content is no request for tools: {exc}") from exc
+    return example
+
+
+def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
+    """Return what an arm answered; calls that do not decode are a malformed call."""
+    made = None if decision.content is None else decision.content.calls
+    return Answer(
+        example_id=decision.id,
+        arm=arm,
+        calls=None if made is None else tuple(Call(c.name, c.arguments) for c in made),
+        problem="malformed_call" if made is None else None,
+        input_tokens=decision.prompt_tokens,
+        output_tokens=decision.completion_tokens,
+        attempt=attempt,
+        seconds=decision.latency_s,
+    )
+
+
+def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) -> Expected | None:
+    """Return the calls that feedback expects; ValueError where one is of no tool offered."""
+    feedback = log.feedback.get(decision.id)
+    if feedback is None or feedback.expected is None:
+        return None
+    unoffered = {call.name for call in feedback.expected} - set(example.tool_names)
+    if unoffered:
+        raise ValueError(f"expects calls of {sorted(unoffered)}, which are not offered")
+    return Expected(
+        tuple(
+            ExpectedCall(call.name, {name: (value,) for name, value in call.arguments.items()})
+            for call in feedback.expected
+        )
+    )
+
+
+def checked(
+    decision: LoggedDecision, example: Example, expected: Expected, alike: Alike | None = None
+) -> float | None:
+    """Return the checker's verdict on an answer.
+
+    None where the gateway has not heard all of it, or the tools, which are any client's, do not
+    allow to judge.
+    """
+    said = decision.content
+    if said is None or (said.calls is None and said.text is None):
+        return None
+    try:
+        return float(judge(example, expected, read_answer(decision, decision.arm), alike).correct)
+    except (*BAD_ROW, SwitchcraftError):
+        return None
+
+
+def read_queries(
+    log: DecisionLog, *, weak_evidence: bool = False, alike: Alike | None = None
+) -> Queries:
+    """Gather what a log says of arms; queries equal in (messages, tools) are one.
+
+    A verdict is of the arm that answered, which after a fallback is another than the one chosen.
+    A client's verdict stands before the checker's, and both before weak evidence, which counts
+    only where it is asked for. `alike` tells paraphrases.
+    """
+    reader = _Reader(log, weak_evidence, alike)
+    queries = tuple(reader.queries())
+    return Queries(queries, reader.fates)
+
+
+class _Reader:
+    """Sorts decisions into queries, and counts what became of each."""
+
+    def __init__(self, log: DecisionLog, weak_evidence: bool, alike: Alike | None) -> None:
+        self._log = log
+        self._weak_evidence = weak_evidence
+        self._alike = alike
+        self._arms = log.arms_by_model()
+        self.fates: Counter[Fate] = Counter()
+
+    def queries(self) -> Iterator[Query]:
+        """Yield the queries that have any verdict, in the order in which they were first asked."""
+        for group in self._groups().values():
+            query = self._query(group)
+            if query.outcomes:
+                yield query
+
+    def _groups(self) -> Mapping[bytes, Sequence[_Answered]]:
+        groups: dict[bytes, list[_Answered]] = {}
+        for decision in self._log.decisions:
+            answered = self._answered(decision)
+            if isinstance(answered, Fate):
+                self.fates[answered] += 1
+            else:
+                groups.setdefault(key_of(answered.example).row, []).append(answered)
+        return groups
+
+    def _answered(self, decision: LoggedDecision) -> _Answered | Fate:
+        arm = self._arms.get(decision.model) if decision.is_fallback else decision.arm
+        if decision.ending != "complete" or decision.status >= 400:
+            return Fate.UNFINISHED
+        if arm is None:
+            return Fate.UNKNOWN_ARM
+        if decision.content is None:
+            return Fate.NO_CONTENT
+        try:
+            return _Answered(decision, read_example(decision), arm)
+        except ValueError:
+            return Fate.UNREADABLE
+
+    def _query(self, group: Sequence[_Answered]) -> Query:
+        expected, first = self._expected(group), group[0].example
+        outcomes: list[Outcome] = []
+        calls = None if expected is None else len(expected.calls)
+        for answered in group:
+            attempt = sum(outcome.arm == answered.arm for outcome in outcomes)
+            answer = read_answer(answered.decision, answered.arm, attempt)
+            correct, fate = self._verdict(answered, expected)
+            self.fates[fate] += 1
+            if correct is None:
+                continue
+            outcomes.append(_outcome(first.id, answer, correct))
+            if calls is None and fate is Fate.JUDGED and correct == 1:
+                calls = len(answer.calls or ())
+        return Query(first, expected, calls, tuple(outcomes))
+
+    def _expected(self, group: Sequence[_Answered]) -> Expected | None:
+        """Return what the last feedback expects that names calls of the tools offered."""
+        for answered in reversed(group):
+            try:
+                expected = read_expected(self._log, answered.decision, answered.example)
+            except ValueError:
+                continue
+            if expected is not None:
+                return expected
+        return None
+
+    def _verdict(self, answered: _Answered, expected: Expected | None) -> tuple[float | None, Fate]:
+        name = answered.decision.id
+        feedback = self._log.feedback.get(name)
+        if feedback is not None and feedback.correct is not None:
+            return float(feedback.correct), Fate.JUDGED
+        if expected is not None:
+            correct = checked(answered.decision, answered.example, expected, self._alike)
+            return correct, Fate.UNCHECKABLE if correct is None else Fate.CHECKED
+        if feedback is not None:
+            return None, Fate.UNCHECKABLE
+        if self._weak_evidence and name in self._log.evidence:
+            return WEAKLY_CORRECT, Fate.WEAK
+        return None, Fate.UNJUDGED
+
+
+def _outcome(query: str, answer: Answer, correct: float) -> Outcome:
+    return Outcome(
+        example_id=query,
+        arm=answer.arm,
+        correct=correct,
+        input_tokens=answer.input_tokens,
+        output_tokens=answer.output_tokens,
+        seconds=answer.seconds,
+        attempt=answer.attempt,
+    )

@@ -1,0 +1,58 @@
+"""Queries with outcomes as JSON lines: what importing a log writes, and a run trains from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from switchcraft_training.datasets.lines import read_lines, write_lines
+from switchcraft_training.datasets.rows import (
+    dump,
+    example_from_json,
+    example_to_json,
+    expected_from_json,
+    expected_to_json,
+)
+from switchcraft_training.decisions.queries import Query
+from switchcraft_training.records import Json, Outcome
+
+_NOBODY_SAID: Final[Mapping[str, Json]] = {"expected": None, "any_call": False}
+
+
+def write_queries(queries: Iterable[Query], path: Path) -> int:
+    """Write queries to a file that appears when all are written; return how many there were.
+
+    Lines are rows as in `switchcraft_training.datasets.rows`, with `calls` and `outcomes`; a row's
+    `expected` is null where only verdicts are known. Raises DataError where it cannot be written.
+    """
+    return write_lines((dump(_to_json(query)) for query in queries), path)
+
+
+def read_queries_file(path: Path) -> Iterator[Query]:
+    """Stream such a file; raises DataError at the first line that cannot be read."""
+    return read_lines(path, _from_json)
+
+
+def _to_json(query: Query) -> Mapping[str, Json]:
+    expected = _NOBODY_SAID if query.expected is None else expected_to_json(query.expected)
+    outcomes = [
+        {name: value for name, value in asdict(outcome).items() if name != "example_id"}
+        for outcome in query.outcomes
+    ]
+    return {
+        **example_to_json(query.example),
+        **expected,
+        "calls": query.calls,
+        "outcomes": outcomes,
+    }
+
+
+def _from_json(row: Mapping[str, Json]) -> Query:
+    return Query(
+        example=example_from_json(row),
+        expected=None if row["expected"] is None else expected_from_json(row),
+        calls=row["calls"],
+        outcomes=tuple(Outcome(row["id"], **outcome) for outcome in row["outcomes"]),
+    )

@@ -1,0 +1,229 @@
+"""Where a router is right and where it is not: categories, outcomes, difficulty, confusion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router_service.core.artifact import Measure
+from router_service.core.messages import parse_conversation
+from switchcraft_training.evaluation.evaluate import (
+    Choices,
+    Entrant,
+    Floats,
+    Outcomes,
+    best_single,
+    oracle,
+)
+from switchcraft_training.evaluation.metrics import mean_measure, paired_interval
+from switchcraft_training.records import Example
+
+TOOLS = (1, 3, 6, 10, 50)
+TURNS = (1, 2, 4, 8, 20)
+"""Last of each range, the paper's (appendix on misrouted queries)."""
+FIFTHS = (0.2, 0.4, 0.6, 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Accuracy, and USD a query."""
+
+    accuracy: Measure
+    cost_usd: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """One category: every arm, the router and the oracle; the difference is to the best single.
+
+    The best single model is the one of all queries.
+    """
+
+    name: str
+    n: int
+    scores: Mapping[str, Score]
+    difference: float
+    difference_interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingOutcome:
+    """How many queries ended in one of the four ways, and their share."""
+
+    name: str
+    meaning: str
+    count: float
+    share: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The four outcomes (section 4.7), and what correct but costlier choices cost too much."""
+
+    outcomes: tuple[RoutingOutcome, ...]
+    median_overhead_usd: float
+    total_overhead_usd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Queries alike in one respect: shares misrouted, and of these where an arm was right."""
+
+    label: str
+    misrouted: Measure
+    wrong_model: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Misroutes by one property of queries."""
+
+    by: str
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Queries by the arm predicted (rows) and the oracle's (columns): all, and those lost.
+
+    Lost are those where the predicted arm is wrong and another is right.
+    """
+
+    arms: tuple[str, ...]
+    queries: tuple[tuple[float, ...], ...]
+    lost: tuple[tuple[float, ...], ...]
+
+
+def by_category(
+    outcomes: Outcomes, chosen: Choices, categories: Sequence[str]
+) -> tuple[Category, ...]:
+    """Score arms, router and oracle in each category, the largest first."""
+    names = np.array(categories)
+    counts = {str(name): int((names == name).sum()) for name in np.unique(names)}
+    best = best_single(outcomes)
+    return tuple(
+        _category(name, outcomes.take(names == name), chosen[names == name], best)
+        for name in sorted(counts, key=lambda name: (-counts[name], name))
+    )
+
+
+def _category(name: str, outcomes: Outcomes, chosen: Choices, best: int) -> Category:
+    ours, paid = outcomes.of(chosen)
+    theirs = outcomes.correct[:, best]
+    arms = {
+        arm: _score(outcomes.correct[:, i], outcomes.cost_usd[:, i])
+        for i, arm in enumerate(outcomes.arms)
+    }
+    ends = {"router": _score(ours, paid), "oracle": _score(*outcomes.of(oracle(outcomes)))}
+    return Category(
+        name=name,
+        n=len(chosen),
+        scores={**arms, **ends},
+        difference=float((ours - theirs).mean()),
+        difference_interval=paired_interval(ours, theirs),
+    )
+
+
+def _score(correct: Floats, cost_usd: Floats) -> Score:
+    return Score(mean_measure(correct), mean_measure(cost_usd))
+
+
+def dataset_oracle(outcomes: Outcomes, categories: Sequence[str]) -> Entrant:
+    """Return the best single arm of each category, known in hindsight.
+
+    No router that reads nothing but a query's category does better on these queries.
+    """
+    names = np.array(categories)
+    choices = np.zeros(len(names), dtype=np.int64)
+    for name in np.unique(names):
+        choices[names == name] = best_single(outcomes.take(names == name))
+    return Entrant("oracle", "dataset oracle", choices)
+
+
+def routing(outcomes: Outcomes, chosen: Choices) -> Routing:
+    """Tell the four outcomes apart; a label that is a share counts for each by its share."""
+    got, paid = outcomes.of(chosen)
+    _, ideal_usd = outcomes.of(oracle(outcomes))
+    top = outcomes.correct.max(axis=1)
+    optimal = np.where((got == top) & (paid <= ideal_usd), got, 0.0)
+    suboptimal = got - optimal
+    overhead_usd = (paid - ideal_usd)[suboptimal > 0]
+    parts = (
+        ("correct, optimal", "the cheapest correct model was chosen", optimal),
+        ("correct, suboptimal", "a correct but costlier model was chosen", suboptimal),
+        ("wrong model", "a correct model exists, the chosen one failed", top - got),
+        ("no correct model", "every model in the pool fails", 1 - top),
+    )
+    return Routing(
+        outcomes=tuple(
+            RoutingOutcome(name, meaning, float(part.sum()), mean_measure(part))
+            for name, meaning, part in parts
+        ),
+        median_overhead_usd=float(np.median(overhead_usd)) if len(overhead_usd) else 0.0,
+        total_overhead_usd=float(overhead_usd.sum()),
+    )
+
+
+def misroutes(
+    outcomes: Outcomes, chosen: Choices, examples: Sequence[Example]
+) -> tuple[Breakdown, ...]:
+    """Break misroutes down by tools, turns, length and number of correct models.
+
+    A query is misrouted where the chosen arm is wrong, whether or not another is right.
+    """
+    turns = [parse_conversation(example.request).turns for example in examples]
+    words = np.array([sum(len(turn.text.split()) for turn in chat) for chat in turns])
+    fifths = sorted({int(q) for q in np.quantile(words, FIFTHS, method="lower")})
+    right = (outcomes.correct >= 0.5).sum(axis=1)
+    facts = (
+        ("number of tools", np.array([len(e.request["tools"]) for e in examples]), TOOLS),
+        ("number of turns", np.array([len(chat) for chat in turns]), TURNS),
+        ("length, words", words, fifths),
+        ("number of correct models", right, range(len(outcomes.arms) + 1)),
+    )
+    return tuple(
+        Breakdown(name, _buckets(outcomes, chosen, values, tuple(lasts)))
+        for name, values, lasts in facts
+    )
+
+
+def _buckets(
+    outcomes: Outcomes, chosen: Choices, values: NDArray[np.int64], lasts: Sequence[int]
+) -> tuple[Bucket, ...]:
+    """Group queries by ranges of integers, given the last of each; empty ranges are left out."""
+    got, _ = outcomes.of(chosen)
+    top = outcomes.correct.max(axis=1)
+    which = np.searchsorted(lasts, values)
+    return tuple(
+        Bucket(
+            _label(lasts, int(b)),
+            mean_measure(1 - got[which == b]),
+            mean_measure((top - got)[which == b]),
+        )
+        for b in np.unique(which)
+    )
+
+
+def _label(lasts: Sequence[int], bucket: int) -> str:
+    if bucket == len(lasts):
+        return f"{lasts[-1] + 1}+"
+    first, last = lasts[bucket - 1] + 1 if bucket else None, lasts[bucket]
+    if first is None:
+        return f"{last}" if last <= 1 else f"to {last}"
+    return f"{last}" if first == last else f"{first}-{last}"
+
+
+def confusion(outcomes: Outcomes, chosen: Choices) -> Confusion:
+    """Count queries by predicted and oracle arm."""
+    ideal = oracle(outcomes)
+    got, _ = outcomes.of(chosen)
+    lost = outcomes.correct.max(axis=1) - got
+    shape = (len(outcomes.arms), len(outcomes.arms))
+    matrices = np.zeros((2, *shape))
+    np.add.at(matrices[0], (chosen, ideal), 1.0)
+    np.add.at(matrices[1], (chosen, ideal), lost)
+    queries, weighed = (tuple(map(tuple, matrix.tolist())) for matrix in matrices)
+    return Confusion(outcomes.arms, queries, weighed)

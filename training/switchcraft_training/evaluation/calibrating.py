@@ -1,0 +1,236 @@
+"""Which calibration keeps its word on queries that it was not fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize, minimize_scalar
+from sklearn.isotonic import IsotonicRegression
+from sklearn.model_selection import GroupKFold
+
+from router_service.core.artifact import Measure
+from router_service.core.calibration import (
+    IDENTITY,
+    NEAREST,
+    Calibration,
+    Isotonic,
+    Knots,
+    Method,
+    Platt,
+    Temperature,
+    logit,
+    sigmoid,
+)
+from switchcraft_training.evaluation.metrics import Floats, brier_measure, calibration_measure
+
+FOLDS = 5
+MAX_KNOTS = 50
+LOG_TEMPERATURES = (-3.0, 3.0)
+"""Searched between these: beyond a factor of 20 a router knows nothing, or everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a method measured on queries that it was not fitted on.
+
+    `log_loss` is in nats a prediction; `behind` is how much more that is than the least, with the
+    standard error of the difference on the same queries.
+    """
+
+    method: Method
+    log_loss: Measure
+    behind: Measure
+    error: Measure
+    brier: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationStudy:
+    """Every method, simplest first, and the chosen one fitted on all queries; folds of groups."""
+
+    trials: tuple[Trial, ...]
+    calibration: Calibration
+    folds: int
+
+
+def choose_calibration(
+    labels: Floats, probabilities: Floats, groups: Sequence[int], seed: int
+) -> CalibrationStudy:
+    """Choose by cross-validation that parts no group, and fit the choice on all queries.
+
+    Labels and raw probabilities are (queries, arms); a label may be a share, NaN where the arm was
+    not asked. Of the methods within one standard error of the least log loss, the simplest: the
+    error is of the difference on the same queries, and of whole groups. With a single group nothing
+    can be held out, and probabilities stay as they are.
+    """
+    asked = ~np.isnan(labels).all(axis=1)
+    labels, probabilities = labels[asked], probabilities[asked]
+    _, numbers = np.unique(np.asarray(groups)[asked], return_inverse=True)
+    folds = min(FOLDS, int(numbers.max()) + 1)
+    if folds < 2:
+        trials = _trials(labels, {"identity": probabilities}, numbers)
+        return CalibrationStudy(trials, IDENTITY, folds)
+    kfold = GroupKFold(folds, shuffle=True, random_state=seed)
+    held_out = _held_out(labels, probabilities, kfold, numbers, FITS)
+    trials = _trials(labels, held_out, numbers)
+    chosen = next(trial for trial in trials if trial.behind.value <= trial.behind.stderr)
+    return CalibrationStudy(trials, FITS[chosen.method](labels, probabilities), folds)
+
+
+def calibrated_unseen(
+    labels: Floats, probabilities: Floats, groups: Sequence[int], seed: int, method: Method
+) -> Floats:
+    """Return probabilities (queries, arms), each calibrated by queries of other groups.
+
+    The folds are those that `choose_calibration` chose on; with a single group nothing changes.
+    """
+    _, numbers = np.unique(np.asarray(groups), return_inverse=True)
+    folds = min(FOLDS, int(numbers.max()) + 1)
+    if folds < 2:
+        return probabilities
+    kfold = GroupKFold(folds, shuffle=True, random_state=seed)
+    return _held_out(labels, probabilities, kfold, numbers, (method,))[method]
+
+
+def _held_out(
+    labels: Floats,
+    probabilities: Floats,
+    kfold: GroupKFold,
+    groups: NDArray[np.int64],
+    methods: Iterable[Method],
+) -> dict[Method, Floats]:
+    """Return what each method says of queries that it was not fitted on, (queries, arms)."""
+    said = {method: np.empty_like(probabilities) for method in methods}
+    for fitted, tested in kfold.split(labels, groups=groups):
+        for method, theirs in said.items():
+            calibration = FITS[method](labels[fitted], probabilities[fitted])
+            theirs[tested] = calibration.apply(probabilities[tested])
+    return said
+
+
+def _trials(
+    labels: Floats, said: Mapping[Method, Floats], groups: NDArray[np.int64]
+) -> tuple[Trial, ...]:
+    losses = {method: log_losses(labels, each) for method, each in said.items()}
+    least = min(losses.values(), key=lambda each: float(each.mean()))
+    return tuple(
+        Trial(
+            method=method,
+            log_loss=_grouped_mean(losses[method], groups),
+            behind=_grouped_mean(losses[method] - least, groups),
+            error=calibration_measure(labels, each),
+            brier=brier_measure(labels, each),
+        )
+        for method, each in said.items()
+    )
+
+
+def log_losses(labels: Floats, probabilities: Floats) -> Floats:
+    """Return each query's cross-entropy in nats, the mean over the arms that were asked."""
+    inside = np.clip(probabilities, NEAREST, 1 - NEAREST)
+    losses: Floats = np.nanmean(-labels * np.log(inside) - (1 - labels) * np.log1p(-inside), axis=1)
+    return losses
+
+
+def _grouped_mean(values: Floats, groups: NDArray[np.int64]) -> Measure:
+    """Return a mean whose standard error takes a group's values to say the same (clusters)."""
+    totals = np.bincount(groups, weights=values - values.mean())
+    few = len(totals) / max(1, len(totals) - 1)
+    stderr = float(np.sqrt(few * (totals**2).sum())) / len(values)
+    return Measure(value=float(values.mean()), stderr=stderr, n=len(values))
+
+
+def fit_identity(labels: Floats, probabilities: Floats) -> Calibration:  # noqa: ARG001 - as others
+    """Leave probabilities as they are."""
+    return IDENTITY
+
+
+def fit_temperature(labels: Floats, probabilities: Floats) -> Calibration:
+    """Find the one temperature of least log loss."""
+    logits = logit(probabilities)
+
+    def loss(log_temperature: float) -> float:
+        return float(log_losses(labels, sigmoid(logits / np.exp(log_temperature))).mean())
+
+    found = minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded")
+    return Temperature(temperature=float(np.exp(found.x)))
+
+
+def fit_platt(labels: Floats, probabilities: Floats) -> Calibration:
+    """Fit each arm's rising line by logistic regression; an arm never asked stays as it is."""
+    lines = [_line(*known) for known in _known(labels, logit(probabilities))]
+    return Platt(
+        slopes=tuple(slope for slope, _ in lines),
+        intercepts=tuple(intercept for _, intercept in lines),
+    )
+
+
+def _line(labels: Floats, logits: Floats) -> tuple[float, float]:
+    """Return slope, at least 0, and intercept of least log loss, by Platt's softened targets.
+
+    They keep the fit finite where all answers were right: (right + 1) / (right + 2), and
+    1 / (wrong + 2) (Platt, 1999, section 2.2).
+    """
+    right, wrong = labels.sum(), (1 - labels).sum()
+    targets = labels * (right + 1) / (right + 2) + (1 - labels) / (wrong + 2)
+
+    def loss(line: Floats) -> tuple[float, Floats]:
+        z = line[0] * logits + line[1]
+        off = sigmoid(z) - targets
+        return float((np.logaddexp(0, z) - targets * z).sum()), np.array([off @ logits, off.sum()])
+
+    found = minimize(
+        loss, [1.0, 0.0], jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]
+    )
+    return float(found.x[0]), float(found.x[1])
+
+
+def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
+    """Fit each arm's rising steps, and join the middles of the steps by straight lines.
+
+    A step would make ties of probabilities that the graph tells apart, and drift rules compare
+    them; through the middles the map rises strictly, but for its two ends (centred isotonic
+    regression: Oron and Flournoy, 2017).
+    """
+    return Isotonic(knots=tuple(_knots(*known) for known in _known(labels, probabilities)))
+
+
+def _knots(labels: Floats, raw: Floats) -> Knots:
+    if not len(labels):
+        return Knots(raw=(0.0, 1.0), calibrated=(0.0, 1.0))
+    steps = IsotonicRegression(y_min=0, y_max=1).fit(raw, labels).predict(raw)
+    heights, which = np.unique(steps, return_inverse=True)
+    middles = np.bincount(which, weights=raw) / np.bincount(which)
+    # So many answers cannot tell a probability from 0 or 1 any better (rule of succession).
+    edge = 1 / (len(labels) + 2)
+    # No two knots at one place: middles of steps rise, but for the last bits.
+    places = np.flatnonzero(np.diff(middles, prepend=-1.0) > 0)
+    kept = places[_thinned(len(places))]
+    return Knots(
+        raw=tuple(middles[kept].tolist()),
+        calibrated=tuple(np.clip(heights, edge, 1 - edge)[kept].tolist()),
+    )
+
+
+def _thinned(count: int) -> NDArray[np.int64]:
+    """Return at most `MAX_KNOTS` of so many places, evenly, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, MAX_KNOTS)).round().astype(np.int64))
+
+
+def _known(labels: Floats, values: Floats) -> Iterator[tuple[Floats, Floats]]:
+    """Yield each arm's labels and values where it was asked."""
+    for column, said in zip(labels.T, values.T, strict=True):
+        asked = ~np.isnan(column)
+        yield column[asked], said[asked]
+
+
+FITS: Mapping[Method, Callable[[Floats, Floats], Calibration]] = {
+    "identity": fit_identity,
+    "temperature": fit_temperature,
+    "platt": fit_platt,
+    "isotonic": fit_isotonic,
+}
+"""Labels and raw probabilities, (queries, arms) each -> a calibration; the simplest first."""

@@ -1,0 +1,278 @@
+"""A router against the single models and the oracle, on queries it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router_service.core.artifact import FrontierPoint, Interval, Measure, VersusBest
+from router_service.core.selection import parse_policy, select
+from switchcraft_training.evaluation.metrics import (
+    Estimate,
+    auc_measure,
+    expected_calibration_error,
+    interval_of,
+    mean_and_draws,
+    mean_measure,
+    ratio,
+)
+
+Floats = NDArray[np.float64]
+Choices = NDArray[np.int64]
+Costs = Sequence[float] | Floats
+"""What the router expects arms to cost, USD: (arms,), or (queries, arms)."""
+Kind = Literal["single", "heuristic", "baseline", "router", "random", "oracle"]
+KINDS: tuple[Kind, ...] = ("single", "heuristic", "baseline", "router", "random", "oracle")
+"""In the order of the main table."""
+
+THETAS = (
+    *(0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.725, 0.75, 0.775, 0.8, 0.82, 0.84, 0.86, 0.88),
+    *(0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98),
+)
+DRIFTS = (
+    *(0.3, 0.26, 0.23, 0.2, 0.18, 0.16, 0.14, 0.12, 0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04),
+    *(0.03, 0.025, 0.02, 0.015, 0.01, 0.0075, 0.005, 0.003, 0.002, 0.001),
+)
+FRONTIER = (*(f"theta={theta:g}" for theta in THETAS), *(f"drift={delta:g}" for delta in DRIFTS))
+"""Every rule that is measured; closer to each other where a small step changes many choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What happened when every arm answered every query: (queries, arms) each."""
+
+    arms: tuple[str, ...]
+    correct: Floats
+    cost_usd: Floats
+
+    def take(self, rows: Sequence[int] | Choices) -> Outcomes:
+        """Return some of the queries, in the order given."""
+        return Outcomes(self.arms, self.correct[rows], self.cost_usd[rows])
+
+    def of(self, choices: Choices) -> tuple[Floats, Floats]:
+        """Return how correct the chosen arms were and what they cost in USD, (queries,) each."""
+        rows = np.arange(len(choices))
+        return self.correct[rows, choices], self.cost_usd[rows, choices]
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A way of routing to compare: its arm for each query, (queries,).
+
+    `probabilities`, (queries, arms), are those that it predicted, where it does.
+    """
+
+    kind: Kind
+    name: str
+    choices: Choices
+    probabilities: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the main table; differences are to the best single model, paired by query.
+
+    `gap_from_cheapest` is the share of the way from the cheapest single model to the oracle
+    (section 4.3), `gap_from_best` from the best one; None where there is no way to go.
+    """
+
+    kind: Kind
+    name: str
+    accuracy: Measure
+    accuracy_interval: Interval
+    cost_usd: Measure
+    cost_usd_interval: Interval
+    cost_share: float
+    cost_share_interval: Interval | None
+    difference: float
+    difference_interval: Interval
+    gap_from_cheapest: Estimate | None
+    gap_from_best: Estimate | None
+
+    @property
+    def point(self) -> FrontierPoint:
+        """The entry as an artifact carries it."""
+        return FrontierPoint(
+            policy=self.name,
+            accuracy=self.accuracy,
+            cost_usd=self.cost_usd,
+            accuracy_interval=self.accuracy_interval,
+            cost_usd_interval=self.cost_usd_interval,
+            versus_best=VersusBest(
+                difference=self.difference,
+                difference_interval=self.difference_interval,
+                cost_share=None if np.isnan(self.cost_share) else self.cost_share,
+                cost_share_interval=self.cost_share_interval,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Everything that holds for one set of queries, whatever they are."""
+
+    best_single: str
+    default_policy: str
+    entries: tuple[Entry, ...]
+    sweep: tuple[Entry, ...]
+    auc: Measure
+    calibration_error: float
+    arm_share: Mapping[str, float]
+
+    @property
+    def frontier(self) -> tuple[FrontierPoint, ...]:
+        """The sweep as an artifact carries it."""
+        return tuple(entry.point for entry in self.sweep)
+
+    def entry(self, name: str) -> Entry:
+        """Return the entry of that name; raises KeyError where there is none."""
+        return {entry.name: entry for entry in self.entries}[name]
+
+
+def evaluate(
+    outcomes: Outcomes,
+    probabilities: Floats,
+    expected_costs_usd: Costs,
+    policies: Mapping[str, str],
+    entrants: Sequence[Entrant] = (),
+) -> Evaluation:
+    """Measure a router's probabilities (queries, arms) under every policy, beside entrants.
+
+    The router decides by expected costs and pays recorded ones, as it would in service.
+    """
+    chosen = route(probabilities, expected_costs_usd, policies["default"])
+    shares = np.bincount(chosen, minlength=len(outcomes.arms)) / len(chosen)
+    routers = [
+        Entrant("router", name, route(probabilities, expected_costs_usd, rule))
+        for rule, name in policy_names(policies).items()
+    ]
+    return Evaluation(
+        best_single=outcomes.arms[best_single(outcomes)],
+        default_policy=policy_names(policies)[policies["default"]],
+        entries=main_table(outcomes, [*routers, *entrants]),
+        sweep=sweep(outcomes, probabilities, expected_costs_usd),
+        auc=auc_measure(outcomes.correct, probabilities),
+        calibration_error=expected_calibration_error(outcomes.correct, probabilities),
+        arm_share=dict(zip(outcomes.arms, shares.tolist(), strict=True)),
+    )
+
+
+def main_table(outcomes: Outcomes, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
+    """Measure entrants beside single models, random choice and the oracle.
+
+    An entrant stands in for what has its name. Rows are by kind, then by falling accuracy.
+    """
+    bench = Bench.of(outcomes)
+    queries = len(outcomes.correct)
+    known = [
+        *(Entrant("single", arm, np.full(queries, i)) for i, arm in enumerate(outcomes.arms)),
+        Entrant("oracle", "oracle", oracle(outcomes)),
+        *entrants,
+    ]
+    entries = [
+        # What random choice is expected to do, rather than what one draw did.
+        bench.measure("random", "random", outcomes.correct.mean(1), outcomes.cost_usd.mean(1)),
+        *(bench.measure(e.kind, e.name, *outcomes.of(e.choices)) for e in known),
+    ]
+    by_name = {entry.name: entry for entry in entries}
+    return tuple(sorted(by_name.values(), key=lambda e: (KINDS.index(e.kind), -e.accuracy.value)))
+
+
+def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
+    """Return how to call each rule: the names that stand for it, and the rule."""
+    names: dict[str, list[str]] = {}
+    for name, rule in policies.items():
+        names.setdefault(rule, []).append(name)
+    return {rule: f"{', '.join(called)} ({rule})" for rule, called in names.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What entries are measured against, (queries,) each."""
+
+    best: Floats
+    best_cost_usd: Floats
+    cheapest: Floats
+    oracle: Floats
+
+    @classmethod
+    def of(cls, outcomes: Outcomes) -> Bench:
+        """Find the best and the cheapest single model, and the oracle."""
+        best = best_single(outcomes)
+        return cls(
+            best=outcomes.correct[:, best],
+            best_cost_usd=outcomes.cost_usd[:, best],
+            cheapest=outcomes.correct[:, cheapest_single(outcomes)],
+            oracle=outcomes.of(oracle(outcomes))[0],
+        )
+
+    def measure(self, kind: Kind, name: str, correct: Floats, cost_usd: Floats) -> Entry:
+        """Measure what an entry got right and what it paid, (queries,) each."""
+        n = len(correct)
+        over_best, over_cheapest = correct - self.best, correct - self.cheapest
+        # One pass over the draws: there are 2,000 of every query, and 50 rules in a sweep.
+        got, paid, their_paid, ahead, gained, way, way_from_best = mean_and_draws(
+            *(correct, cost_usd, self.best_cost_usd, over_best, over_cheapest),
+            *(self.oracle - self.cheapest, self.oracle - self.best),
+        )
+        share = ratio(paid, their_paid, n)
+        return Entry(
+            kind=kind,
+            name=name,
+            accuracy=mean_measure(correct),
+            accuracy_interval=interval_of(got[1:]),
+            cost_usd=mean_measure(cost_usd),
+            cost_usd_interval=interval_of(paid[1:]),
+            cost_share=share.value if share else float("nan"),
+            cost_share_interval=share.interval if share else None,
+            difference=float(ahead[0]),
+            difference_interval=interval_of(ahead[1:]),
+            gap_from_cheapest=ratio(gained, way, n),
+            gap_from_best=ratio(ahead, way_from_best, n),
+        )
+
+
+def sweep(
+    outcomes: Outcomes, probabilities: Floats, expected_costs_usd: Costs
+) -> tuple[Entry, ...]:
+    """Measure every threshold and drift of `FRONTIER`."""
+    bench = Bench.of(outcomes)
+    return tuple(
+        bench.measure("router", rule, *outcomes.of(route(probabilities, expected_costs_usd, rule)))
+        for rule in FRONTIER
+    )
+
+
+def best_single(outcomes: Outcomes) -> int:
+    """Return the most accurate arm; of equal ones the cheapest."""
+    accuracy, cost = outcomes.correct.mean(0), outcomes.cost_usd.mean(0)
+    return min(range(len(outcomes.arms)), key=lambda arm: (-accuracy[arm], cost[arm]))
+
+
+def cheapest_single(outcomes: Outcomes) -> int:
+    """Return the arm that cost least; of equal ones the most accurate."""
+    accuracy, cost = outcomes.correct.mean(0), outcomes.cost_usd.mean(0)
+    return min(range(len(outcomes.arms)), key=lambda arm: (cost[arm], -accuracy[arm]))
+
+
+def route(probabilities: Floats, costs_usd: Costs, rule: str) -> Choices:
+    """Return the arm that a policy picks for each query, (queries,)."""
+    policy = parse_policy(rule)
+    costs = np.broadcast_to(np.asarray(costs_usd, dtype=np.float64), probabilities.shape)
+    rows = zip(probabilities.tolist(), costs.tolist(), strict=True)
+    return np.array([select(row, cost, policy).arm for row, cost in rows], dtype=np.int64)
+
+
+def oracle(outcomes: Outcomes) -> Choices:
+    """Return the cheapest correct arm of each query, the dearest where none is (section 3.3).
+
+    Where labels are shares, the cheapest of the arms most often right.
+    """
+    top = outcomes.correct.max(axis=1, keepdims=True)
+    cheapest = np.where(outcomes.correct == top, outcomes.cost_usd, np.inf).argmin(1)
+    picked: Choices = np.where(top[:, 0] > 0, cheapest, outcomes.cost_usd.argmax(1))
+    return picked

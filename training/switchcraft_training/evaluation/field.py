@@ -1,0 +1,186 @@
+"""The metrics of other routing papers, and what a budget buys.
+
+RouteLLM: Ong et al., 2024, arXiv 2406.18665, section 3.1, and `routellm/evals/evaluate.py`.
+RouterBench: Hu et al., 2024, arXiv 2403.12031, section 3, and its `evaluation/AIQ.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from router_service.core.artifact import Measure
+from switchcraft_training.evaluation.evaluate import (
+    FRONTIER,
+    Costs,
+    Entry,
+    Floats,
+    Outcomes,
+    best_single,
+    cheapest_single,
+    route,
+    sweep,
+)
+from switchcraft_training.evaluation.metrics import (
+    Estimate,
+    auc_measure,
+    bootstrap,
+    brier_measure,
+    calibration_measure,
+)
+
+BUDGETS = (0.05, 0.10, 0.16, 0.30, 0.50, 1.00)
+"""Shares of the best single model's cost; 0.16 is the paper's."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRow:
+    """One router with probabilities by the field's metrics.
+
+    `matching` is the cheapest rule of the sweep that is as accurate as the best single model,
+    `affordable` the most accurate that costs no more; each is picked on the queries it is
+    measured on.
+    """
+
+    name: str
+    auc: Measure
+    calibration_error: Measure
+    brier: Measure
+    apgr: Estimate | None
+    aiq: Estimate | None
+    aiq_gain: Estimate | None
+    matching: Entry | None
+    affordable: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most accurate rule that costs at most this share of the best single model's cost."""
+
+    share: float
+    entry: Entry
+
+
+def field_row(
+    name: str, outcomes: Outcomes, probabilities: Floats, expected_costs_usd: Costs
+) -> FieldRow:
+    """Measure a router over the sweep of thresholds and drifts."""
+    entries = sweep(outcomes, probabilities, expected_costs_usd)
+    table = _sweep_table(outcomes, probabilities, expected_costs_usd)
+    arms, best, cheapest = len(outcomes.arms), best_single(outcomes), cheapest_single(outcomes)
+
+    def split(means: Floats) -> tuple[Floats, Floats]:
+        """Return single models and the sweep as points (cost, accuracy)."""
+        points = means.reshape(2, -1).T  # (arms + rules, 2)
+        return points[:arms], points[arms:]
+
+    def apgr_of(means: Floats) -> float:
+        singles, rules = split(means)
+        return apgr(rules, singles[cheapest], singles[best])
+
+    def aiq_of(means: Floats) -> float:
+        singles, rules = split(means)
+        return aiq(rules, singles[:, 0].min(), singles[:, 0].max())
+
+    def gain_of(means: Floats) -> float:
+        singles, _ = split(means)
+        return aiq_of(means) - aiq(singles, singles[:, 0].min(), singles[:, 0].max())
+
+    return FieldRow(
+        name=name,
+        auc=auc_measure(outcomes.correct, probabilities),
+        calibration_error=calibration_measure(outcomes.correct, probabilities),
+        brier=brier_measure(outcomes.correct, probabilities),
+        apgr=bootstrap(table, apgr_of),
+        aiq=bootstrap(table, aiq_of),
+        aiq_gain=bootstrap(table, gain_of),
+        matching=matching(entries),
+        affordable=affordable(entries, 1.0),
+    )
+
+
+def _sweep_table(outcomes: Outcomes, probabilities: Floats, expected_costs_usd: Costs) -> Floats:
+    """Return costs, then correctness, of arms and rules: (queries, 2 x (arms + rules))."""
+    rules = [outcomes.of(route(probabilities, expected_costs_usd, rule)) for rule in FRONTIER]
+    costs = [outcomes.cost_usd, *(paid[:, None] for _, paid in rules)]
+    correct = [outcomes.correct, *(got[:, None] for got, _ in rules)]
+    return np.hstack([*costs, *correct])
+
+
+def apgr(points: Floats, weak: Floats, strong: Floats) -> float:
+    """Return RouteLLM's average performance gap recovered; points are (cost, accuracy).
+
+    The mean of (accuracy - weak) / (strong - weak) where 10%, 20%, ..., 100% of calls go to the
+    strong model. They have two models; in a pool the weak one is the cheapest, the strong one the
+    best, and the share of calls is that of the cost between theirs. Between points of the sweep
+    it is linear, as in their code; it starts at the weak model and keeps the last point's
+    accuracy. NaN where the strong model is not the better and the dearer one.
+    """
+    width, height = (strong - weak).tolist()
+    if width <= 0 or height <= 0:
+        return float("nan")
+    ordered = np.vstack([weak, points[points[:, 0].argsort()]])
+    shares = (ordered[:, 0] - weak[0]) / width
+    recovered = (ordered[:, 1] - weak[1]) / height
+    start = int((shares <= 0).nonzero()[0].max())  # rules cheaper than the weak model
+    at = np.linspace(0.1, 1.0, 10)
+    return float(np.interp(at, shares[start:], recovered[start:]).mean())
+
+
+def aiq(points: Floats, low_usd: float, high_usd: float) -> float:
+    """Return RouterBench's average improvement in quality; points are (cost, accuracy).
+
+    The mean height, between two costs, of the points' non-decreasing convex hull, which starts at
+    the null router (no cost, nothing right) and keeps its last accuracy. The two costs are those
+    of the cheapest and the dearest single model. NaN where they are equal.
+    """
+    if not high_usd > low_usd:
+        return float("nan")
+    hull = convex_hull(points)
+    inner = hull[:, 0][(hull[:, 0] > low_usd) & (hull[:, 0] < high_usd)]
+    costs = np.array([low_usd, *inner, high_usd])
+    heights = np.interp(costs, hull[:, 0], hull[:, 1])
+    return float(np.trapezoid(heights, costs) / (high_usd - low_usd))
+
+
+def convex_hull(points: Floats) -> Floats:
+    """Return the non-decreasing convex hull of the null router and points, by rising cost."""
+    hull: list[tuple[float, float]] = [(0.0, 0.0)]
+    for cost, accuracy in sorted(map(tuple, points.tolist()), key=lambda p: (p[0], -p[1])):
+        if accuracy <= hull[-1][1]:
+            continue
+        while len(hull) > 1 and _is_below(hull[-2], hull[-1], (cost, accuracy)):
+            hull.pop()
+        hull.append((cost, accuracy))
+    return np.array(hull)
+
+
+def _is_below(
+    left: tuple[float, float], middle: tuple[float, float], right: tuple[float, float]
+) -> bool:
+    """Tell whether the middle point is on or under the line between the others."""
+    rise = (middle[1] - left[1]) * (right[0] - left[0])
+    return rise <= (right[1] - left[1]) * (middle[0] - left[0])
+
+
+def matching(entries: Sequence[Entry]) -> Entry | None:
+    """Return the cheapest entry as accurate as the best single model, None where none is."""
+    reached = [entry for entry in entries if entry.difference >= 0]
+    return min(reached, key=lambda e: (e.cost_usd.value, -e.accuracy.value), default=None)
+
+
+def affordable(entries: Sequence[Entry], share: float) -> Entry | None:
+    """Return the most accurate entry within a share of the best single model's cost."""
+    reached = [entry for entry in entries if entry.cost_share <= share]
+    return max(reached, key=lambda e: (e.accuracy.value, -e.cost_usd.value), default=None)
+
+
+def budgets(entries: Sequence[Entry]) -> tuple[Budget, ...]:
+    """Return what each budget buys; those that buy nothing, or nothing more, are left out."""
+    bought = [(share, affordable(entries, share)) for share in BUDGETS]
+    found = [Budget(share, entry) for share, entry in bought if entry is not None]
+    repeated = {after.share for before, after in pairwise(found) if after.entry == before.entry}
+    return tuple(budget for budget in found if budget.share not in repeated)

@@ -1,0 +1,414 @@
+"""The plots of the report, each from one section of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from router_service.core.artifact import Measure
+from router_service.core.goals import pareto_front
+from switchcraft_training.evaluation.breakdowns import Breakdown, Category, Confusion, Routing
+from switchcraft_training.evaluation.calibration import Calibration
+from switchcraft_training.evaluation.drawing import (
+    BLUE,
+    COLOURS,
+    INK,
+    MARKERS,
+    RED,
+    label_points,
+    new_figure,
+    style,
+    to_svg,
+)
+from switchcraft_training.evaluation.evaluate import KINDS, Entry, Evaluation, Floats, Kind
+from switchcraft_training.evaluation.stability import Ablation, Stability
+from switchcraft_training.evaluation.tokens import TokenUse
+from switchcraft_training.finetune.epochs import Epoch
+
+NAMED = 12
+USD_PER_1K = "USD per 1,000 requests"
+_KIND_NAMES: dict[Kind, str] = {
+    "single": "single model",
+    "heuristic": "heuristic",
+    "baseline": "baseline",
+    "router": "router",
+    "random": "random",
+    "oracle": "oracle",
+}
+_HEAT = LinearSegmentedColormap.from_list("heat", ["#d1495b", "#f2e6d0", "#2b9a56"])
+_COUNTS = LinearSegmentedColormap.from_list("counts", ["#eef2f7", "#3b82c4", "#1b3a5c"])
+
+
+def pareto_svg(evaluation: Evaluation) -> str:
+    """Draw accuracy over cost: every entrant, and the router's whole sweep."""
+    with style():
+        figure = new_figure(6.2)
+        axes = figure.subplots()
+        front = pareto_front(evaluation.sweep)
+        _band(axes, front, "router, thresholds and drifts")
+        for kind in KINDS:
+            _points(axes, [entry for entry in evaluation.entries if entry.kind == kind], kind)
+        _money_axis(axes)
+        axes.set_ylabel("accuracy")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.margins(x=0.1, y=0.1)
+        axes.legend(loc="lower right")
+        figure.draw_without_rendering()
+        label_points(
+            axes, [_at(e) for e in evaluation.entries], [e.name for e in evaluation.entries]
+        )
+        return to_svg(figure)
+
+
+def sweep_svg(evaluation: Evaluation) -> str:
+    """Draw the sweep of thresholds and of drifts, beside the best single model."""
+    best = evaluation.entry(evaluation.best_single)
+    with style():
+        figure = new_figure(4.2)
+        axes = figure.subplots()
+        for family, colour in (("theta", BLUE), ("drift", COLOURS["router"])):
+            ours = [entry for entry in evaluation.sweep if entry.name.startswith(family)]
+            ours.sort(key=lambda entry: entry.cost_usd.value)
+            _band(axes, ours, {"theta": "threshold", "drift": "drift"}[family], colour, marker="o")
+        axes.axhline(best.accuracy.value, color=INK, linestyle=":", linewidth=1, label=best.name)
+        _money_axis(axes)
+        axes.set_ylabel("accuracy")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        axes.margins(y=0.1)
+        axes.legend(loc="lower right")
+        figure.draw_without_rendering()
+        named = _spread_out(pareto_front(evaluation.sweep))
+        label_points(axes, [_at(entry) for entry in named], [entry.name for entry in named])
+        return to_svg(figure)
+
+
+def categories_svg(categories: Sequence[Category]) -> str:
+    """Draw accuracy as a heat map: categories down, arms, router and oracle across."""
+    columns = list(categories[0].scores)
+    table = np.array([[c.scores[name].accuracy.value for name in columns] for c in categories])
+    with style():
+        figure = new_figure(1.6 + 0.3 * len(categories))
+        axes = figure.subplots()
+        # Colours start at the tenth percentile: one hard category must not grey out the rest.
+        axes.imshow(table, cmap=_HEAT, aspect="auto", vmin=np.percentile(table, 10), vmax=1)
+        _cells(axes, table, [[f"{value * 100:.0f}" for value in row] for row in table])
+        _names(axes, columns, [f"{c.name}  (n={c.n})" for c in categories])
+        axes.axvline(len(columns) - 2.5, color=INK, linewidth=1)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        return to_svg(figure)
+
+
+def differences_svg(categories: Sequence[Category]) -> str:
+    """Draw the router's distance to the best single model in each category, and its cost's."""
+    places = np.arange(len(categories))[::-1]
+    with style():
+        figure = new_figure(1.0 + 0.26 * len(categories))
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        _intervals(
+            left,
+            places,
+            [c.difference for c in categories],
+            [c.difference_interval for c in categories],
+        )
+        left.set_xlabel("router minus best single model, points")
+        left.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x * 100:+.0f}"))
+        left.set_yticks(places, [f"{c.name}  (n={c.n})" for c in categories])
+        costs = [c.scores["router"].cost_usd.value * 1e3 for c in categories]
+        right.barh(places, costs, color=COLOURS["router"], height=0.6)
+        right.set_xlabel(f"router, {USD_PER_1K}")
+        right.grid(visible=True, axis="x")
+        return to_svg(figure)
+
+
+def routing_svg(routing: Routing) -> str:
+    """Draw the four routing outcomes as one bar."""
+    colours = ("#2b9a56", "#8cc9a1", RED, "#9aa3af")
+    with style():
+        figure = new_figure(1.5)
+        axes = figure.subplots()
+        start = 0.0
+        for outcome, colour in zip(routing.outcomes, colours, strict=True):
+            share = outcome.share.value
+            label = f"{outcome.name}: {share * 100:.1f}%"
+            axes.barh(0, share, left=start, color=colour, label=label, height=0.6)
+            start += share
+        axes.set(xlim=(0, 1), yticks=[])
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.spines["left"].set_visible(False)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+        return to_svg(figure)
+
+
+def misroutes_svg(breakdowns: Sequence[Breakdown]) -> str:
+    """Draw shares misrouted, split into avoidable and irreducible, one panel a property."""
+    with style():
+        figure = new_figure(5.2)
+        panels = figure.subplots(2, 2, sharey=True).ravel()
+        for axes, breakdown in zip(panels, breakdowns, strict=True):
+            _misroute_panel(axes, breakdown)
+        panels[0].legend(loc="upper left")
+        return to_svg(figure)
+
+
+def _misroute_panel(axes: Axes, breakdown: Breakdown) -> None:
+    buckets = breakdown.buckets
+    places = range(len(buckets))
+    wrong = [bucket.wrong_model.value for bucket in buckets]
+    total = [bucket.misrouted.value for bucket in buckets]
+    rest = [all_ - part for all_, part in zip(total, wrong, strict=True)]
+    axes.bar(places, wrong, color=RED, width=0.65, label="wrong model")
+    axes.bar(places, rest, bottom=wrong, color="#9aa3af", width=0.65, label="no correct model")
+    errors = [bucket.misrouted.stderr for bucket in buckets]
+    axes.errorbar(places, total, yerr=errors, fmt="none", ecolor=INK, elinewidth=0.9)
+    axes.set_xticks(places, [f"{b.label}\nn={b.misrouted.n}" for b in buckets], fontsize=7.5)
+    axes.set_title(breakdown.by)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.set_ylim(0, 1.05)
+    axes.set_xlim(-0.6, max(len(buckets), 4) - 0.4)  # a lone bar must not fill the panel
+    axes.grid(visible=True, axis="y")
+
+
+def confusion_svg(confusion: Confusion) -> str:
+    """Draw predicted against oracle arms: all queries, and those that were lost."""
+    with style():
+        figure = new_figure(1.8 + 0.32 * len(confusion.arms))
+        panels = figure.subplots(1, 2, sharey=True)
+        titled = (("all queries", confusion.queries), ("wrong model", confusion.lost))
+        for axes, (title, rows) in zip(panels, titled, strict=True):
+            table = np.array(rows)
+            # The root keeps the few large cells from hiding the small ones.
+            axes.imshow(np.sqrt(table), cmap=_COUNTS, aspect="auto")
+            texts = [[f"{value:.0f}" if value >= 0.5 else "" for value in row] for row in table]
+            _cells(axes, np.sqrt(table), texts)
+            _names(axes, confusion.arms, confusion.arms)
+            axes.xaxis.tick_top()
+            axes.set_xlabel(f"oracle; {title}, n={table.sum():.0f}")
+            axes.tick_params(length=0)
+        panels[0].set_ylabel("predicted")
+        return to_svg(figure)
+
+
+def calibration_svg(calibration: Calibration) -> str:
+    """Draw the reliability of probabilities, and how many there are of each."""
+    bins = calibration.bins
+    middles = [(b.lower + b.upper) / 2 for b in bins]
+    with style():
+        figure = new_figure(3.6)
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1))
+        left.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
+        left.errorbar(
+            [b.confidence for b in bins],
+            [b.accuracy.value for b in bins],
+            yerr=[b.accuracy.stderr * 1.96 for b in bins],
+            color=COLOURS["router"],
+            marker="o",
+            capsize=2,
+            linewidth=1.4,
+        )
+        left.set(
+            xlabel="predicted probability", ylabel="share correct", xlim=(0, 1), ylim=(0, 1.03)
+        )
+        left.grid(visible=True)
+        right.bar(middles, [b.accuracy.n for b in bins], width=0.09, color="#7c8798")
+        right.set(xlabel="predicted probability", ylabel="predictions", xlim=(0, 1))
+        right.grid(visible=True, axis="y")
+        return to_svg(figure)
+
+
+def tokens_svg(uses: Sequence[TokenUse]) -> str:
+    """Draw what input and output cost, and actual over expected cost."""
+    places = np.arange(len(uses))[::-1]
+    with style():
+        figure = new_figure(1.1 + 0.3 * len(uses))
+        left, right = figure.subplots(1, 2, sharey=True)
+        paid_in = np.array([use.input_cost_usd for use in uses]) * 1e3
+        paid_out = np.array([use.output_cost_usd for use in uses]) * 1e3
+        left.barh(places, paid_in, color=BLUE, height=0.6, label="input")
+        left.barh(
+            places, paid_out, left=paid_in, color=COLOURS["router"], height=0.6, label="output"
+        )
+        left.set_yticks(places, [use.arm for use in uses])
+        left.set_xlabel(USD_PER_1K)
+        left.grid(visible=True, axis="x")
+        left.legend(loc="lower right", bbox_to_anchor=(1, 0.5))
+        known = [(p, u.chattiness) for p, u in zip(places, uses, strict=True)]
+        shown = [(place, ratio) for place, ratio in known if ratio is not None]
+        _intervals(
+            right,
+            np.array([place for place, _ in shown]),
+            [ratio.value for _, ratio in shown],
+            [ratio.interval for _, ratio in shown],
+            centre=1.0,
+            is_more_better=False,
+        )
+        right.set_xlabel("chattiness: actual over expected cost")
+        return to_svg(figure)
+
+
+def stability_svg(stability: Stability) -> str:
+    """Draw each run's router, best single model and oracle, and the router's cost."""
+    runs = stability.runs
+    places = np.arange(len(runs))[::-1]
+    with style():
+        figure = new_figure(1.2 + 0.28 * len(runs))
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        kinds: tuple[tuple[Kind, str, list[tuple[float, float]]], ...] = (
+            ("single", "best single", [_pair(r.best_single_accuracy) for r in runs]),
+            ("router", "router", [_pair(r.router.accuracy) for r in runs]),
+            ("oracle", "oracle", [_pair(r.oracle_accuracy) for r in runs]),
+        )
+        for offset, (kind, label, pairs) in zip((0.18, 0, -0.18), kinds, strict=True):
+            left.errorbar(
+                [value for value, _ in pairs],
+                places + offset,
+                xerr=[stderr for _, stderr in pairs],
+                fmt=MARKERS[kind],
+                color=COLOURS[kind],
+                label=label,
+            )
+        left.set_yticks(places, [run.name for run in runs])
+        left.set_xlabel("accuracy (1 s.e.)")
+        left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        left.grid(visible=True, axis="x")
+        left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+        right.barh(places, [r.router.cost_share for r in runs], color=COLOURS["router"], height=0.5)
+        right.set_xlabel("router's cost, share of the best single model's")
+        right.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        right.grid(visible=True, axis="x")
+        return to_svg(figure)
+
+
+def parts_svg(rows: Sequence[Ablation]) -> str:
+    """Draw accuracy over cost with other input, and without branches or with one alone."""
+    with style():
+        figure = new_figure(3.0)
+        axes = figure.subplots()
+        for row, colour in zip(rows, (COLOURS["router"], *[BLUE] * len(rows)), strict=False):
+            axes.errorbar(
+                row.cost_usd.value * 1e3,
+                row.accuracy.value,
+                xerr=row.cost_usd.stderr * 1e3,
+                yerr=row.accuracy.stderr,
+                fmt="s",
+                color=colour,
+            )
+        axes.set(xlabel=USD_PER_1K, ylabel="accuracy")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        axes.grid(visible=True)
+        axes.margins(0.2)
+        figure.draw_without_rendering()
+        points = [(row.cost_usd.value * 1e3, row.accuracy.value) for row in rows]
+        label_points(axes, points, [row.name for row in rows])
+        return to_svg(figure)
+
+
+def curves_svg(epochs: Sequence[Epoch]) -> str:
+    """Draw the losses of training and validation by epoch."""
+    with style():
+        figure = new_figure(2.8)
+        axes = figure.subplots()
+        numbers = [epoch.number for epoch in epochs]
+        axes.plot(numbers, [e.train_loss for e in epochs], label="training", color="#7c8798")
+        if not all(math.isnan(e.loss) for e in epochs):
+            losses = [e.loss for e in epochs]
+            axes.plot(numbers, losses, label="validation", color=COLOURS["router"])
+        axes.set(xlabel="epoch", ylabel="cross-entropy")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(visible=True)
+        axes.legend()
+        return to_svg(figure)
+
+
+def _points(axes: Axes, entries: Sequence[Entry], kind: Kind) -> None:
+    if not entries:
+        return
+    axes.errorbar(
+        [entry.cost_usd.value * 1e3 for entry in entries],
+        [entry.accuracy.value for entry in entries],
+        xerr=[entry.cost_usd.stderr * 1e3 for entry in entries],
+        yerr=[entry.accuracy.stderr for entry in entries],
+        fmt=MARKERS[kind],
+        markersize=11 if kind == "oracle" else 6.5,
+        color=COLOURS[kind],
+        elinewidth=0.8,
+        label=_KIND_NAMES[kind],
+    )
+
+
+def _band(
+    axes: Axes,
+    entries: Sequence[Entry],
+    label: str,
+    colour: str = COLOURS["router"],
+    marker: str = "",
+) -> None:
+    """Draw a line through entries, with one standard error about it."""
+    costs = np.array([entry.cost_usd.value * 1e3 for entry in entries])
+    middle = np.array([entry.accuracy.value for entry in entries])
+    error = np.array([entry.accuracy.stderr for entry in entries])
+    axes.plot(costs, middle, color=colour, linewidth=1.4, marker=marker, markersize=4, label=label)
+    axes.fill_between(costs, middle - error, middle + error, color=colour, alpha=0.13, linewidth=0)
+
+
+def _money_axis(axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel(f"{USD_PER_1K} (log scale); bars and bands: 1 s.e.")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda usd, _: f"{usd:g}"))
+    axes.grid(visible=True)
+
+
+def _intervals(
+    axes: Axes,
+    places: Floats | np.ndarray[tuple[int], np.dtype[np.int64]],
+    values: Sequence[float],
+    intervals: Sequence[tuple[float, float]],
+    centre: float = 0.0,
+    *,
+    is_more_better: bool = True,
+) -> None:
+    """Draw values with 95% intervals: blue where they are better than the centre, red worse."""
+    above, below = (BLUE, RED) if is_more_better else (RED, BLUE)
+    axes.axvline(centre, color=INK, linewidth=0.8, linestyle=":")
+    for place, value, (low, high) in zip(places.tolist(), values, intervals, strict=True):
+        colour = "#7c8798" if low <= centre <= high else above if low > centre else below
+        axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
+        axes.plot(value, place, "o", color=colour, markersize=5)
+    axes.grid(visible=True, axis="x")
+
+
+def _cells(axes: Axes, table: Floats, texts: Sequence[Sequence[str]]) -> None:
+    """Write a text into each cell, dark on light and light on dark."""
+    image = axes.images[0]
+    colours = np.asarray(image.cmap(np.asarray(image.norm(table))))
+    luminance = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
+    for row, line in enumerate(texts):
+        for column, text in enumerate(line):
+            colour = "#111827" if luminance[row, column] > 0.45 else "#ffffff"
+            axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
+
+
+def _names(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
+    axes.set_xticks(range(len(columns)), columns, rotation=35, ha="left", rotation_mode="anchor")
+    axes.set_yticks(range(len(rows)), rows)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _pair(measure: Measure) -> tuple[float, float]:
+    return measure.value, measure.stderr
+
+
+def _spread_out(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return as many entries as a plot has room to name."""
+    return entries[:: ceil(len(entries) / NAMED)]
+
+
+def _at(entry: Entry) -> tuple[float, float]:
+    return entry.cost_usd.value * 1e3, entry.accuracy.value

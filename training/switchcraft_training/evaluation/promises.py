@@ -1,0 +1,150 @@
+"""What a goal gets: on the queries that its rule was picked on, and on others.
+
+The rule that looks best of many looks a little better than it is. Picked on four folds of queries
+and measured on the fifth, it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.model_selection import GroupKFold
+
+from router_service.core.artifact import FrontierPoint, Measure
+from router_service.core.errors import PolicyError
+from router_service.core.goals import Goal, parse_goal, reach
+from switchcraft_training.evaluation.evaluate import (
+    FRONTIER,
+    Bench,
+    Choices,
+    Entry,
+    Outcomes,
+    best_single,
+    route,
+)
+from switchcraft_training.evaluation.experiment import Experiment
+from switchcraft_training.evaluation.metrics import mean_measure
+from switchcraft_training.preferences.folds import near_duplicates
+
+ACCURACIES = ("best-1", "best", "best@95", "best+1", "best+2", "best+3")
+BUDGETS = (0.16, 0.30, 0.50, 1.0)
+"""Shares of the best single model's cost; 0.16 is the paper's."""
+FOLDS = 5
+PARAM = "goal"
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A goal, the rule that reaches it, and what that rule did.
+
+    `picked` is measured on the queries that the rule was picked on. `nested` is measured on
+    queries left out: each fold's by the rule that the other folds pick. Folds whose others have no
+    rule that reaches the goal are not in it; `folds` says how many are. None where no rule does.
+    """
+
+    goal: str
+    rule: str | None
+    picked: Entry | None
+    nested: Entry | None
+    folds: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What every rule measured on some queries, and the best single model's accuracy there."""
+
+    frontier: tuple[FrontierPoint, ...]
+    best_single: Measure
+
+    def pick(self, goal: Goal) -> str | None:
+        """Return the rule that reaches a goal, None where none does."""
+        try:
+            return reach(goal, self.frontier, self.best_single, param=PARAM).policy
+        except PolicyError:
+            return None
+
+
+def promise_check(
+    experiment: Experiment, goals: Sequence[str] = (), *, seed: int = 0
+) -> tuple[Promise, ...]:
+    """Measure what goals get (default: `usual_goals`), in folds that part no near-duplicates.
+
+    The router has seen none of the queries: the rule alone is picked on them. Nothing where there
+    are fewer groups of queries than folds. Raises PolicyError for what is no goal.
+    """
+    groups = near_duplicates(experiment.table.examples)
+    if len(set(groups)) < FOLDS:
+        return ()
+    outcomes = experiment.outcomes
+    choices = {
+        rule: route(experiment.probabilities, experiment.expected_costs_usd, rule)
+        for rule in FRONTIER
+    }
+    splits = list(GroupKFold(FOLDS, shuffle=True, random_state=seed).split(groups, groups=groups))
+    everything = _see(outcomes, choices, np.arange(len(groups)))
+    folds = [(_see(outcomes, choices, seen), left) for seen, left in splits]
+    return tuple(
+        _promise(_goal(text), outcomes, choices, everything, folds)
+        for text in goals or usual_goals(outcomes)
+    )
+
+
+def usual_goals(outcomes: Outcomes) -> tuple[str, ...]:
+    """Return goals about the best single model: its accuracy, points more, shares of its cost."""
+    usd_per_1k = outcomes.cost_usd[:, best_single(outcomes)].mean() * 1_000
+    return (
+        *(f"accuracy={accuracy}" for accuracy in ACCURACIES),
+        *(f"usd_per_1k={usd_per_1k * share:.4g}" for share in BUDGETS),
+    )
+
+
+def _goal(text: str) -> Goal:
+    goal = parse_goal(text, param=PARAM)
+    if goal is None:
+        raise PolicyError(text, "is a rule, not a goal", param=PARAM)
+    return goal
+
+
+def _see(outcomes: Outcomes, choices: Mapping[str, Choices], rows: Choices) -> _Seen:
+    seen = outcomes.take(rows)
+    bench = Bench.of(seen)
+    return _Seen(
+        frontier=tuple(
+            bench.measure("router", rule, *seen.of(chosen[rows])).point
+            for rule, chosen in choices.items()
+        ),
+        best_single=mean_measure(bench.best),
+    )
+
+
+def _promise(
+    goal: Goal,
+    outcomes: Outcomes,
+    choices: Mapping[str, Choices],
+    everything: _Seen,
+    folds: Sequence[tuple[_Seen, Choices]],
+) -> Promise:
+    rule = everything.pick(goal)
+    picks = [(seen.pick(goal), left) for seen, left in folds]
+    kept = [(choices[picked][left], left) for picked, left in picks if picked is not None]
+    return Promise(
+        goal=str(goal),
+        rule=rule,
+        picked=None if rule is None else _measure(rule, outcomes, choices[rule]),
+        nested=_nested(outcomes, kept),
+        folds=len(kept),
+    )
+
+
+def _nested(outcomes: Outcomes, kept: Sequence[tuple[Choices, Choices]]) -> Entry | None:
+    """Measure what each fold chose, given as (choices, rows) of the folds."""
+    if not kept:
+        return None
+    chosen, rows = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    return _measure("nested", outcomes.take(rows), chosen)
+
+
+def _measure(name: str, outcomes: Outcomes, chosen: Choices) -> Entry:
+    return Bench.of(outcomes).measure("router", name, *outcomes.of(chosen))

@@ -1,0 +1,96 @@
+"""Every section of a report, from one experiment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from switchcraft_training.evaluation.breakdowns import (
+    Breakdown,
+    Category,
+    Confusion,
+    Routing,
+    by_category,
+    confusion,
+    dataset_oracle,
+    misroutes,
+    routing,
+)
+from switchcraft_training.evaluation.calibrating import CalibrationStudy
+from switchcraft_training.evaluation.calibration import Calibration, calibration
+from switchcraft_training.evaluation.evaluate import Evaluation, evaluate
+from switchcraft_training.evaluation.experiment import Experiment
+from switchcraft_training.evaluation.field import Budget, FieldRow, budgets, field_row
+from switchcraft_training.evaluation.promises import Promise, promise_check
+from switchcraft_training.evaluation.stability import (
+    Ablation,
+    Stability,
+    ablation,
+    folds,
+    stability,
+)
+from switchcraft_training.evaluation.tokens import TokenUse, token_use
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """What a report says beyond the main table; None and empty are left out of it."""
+
+    categories: tuple[Category, ...]
+    routing: Routing
+    misroutes: tuple[Breakdown, ...]
+    confusion: Confusion
+    calibration: Calibration
+    calibrating: CalibrationStudy | None
+    promises: tuple[Promise, ...]
+    field: tuple[FieldRow, ...]
+    budgets: tuple[Budget, ...]
+    tokens: tuple[TokenUse, ...]
+    parts: tuple[Ablation, ...]
+    folds: Stability | None
+    seeds: Stability | None
+
+
+def main_figures(experiment: Experiment) -> Evaluation:
+    """Return the main table and the sweep, beside the dataset oracle and all entrants."""
+    outcomes = experiment.outcomes
+    return evaluate(
+        outcomes,
+        experiment.probabilities,
+        experiment.expected_costs_usd,
+        experiment.policies,
+        (dataset_oracle(outcomes, experiment.categories()), *experiment.entrants),
+    )
+
+
+def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
+    """Return every section that the experiment has input for."""
+    outcomes, chosen = experiment.outcomes, experiment.chosen()
+    usage = experiment.usage
+    return Sections(
+        categories=by_category(outcomes, chosen, experiment.categories()),
+        routing=routing(outcomes, chosen),
+        misroutes=misroutes(outcomes, chosen, experiment.table.examples),
+        confusion=confusion(outcomes, chosen),
+        calibration=calibration(outcomes, experiment.probabilities),
+        calibrating=experiment.calibrating,
+        promises=promise_check(experiment),
+        field=field_rows(experiment),
+        budgets=budgets(figures.sweep),
+        tokens=() if usage is None else token_use(outcomes.arms, usage, experiment.prices),
+        parts=ablation(experiment),
+        folds=stability(folds(experiment), experiment.rule),
+        seeds=stability(experiment.runs, experiment.rule),
+    )
+
+
+def field_rows(experiment: Experiment) -> tuple[FieldRow, ...]:
+    """Measure the router and every entrant with probabilities by the field's metrics."""
+    named = [("router", experiment.probabilities)] + [
+        (entrant.name, entrant.probabilities)
+        for entrant in experiment.entrants
+        if entrant.probabilities is not None
+    ]
+    return tuple(
+        field_row(name, experiment.outcomes, probabilities, experiment.expected_costs_usd)
+        for name, probabilities in named
+    )

@@ -1,0 +1,159 @@
+"""Whether another seed, another fold or another input says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from router_service.core.artifact import Measure
+from switchcraft_training.evaluation.evaluate import (
+    Bench,
+    Costs,
+    Entrant,
+    Entry,
+    Floats,
+    Outcomes,
+    best_single,
+    oracle,
+    route,
+)
+from switchcraft_training.evaluation.experiment import Experiment, Run
+from switchcraft_training.evaluation.metrics import (
+    auc_measure,
+    mean_measure,
+    paired_interval,
+    ratio_interval,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """One run under the default policy, beside what the same queries' single models did."""
+
+    name: str
+    router: Entry
+    auc: Measure
+    best_single: str
+    best_single_accuracy: Measure
+    oracle_accuracy: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How figures differ between runs; `std` is the sample's, 0 for one run."""
+
+    mean: float
+    std: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """Several runs, and the spread of their figures by name."""
+
+    runs: tuple[RunFigures, ...]
+    spread: dict[str, Spread]
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """The router with one way of writing its input; differences are to the first of them."""
+
+    name: str
+    accuracy: Measure
+    cost_usd: Measure
+    auc: Measure | None
+    difference: float
+    difference_interval: tuple[float, float]
+    cost_ratio: float
+    cost_ratio_interval: tuple[float, float] | None
+
+
+def stability(runs: Sequence[Run], rule: str) -> Stability | None:
+    """Compare runs under one rule; None where there are fewer than two."""
+    if len(runs) < 2:
+        return None
+    figures = tuple(_figures(run, rule) for run in runs)
+    return Stability(
+        runs=figures,
+        spread={
+            "accuracy": _spread([run.router.accuracy.value for run in figures]),
+            "cost_usd": _spread([run.router.cost_usd.value for run in figures]),
+            "cost_share": _spread([run.router.cost_share for run in figures]),
+            "difference": _spread([run.router.difference for run in figures]),
+            "auc": _spread([run.auc.value for run in figures]),
+        },
+    )
+
+
+def folds(experiment: Experiment) -> tuple[Run, ...]:
+    """Return each fold's queries as a run, none where there are no folds."""
+    if experiment.folds is None:
+        return ()
+    members = [(fold, experiment.folds == fold) for fold in np.unique(experiment.folds)]
+    return tuple(
+        Run(
+            f"fold {int(fold) + 1}",
+            experiment.outcomes.take(rows),
+            experiment.probabilities[rows],
+            _costs_of(experiment.expected_costs_usd, rows),
+        )
+        for fold, rows in members
+    )
+
+
+def ablation(experiment: Experiment) -> tuple[Ablation, ...]:
+    """Compare other inputs with the router's own, none where there are no others."""
+    if not experiment.variants:
+        return ()
+    own = Entrant("router", "as it ships", experiment.chosen(), experiment.probabilities)
+    theirs = experiment.outcomes.of(own.choices)
+    return tuple(
+        _ablated(experiment.outcomes, each, theirs) for each in (own, *experiment.variants)
+    )
+
+
+def _costs_of(costs_usd: Costs, rows: Floats) -> Costs:
+    costs = np.asarray(costs_usd)
+    return costs if costs.ndim == 1 else costs[rows]
+
+
+def _figures(run: Run, rule: str) -> RunFigures:
+    outcomes = run.outcomes
+    chosen = route(run.probabilities, run.expected_costs_usd, rule)
+    best = best_single(outcomes)
+    return RunFigures(
+        name=run.name,
+        router=Bench.of(outcomes).measure("router", rule, *outcomes.of(chosen)),
+        auc=auc_measure(outcomes.correct, run.probabilities),
+        best_single=outcomes.arms[best],
+        best_single_accuracy=mean_measure(outcomes.correct[:, best]),
+        oracle_accuracy=mean_measure(outcomes.of(oracle(outcomes))[0]),
+    )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(
+        float(np.mean(values)),
+        float(np.std(values, ddof=1)),
+        float(min(values)),
+        float(max(values)),
+    )
+
+
+def _ablated(outcomes: Outcomes, variant: Entrant, theirs: tuple[Floats, Floats]) -> Ablation:
+    correct, paid = outcomes.of(variant.choices)
+    predicted = variant.probabilities
+    return Ablation(
+        name=variant.name,
+        accuracy=mean_measure(correct),
+        cost_usd=mean_measure(paid),
+        auc=None if predicted is None else auc_measure(outcomes.correct, predicted),
+        difference=float((correct - theirs[0]).mean()),
+        difference_interval=paired_interval(correct, theirs[0]),
+        cost_ratio=float(paid.mean() / theirs[1].mean()),
+        cost_ratio_interval=ratio_interval(paid, theirs[1]),
+    )

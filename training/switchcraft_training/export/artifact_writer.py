@@ -1,0 +1,83 @@
+"""A trained router -> the directory that the service loads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from router_service.core.artifact import (
+    CANARIES,
+    SCHEMA_VERSION,
+    TOKENIZER,
+    Encoder,
+    FrontierPoint,
+    Manifest,
+    Measure,
+    Provenance,
+    file_hashes,
+    save_manifest,
+)
+from router_service.core.calibration import IDENTITY, Calibration
+from router_service.core.classifier import Classifier
+from router_service.core.cost import ArmProfile
+from router_service.core.messages import parse_conversation
+from router_service.core.packing import Packer
+from switchcraft_training.config import RunConfig
+
+GRAPH = "model.int8.onnx"
+CUDA_GRAPH = "model.fp16.onnx"
+CANARY_REQUESTS = Path(__file__).with_name("canaries.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What evaluation found, as the manifest keeps it."""
+
+    frontier: tuple[FrontierPoint, ...]
+    metrics: Mapping[str, Measure]
+    calibration: Calibration = IDENTITY
+
+
+def write_canaries(directory: Path, config: RunConfig, calibration: Calibration = IDENTITY) -> None:
+    """Record what the exported graph answers to the canary requests, calibrated as it will be."""
+    packer = Packer(config.packing, Tokenizer.from_file(str(directory / TOKENIZER)))
+    classifier = Classifier(directory / GRAPH, arms=len(config.arms), calibration=calibration)
+    lines = []
+    for line in CANARY_REQUESTS.read_text().splitlines():
+        request = json.loads(line)
+        row = classifier.predict([packer.pack(parse_conversation(request))])[0]
+        probabilities = dict(zip(config.arms, row.tolist(), strict=True))
+        lines.append(json.dumps({"request": request, "probabilities": probabilities}))
+    (directory / CANARIES).write_text("\n".join(lines) + "\n")
+
+
+def write_manifest(
+    directory: Path,
+    config: RunConfig,
+    encoder: Encoder,
+    profile: Mapping[str, ArmProfile],
+    provenance: Provenance,
+    measured: Measured,
+) -> Manifest:
+    """Complete an artifact directory with its manifest."""
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        name=config.name,
+        arms=config.arms,
+        encoder=encoder,
+        packing=config.packing,
+        policies=config.policies,
+        profile=profile,
+        calibration=measured.calibration,
+        frontier=measured.frontier,
+        metrics=measured.metrics,
+        provenance=provenance,
+        models={"cpu": GRAPH, **({"cuda": CUDA_GRAPH} if config.cuda_graph else {})},
+        files=file_hashes(directory),
+    )
+    save_manifest(directory, manifest)
+    return manifest

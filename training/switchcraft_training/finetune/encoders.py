@@ -1,0 +1,162 @@
+"""Pretrained encoders by Hugging Face name, folder, or installed Python package."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from router_service.core.errors import ConfigError
+from router_service.core.packing import PackingSpec
+from switchcraft_training.finetune.batches import WIDTH_STEP
+
+_BERT_TO_DISTILBERT = (
+    (r"^encoder\.layer\.", "transformer.layer."),
+    (r"attention\.self\.query", "attention.q_lin"),
+    (r"attention\.self\.key", "attention.k_lin"),
+    (r"attention\.self\.value", "attention.v_lin"),
+    (r"attention\.output\.dense", "attention.out_lin"),
+    (r"attention\.output\.LayerNorm", "sa_layer_norm"),
+    (r"intermediate\.dense", "ffn.lin1"),
+    (r"output\.dense", "ffn.lin2"),
+    (r"output\.LayerNorm", "output_layer_norm"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a tokenizer calls the first token of a row, and the one that parts its segments."""
+
+    first: str = "[CLS]"
+    separator: str = "[SEP]"
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainedEncoder:
+    """An encoder with its tokenizer, under the name that it was asked for by."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+    marks: Marks = Marks()
+
+
+def load_encoder(source: str) -> PretrainedEncoder:
+    """Load an encoder; a BERT becomes the DistilBERT that computes the same hidden states.
+
+    Raises ConfigError where a `package:` source names no installed package, where there is no
+    such encoder, or where its tokenizer has no fast form or no marks.
+    """
+    location = _package_folder(source) if source.startswith("package:") else source
+    try:
+        model = AutoModel.from_pretrained(location, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(location)
+    except (OSError, ValueError) as exc:
+        raise ConfigError(source, "encoder.source", f"does not load: {exc}") from exc
+    if isinstance(model, BertModel):
+        model = distilbert_from_bert(model)
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # nothing reads it, and what gets no gradient stops several processes
+    return PretrainedEncoder(source, model, _fast(source, tokenizer), _marks(source, tokenizer))
+
+
+def packing_for(encoder: PretrainedEncoder, spec: PackingSpec) -> PackingSpec:
+    """Write the template with the encoder's own marks for `[CLS]` and `[SEP]`.
+
+    Raises ConfigError where the budget is larger than the encoder's window.
+    """
+    window_tokens = _window_tokens(encoder.model)
+    if window_tokens is not None and spec.budget_tokens > window_tokens:
+        problem = f"{encoder.name} reads at most {window_tokens} tokens"
+        raise ConfigError(str(spec.budget_tokens), "packing.budget_tokens", problem)
+    default, own = Marks(), encoder.marks
+    template = spec.template.replace(default.first, own.first)
+    template = template.replace(default.separator, own.separator)
+    return spec.model_copy(update={"template": template})
+
+
+def distilbert_from_bert(bert: BertModel) -> DistilBertModel:
+    """Rewrite a BERT as the DistilBERT with equal hidden states for single-segment input.
+
+    DistilBERT has no token types, so row 0 of theirs is added to every position embedding;
+    the pooler is dropped. Raises RuntimeError where a weight is left over or missing.
+    """
+    config = bert.config
+    weights = {
+        _distilbert_name(name): tensor
+        for name, tensor in bert.state_dict().items()
+        if not re.match(r"pooler|embeddings\.(token_type|position_ids)", name)
+    }
+    segment = bert.embeddings.token_type_embeddings.weight[0]
+    positions = "embeddings.position_embeddings.weight"
+    weights[positions] = weights[positions] + segment
+    distilled = DistilBertModel(
+        DistilBertConfig(
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.max_position_embeddings,
+            dim=config.hidden_size,
+            hidden_dim=config.intermediate_size,
+            n_layers=config.num_hidden_layers,
+            n_heads=config.num_attention_heads,
+            activation=config.hidden_act,
+            dropout=config.hidden_dropout_prob,
+            attention_dropout=config.attention_probs_dropout_prob,
+            pad_token_id=config.pad_token_id,
+        )
+    )
+    distilled.load_state_dict(weights, strict=True)
+    return distilled
+
+
+def _distilbert_name(name: str) -> str:
+    for pattern, replacement in _BERT_TO_DISTILBERT:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def _fast(source: str, tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ConfigError(source, "encoder.source", "its tokenizer has no `tokenizer.json`")
+    return tokenizer.backend_tokenizer
+
+
+def _marks(source: str, tokenizer: PreTrainedTokenizerBase) -> Marks:
+    first = tokenizer.cls_token or tokenizer.bos_token
+    separator = tokenizer.sep_token or tokenizer.eos_token
+    if first is None or separator is None:
+        raise ConfigError(source, "encoder.source", "its tokenizer has no marks for a row")
+    return Marks(first, separator)
+
+
+def _window_tokens(model: PreTrainedModel) -> int | None:
+    """Return what the position embeddings reach, in whole padding steps; None: any length."""
+    embeddings = getattr(model, "embeddings", None)
+    positions = getattr(embeddings, "position_embeddings", None)
+    if positions is None:
+        return None
+    # RoBERTa counts positions from behind the padding's own.
+    offset = 0 if positions.padding_idx is None else positions.padding_idx + 1
+    return int(positions.num_embeddings - offset) // WIDTH_STEP * WIDTH_STEP
+
+
+def _package_folder(source: str) -> str:
+    """Find `package:NAME/FOLDER` without importing the package, which may need more than it."""
+    package, _, folder = source.removeprefix("package:").partition("/")
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(source, "encoder.source", f"the package {package!r} is not installed")
+    return str(Path(spec.submodule_search_locations[0]) / folder)

@@ -1,0 +1,81 @@
+"""What a run was made from, so that it can be made again."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import yaml
+
+from router_service.core.artifact import Provenance
+from switchcraft_training.config import RunConfig, SourceConfig, dump_config
+from switchcraft_training.labelling.export import ANSWERS
+
+VERSIONED = ("switchcraft", "torch", "transformers", "tokenizers", "onnx", "onnxruntime", "numpy")
+
+
+def trace(config: RunConfig, data: Path) -> Provenance:
+    """Record what this run was made from, its sources below `data`."""
+    return Provenance(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=_commit(),
+        config=dump_config(config),
+        seed=config.seed,
+        data_sha256=sources_sha256((config.source, *config.also), data),
+        versions={"python": platform.python_version(), **{n: version(n) for n in VERSIONED}},
+    )
+
+
+def also_of(provenance: Provenance) -> tuple[SourceConfig, ...]:
+    """Return the further sources that an artifact was made from, beside its own."""
+    config = yaml.safe_load(provenance.config) or {}
+    return tuple(SourceConfig.model_validate(source) for source in config.get("also", ()))
+
+
+def sources_sha256(sources: Sequence[SourceConfig], data: Path) -> str:
+    """Return the SHA-256 of all that several sources read; of one, that source's own."""
+    digests = [source_sha256(source, data) for source in sources]
+    return digests[0] if len(digests) == 1 else _joined_sha256(digests)
+
+
+def source_sha256(source: SourceConfig, data: Path) -> str:
+    """Return the SHA-256 of all that a source reads."""
+    if source.answers is None:
+        return tree_sha256(data / source.path)
+    return _joined_sha256(
+        tree_sha256(data / path) for path in (source.path, source.answers / ANSWERS)
+    )
+
+
+def tree_sha256(root: Path, pattern: str = "*") -> str:
+    """Return the SHA-256 over the paths and contents of a file, or of those below a folder."""
+    digest = hashlib.sha256()
+    files = [root] if root.is_file() else [path for path in root.rglob(pattern) if path.is_file()]
+    for path in sorted(files):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _joined_sha256(digests: Iterable[str]) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _commit() -> str:
+    """Return the checkout's commit, `unknown` outside of one."""
+    try:
+        result = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return result.stdout.strip()
