@@ -117,7 +117,7 @@ def test_a_key_and_its_hash() -> None:
 
 def test_training_without_its_packages_says_what_to_install() -> None:
     """An installation for serving alone names what is missing, and how to get it."""
-    absent = "import sys; sys.modules['msgspec'] = None; from training.cli import main"
+    absent = "import sys; sys.modules['msgspec'] = None; from switchcraft_training.cli import main"
     run = subprocess.run(
         [sys.executable, "-c", f"{absent}; sys.exit(main(['score']))"],
         input="",

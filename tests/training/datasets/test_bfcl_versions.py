@@ -173,7 +173,7 @@ def test_without_the_package_the_error_says_how_to_install_it() -> None:
     """Where bfcl-eval is absent, asking for it ends with the command that installs it."""
     code = (
         "import sys; sys.modules['bfcl_eval'] = None\n"
-        "from pathlib import Path; from training.datasets import bfcl\n"
+        "from pathlib import Path; from switchcraft_training.datasets import bfcl\n"
         "next(bfcl.read_source(Path('bfcl-eval')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
