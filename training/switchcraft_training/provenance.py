@@ -16,7 +16,8 @@ from router_service.core.artifact import Provenance
 from switchcraft_training.config import RunConfig, SourceConfig, dump_config
 from switchcraft_training.labelling.export import ANSWERS
 
-VERSIONED = ("switchcraft", "torch", "transformers", "tokenizers", "onnx", "onnxruntime", "numpy")
+DISTRIBUTION = "switchcraft-router"
+VERSIONED = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime", "numpy")
 
 
 def trace(config: RunConfig, data: Path) -> Provenance:
@@ -27,7 +28,11 @@ def trace(config: RunConfig, data: Path) -> Provenance:
         config=dump_config(config),
         seed=config.seed,
         data_sha256=sources_sha256((config.source, *config.also), data),
-        versions={"python": platform.python_version(), **{n: version(n) for n in VERSIONED}},
+        versions={
+            "python": platform.python_version(),
+            "switchcraft": version(DISTRIBUTION),
+            **{name: version(name) for name in VERSIONED},
+        },
     )
 
 
