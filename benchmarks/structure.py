@@ -174,10 +174,11 @@ def request_path() -> tuple[int, list[str], list[str], int]:
         if not is_counting or event != "call" or not is_ours or code.co_name.startswith("<"):
             return  # comprehensions and lambdas are read with the function around them
         calls[code.co_filename, code.co_qualname] += 1
-        depth, above = 0, frame
+        depth = 0
+        above: FrameType | None = frame
         while above is not None:
             depth += above.f_code.co_filename.startswith(package)
-            above = above.f_back  # type: ignore[assignment]
+            above = above.f_back
         deepest = max(deepest, depth)
 
     with run_in_thread() as url:
