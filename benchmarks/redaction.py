@@ -3,7 +3,7 @@
     python benchmarks/redaction.py --out runs/redaction.json
 
 Events of a chat stream, as `upstream/relay.py` reads them of an answer that needs no network, one
-event a part; and whole bodies of several sizes through `Redaction` alone. None has a key in it.
+event a part; and whole bodies of several sizes through `Redactor` alone. None has a key in it.
 Contenders take turns; medians over rounds (least to most).
 """
 
@@ -22,11 +22,11 @@ from pydantic import SecretStr
 
 from benchmarks.stamp import stamp
 from router_service.settings import Deployment, Timeouts
-from router_service.upstream.client import Answer
-from router_service.upstream.patience import Patience
-from router_service.upstream.redaction import Redaction, Secrets, secrets_of
+from router_service.upstream.client import UpstreamAnswer
+from router_service.upstream.redaction import Redactor, Secrets, secrets_of
 from router_service.upstream.relay import EventReader
-from router_service.upstream.transport import Inbound
+from router_service.upstream.timeouts import TimeoutGuard
+from router_service.upstream.transport import HttpResponse
 
 KEY = SecretStr("sk-proj-" + "Kx81QzPwJw72RtVsUy63" * 7)
 EVENT = (
@@ -38,7 +38,7 @@ EVENTS = 1000
 SIZES = (len(EVENT), 1024, 16 * 1024, 64 * 1024)
 
 
-class Memory(Inbound):
+class Memory(HttpResponse):
     """An answer whose parts are in memory."""
 
     def __init__(self, parts: list[bytes]) -> None:
@@ -83,19 +83,19 @@ def main() -> None:
 async def relayed_us(secrets: Secrets | None) -> float:
     """Return the processor time that relaying one event of a stream takes."""
     parts = [EVENT] * EVENTS + [b"data: [DONE]\n\n"]
-    patience = Patience("m", Timeouts(), float("inf"))
-    answer = Answer("m", Memory(parts), patience, secrets=secrets)
+    guard = TimeoutGuard("m", Timeouts(), float("inf"))
+    answer = UpstreamAnswer("m", Memory(parts), guard, secrets=secrets)
     began_s = time.process_time()
     async for _ in EventReader(answer).events:
         pass
     took_s = time.process_time() - began_s
-    patience.close()
+    guard.close()
     return took_s / EVENTS * 1e6
 
 
 def fed_us(secrets: Secrets, size: int) -> float:
     """Return the processor time that looking at a part takes."""
-    redaction, part = Redaction(secrets), (EVENT * (size // len(EVENT) + 1))[-size:]
+    redaction, part = Redactor(secrets), (EVENT * (size // len(EVENT) + 1))[-size:]
     times = max(10, 2_000_000 // size)
     began_s = time.process_time()
     for _ in range(times):

@@ -59,7 +59,7 @@ from benchmarks.mixed.watching import Sample, forget_peak, look, peak_mb, probin
 from benchmarks.stamp import stamp
 from router_service.core.artifact import MANIFEST, read_manifest, save_manifest, sha256
 from router_service.core.keys import hashed
-from router_service.core.publication import Release
+from router_service.core.releases import Release
 from switchcraft_training.publishing.changes import put_stable
 from switchcraft_training.publishing.pointers import RedisPointer
 from switchcraft_training.publishing.releases import make_release

@@ -32,7 +32,7 @@ from benchmarks.load import bodies
 from benchmarks.load.processes import Program, free_port, running
 from benchmarks.stamp import stamp
 from router_service.settings import Timeouts
-from router_service.upstream.transport import Address, Outbound, transport_to
+from router_service.upstream.transport import Address, HttpRequest, transport_to
 
 Send = Callable[[], Awaitable[object]]
 
@@ -103,7 +103,7 @@ def _ours(url: str) -> Send:
     timeouts = Timeouts()
 
     async def send() -> None:
-        request = Outbound("POST", Address.of(url), RAW_HEADERS, BODY, timeouts)
+        request = HttpRequest("POST", Address.of(url), RAW_HEADERS, BODY, timeouts)
         answer = await transport.send(request)
         while await answer.read():
             pass

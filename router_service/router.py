@@ -25,7 +25,7 @@ from router_service.core.selection import (
     ranking,
     select,
 )
-from router_service.core.stages import Clock, Laps, Stage, StageName
+from router_service.core.tracing import Clock, Stage, StageName, Timer
 from router_service.core.unpacking import View, Viewer
 
 _Content = tuple[tuple[Turn, ...], tuple[ToolSpec, ...]]
@@ -212,11 +212,11 @@ class Router:
 
         `arms` are those of the router's that can serve it (default: all); there is at least one.
         """
-        laps = Laps(self._clock)
+        timer = Timer(self._clock)
         prediction = self._predictions.peek(_content(conversation))
         if prediction is None:
-            prediction = self._predict(conversation, laps)
-        return self._decided(conversation, prediction, policy, arms, laps)
+            prediction = self._predict(conversation, timer)
+        return self._decided(conversation, prediction, policy, arms, timer)
 
     def recall(
         self,
@@ -228,17 +228,17 @@ class Router:
 
         None where it was not, or that is forgotten; takes some 0.05 ms.
         """
-        laps = Laps(self._clock)
+        timer = Timer(self._clock)
         prediction = self._predictions.get(_content(conversation))
         if prediction is None:
             return None
-        return self._decided(conversation, prediction, policy, arms, laps)
+        return self._decided(conversation, prediction, policy, arms, timer)
 
-    def _predict(self, conversation: Conversation, laps: Laps) -> Prediction:
+    def _predict(self, conversation: Conversation, timer: Timer) -> Prediction:
         packed = self._packer.pack(conversation)
-        laps.end(StageName.PACK)
+        timer.end(StageName.PACK)
         row: list[float] = self._classifier.predict([packed])[0].tolist()
-        laps.end(StageName.CLASSIFY)
+        timer.end(StageName.CLASSIFY)
         prediction = Prediction(tuple(row), packed.features, len(packed.token_ids))
         size_bytes = prediction.size_bytes + _size_bytes(conversation)
         self._predictions.put(_content(conversation), prediction, size_bytes)
@@ -250,7 +250,7 @@ class Router:
         prediction: Prediction,
         policy: Policy | None,
         arms: Collection[str] | None,
-        laps: Laps,
+        timer: Timer,
     ) -> Decision:
         able = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
         decision = decide_among(
@@ -261,8 +261,8 @@ class Router:
             packed_tokens=prediction.packed_tokens,
             is_unread=bool(conversation.unread),
         )
-        laps.end(StageName.SELECT)
-        return replace(decision, features=prediction.features, stages=laps.stages)
+        timer.end(StageName.SELECT)
+        return replace(decision, features=prediction.features, stages=timer.stages)
 
 
 def decide_among(

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from router_service.core.errors import PublicationError
-from router_service.core.publication import Canary, Release
+from router_service.core.releases import Canary, Release
 from switchcraft_training.publishing.changes import (
     promote,
     put_canary,

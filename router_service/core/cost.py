@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from router_service.core.usage import Usage
+from router_service.core.answers import Usage
 
 TOKENS_PER_MTOK = 1_000_000
 SECONDS_PER_HOUR = 3_600

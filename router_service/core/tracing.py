@@ -5,17 +5,16 @@ The rooms that handle a request know these classes alone; `telemetry.tracing` ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from router_service.core.stages import Stage
-
-Fact = str | int | float | bool
+AttributeValue = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Callee:
+class UpstreamCall:
     """Who is called, for what."""
 
     base_url: str
@@ -27,7 +26,7 @@ class Callee:
 
 
 @dataclass(slots=True)
-class Outgoing:
+class UpstreamSpan:
     """One call of an upstream, while it goes on."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class Outgoing:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ResponseInfo:
     """What is known of an answer when it has ended; None where it is not."""
 
     response_id: str | None = None
@@ -56,22 +55,22 @@ class Trace:
     """32 hexadecimal digits (W3C Trace Context)."""
 
     @contextmanager
-    def deciding(self) -> Iterator[None]:
+    def decision_span(self) -> Iterator[None]:
         """Span the decision for as long as the block runs."""
         yield
 
     @contextmanager
-    def calling(self, callee: Callee) -> Iterator[Outgoing]:  # noqa: ARG002 - for those that trace
+    def upstream_span(self, call: UpstreamCall) -> Iterator[UpstreamSpan]:  # noqa: ARG002 - for those that trace
         """Span a call of an upstream for as long as the block runs."""
-        yield Outgoing()
+        yield UpstreamSpan()
 
-    def decided(self, stages: Sequence[Stage]) -> None:
+    def record_stages(self, stages: Sequence[Stage]) -> None:
         """Span what the decision took its time for."""
 
-    def answered(self, told: Told) -> None:
+    def record_response(self, response: ResponseInfo) -> None:
         """Complete the last call of an upstream."""
 
-    def note(self, facts: Mapping[str, Fact | None]) -> None:
+    def set_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
         """Add facts of our own, by their names in the log line; None is left out."""
 
     def end(self, method: str, route: str | None, status: int) -> None:
@@ -91,3 +90,50 @@ class Tracer:
 
 UNTRACED = Trace()
 """Has no state, so that all requests may share it."""
+
+
+Clock = Callable[[], float]
+"""Returns seconds and never goes back."""
+
+
+class StageName(StrEnum):
+    """The gateway's own work on a request, in the order in which it is done."""
+
+    BODY = "body"
+    """Until the body was read."""
+    PARSE = "parse"
+    QUEUE = "queue"
+    """Waiting for a thread; a large body waits before it is read."""
+    PACK = "pack"
+    CLASSIFY = "classify"
+    SELECT = "select"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of one request; `started_s` is by the clock that timed it."""
+
+    name: StageName
+    started_s: float
+    seconds: float
+
+
+class Timer:
+    """Times steps that follow each other: each begins where the last one ended."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Begin the first step now."""
+        self._clock = clock
+        self._started_s = clock()
+        self._stages: list[Stage] = []
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The steps that have ended."""
+        return tuple(self._stages)
+
+    def end(self, name: StageName) -> None:
+        """End the present step, and begin the next."""
+        now_s = self._clock()
+        self._stages.append(Stage(name, self._started_s, now_s - self._started_s))
+        self._started_s = now_s

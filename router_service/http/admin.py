@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from router_service.core.publication import Publication
+from router_service.core.releases import Publication
 from router_service.http.state import gateway_of
 from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import Refusal, Report

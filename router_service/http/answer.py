@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.core.errors import InvalidRequestError, SwitchcraftError
-from router_service.core.stages import Laps, StageName
+from router_service.core.tracing import StageName, Timer
 from router_service.http.accounting import CALL
 from router_service.http.admission import slot_of
 from router_service.http.asgi import unless_client_leaves
@@ -28,8 +28,8 @@ from router_service.requests.deciding import Question
 from router_service.requests.endpoints import Endpoint
 from router_service.requests.planning import POLICY_HEADER, Plan
 from router_service.requests.recorder import Call
-from router_service.upstream.attempts import Order
 from router_service.upstream.client import DEADLINE_HEADER, unlimited
+from router_service.upstream.retries import UpstreamRequest
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class RoutedAnswer(Response):
         gateway, call = self._gateway, self._call
         try:
             deadline_s = read_deadline(self._request)
-            with call.trace.deciding():
+            with call.trace.decision_span():
                 plan = await self._plan(engine, receive)
         except (ClientDisconnect, SwitchcraftError) as exc:
             return refusal(gateway.recorder, call, exc)
@@ -70,7 +70,7 @@ class RoutedAnswer(Response):
             gateway.recorder.refused(call, 500)
             raise
         slot = slot_of(self._request)
-        order = Order(
+        order = UpstreamRequest(
             plan.candidates,
             plan.endpoint.path,
             plan.body,
@@ -88,15 +88,15 @@ class RoutedAnswer(Response):
             return unless_client_leaves(receive, gateway.in_queue(call.key, decide))
 
         gateway, call = self._gateway, self._call
-        laps = Laps(time.perf_counter)
+        timer = Timer(time.perf_counter)
         body = await read_body(self._request, gateway.server)
-        laps.end(StageName.BODY)
+        timer.end(StageName.BODY)
         policy = self._request.headers.get(POLICY_HEADER)
         viewer = engine.viewer(call.key)
         holders = gateway.held_for(viewer)
         question = Question(engine.planner, self._endpoint, body, policy, holders)
         plan = await gateway.plan(engine, question, viewer, in_queue)
-        return replace(plan, stages=(*laps.stages, *plan.stages))
+        return replace(plan, stages=(*timer.stages, *plan.stages))
 
 
 def read_call(request: Request) -> Call:

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from router_service.core.answers import Usage, fix_surrogates, parse_answer, read_usage
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
-from router_service.core.said import said_by, well_formed
-from router_service.core.usage import Usage, usage_of
 from router_service.http.asgi import RawHeaders, WhileClientStays, send_part, send_whole, start
 from router_service.http.errors import (
     CLIENT_LEFT,
@@ -24,9 +23,9 @@ from router_service.http.errors import (
 from router_service.lifecycle.gateway import Gateway
 from router_service.requests.planning import Plan
 from router_service.requests.recorder import Call, Ending, Outcome
-from router_service.store.base import HeldResponse
-from router_service.upstream.attempts import Attempts, Order
-from router_service.upstream.opening import Opened
+from router_service.store.base import UpstreamObject
+from router_service.upstream.body_template import REPEATABLE_PATHS
+from router_service.upstream.first_event import StartedAnswer
 from router_service.upstream.relay import (
     CHARACTERS_PER_TOKEN,
     SKIM_BYTES,
@@ -35,14 +34,20 @@ from router_service.upstream.relay import (
     is_openai_error,
     skim,
 )
-from router_service.upstream.repeating import REPEATABLE_PATHS
+from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
 
 class Exchange:
     """Sends a planned request to upstreams, and the first good answer to the client."""
 
     def __init__(
-        self, attempts: Attempts, gateway: Gateway, order: Order, *, plan: Plan, call: Call
+        self,
+        attempts: RetryingClient,
+        gateway: Gateway,
+        order: UpstreamRequest,
+        *,
+        plan: Plan,
+        call: Call,
     ) -> None:
         self._attempts = attempts
         self._recorder = gateway.recorder
@@ -90,7 +95,7 @@ class Exchange:
             else:
                 await self._fail(exc, send)
 
-    async def _whole(self, opened: Opened, send: Send) -> None:
+    async def _whole(self, opened: StartedAnswer, send: Send) -> None:
         """Pass on an answer that is no stream."""
         body, headers = opened.body, self._all_headers(opened.headers)
         if opened.status >= 400 and not is_openai_error(body):
@@ -107,13 +112,13 @@ class Exchange:
         if cost_usd is not None:
             headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
         if opened.status < 400 and not opened.is_skimmed:
-            self._outcome.said = said_by(opened.value)
+            self._outcome.said = parse_answer(opened.value)
         opened.value = None  # many times as large as the body, and the client may be slow
         await send_whole(send, opened.status, headers, body)
         self._ended(opened.status, Ending.COMPLETE)
 
     async def _large(
-        self, opened: Opened, rest: AsyncIterator[bytes], headers: RawHeaders, send: Send
+        self, opened: StartedAnswer, rest: AsyncIterator[bytes], headers: RawHeaders, send: Send
     ) -> None:
         """Pass on an answer that is too large to be held, as it arrives.
 
@@ -136,7 +141,7 @@ class Exchange:
         await send_part(send, b"", more=False)
         self._ended(opened.status, Ending.COMPLETE)
 
-    async def _stream(self, opened: Opened, reader: EventReader, send: Send) -> None:
+    async def _stream(self, opened: StartedAnswer, reader: EventReader, send: Send) -> None:
         """Pass on events as they come, one chunk at a time; a break is a last event of its own.
 
         The upstream is read no faster than the client reads: each `send` waits for it.
@@ -157,7 +162,7 @@ class Exchange:
         await send_part(send, b"", more=False)
         broke = broke or reader.error
         if broke is None:
-            self._outcome.said = reader.listener.said()
+            self._outcome.said = reader.accumulator.answer()
         else:
             self._note_break(opened, broke)
         self._ended(opened.status, Ending.BROKEN if broke else Ending.COMPLETE)
@@ -176,7 +181,7 @@ class Exchange:
         await send_whole(send, status_of(exc), headers, error_body(exc))
         self._ended(status_of(exc), Ending.FAILED)
 
-    def _note_break(self, opened: Opened, exc: UpstreamError) -> None:
+    def _note_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
         self._outcome.may_be_clients = exc.may_be_clients
         self._attempts.broke(opened, exc, self._order)
 
@@ -187,12 +192,12 @@ class Exchange:
     def _note_first_byte(self) -> None:
         self._outcome.first_byte_s = time.perf_counter() - self._started_s
 
-    async def _note_held(self, opened: Opened) -> None:
+    async def _note_held(self, opened: StartedAnswer) -> None:
         """Remember what the upstream stores, and for whom, before the client can go on from it."""
         identifier, owner = _response_id(opened), self._call.key
         if identifier is None and (owner is None or self._order.path in REPEATABLE_PATHS):
             return
-        held = HeldResponse(
+        held = UpstreamObject(
             id=identifier or "",
             model=opened.model.name,
             deployment_id=opened.deployment.id,
@@ -215,7 +220,7 @@ class Exchange:
 
     def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
         """Return the usage that an answer names, or an estimate if its text was not read."""
-        usage = usage_of(value)
+        usage = read_usage(value)
         if usage is not None or not (unread_bytes and self._plan.endpoint.is_routed):
             return usage
         return self._estimate(unread_bytes // CHARACTERS_PER_TOKEN)
@@ -243,14 +248,14 @@ class Exchange:
         return [(name.encode(), _header_value(value)) for name, value in headers.items()]
 
 
-def _response_id(opened: Opened) -> str | None:
+def _response_id(opened: StartedAnswer) -> str | None:
     """Return the id of an answer of the Responses API."""
     if opened.reader is not None:
         return opened.reader.response_id
     value = opened.value
     is_response = isinstance(value, dict) and value.get("object") == "response"
     found = value.get("id") if is_response else None
-    return well_formed(found) if isinstance(found, str) else None
+    return fix_surrogates(found) if isinstance(found, str) else None
 
 
 def _replaced(headers: RawHeaders, name: bytes, value: bytes) -> RawHeaders:

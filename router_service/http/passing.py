@@ -27,9 +27,9 @@ from router_service.lifecycle.gateway import Gateway
 from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.requests.recorder import Call, Ending
 from router_service.settings import Model
-from router_service.store.base import HeldResponse
-from router_service.upstream.client import Answer, Message, UpstreamClient
-from router_service.upstream.repeating import REPEATABLE_PATHS
+from router_service.store.base import UpstreamObject
+from router_service.upstream.body_template import REPEATABLE_PATHS
+from router_service.upstream.client import OutgoingRequest, UpstreamAnswer, UpstreamClient
 
 KEY_REFUSED = frozenset({401, 403})
 """Statuses whose bodies stay here: the key is the gateway's, and providers repeat parts of it."""
@@ -83,11 +83,11 @@ class PassedAnswer(Response):
             await passing.note_created(self._named)
         return passing
 
-    async def _message(self, model: Model) -> Message:
+    async def _message(self, model: Model) -> OutgoingRequest:
         request = self._request
         path, query = upstream_path(request.scope)
         body = await read_body(request, self._gateway.server)
-        return Message(
+        return OutgoingRequest(
             model=model.name,
             path=path,
             query=query,
@@ -105,7 +105,12 @@ class _Passing:
     """One exchange with the upstream, to be recorded when it has ended."""
 
     def __init__(
-        self, gateway: Gateway, upstream: UpstreamClient, call: Call, model: Model, message: Message
+        self,
+        gateway: Gateway,
+        upstream: UpstreamClient,
+        call: Call,
+        model: Model,
+        message: OutgoingRequest,
     ) -> None:
         self._recorder = gateway.recorder
         self._ownership = gateway.ownership
@@ -156,7 +161,7 @@ class _Passing:
                 return error_response(exc)
         return None
 
-    async def _relay(self, answer: Answer, send: Send) -> None:
+    async def _relay(self, answer: UpstreamAnswer, send: Send) -> None:
         parts, headers = answer.chunks(), _told(answer)
         is_json = b"json" in dict(headers).get(b"content-type", b"").lower()
         is_noted = self._creator is not None and answer.status < 300 and is_json
@@ -184,7 +189,7 @@ class _Passing:
             body += part
             if len(body) > MAX_NOTED_BYTES:
                 return bytes(body)
-        held = HeldResponse(
+        held = UpstreamObject(
             id="",
             model=self._message.model,
             deployment_id=self._deployment.id,
@@ -195,5 +200,5 @@ class _Passing:
         return bytes(body)
 
 
-def _told(answer: Answer) -> RawHeaders:
+def _told(answer: UpstreamAnswer) -> RawHeaders:
     return [*answer.headers, (b"x-switchcraft-reason", b"passed")]

@@ -8,8 +8,7 @@ from typing import Protocol
 
 from router_service.core.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import ArtifactError
-from router_service.core.publication import Canary, Publication, Release
-from router_service.core.rollout import Excess
+from router_service.core.releases import Canary, ExceededLimit, Publication, Release
 from router_service.lifecycle.engine import Engine, make_planner
 from router_service.lifecycle.trials import CanaryTrial, Shadow, Tallies, TrialPlanner
 from router_service.requests.planning import Planner
@@ -17,16 +16,16 @@ from router_service.requests.pool import Pool, arm_prices
 from router_service.router import Router
 from router_service.settings import Settings
 from router_service.telemetry.metrics import Metrics
-from router_service.upstream.breaker import Breakers
+from router_service.upstream.breaker import CircuitBreakers
 
-OnExcess = Callable[[Canary, Excess], None]
+OnExcess = Callable[[Canary, ExceededLimit], None]
 
 
 class Shared(Protocol):
     """What engines share; `lifecycle.gateway.Gateway` has it."""
 
     metrics: Metrics
-    breakers: Breakers
+    breakers: CircuitBreakers
 
 
 class EngineBuilder:

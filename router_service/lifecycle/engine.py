@@ -19,11 +19,10 @@ from router_service.requests.explaining import Explainer
 from router_service.requests.planning import DecidingRouter, Planner
 from router_service.requests.pool import Pool
 from router_service.settings import ADMIN, Settings
-from router_service.store.held import Viewer
-from router_service.upstream.attempts import Attempts
-from router_service.upstream.breaker import Breakers
-from router_service.upstream.budget import RetryBudget
+from router_service.store.upstream_objects import Viewer
+from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
+from router_service.upstream.retries import RetryBudget, RetryingClient
 
 FREED_AFTER_S = 1.0
 """Time for the last references to a retired engine to go away."""
@@ -40,7 +39,7 @@ class Engine:
         self,
         settings: Settings,
         router: DecidingRouter,
-        breakers: Breakers,
+        breakers: CircuitBreakers,
         with_trials: Callable[[Planner], TrialPlanner] = TrialPlanner,
     ) -> None:
         """Put the parts together; raises ConfigError where settings and artifact differ.
@@ -60,7 +59,7 @@ class Engine:
         )
         retries = settings.upstreams.retries
         budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, time.monotonic)
-        self.attempts = Attempts(self.client, breakers, budget, retries)
+        self.attempts = RetryingClient(self.client, breakers, budget, retries)
         has_one_key = len(self.access.api) <= 1
         self._is_shared = has_one_key or settings.router.pass_through_shared
         self._viewers: dict[str | None, Viewer] = {}

@@ -34,12 +34,12 @@ from router_service.store.base import (
     DecisionRecord,
     EvidenceMark,
     FeedbackMark,
-    HeldResponse,
     RememberedCall,
+    UpstreamObject,
 )
-from router_service.store.held import Viewer
+from router_service.store.upstream_objects import Viewer
 from router_service.telemetry.metrics import Metrics
-from router_service.upstream.breaker import Breakers
+from router_service.upstream.breaker import CircuitBreakers
 
 _log = logging.getLogger("switchcraft.gateway")
 
@@ -60,7 +60,9 @@ class Gateway:
         """
         self.server = settings.server
         self.metrics = Metrics()
-        self.breakers = Breakers(settings.upstreams.breaker, time.monotonic, self._left_alone)
+        self.breakers = CircuitBreakers(
+            settings.upstreams.breaker, time.monotonic, self._left_alone
+        )
         self.engine = Engine(settings, router, self.breakers)
         stores = Stores(settings.server, self._store_failed)
         self.store = stores.records(DecisionRecord)
@@ -149,7 +151,7 @@ class Gateway:
         Unless it `is_fetched`, what this process does not know may be known to the shared store.
         """
 
-        def holder(reference: Reference) -> HeldResponse | None:
+        def holder(reference: Reference) -> UpstreamObject | None:
             held = self.held.find(reference.id)
             if not viewer.sees(held) or (held is None and not is_fetched):
                 raise ResponseNotFoundError(reference.id[:200], param=reference.param)

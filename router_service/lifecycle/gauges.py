@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from router_service import __version__
 from router_service.core.cache import Cache, CacheCounts
-from router_service.core.fitting import Fit
+from router_service.core.schema_check import CallValidity
 from router_service.core.selection import Reason
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.overload import DecisionQueue, Slots
@@ -17,7 +17,7 @@ from router_service.requests.feedback import Verdict
 from router_service.requests.planning import Track
 from router_service.settings import Model
 from router_service.telemetry.metrics import Metrics
-from router_service.upstream.breaker import Breakers
+from router_service.upstream.breaker import CircuitBreakers
 
 _SOURCES = ("upstream", "gateway")
 _TOKENS = ("prompt", "completion", "cached", "reasoning")
@@ -30,7 +30,7 @@ class Gauges:
     """
 
     def __init__(
-        self, metrics: Metrics, breakers: Breakers, slots: Slots, decisions: DecisionQueue
+        self, metrics: Metrics, breakers: CircuitBreakers, slots: Slots, decisions: DecisionQueue
     ) -> None:
         """Show these, and that the process has started."""
         self._metrics = metrics
@@ -138,7 +138,7 @@ def _begin_model(metrics: Metrics, model: Model) -> None:
     metrics.broken_streams.labels(model.name)
     metrics.upstream_seconds.labels(model.name)
     metrics.time_to_first_token.labels(model.name)
-    for fits in Fit:
+    for fits in CallValidity:
         metrics.tool_calls.labels(model.name, fits)
     for source in _SOURCES:
         if model.price is not None:

@@ -20,8 +20,7 @@ from pydantic import BaseModel
 from router_service import signals
 from router_service.accounts.access import listening_host
 from router_service.core.errors import ConfigError, ReloadRefusedError, SwitchcraftError
-from router_service.core.publication import Canary, Publication
-from router_service.core.rollout import Excess
+from router_service.core.releases import Canary, ExceededLimit, Publication
 from router_service.lifecycle.building import EngineBuilder, Shared, pointer_directory
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.syncing import Syncer
@@ -170,13 +169,13 @@ class Reloader:
             self._take_up(lambda: _allowed(Publication.parse(pointer, POINTER), rejections))
         )
 
-    def withdraw(self, canary: Canary, excess: Excess) -> None:
+    def withdraw(self, canary: Canary, excess: ExceededLimit) -> None:
         """End a canary that exceeds a bound, here and with all replicas."""
-        self._gateway.metrics.canary_withdrawals.labels(excess.bound).inc()
+        self._gateway.metrics.canary_withdrawals.labels(excess.limit).inc()
         label, key = canary.release.label, canary.release.key
         _log.error(
             "the canary %s is withdrawn: %s", label, excess.text,
-            extra={FIELDS: {"event": "canary_withdrawn", "release": label, "bound": excess.bound}},
+            extra={FIELDS: {"event": "canary_withdrawn", "release": label, "bound": excess.limit}},
         )  # fmt: skip
         self._gateway.syncer.reject(key, excess.text)
         if (served := self.publication) is not None:

@@ -6,12 +6,12 @@ import asyncio
 import logging
 
 from router_service.core.errors import ConfigError, SwitchcraftError
-from router_service.core.publication import Publication
+from router_service.core.releases import Publication
 from router_service.lifecycle.building import EngineBuilder
 from router_service.lifecycle.stores import shared_state
 from router_service.router import Router
 from router_service.settings import Settings
-from router_service.store.pointer import read_pointer
+from router_service.store.local import read_pointer
 
 _log = logging.getLogger("switchcraft.server")
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router_service.settings import ServerSettings
-from router_service.store.base import HeldResponse, R, RecordStore
+from router_service.store.base import R, RecordStore, SharedState, UpstreamObject
 from router_service.store.guarded import GuardedStore
-from router_service.store.held import HeldResponses
-from router_service.store.memory import MemoryStore
-from router_service.store.shared import MemorySharedState, SharedState
+from router_service.store.local import MemorySharedState, MemoryStore
+from router_service.store.upstream_objects import UpstreamObjectIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,12 @@ class Stores:
             store or _in_memory(server.decision_ttl_s, server.max_decisions), self.on_failed
         )
 
-    def held_responses(self) -> HeldResponses:
+    def held_responses(self) -> UpstreamObjectIndex:
         """Return who holds which response, as this process saw it and as others did."""
         ttl_s = self.server.response_ttl_s
-        seen: MemoryStore[HeldResponse] = _in_memory(ttl_s, self.server.max_responses)
-        shared = self._redis(HeldResponse, ttl_s)
-        return HeldResponses(seen, GuardedStore(shared, self.on_failed) if shared else None)
+        seen: MemoryStore[UpstreamObject] = _in_memory(ttl_s, self.server.max_responses)
+        shared = self._redis(UpstreamObject, ttl_s)
+        return UpstreamObjectIndex(seen, GuardedStore(shared, self.on_failed) if shared else None)
 
     def _redis(self, kind: type[R], ttl_s: int) -> RecordStore[R] | None:
         if self.server.redis_url is None:
@@ -50,7 +49,7 @@ def shared_state(server: ServerSettings) -> SharedState:
     """Return what replicas share; a process without Redis shares it with itself."""
     if server.redis_url is None:
         return MemorySharedState(time.monotonic)
-    from router_service.store.redis_shared import RedisSharedState  # noqa: PLC0415 - as above
+    from router_service.store.redis import RedisSharedState  # noqa: PLC0415 - as above
 
     return RedisSharedState(server.redis_url.get_secret_value())
 

@@ -14,10 +14,10 @@ import anyio
 import anyio.to_thread
 
 from router_service.core.errors import PublicationError, StoreError
-from router_service.core.publication import Publication
-from router_service.store.backoff import Backoff
-from router_service.store.pointer import read_pointer
-from router_service.store.shared import CoolDown, SharedState, Snapshot
+from router_service.core.releases import Publication
+from router_service.store.base import CoolDown, SharedState, Snapshot
+from router_service.store.guarded import Backoff
+from router_service.store.local import read_pointer
 from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import Conversation
-from router_service.core.publication import Canary
-from router_service.core.rollout import Excess, Tally, find_excess
+from router_service.core.releases import Canary, ExceededLimit, ReleaseStats, find_exceeded_limit
 from router_service.requests.planning import Asked, DecidingRouter, Holders, Plan, Planner, Track
 from router_service.telemetry.metrics import Metrics
 
@@ -20,7 +19,7 @@ MAX_WAITING = 64
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Bodies that may wait for it, together; one body may be larger."""
 
-Tallies = Mapping[Track, Tally]
+Tallies = Mapping[Track, ReleaseStats]
 
 
 class CanaryTrial:
@@ -33,13 +32,13 @@ class CanaryTrial:
         self,
         canary: Canary,
         planner: Planner,
-        on_excess: Callable[[Canary, Excess], None],
+        on_excess: Callable[[Canary, ExceededLimit], None],
         tallies: Tallies | None = None,
     ) -> None:
         """Begin, or go on from `tallies`; `on_excess` is called once, on the event loop."""
         self.canary = canary
         self.planner = planner
-        self.tallies: Tallies = tallies or {track: Tally() for track in Track}
+        self.tallies: Tallies = tallies or {track: ReleaseStats() for track in Track}
         self._on_excess = on_excess
         self._is_over = False
 
@@ -52,7 +51,9 @@ class CanaryTrial:
         self.tallies[track].add(has_failed=has_failed, cost_usd=cost_usd)
         if self._is_over or track is not Track.CANARY:
             return
-        excess = find_excess(self.tallies[Track.CANARY], self.tallies[Track.STABLE], self.canary)
+        excess = find_exceeded_limit(
+            self.tallies[Track.CANARY], self.tallies[Track.STABLE], self.canary
+        )
         if excess is not None:
             self._is_over = True
             self._on_excess(self.canary, excess)

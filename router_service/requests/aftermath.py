@@ -10,8 +10,8 @@ import anyio.to_thread
 import orjson
 
 from router_service.core.decision_log import LoggedFeedback
-from router_service.core.fitting import CallChecker, Fit, parameters_by_tool
 from router_service.core.messages import Json
+from router_service.core.schema_check import CallChecker, CallValidity, parameters_by_tool
 from router_service.requests.evidence import Evidence
 from router_service.requests.lines import content_of, decision_line
 from router_service.requests.recorder import Ended
@@ -67,7 +67,7 @@ class Aftermath:
         if self._is_logged(ended):
             self._metrics.log_dropped.labels("full").inc()
         if self._settings.check_calls:
-            self._count_calls(ended, [Fit.UNCHECKED] * _calls(ended))
+            self._count_calls(ended, [CallValidity.UNCHECKED] * _calls(ended))
 
     def feedback(self, line: LoggedFeedback) -> None:
         """Take note of what a client says of an answer."""
@@ -110,14 +110,14 @@ class Aftermath:
         with self._loop as loop:
             loop.run(self._evidence.aclose())
 
-    def _fits(self, ended: Ended, body: Mapping[str, Json]) -> Sequence[Fit]:
+    def _fits(self, ended: Ended, body: Mapping[str, Json]) -> Sequence[CallValidity]:
         said = ended.outcome.said
         if not self._settings.check_calls or said is None or not said.calls:
             return ()
         checker = CallChecker(parameters_by_tool(body))
-        return [checker.fit(call) for call in said.calls]
+        return [checker.check(call) for call in said.calls]
 
-    def _count_calls(self, ended: Ended, fits: Sequence[Fit]) -> None:
+    def _count_calls(self, ended: Ended, fits: Sequence[CallValidity]) -> None:
         for found, count in Counter(fits).items():
             self._metrics.tool_calls.labels(ended.outcome.model.name, found).inc(count)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from router_service.core.stages import Laps, StageName
+from router_service.core.tracing import StageName, Timer
 from router_service.lifecycle.trials import TrialPlanner
 from router_service.requests.endpoints import Endpoint
 from router_service.requests.planning import Asked, Holders, NotRecalledError, Plan
@@ -43,33 +43,33 @@ async def plan_for(question: Question, in_queue: InQueue) -> Plan:
 
     What names its model, and what was decided before, needs no thread.
     """
-    laps = Laps(time.perf_counter)
+    timer = Timer(time.perf_counter)
     if len(question.body) > AT_ONCE_BYTES:
-        return await in_queue(lambda: _read_and_decide(question, laps))
-    asked = _read(question, laps)
+        return await in_queue(lambda: _read_and_decide(question, timer))
+    asked = _read(question, timer)
     plan = _recalled(question, asked)
     if plan is None:
-        plan = await in_queue(lambda: _decided(question, asked, laps))
-    return _timed(plan, laps)
+        plan = await in_queue(lambda: _decided(question, asked, timer))
+    return _timed(plan, timer)
 
 
-def _read_and_decide(question: Question, laps: Laps) -> Plan:
-    laps.end(StageName.QUEUE)
-    asked = _read(question, laps)
+def _read_and_decide(question: Question, timer: Timer) -> Plan:
+    timer.end(StageName.QUEUE)
+    asked = _read(question, timer)
     plan = _recalled(question, asked)
     if plan is None:
         plan = question.planner.plan(asked, question.policy, question.holders)
-    return _timed(plan, laps)
+    return _timed(plan, timer)
 
 
-def _decided(question: Question, asked: Asked, laps: Laps) -> Plan:
-    laps.end(StageName.QUEUE)
+def _decided(question: Question, asked: Asked, timer: Timer) -> Plan:
+    timer.end(StageName.QUEUE)
     return question.planner.plan(asked, question.policy, question.holders)
 
 
-def _read(question: Question, laps: Laps) -> Asked:
+def _read(question: Question, timer: Timer) -> Asked:
     asked = Asked.read(question.endpoint, question.body)
-    laps.end(StageName.PARSE)
+    timer.end(StageName.PARSE)
     return asked
 
 
@@ -80,6 +80,6 @@ def _recalled(question: Question, asked: Asked) -> Plan | None:
         return None
 
 
-def _timed(plan: Plan, laps: Laps) -> Plan:
+def _timed(plan: Plan, timer: Timer) -> Plan:
     decided = plan.decision.stages if plan.decision else ()
-    return replace(plan, stages=(*laps.stages, *decided))
+    return replace(plan, stages=(*timer.stages, *decided))

@@ -14,11 +14,11 @@ from typing import Literal
 
 import orjson
 
+from router_service.core.answers import WrittenCall
 from router_service.core.decision_log import LoggedEvidence
 from router_service.core.errors import StoreError
 from router_service.core.messages import Json
-from router_service.core.results import ToolResult, latest_results
-from router_service.core.said import WrittenCall
+from router_service.core.tool_errors import ToolResult, latest_tool_results
 from router_service.requests.recorder import Ended
 from router_service.store.base import EvidenceMark, RememberedCall
 from router_service.store.guarded import GuardedStore
@@ -60,7 +60,7 @@ class Evidence:
         While the store is away nothing is found, nor remembered.
         """
         try:
-            found = await self._found(ended, latest_results(body))
+            found = await self._found(ended, latest_tool_results(body))
             await asyncio.gather(*map(self._calls.put, self._remembered(ended)))
         except StoreError:
             return ()  # counted and logged by the store

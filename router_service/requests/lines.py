@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from router_service.core.answers import ParsedAnswer, Usage
 from router_service.core.decision_log import Call, Content, LoggedDecision
-from router_service.core.fitting import Fit
 from router_service.core.messages import Json, messages_of
 from router_service.core.messages.body import items_of
 from router_service.core.messages.tools import inner_tool
-from router_service.core.said import Said
-from router_service.core.usage import Usage
+from router_service.core.schema_check import CallValidity
 from router_service.requests.endpoints import RESPONSES, Endpoint
 from router_service.requests.recorder import Ended
 from router_service.router import Decision
 
 
 def decision_line(
-    ended: Ended, decision: Decision, fits: Sequence[Fit], content: Content | None
+    ended: Ended, decision: Decision, fits: Sequence[CallValidity], content: Content | None
 ) -> LoggedDecision:
     """Return the line of a routed request; `fits` is of the answer's calls, where it was read."""
     record, plan, said = ended.record, ended.plan, ended.outcome.said
@@ -54,14 +53,14 @@ _SHARED = {
 }  # fmt: skip
 
 
-def all_fit(fits: Sequence[Fit]) -> bool | None:
+def all_fit(fits: Sequence[CallValidity]) -> bool | None:
     """Say whether all calls fit; None where there are none, or where one could not be checked."""
-    if any(fit in {Fit.NO, Fit.UNKNOWN_TOOL} for fit in fits):
+    if any(fit in {CallValidity.INVALID, CallValidity.UNKNOWN_TOOL} for fit in fits):
         return False
-    return True if fits and Fit.UNCHECKED not in fits else None
+    return True if fits and CallValidity.UNCHECKED not in fits else None
 
 
-def content_of(endpoint: Endpoint, body: Mapping[str, Json], said: Said | None) -> Content:
+def content_of(endpoint: Endpoint, body: Mapping[str, Json], said: ParsedAnswer | None) -> Content:
     """Return what was said, in the form of Chat Completions."""
     request = {"messages": list(_messages(endpoint, body)), "tools": list(_tools(body))}
     return Content(request=request, calls=_calls(said), text=said.text if said else None)
@@ -85,7 +84,7 @@ def _tools(body: Mapping[str, Json]) -> Iterator[Json]:
             yield {"type": "function", "function": function}
 
 
-def _calls(said: Said | None) -> tuple[Call, ...] | None:
+def _calls(said: ParsedAnswer | None) -> tuple[Call, ...] | None:
     """Return the calls with their arguments decoded, or None where one of them cannot be."""
     if said is None:
         return None

@@ -18,8 +18,8 @@ from router_service.core.errors import (
 )
 from router_service.core.messages import Json, Reference
 from router_service.core.messages.references import CONTINUED
-from router_service.store.base import HeldResponse
-from router_service.store.held import HeldResponses, Viewer
+from router_service.store.base import UpstreamObject
+from router_service.store.upstream_objects import UpstreamObjectIndex, Viewer
 
 MAX_SEGMENTS = 16
 """OpenAI's deepest path has 7; each may have to be looked up."""
@@ -42,7 +42,7 @@ is not one lower-case word is taken for an id."""
 class Ownership:
     """Says who may use what of the objects that upstreams store."""
 
-    def __init__(self, held: HeldResponses) -> None:
+    def __init__(self, held: UpstreamObjectIndex) -> None:
         """Go by what is held."""
         self._held = held
 
@@ -103,7 +103,7 @@ class Ownership:
     async def note(
         self,
         answer: Json,
-        example: HeldResponse,
+        example: UpstreamObject,
         is_named: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Remember what an answer says was created, unless it is known or the request named it.

@@ -23,20 +23,20 @@ from router_service.core.errors import (
 )
 from router_service.core.messages import ChatRequest, Conversation, Reference, decode_object
 from router_service.core.selection import Policy, Reason
-from router_service.core.stages import Stage
+from router_service.core.tracing import Stage
 from router_service.core.unpacking import View
 from router_service.requests.endpoints import Endpoint
 from router_service.requests.pool import Pool, capable
 from router_service.router import Decision, explored
 from router_service.settings import Model
-from router_service.store.base import HeldResponse
-from router_service.upstream.splice import BodyTemplate
+from router_service.store.base import UpstreamObject
+from router_service.upstream.body_template import BodyTemplate
 
 _log = logging.getLogger("switchcraft.planning")
 
 POLICY_HEADER = "x-switchcraft-policy"
 
-Holders = Callable[[Reference], HeldResponse | None]
+Holders = Callable[[Reference], UpstreamObject | None]
 """Says who holds what a request goes on from, and None where it is not known."""
 
 
@@ -311,7 +311,7 @@ class Planner:
         return self.names if endpoint.is_routed else tuple(self._pool.models)
 
     def _continuing(
-        self, continues: Reference, held: HeldResponse | None, pinned: Model | None
+        self, continues: Reference, held: UpstreamObject | None, pinned: Model | None
     ) -> Model:
         holder = self._pool.holder(held)
         if holder is None:

@@ -13,7 +13,7 @@ from router_service.core.cost import Price
 from router_service.core.errors import ConfigError, NoCapableModelError
 from router_service.prices import Listing, look_up
 from router_service.settings import Deployment, Model, Settings
-from router_service.store.base import HeldResponse
+from router_service.store.base import UpstreamObject
 
 UNPRICED = (
     "its price is unknown; give its model_info the input_cost_per_token and output_cost_per_token "
@@ -67,7 +67,7 @@ class Pool:
         """Return the models of these arms, in their order, each once."""
         return _unique(self.by_arm[arm] for arm in arms)
 
-    def holder(self, held: HeldResponse | None) -> Model | None:
+    def holder(self, held: UpstreamObject | None) -> Model | None:
         """Return the model that holds a response, with the deployment that does so alone.
 
         What is not known may be known to the upstream that everything else is passed to. None

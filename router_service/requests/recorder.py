@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from router_service.core.said import Said
+from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
 from router_service.core.selection import Policy
-from router_service.core.tracing import UNTRACED, Fact, Told, Trace
-from router_service.core.usage import NOTHING_USED, Usage
+from router_service.core.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
 from router_service.settings import Model
@@ -18,8 +17,8 @@ from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
-from router_service.upstream.attempts import Attempt
-from router_service.upstream.relay import Identity
+from router_service.upstream.relay import AnswerIdentity
+from router_service.upstream.retries import Attempt
 
 
 class Ending(StrEnum):
@@ -46,11 +45,11 @@ class Outcome:
     usage: Usage | None = None
     first_byte_s: float | None = None
     upstream_s: float = 0.0
-    said: Said | None = None
+    said: ParsedAnswer | None = None
     """What a complete answer says, where it was read."""
     attempts: list[Attempt] = field(default_factory=list)
     """Each try of a deployment that has ended, in order."""
-    identity: Identity = field(default_factory=Identity)
+    identity: AnswerIdentity = field(default_factory=AnswerIdentity)
     """What the upstream's answer says of itself."""
     may_be_clients: bool = False
     """Whether a failure may be the client's own, and so tells nothing about a release."""
@@ -126,8 +125,8 @@ class Recorder:
         record = _record(call, plan, outcome, cost_usd)
         self._store.save(record)
         self._on_ended(Ended(record, plan, outcome))
-        call.trace.decided(plan.stages)
-        call.trace.answered(_told(outcome))
+        call.trace.record_stages(plan.stages)
+        call.trace.record_response(_told(outcome))
         known = ((name, getattr(record, name)) for name in _LOGGED)
         _log(call, {name: value for name, value in known if value is not None})
 
@@ -138,7 +137,7 @@ class Recorder:
             self._metrics.client_disconnects.inc()
         elif ending is Ending.BROKEN:
             self._metrics.child(self._metrics.broken_streams, model).inc()
-        told: dict[str, Fact] = {
+        told: dict[str, AttributeValue] = {
             "model": model,
             "reason": "passed",
             "status": status,
@@ -150,7 +149,11 @@ class Recorder:
         """Account for a request that nobody else has: its path is all that it is known by."""
         if not call.is_logged:
             is_quiet = path in QUIET_PATHS and status < 400
-            told: dict[str, Fact] = {"method": method, "path": path[:MAX_PATH], "status": status}
+            told: dict[str, AttributeValue] = {
+                "method": method,
+                "path": path[:MAX_PATH],
+                "status": status,
+            }
             _log(call, told, is_quiet=is_quiet)
 
     def cost_usd(self, model: Model, usage: Usage | None, upstream_s: float) -> float | None:
@@ -158,7 +161,7 @@ class Recorder:
         price = model.price
         if price is None or (usage is None and price.counts_tokens):
             return None
-        return price.cost_of(usage or NOTHING_USED, upstream_s)
+        return price.cost_of(usage or NO_USAGE, upstream_s)
 
     def _count(self, plan: Plan, outcome: Outcome) -> None:
         metrics, model = self._metrics, outcome.model.name
@@ -239,15 +242,17 @@ QUIET_PATHS = frozenset(
 """What is asked every few seconds; logged at level debug."""
 
 
-def _log(call: Call, fields: Mapping[str, Fact], *, is_quiet: bool = False) -> None:
+def _log(call: Call, fields: Mapping[str, AttributeValue], *, is_quiet: bool = False) -> None:
     call.is_logged = True
-    call.trace.note({"decision_id": call.decision_id, "request_id": call.request_id, **fields})
+    call.trace.set_attributes(
+        {"decision_id": call.decision_id, "request_id": call.request_id, **fields}
+    )
     log_request({**_call_fields(call), **fields}, is_quiet=is_quiet)
 
 
-def _told(outcome: Outcome) -> Told:
+def _told(outcome: Outcome) -> ResponseInfo:
     usage, ending = outcome.usage, outcome.ending
-    return Told(
+    return ResponseInfo(
         response_id=outcome.identity.id,
         response_model=outcome.identity.model,
         prompt_tokens=usage.prompt_tokens if usage else None,

@@ -29,8 +29,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from router_service import __version__
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
-from router_service.core.stages import Stage
-from router_service.core.tracing import Callee, Fact, Outgoing, Told, Trace, Tracer
+from router_service.core.tracing import (
+    AttributeValue,
+    ResponseInfo,
+    Stage,
+    Trace,
+    Tracer,
+    UpstreamCall,
+    UpstreamSpan,
+)
 from router_service.settings import TracingSettings
 from router_service.settings.providers import PROVIDERS
 
@@ -178,27 +185,27 @@ class _RequestTrace(Trace):
         self._calls: list[_Open] = []
 
     @contextmanager
-    def deciding(self) -> Iterator[None]:
+    def decision_span(self) -> Iterator[None]:
         """Span the decision for as long as the block runs."""
         opened = self._decision = _Open(self._start("decide"))
         with self._timed(opened):
             yield
 
     @contextmanager
-    def calling(self, callee: Callee) -> Iterator[Outgoing]:
+    def upstream_span(self, call: UpstreamCall) -> Iterator[UpstreamSpan]:
         """Span a call of an upstream; the upstream goes on with our trace."""
-        opened = _Open(self._start(_call_name(callee), SpanKind.CLIENT, _call_attributes(callee)))
+        opened = _Open(self._start(_call_name(call), SpanKind.CLIENT, _call_attributes(call)))
         self._calls.append(opened)
         headers: dict[str, str] = {}
         _W3C.inject(headers, set_span_in_context(opened.span, self._inside))
-        outgoing = Outgoing(headers)
+        outgoing = UpstreamSpan(headers)
         try:
             with self._timed(opened):
                 yield outgoing
         finally:
             _note_status(opened.span, outgoing.status, is_failure=400)
 
-    def decided(self, stages: Sequence[Stage]) -> None:
+    def record_stages(self, stages: Sequence[Stage]) -> None:
         """Span what the decision took its time for."""
         if self._decision is None or not self._server.is_recording():
             return
@@ -208,24 +215,24 @@ class _RequestTrace(Trace):
             span = self._tracer.start_span(stage.name, inside, start_time=began_ns)
             span.end(self._ns(stage.started_s + stage.seconds))
 
-    def answered(self, told: Told) -> None:
+    def record_response(self, response: ResponseInfo) -> None:
         """Complete the last call of an upstream."""
         if not self._calls:
             return
         span = self._calls[-1].span
         attributes = {
-            "gen_ai.response.id": told.response_id,
-            "gen_ai.response.model": told.response_model,
-            "gen_ai.usage.input_tokens": told.prompt_tokens,
-            "gen_ai.usage.output_tokens": told.completion_tokens,
+            "gen_ai.response.id": response.response_id,
+            "gen_ai.response.model": response.response_model,
+            "gen_ai.usage.input_tokens": response.prompt_tokens,
+            "gen_ai.usage.output_tokens": response.completion_tokens,
         }
         _set(span, attributes)
-        if told.failure is not None:
-            _fail(span, told.failure)
+        if response.failure is not None:
+            _fail(span, response.failure)
 
-    def note(self, facts: Mapping[str, Fact | None]) -> None:
+    def set_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
         """Add facts of our own to the request's span."""
-        _set(self._server, {f"switchcraft.{name}": fact for name, fact in facts.items()})
+        _set(self._server, {f"switchcraft.{name}": fact for name, fact in attributes.items()})
 
     def end(self, method: str, route: str | None, status: int) -> None:
         """Write all spans of the request."""
@@ -241,7 +248,7 @@ class _RequestTrace(Trace):
         self,
         name: str,
         kind: SpanKind = SpanKind.INTERNAL,
-        attributes: Mapping[str, Fact] | None = None,
+        attributes: Mapping[str, AttributeValue] | None = None,
     ) -> Span:
         now_ns = self._ns(time.perf_counter())
         return self._tracer.start_span(name, self._inside, kind, attributes, start_time=now_ns)
@@ -269,23 +276,23 @@ def _resource(settings: TracingSettings) -> Resource:
     return Resource.create({"service.name": name, **instance})
 
 
-def _call_name(callee: Callee) -> str:
-    operation = OPERATIONS.get(callee.path)
-    return callee.method if operation is None else f"{operation} {callee.model}"
+def _call_name(call: UpstreamCall) -> str:
+    operation = OPERATIONS.get(call.path)
+    return call.method if operation is None else f"{operation} {call.model}"
 
 
-def _call_attributes(callee: Callee) -> dict[str, Fact]:
-    parts = urlsplit(callee.base_url)
-    attributes: dict[str, Fact] = {
-        "http.request.method": callee.method,
+def _call_attributes(call: UpstreamCall) -> dict[str, AttributeValue]:
+    parts = urlsplit(call.base_url)
+    attributes: dict[str, AttributeValue] = {
+        "http.request.method": call.method,
         "server.address": parts.hostname or "",
         "server.port": parts.port or (443 if parts.scheme == "https" else 80),
     }
-    operation = OPERATIONS.get(callee.path)
+    operation = OPERATIONS.get(call.path)
     if operation is not None:
         attributes["gen_ai.operation.name"] = operation
-        attributes["gen_ai.provider.name"] = provider_name(callee.base_url)
-        attributes["gen_ai.request.model"] = callee.model
+        attributes["gen_ai.provider.name"] = provider_name(call.base_url)
+        attributes["gen_ai.request.model"] = call.model
     return attributes
 
 
@@ -316,5 +323,5 @@ def _fail(span: Span, error_type: str) -> None:
     span.set_status(StatusCode.ERROR)
 
 
-def _set(span: Span, attributes: Mapping[str, Fact | None]) -> None:
+def _set(span: Span, attributes: Mapping[str, AttributeValue | None]) -> None:
     span.set_attributes({name: fact for name, fact in attributes.items() if fact is not None})

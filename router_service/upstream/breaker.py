@@ -73,7 +73,7 @@ class _Breaker:
     """
 
 
-class Breakers:
+class CircuitBreakers:
     """One circuit breaker a deployment, known by its id (M. Nygard, "Release It!", chapter 5).
 
     Closed, it counts; open, nobody asks; after its time one request tries, and closes it or opens

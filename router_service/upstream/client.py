@@ -1,7 +1,7 @@
 """The connections to each upstream, and the requests that it is sent.
 
 httpx stays behind this module: its errors leave it as UpstreamError, and what it returns as
-`Answer`.
+`UpstreamAnswer`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ from pydantic import SecretStr
 
 from router_service import __version__
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
-from router_service.core.tracing import UNTRACED, Callee, Outgoing, Trace
+from router_service.core.tracing import UNTRACED, Trace, UpstreamCall, UpstreamSpan
 from router_service.settings import Deployment
-from router_service.upstream.decompression import ACCEPTED, Decompressed, codings_of
-from router_service.upstream.patience import Patience, read_retry_after
-from router_service.upstream.redaction import Redaction, Secrets, secrets_of
-from router_service.upstream.transport import Address, Inbound, Outbound, Transport, transport_to
+from router_service.upstream.connection import ACCEPTED, Decompressor, codings_of
+from router_service.upstream.redaction import Redactor, Secrets, secrets_of
+from router_service.upstream.timeouts import TimeoutGuard, read_retry_after
+from router_service.upstream.transport import (
+    Address,
+    HttpRequest,
+    HttpResponse,
+    Transport,
+    transport_to,
+)
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 """W3C Trace Context."""
@@ -76,17 +82,17 @@ _PASSED_BACK_PREFIX = b"x-ratelimit-"
 
 Headers = list[tuple[bytes, bytes]]
 
-Hold = Callable[[int], None]
+ReserveMemory = Callable[[int], None]
 """Counts bytes that a request holds in memory until it ends; raises OverloadedError. A negative
 number gives some back."""
 
 
 def unlimited(size_bytes: int) -> None:
-    """Hold any number of bytes."""
+    """Reserve any number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class OutgoingRequest:
     """What an upstream is sent: the path below its base URL, and the client's part of it."""
 
     model: str
@@ -101,13 +107,13 @@ class Message:
     query: str = ""
     """What the client wrote behind `?`."""
     needs_new_connection: bool = False
-    """Whether a connection must not be used again for it (see `Outbound`)."""
+    """Whether a connection must not be used again for it (see `HttpRequest`)."""
     trace: Trace = field(default=UNTRACED, repr=False)
     """Of the request that this is sent for."""
-    hold: Hold = unlimited
+    hold: ReserveMemory = unlimited
 
 
-class Answer:
+class UpstreamAnswer:
     """An upstream's answer whose body is still to be read, once, by `chunks`.
 
     The body of an error in a coding that is not accepted is empty: its status says enough.
@@ -116,11 +122,11 @@ class Answer:
     def __init__(
         self,
         model: str,
-        inbound: Inbound,
-        patience: Patience,
+        inbound: HttpResponse,
+        guard: TimeoutGuard,
         *,
         secrets: Secrets | None = None,
-        hold: Hold = unlimited,
+        hold: ReserveMemory = unlimited,
     ) -> None:
         """Read an answer; `secrets` are removed from the headers and the body.
 
@@ -130,9 +136,9 @@ class Answer:
         self.status = inbound.status
         self._inbound = inbound
         self._headers = dict(inbound.headers)
-        self._patience = patience
+        self._guard = guard
         self._secrets = secrets
-        self._redaction = None if secrets is None else Redaction(secrets)
+        self._redaction = None if secrets is None else Redactor(secrets)
         self._hold = hold
         self.held_bytes = 0
         """How much of the body is held in memory, as far as it is counted."""
@@ -196,7 +202,7 @@ class Answer:
         read, redaction = self._reader(), self._redaction
         while True:
             try:
-                with self._patience:
+                with self._guard:
                     part = await read()
             except httpx.HTTPError as exc:
                 raise translate(exc, self.model) from exc
@@ -214,7 +220,7 @@ class Answer:
         if not self._codings:
             return self._inbound.read
         if self._is_readable:
-            return Decompressed(self._inbound.read).read
+            return Decompressor(self._inbound.read).read
         return _read_nothing
 
     def try_hold(self, size_bytes: int) -> bool:
@@ -257,32 +263,38 @@ class UpstreamClient:
             await transport.aclose()
 
     @asynccontextmanager
-    async def send(self, deployment: Deployment, message: Message) -> AsyncIterator[Answer]:
+    async def send(
+        self, deployment: Deployment, message: OutgoingRequest
+    ) -> AsyncIterator[UpstreamAnswer]:
         """Send a message as it is and yield the answer once its headers are there.
 
         Leaving the block closes the connection where the body was not read to its end. Raises
         UpstreamError where there is no answer, or one that is neither good nor an error, and its
         kind DeadlineError where the request's own time is over.
         """
-        patience = Patience(message.model, deployment.timeouts, message.deadline_s)
-        with message.trace.calling(_callee(deployment, message)) as outgoing, closing(patience):
-            inbound = await self._begun(deployment, message, outgoing, patience)
-            outgoing.status = inbound.status
+        guard = TimeoutGuard(message.model, deployment.timeouts, message.deadline_s)
+        with message.trace.upstream_span(_callee(deployment, message)) as span, closing(guard):
+            inbound = await self._begun(deployment, message, span, guard)
+            span.status = inbound.status
             try:
                 if inbound.status // 100 not in {2, 4, 5}:
                     problem = f"answered with status {inbound.status}"
                     raise UpstreamError(message.model, problem, Failure.MALFORMED)
                 secrets, hold = secrets_of(deployment), message.hold
-                yield Answer(message.model, inbound, patience, secrets=secrets, hold=hold)
+                yield UpstreamAnswer(message.model, inbound, guard, secrets=secrets, hold=hold)
             finally:
                 await inbound.aclose()
 
     async def _begun(
-        self, deployment: Deployment, message: Message, outgoing: Outgoing, patience: Patience
-    ) -> Inbound:
+        self,
+        deployment: Deployment,
+        message: OutgoingRequest,
+        span: UpstreamSpan,
+        guard: TimeoutGuard,
+    ) -> HttpResponse:
         try:
-            request = self._request(deployment, message, outgoing)
-            with patience:
+            request = self._request(deployment, message, span)
+            with guard:
                 return await self._transport(deployment.origin).send(request)
         except httpx.InvalidURL as exc:
             raise translate(httpx.UnsupportedProtocol(str(exc)), message.model) from exc
@@ -296,24 +308,28 @@ class UpstreamClient:
             self._transports[origin] = transport
         return transport
 
-    def _request(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Outbound:
-        return Outbound(
+    def _request(
+        self, deployment: Deployment, message: OutgoingRequest, span: UpstreamSpan
+    ) -> HttpRequest:
+        return HttpRequest(
             message.method,
             Address.of(deployment.url(message.path, message.query)),
-            self._headers(deployment, message, outgoing),
+            self._headers(deployment, message, span),
             message.body,
             deployment.timeouts,
             message.needs_new_connection,
         )
 
-    def _headers(self, deployment: Deployment, message: Message, outgoing: Outgoing) -> Headers:
+    def _headers(
+        self, deployment: Deployment, message: OutgoingRequest, span: UpstreamSpan
+    ) -> Headers:
         # Both or neither: a client's `tracestate` belongs to its own `traceparent`.
-        passed = self._forwarded - TRACE_HEADERS if outgoing.headers else self._forwarded
+        passed = self._forwarded - TRACE_HEADERS if span.headers else self._forwarded
         told = [(name, v) for name, v in message.client_headers.items() if name in passed]
         # As bytes: httpx would refuse a client's letter that is not ASCII.
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in (*told, *outgoing.headers.items())
+            for name, value in (*told, *span.headers.items())
         ]
         headers += [(b"content-type", message.content_type), *_OWN]
         if message.deadline_s < math.inf:
@@ -324,8 +340,10 @@ class UpstreamClient:
         )
 
 
-def _callee(deployment: Deployment, message: Message) -> Callee:
-    return Callee(deployment.base_url, deployment.upstream_model, message.method, message.path)
+def _callee(deployment: Deployment, message: OutgoingRequest) -> UpstreamCall:
+    return UpstreamCall(
+        deployment.base_url, deployment.upstream_model, message.method, message.path
+    )
 
 
 # Each class has its own line, so that a new one of httpx fails a test rather than passes unseen.

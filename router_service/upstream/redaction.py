@@ -144,7 +144,7 @@ def _end_of(form: tuple[bytes, bytes], data: bytes, start: int) -> int:
     return start + least
 
 
-class Redaction:
+class Redactor:
     """Removes secrets from one body as its parts arrive.
 
     A part is returned as it is unless it has a secret, or ends in what may be the start of one:

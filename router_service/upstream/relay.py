@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import orjson
 
+from router_service.core.answers import AnswerAccumulator, Usage, fix_surrogates, read_usage
 from router_service.core.errors import Failure, UpstreamError
 from router_service.core.messages import Json
-from router_service.core.said import Listener, well_formed
-from router_service.core.usage import Usage, usage_of
-from router_service.upstream.client import Answer
+from router_service.upstream.client import UpstreamAnswer
 
 MAX_HELD_BYTES = 1024 * 1024
 """An event longer than this is passed on before it is complete, and not read."""
@@ -55,7 +54,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class AnswerIdentity:
     """The id and the model that an answer says it is; None where it does not."""
 
     id: str | None = None
@@ -65,7 +64,7 @@ class Identity:
 class EventReader:
     """Reads server-sent events; what it has noted of them is in its attributes."""
 
-    def __init__(self, answer: Answer, *, expects_json: bool = True) -> None:
+    def __init__(self, answer: UpstreamAnswer, *, expects_json: bool = True) -> None:
         """Read an answer; without `expects_json` its events may be anything."""
         self._answer = answer
         self._expects_json = expects_json
@@ -86,9 +85,9 @@ class EventReader:
         """The number of the last event, where events have one (Responses API)."""
         self.response_id: str | None = None
         """Of a response that the upstream may keep (Responses API)."""
-        self.identity = Identity()
+        self.identity = AnswerIdentity()
         """What the answer says of itself."""
-        self.listener = Listener()
+        self.accumulator = AnswerAccumulator()
         """What the answer has said so far."""
         self.events = self._events()
         """The bytes as they are, cut between events alone; to be read once.
@@ -156,7 +155,7 @@ class EventReader:
         data = bytes(self._held)
         self._let_go()
         self.is_within_event = self.has_output = True
-        self.listener.has_missed = True
+        self.accumulator.is_incomplete = True
         return data
 
     def _may_be_held(self) -> bool:
@@ -201,7 +200,7 @@ class EventReader:
             return
         self.has_output = True
         self._is_done = self._is_done or event.get("type") in _LAST_TYPES
-        self.usage = usage_of(event) or self.usage
+        self.usage = read_usage(event) or self.usage
         self.response_id = self.response_id or _response_id(event)
         if self.identity.id is None:
             self.identity = identity_of(event)
@@ -209,7 +208,7 @@ class EventReader:
         if type(number) is int and 0 <= number < MAX_SEQUENCE_NUMBER:
             self.last_number = number
         self._characters += _written_characters(event)
-        self.listener.hear(event)
+        self.accumulator.feed(event)
 
     def _leave_unread(self, data: bytes, exc: UnreadableError) -> None:
         """Let an event pass that cannot be read, or note it as a failure.
@@ -227,11 +226,11 @@ class EventReader:
         self._note_unread()
         if exc.is_too_much:
             found = skim(data)
-            self.usage = usage_of(found) or self.usage
+            self.usage = read_usage(found) or self.usage
             self._is_done = self._is_done or found.get("type") in _LAST_TYPES
 
     def _note_unread(self) -> None:
-        self.has_output = self.listener.has_missed = True
+        self.has_output = self.accumulator.is_incomplete = True
 
 
 def is_error(value: Json) -> bool:
@@ -301,7 +300,7 @@ def read_json(data: bytes) -> Json:
     Beyond JSON (RFC 8259), providers send halves of surrogate pairs, NaN and infinities, numbers
     of any length, control characters in strings, broken UTF-8 and a byte order mark. Clients that
     read those get the bytes as they are, so that reading them here must not fail either. Strings
-    may have lone surrogates: see `well_formed`.
+    may have lone surrogates: see `fix_surrogates`.
     """
     is_too_much = len(data) > UNCOUNTED_BYTES and sum(map(data.count, _VALUE_STARTS)) > MAX_VALUES
     if not is_too_much:
@@ -350,7 +349,7 @@ def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
             usage, _ = _LENIENT.raw_decode(tail[match.end() :].decode(errors="replace"))
         except (ValueError, RecursionError):
             continue
-        if usage_of({"usage": usage}) is not None:
+        if read_usage({"usage": usage}) is not None:
             return found | {"usage": usage}
     return found
 
@@ -368,23 +367,23 @@ def decoded(body: bytes) -> Json:
         return None
 
 
-def identity_of(value: Json) -> Identity:
+def identity_of(value: Json) -> AnswerIdentity:
     """Return what an answer, or an event of it, says of itself."""
     response = value.get("response") if isinstance(value, dict) else None
     told = response if isinstance(response, dict) else value
     if not isinstance(told, dict):
-        return Identity()
-    return Identity(*(_short(told.get(name)) for name in ("id", "model")))
+        return AnswerIdentity()
+    return AnswerIdentity(*(_short(told.get(name)) for name in ("id", "model")))
 
 
 def _short(value: Json) -> str | None:
-    return well_formed(value[:MAX_IDENTITY]) if isinstance(value, str) else None
+    return fix_surrogates(value[:MAX_IDENTITY]) if isinstance(value, str) else None
 
 
 def _response_id(event: Json) -> str | None:
     response = event.get("response")
     found = response.get("id") if isinstance(response, dict) else None
-    return well_formed(found) if isinstance(found, str) else None
+    return fix_surrogates(found) if isinstance(found, str) else None
 
 
 def _written_characters(event: Json) -> int:

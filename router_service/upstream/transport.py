@@ -49,7 +49,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Outbound:
+class HttpRequest:
     """A request as it is sent; `Host` and the body's length are added."""
 
     method: str
@@ -135,7 +135,7 @@ class Transport:
         self._idle: deque[Connection] = deque()
         self._is_closed = False
 
-    async def send(self, request: Outbound) -> Inbound:
+    async def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request, and return the answer once its headers are there."""
         head = _head_of(request, self._forwarder)
         connection = await self._acquire(request.timeouts, is_new=request.needs_new_connection)
@@ -145,7 +145,7 @@ class Transport:
         except BaseException:
             self.release(connection)
             raise
-        return Inbound(self, connection)
+        return HttpResponse(self, connection)
 
     async def aclose(self) -> None:
         """Close what is idle now, and the rest as it is let go."""
@@ -247,7 +247,7 @@ class Transport:
         return await connection.with_tls(self._tls, _host_of(self._origin))
 
 
-class Inbound:
+class HttpResponse:
     """An answer whose status and headers are there; names of headers are in lower case."""
 
     def __init__(self, transport: Transport, connection: Connection) -> None:
@@ -274,7 +274,7 @@ def _port_of(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def _head_of(request: Outbound, forwarder: Proxy | None) -> bytes:
+def _head_of(request: HttpRequest, forwarder: Proxy | None) -> bytes:
     """Return the request line and the headers; raises LocalProtocolError for what is not HTTP."""
     target, headers = request.address.target, request.all_headers()
     if forwarder is not None:

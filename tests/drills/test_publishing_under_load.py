@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from router_service.core.publication import POINTER_FILE, Release
+from router_service.core.releases import POINTER_FILE, Release
 from switchcraft_training.cli import main
 from switchcraft_training.publishing.changes import put_stable
 from switchcraft_training.publishing.pointers import open_pointer

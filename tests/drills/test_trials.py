@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from router_service.store.redis_shared import REJECTIONS_KEY
+from router_service.store.redis import REJECTIONS_KEY
 from switchcraft_training.cli import main
 from tests.bodies import CHAT, TOOLS
 from tests.drills.processes import (

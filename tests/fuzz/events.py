@@ -15,10 +15,10 @@ import httpx
 
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
-from router_service.upstream.client import Answer
-from router_service.upstream.patience import Patience
+from router_service.upstream.client import UpstreamAnswer
 from router_service.upstream.relay import MAX_HELD_BYTES, EventReader
-from router_service.upstream.transport import Inbound
+from router_service.upstream.timeouts import TimeoutGuard
+from router_service.upstream.transport import HttpResponse
 from tests.fuzz.mutation import of_json, of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
 
@@ -28,7 +28,7 @@ MAX_READER_BYTES = 4 * MAX_HELD_BYTES
 LONG_BYTES = MAX_HELD_BYTES + 70_000
 
 
-class Stream(Inbound):
+class Stream(HttpResponse):
     """A streamed answer whose parts are given."""
 
     def __init__(self, parts: Sequence[bytes], *, is_delimited: bool, is_broken: bool) -> None:
@@ -65,8 +65,8 @@ class Relayed:
 
 
 async def _relay(stream: Stream) -> Relayed:
-    patience = Patience("m", Timeouts(), 1e6)
-    answer = Answer("m", stream, patience)
+    guard = TimeoutGuard("m", Timeouts(), 1e6)
+    answer = UpstreamAnswer("m", stream, guard)
     reader, relayed = EventReader(answer), Relayed()
     try:
         async for part in reader.events:
@@ -74,7 +74,7 @@ async def _relay(stream: Stream) -> Relayed:
     except UpstreamError as exc:
         relayed.error = str(exc)
     finally:
-        patience.close()
+        guard.close()
     # `last_number` and the tokens are numbers that later events and errors are computed from.
     expect(isinstance(reader.last_number, int), f"the last number is {reader.last_number!r}")
     expect(reader.written_tokens >= 0, f"{reader.written_tokens} tokens were written")
@@ -87,9 +87,9 @@ async def _relay(stream: Stream) -> Relayed:
         reader.response_id,
         reader.identity,
         reader.written_tokens,
-        reader.listener.said(),
+        reader.accumulator.answer(),
     )
-    kept_bytes = held_bytes(reader, apart_from=(stream, patience, virtual_loop()))
+    kept_bytes = held_bytes(reader, apart_from=(stream, guard, virtual_loop()))
     expect(kept_bytes <= MAX_READER_BYTES, f"the reader holds {kept_bytes} bytes")
     return relayed
 
@@ -213,8 +213,7 @@ TARGET = Target(
     tokens=(*TOKENS, *WORDS),
     measured=(
         "router_service/upstream/relay.py",
-        "router_service/core/said.py",
-        "router_service/core/usage.py",
+        "router_service/core/answers.py",
     ),
     runs=1_000,
 )

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import SecretStr
 
 from router_service.settings import Deployment
-from router_service.upstream.redaction import MARK, PREFIX_CHARACTERS, Redaction, secrets_of
+from router_service.upstream.redaction import MARK, PREFIX_CHARACTERS, Redactor, secrets_of
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits
 
@@ -53,7 +53,7 @@ def check(data: bytes) -> None:
     assert secrets is not None
     first: bytes | None = None
     for parts in splits(data, randomness(data)):
-        redaction = Redaction(secrets)
+        redaction = Redactor(secrets)
         passed_on = [redaction.feed(part) for part in parts]
         kept_bytes = held_bytes(redaction, apart_from=(secrets, KEY))
         expect(kept_bytes <= MAX_HELD_BYTES, f"{kept_bytes} bytes are held back")

@@ -19,10 +19,10 @@ import httpx
 
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
-from router_service.upstream.client import Answer
+from router_service.upstream.client import UpstreamAnswer
 from router_service.upstream.connection import Connection
-from router_service.upstream.patience import Patience
-from router_service.upstream.transport import Inbound
+from router_service.upstream.timeouts import TimeoutGuard
+from router_service.upstream.transport import HttpResponse
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
     Target,
@@ -204,7 +204,7 @@ def _check_answer(outcome: Outcome) -> None:
     virtual_loop().finish(_check_reading(outcome, outcome.status))
 
 
-class Replayed(Inbound):
+class Replayed(HttpResponse):
     """An answer that was read before."""
 
     def __init__(self, status: int, headers: RawHeaders, parts: Sequence[bytes]) -> None:
@@ -222,11 +222,11 @@ class Replayed(Inbound):
 
 async def _check_reading(outcome: Outcome, status: int) -> None:
     """Check what the gateway reads of an answer's headers and body."""
-    patience = Patience("m", Timeouts(), 1e6)
+    guard = TimeoutGuard("m", Timeouts(), 1e6)
     parts = [outcome.body] if outcome.body else []
     size_bytes, body = 0, b""
     try:
-        answer = Answer("m", Replayed(status, outcome.headers, parts), patience)
+        answer = UpstreamAnswer("m", Replayed(status, outcome.headers, parts), guard)
         after_s = answer.retry_after_s
         expect(after_s is None or (isfinite(after_s) and after_s >= 0), f"retry after {after_s} s")
         expect(all(name for name, _ in answer.headers), "a header without a name")
@@ -238,7 +238,7 @@ async def _check_reading(outcome: Outcome, status: int) -> None:
     except UpstreamError:
         return
     finally:
-        patience.close()
+        guard.close()
     codings = {b"content-encoding", b"transfer-encoding"} & dict(outcome.headers).keys()
     if not codings:
         expect(body == outcome.body, f"{outcome.body!r} was read as {body!r}")
@@ -378,8 +378,7 @@ TARGET = Target(
     measured=(
         "router_service/upstream/connection.py",
         "router_service/upstream/client.py",
-        "router_service/upstream/decompression.py",
-        "router_service/upstream/patience.py",
+        "router_service/upstream/timeouts.py",
     ),
     runs=1_500,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from router_service.core.answers import Usage
 from router_service.core.cost import ArmProfile, LongPromptPrice, Price
-from router_service.core.usage import Usage
 
 
 @pytest.mark.parametrize(

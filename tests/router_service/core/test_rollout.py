@@ -6,16 +6,15 @@ import random
 
 import pytest
 
-from router_service.core.publication import Canary, Release
-from router_service.core.rollout import Tally, find_excess
+from router_service.core.releases import Canary, Release, ReleaseStats, find_exceeded_limit
 
 RELEASE = Release(name="r", path="r", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z")
 BOUNDS = Canary(release=RELEASE, max_error_increase=0.02, max_cost_ratio=1.2, min_requests=200)
 
 
-def tally(requests: int, failures: int = 0, cost_usd: float | None = 0.001) -> Tally:
+def tally(requests: int, failures: int = 0, cost_usd: float | None = 0.001) -> ReleaseStats:
     """Return a tally of requests that all cost the same."""
-    counted = Tally()
+    counted = ReleaseStats()
     for index in range(requests):
         counted.add(has_failed=index < failures, cost_usd=cost_usd)
     return counted
@@ -38,10 +37,10 @@ def tally(requests: int, failures: int = 0, cost_usd: float | None = 0.001) -> T
         (tally(200, cost_usd=0.0), tally(2000, cost_usd=0.0), None),
     ],
 )
-def test_bounds(tried: Tally, stable: Tally, bound: str | None) -> None:
+def test_bounds(tried: ReleaseStats, stable: ReleaseStats, bound: str | None) -> None:
     """A bound counts from `min_requests` on, and once the 95% interval lies beyond it."""
-    excess = find_excess(tried, stable, BOUNDS)
-    assert (excess.bound if excess else None) == bound
+    excess = find_exceeded_limit(tried, stable, BOUNDS)
+    assert (excess.limit if excess else None) == bound
 
 
 def test_an_equal_release_is_rarely_withdrawn() -> None:
@@ -52,11 +51,11 @@ def test_an_equal_release_is_rarely_withdrawn() -> None:
     draw = random.Random(0)
     withdrawn = 0
     for _ in range(100):
-        tried, stable = Tally(), Tally()
+        tried, stable = ReleaseStats(), ReleaseStats()
         for index in range(4000):
             side = tried if index % 10 == 0 else stable
             side.add(has_failed=draw.random() < 0.02, cost_usd=draw.lognormvariate(0, 1))
-            if side is tried and find_excess(tried, stable, BOUNDS):
+            if side is tried and find_exceeded_limit(tried, stable, BOUNDS):
                 withdrawn += 1
                 break
     assert withdrawn <= 5
@@ -64,6 +63,6 @@ def test_an_equal_release_is_rarely_withdrawn() -> None:
 
 def test_the_reason_has_the_figures() -> None:
     """What is told is what was counted."""
-    excess = find_excess(tally(200, 100), tally(400, 4), BOUNDS)
+    excess = find_exceeded_limit(tally(200, 100), tally(400, 4), BOUNDS)
     assert excess is not None
     assert excess.text == "50.0% of 200 requests failed, 1.0% of the stable release's"

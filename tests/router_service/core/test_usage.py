@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.usage import MAX_TOKENS, Usage, usage_of
+from router_service.core.answers import MAX_TOKENS, Usage, read_usage
 
 FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
     "chat": (
@@ -92,7 +92,7 @@ FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
 def test_every_form_is_read(form: str) -> None:
     """The same facts come out of each provider's form, each token once."""
     answer, wanted = FORMS[form]
-    assert usage_of(answer) == wanted
+    assert read_usage(answer) == wanted
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_every_form_is_read(form: str) -> None:
 )
 def test_what_is_no_usage_is_none(answer: object) -> None:
     """A missing or senseless usage is unknown, and never 0."""
-    assert usage_of(answer) is None
+    assert read_usage(answer) is None
 
 
 def test_sums_of_incredible_counts_fit_into_64_bits() -> None:
@@ -125,8 +125,8 @@ def test_sums_of_incredible_counts_fit_into_64_bits() -> None:
         ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
         2**64 - 1,
     )
-    assert usage_of({"usage": largest}) is None
-    usage = usage_of({"usage": dict.fromkeys(largest, MAX_TOKENS)})
+    assert read_usage({"usage": largest}) is None
+    usage = read_usage({"usage": dict.fromkeys(largest, MAX_TOKENS)})
     assert usage is not None
     assert orjson.loads(orjson.dumps(usage))["prompt_tokens"] == 3 * MAX_TOKENS
 
@@ -135,7 +135,7 @@ def test_deep_nesting_is_not_followed() -> None:
     """Responses within responses, as deep as the JSON reader allows, are read without recursion."""
     depth = 1000
     nested = orjson.loads(b'{"usage":1,"response":' * depth + b"{}" + b"}" * depth)
-    assert usage_of(nested) is None
+    assert read_usage(nested) is None
 
 
 counts = st.integers(0, MAX_TOKENS)

@@ -30,7 +30,7 @@ from router_service.settings import (
     ServerSettings,
     Settings,
 )
-from router_service.store.base import HeldResponse
+from router_service.store.base import UpstreamObject
 from tests.fakes import FakeRouter
 from tests.serving import served, wait_for
 
@@ -455,7 +455,7 @@ def test_replicas_agree_on_owners(provider: Provider, redis_url: str) -> None:
 def test_records_of_older_versions_are_the_admins(provider: Provider, redis_url: str) -> None:
     """A record without an owner is shown to no client key of several."""
     deployment_id = Deployment(upstream_model="m", base_url=provider.url).id
-    old = HeldResponse(id="resp_old", model="medium", deployment_id=deployment_id)
+    old = UpstreamObject(id="resp_old", model="medium", deployment_id=deployment_id)
     with redis.Redis.from_url(redis_url) as client:
         client.set("switchcraft:response:resp_old", old.model_dump_json(exclude={"owner"}))
     server = ServerSettings(redis_url=SecretStr(redis_url))

@@ -13,7 +13,7 @@ from router_service.lifecycle.building import EngineBuilder
 from router_service.requests.planning import DecidingRouter
 from router_service.settings import BreakerSettings, Deployment, Model, Settings
 from router_service.telemetry.metrics import Metrics
-from router_service.upstream.breaker import Breakers
+from router_service.upstream.breaker import CircuitBreakers
 
 ARMS = Artifact.load(SHIPPED).manifest.arms
 EXTRA = "no-arm"
@@ -24,7 +24,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.breakers = Breakers(BreakerSettings(), time.monotonic, lambda *_: None)
+        self.breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
 
 
 def built(builder: EngineBuilder, prices: Mapping[str, float]) -> DecidingRouter:

@@ -16,7 +16,7 @@ from router_service.lifecycle.gauges import Gauges
 from router_service.lifecycle.overload import DecisionQueue, Slots
 from router_service.settings import BreakerSettings, RouterSettings, Settings
 from router_service.telemetry.metrics import Metrics
-from router_service.upstream.breaker import Breakers
+from router_service.upstream.breaker import CircuitBreakers
 from tests.fakes import FakeRouter, manifest
 
 
@@ -38,7 +38,7 @@ class Shown:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.breakers = Breakers(BreakerSettings(), time.monotonic, lambda *_: None)
+        self.breakers = CircuitBreakers(BreakerSettings(), time.monotonic, lambda *_: None)
         self.slots = Slots(10)
         self.queue = DecisionQueue(1, 10, 1.0)
         self.gauges = Gauges(self.metrics, self.breakers, self.slots, self.queue)

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
-from router_service.core.publication import POINTER_FILE, POINTER_KEY
+from router_service.core.releases import POINTER_FILE, POINTER_KEY
 from router_service.lifecycle.building import EngineBuilder
 from router_service.lifecycle.starting import first_router
 from router_service.settings import RouterSettings, ServerSettings, Settings

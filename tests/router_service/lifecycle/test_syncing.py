@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import StoreError
-from router_service.core.publication import POINTER_FILE, Canary, Publication, Release
+from router_service.core.releases import POINTER_FILE, Canary, Publication, Release
 from router_service.lifecycle.syncing import READ_TIMEOUT_S, Syncer
-from router_service.store.backoff import FIRST_PAUSE_S
-from router_service.store.shared import MemorySharedState, Snapshot
+from router_service.store.base import Snapshot
+from router_service.store.guarded import FIRST_PAUSE_S
+from router_service.store.local import MemorySharedState
 from router_service.telemetry.metrics import Metrics
 
 RELEASE = Release(

@@ -10,8 +10,7 @@ import pytest
 
 from router_service.core.errors import ModelNotFoundError
 from router_service.core.messages import Conversation
-from router_service.core.publication import Canary, Release
-from router_service.core.rollout import Excess
+from router_service.core.releases import Canary, ExceededLimit, Release
 from router_service.core.selection import Policy
 from router_service.lifecycle.engine import make_planner
 from router_service.lifecycle.trials import (
@@ -79,7 +78,7 @@ TRIED = {"small": 0.1, "medium": 0.1, "large": 0.9}
 
 
 def trial(
-    router: FakeRouter, on_excess: Callable[[Canary, Excess], None] = lambda *_: None
+    router: FakeRouter, on_excess: Callable[[Canary, ExceededLimit], None] = lambda *_: None
 ) -> CanaryTrial:
     """Return a canary's trial."""
     return CanaryTrial(BOUNDS, planner(router), on_excess)
@@ -149,7 +148,7 @@ def test_a_clients_error_is_the_clients() -> None:
 def test_a_canary_beyond_its_bounds_decides_no_more() -> None:
     """From the request on that shows it, all is the stable release's; it is told once."""
     told: list[str] = []
-    canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.bound))
+    canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.limit))
     trials = TrialPlanner(planner(FakeRouter(STABLE)), canary=canary)
     for _ in range(100):
         canary.observe(Track.STABLE, has_failed=False, cost_usd=None)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from router_service.core.answers import ParsedAnswer, WrittenCall
 from router_service.core.decision_log import LoggedFeedback
-from router_service.core.said import Said, WrittenCall
 from router_service.lifecycle.engine import make_planner
 from router_service.requests.aftermath import Aftermath
 from router_service.requests.endpoints import CHAT
@@ -21,7 +21,7 @@ from router_service.requests.recorder import Ended, Ending, Outcome
 from router_service.settings import DecisionLogSettings, Settings
 from router_service.store.base import DecisionRecord, EvidenceMark, RememberedCall
 from router_service.store.guarded import GuardedStore
-from router_service.store.memory import MemoryStore
+from router_service.store.local import MemoryStore
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
 from tests.fakes import FakeRouter
@@ -36,7 +36,7 @@ def ended(model: str = "switchcraft") -> Ended:
     asked = Asked.read(CHAT, json.dumps(BODY | {"model": model}).encode())
     plan = make_planner(SETTINGS, ROUTER, pool).plan(asked)
     call = WrittenCall("call_1", "get_weather", '{"city": "Oslo"}')
-    outcome = Outcome(200, plan.model, ending=Ending.COMPLETE, said=Said((call,)))
+    outcome = Outcome(200, plan.model, ending=Ending.COMPLETE, said=ParsedAnswer((call,)))
     record = DecisionRecord(
         id="dec_1",
         created=time.time(),

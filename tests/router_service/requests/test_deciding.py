@@ -12,7 +12,7 @@ import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import InvalidRequestError, OverloadedError
-from router_service.core.stages import StageName
+from router_service.core.tracing import StageName
 from router_service.lifecycle.engine import make_planner
 from router_service.lifecycle.trials import TrialPlanner
 from router_service.requests.deciding import AT_ONCE_BYTES, Question, plan_for

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from router_service.core.answers import Usage
 from router_service.core.cost import Price
-from router_service.core.usage import Usage
 from router_service.lifecycle.engine import make_planner
 from router_service.requests.endpoints import CHAT
 from router_service.requests.planning import Asked, Track
@@ -18,7 +18,7 @@ from router_service.requests.recorder import Call, Ending, Outcome, Recorder
 from router_service.settings import Deployment, Model, Settings
 from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
-from router_service.store.memory import MemoryStore
+from router_service.store.local import MemoryStore
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
 from tests.fakes import FakeRouter

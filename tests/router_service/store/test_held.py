@@ -7,31 +7,31 @@ import asyncio
 import pytest
 
 from router_service.core.errors import StoreError
-from router_service.store.base import HeldResponse
+from router_service.store.base import UpstreamObject
 from router_service.store.guarded import GuardedStore
-from router_service.store.held import MAX_ID_CHARACTERS, HeldResponses, Viewer
-from router_service.store.memory import MemoryStore
+from router_service.store.local import MemoryStore
+from router_service.store.upstream_objects import MAX_ID_CHARACTERS, UpstreamObjectIndex, Viewer
 
-HELD = HeldResponse(id="resp_1", model="m", deployment_id="d")
+HELD = UpstreamObject(id="resp_1", model="m", deployment_id="d")
 
 
 class Shared:
     """A store that counts what it is asked, and may be away."""
 
     def __init__(self) -> None:
-        self.records: dict[str, HeldResponse] = {}
+        self.records: dict[str, UpstreamObject] = {}
         self.asked: list[str] = []
         self.is_away = False
 
-    async def put(self, record: HeldResponse) -> None:
+    async def put(self, record: UpstreamObject) -> None:
         """Keep a record."""
         self.records[record.id] = record
 
-    async def add(self, record: HeldResponse) -> bool:
+    async def add(self, record: UpstreamObject) -> bool:
         """Keep a record that is new."""
         return self.records.setdefault(record.id, record) is record
 
-    async def get(self, record_id: str) -> HeldResponse | None:
+    async def get(self, record_id: str) -> UpstreamObject | None:
         """Return a record."""
         self.asked.append(record_id)
         if self.is_away:
@@ -42,14 +42,14 @@ class Shared:
         """Do nothing."""
 
 
-def memory() -> MemoryStore[HeldResponse]:
+def memory() -> MemoryStore[UpstreamObject]:
     """Return a store that forgets nothing in a test."""
     return MemoryStore(ttl_s=1, max_records=10, clock=lambda: 0.0)
 
 
-def replica(shared: Shared) -> HeldResponses:
+def replica(shared: Shared) -> UpstreamObjectIndex:
     """Return what a replica knows, with a store that others share."""
-    return HeldResponses(memory(), GuardedStore(shared, lambda _: None))
+    return UpstreamObjectIndex(memory(), GuardedStore(shared, lambda _: None))
 
 
 def test_what_is_known_here_is_not_asked_for() -> None:
@@ -92,7 +92,7 @@ def test_unknown_responses() -> None:
         assert await held.fetch("resp_none") is None
         assert await held.fetch("x" * (MAX_ID_CHARACTERS + 1)) is None
         assert shared.asked == ["resp_none"]
-        assert await HeldResponses(memory()).fetch("resp_none") is None
+        assert await UpstreamObjectIndex(memory()).fetch("resp_none") is None
 
     asyncio.run(check())
 
@@ -131,7 +131,7 @@ def test_the_first_creator_stays_the_owner() -> None:
 @pytest.mark.parametrize("identifier", ["", "x" * 201, "x" * 900_000, "a\nb", "\ud800", "\0"])
 def test_what_is_no_id_is_not_kept(identifier: str) -> None:
     """A response id of 0.9 MB takes no memory, and one that cannot be written raises nothing."""
-    held = HeldResponses(memory())
+    held = UpstreamObjectIndex(memory())
     held.note(HELD.model_copy(update={"id": identifier}))
     assert held.find(identifier) is None
 

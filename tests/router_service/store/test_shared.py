@@ -11,9 +11,10 @@ import pytest
 import redis
 
 from router_service.core.errors import ConfigError, StoreError
-from router_service.core.publication import MAX_POINTER_BYTES, POINTER_KEY
-from router_service.store.redis_shared import COOL_DOWNS_KEY, REJECTIONS_KEY, RedisSharedState
-from router_service.store.shared import MemorySharedState, SharedState, Snapshot
+from router_service.core.releases import MAX_POINTER_BYTES, POINTER_KEY
+from router_service.store.base import SharedState, Snapshot
+from router_service.store.local import MemorySharedState
+from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY, RedisSharedState
 from tests.serving import wait_for_async
 
 Check = Callable[[SharedState, SharedState], Awaitable[None]]

@@ -11,10 +11,15 @@ import pytest
 import redis
 
 from router_service.core.errors import ConfigError, StoreError
-from router_service.store.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, Backoff
 from router_service.store.base import DecisionRecord, RecordStore
-from router_service.store.guarded import MAX_WRITES_IN_FLIGHT, GuardedStore
-from router_service.store.memory import MemoryStore
+from router_service.store.guarded import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    MAX_WRITES_IN_FLIGHT,
+    Backoff,
+    GuardedStore,
+)
+from router_service.store.local import MemoryStore
 from router_service.store.redis import RedisStore
 
 

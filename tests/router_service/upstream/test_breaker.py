@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.settings import BreakerSettings
-from router_service.upstream.breaker import Breakers
+from router_service.upstream.breaker import CircuitBreakers
 
 SETTINGS = BreakerSettings(allowed_fails=2, window_s=60, cooldown_s=5, max_cooldown_s=15)
 
@@ -34,12 +34,12 @@ def opened() -> list[tuple[str, float]]:
 
 
 @pytest.fixture
-def breakers(clock: Clock, opened: list[tuple[str, float]]) -> Breakers:
+def breakers(clock: Clock, opened: list[tuple[str, float]]) -> CircuitBreakers:
     """Return breakers that open with the third failure of a minute."""
-    return Breakers(SETTINGS, clock, lambda name, seconds: opened.append((name, seconds)))
+    return CircuitBreakers(SETTINGS, clock, lambda name, seconds: opened.append((name, seconds)))
 
 
-def fail(breakers: Breakers, times: int, name: str = "d") -> None:
+def fail(breakers: CircuitBreakers, times: int, name: str = "d") -> None:
     """Let a deployment fail so many times."""
     for _ in range(times):
         assert breakers.admit(name)
@@ -47,7 +47,7 @@ def fail(breakers: Breakers, times: int, name: str = "d") -> None:
 
 
 def test_it_opens_with_one_failure_too_many(
-    breakers: Breakers, opened: list[tuple[str, float]]
+    breakers: CircuitBreakers, opened: list[tuple[str, float]]
 ) -> None:
     """Allowed failures change nothing; the next one leaves the deployment alone, and tells it."""
     fail(breakers, 2)
@@ -59,7 +59,7 @@ def test_it_opens_with_one_failure_too_many(
     assert breakers.admit("other")
 
 
-def test_a_busy_deployment_may_fail_now_and_then(breakers: Breakers) -> None:
+def test_a_busy_deployment_may_fail_now_and_then(breakers: CircuitBreakers) -> None:
     """As long as most of its answers are good, a deployment is not left alone."""
     for _ in range(20):
         breakers.succeeded("d")
@@ -67,7 +67,7 @@ def test_a_busy_deployment_may_fail_now_and_then(breakers: Breakers) -> None:
     assert breakers.admit("d")
 
 
-def test_a_stream_that_breaks_is_one_answer(breakers: Breakers) -> None:
+def test_a_stream_that_breaks_is_one_answer(breakers: CircuitBreakers) -> None:
     """Three of five streams that break are most of them: a break is no answer of its own."""
     for _ in range(5):
         assert breakers.admit("d")
@@ -77,7 +77,7 @@ def test_a_stream_that_breaks_is_one_answer(breakers: Breakers) -> None:
     assert not breakers.admit("d")
 
 
-def test_old_failures_are_forgotten(breakers: Breakers, clock: Clock) -> None:
+def test_old_failures_are_forgotten(breakers: CircuitBreakers, clock: Clock) -> None:
     """What failed before the window began does not count."""
     fail(breakers, 2)
     clock.now_s += 61
@@ -85,7 +85,7 @@ def test_old_failures_are_forgotten(breakers: Breakers, clock: Clock) -> None:
     assert breakers.admit("d")
 
 
-def test_one_request_probes(breakers: Breakers, clock: Clock) -> None:
+def test_one_request_probes(breakers: CircuitBreakers, clock: Clock) -> None:
     """After its time one request goes through and the others wait; a good answer lets all in."""
     fail(breakers, 3)
     clock.now_s += 5
@@ -97,7 +97,7 @@ def test_one_request_probes(breakers: Breakers, clock: Clock) -> None:
 
 
 def test_a_probe_that_fails_doubles_the_time(
-    breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
+    breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
     """Each failed probe doubles the time, up to the greatest."""
     fail(breakers, 3)
@@ -107,7 +107,9 @@ def test_a_probe_that_fails_doubles_the_time(
     assert opened == [("d", 5), ("d", 10), ("d", 15), ("d", 15)]
 
 
-def test_a_probe_that_says_nothing_is_followed_by_another(breakers: Breakers, clock: Clock) -> None:
+def test_a_probe_that_says_nothing_is_followed_by_another(
+    breakers: CircuitBreakers, clock: Clock
+) -> None:
     """A client that leaves during the probe tells nothing of the deployment."""
     fail(breakers, 3)
     clock.now_s += 5
@@ -116,7 +118,7 @@ def test_a_probe_that_says_nothing_is_followed_by_another(breakers: Breakers, cl
     assert breakers.admit("d")
 
 
-def test_who_says_when_is_not_asked_before(breakers: Breakers, clock: Clock) -> None:
+def test_who_says_when_is_not_asked_before(breakers: CircuitBreakers, clock: Clock) -> None:
     """`Retry-After` opens at once, for no longer than the greatest time."""
     breakers.failed("d", retry_after_s=2)
     assert breakers.wait_s("d") == 2
@@ -127,7 +129,7 @@ def test_who_says_when_is_not_asked_before(breakers: Breakers, clock: Clock) -> 
 
 
 def test_one_clients_failures_count_less_than_others_answers(
-    breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
+    breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
     """As long as others get good answers, one client's failures open nothing."""
     breakers.succeeded("d", "good")
@@ -142,7 +144,7 @@ def test_one_clients_failures_count_less_than_others_answers(
 
 
 def test_others_may_ask_where_one_client_alone_failed(
-    breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
+    breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
     """Their requests are the probe: a good answer closes the breaker, a failure holds for all."""
     for _ in range(3):
@@ -165,7 +167,7 @@ def test_others_may_ask_where_one_client_alone_failed(
     assert opened == [("d", 5), ("d", 5), ("d", 10)]
 
 
-def test_failures_of_all_clients_open_it(breakers: Breakers) -> None:
+def test_failures_of_all_clients_open_it(breakers: CircuitBreakers) -> None:
     """A second client that fails for the most part confirms what the first one found."""
     for client in ("a", "b", "c"):
         assert breakers.admit("d", client)
@@ -174,7 +176,7 @@ def test_failures_of_all_clients_open_it(breakers: Breakers) -> None:
 
 
 def test_what_others_found_is_adopted(
-    breakers: Breakers, clock: Clock, opened: list[tuple[str, float]]
+    breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
     """Another gateway's cool-down holds here too, is not told again, and never shortens ours."""
     breakers.adopt({"d": 3.0})
@@ -185,7 +187,7 @@ def test_what_others_found_is_adopted(
     assert breakers.admit("d")
 
 
-def test_what_is_adopted_is_bounded(breakers: Breakers, clock: Clock) -> None:
+def test_what_is_adopted_is_bounded(breakers: CircuitBreakers, clock: Clock) -> None:
     """A cool-down of 115 days stops a deployment for the longest time that one of ours has."""
     breakers.adopt({"d": 115 * 24 * 3600.0, "e": float("inf")})
     assert (breakers.wait_s("d"), breakers.wait_s("e")) == (15, 15)
@@ -195,7 +197,7 @@ def test_what_is_adopted_is_bounded(breakers: Breakers, clock: Clock) -> None:
     assert breakers.admit("d")
 
 
-def test_what_was_adopted_ends_with_its_entry(breakers: Breakers, clock: Clock) -> None:
+def test_what_was_adopted_ends_with_its_entry(breakers: CircuitBreakers, clock: Clock) -> None:
     """A deleted entry lets one request probe at once; what was found here goes on."""
     breakers.adopt({"d": 10.0})
     breakers.adopt({}, ["d", "unknown"])

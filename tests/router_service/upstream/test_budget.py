@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from router_service.upstream.budget import SAVED_S, RetryBudget
+from router_service.upstream.retries import SAVED_S, RetryBudget
 from tests.router_service.upstream.test_breaker import Clock
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.upstream.decompression import MAX_PART_BYTES, Decompressed, codings_of
+from router_service.upstream.connection import MAX_PART_BYTES, Decompressor, codings_of
 
 
 class Parts:
@@ -34,7 +34,7 @@ class Parts:
 
 async def iterate(parts: Parts, limit_bytes: int | None = None) -> list[bytes]:
     """Return the parts that a body is unpacked to, or the first of them."""
-    body, found, size = Decompressed(parts.read), [], 0
+    body, found, size = Decompressor(parts.read), [], 0
     while part := await body.read():
         found.append(part)
         size += len(part)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from router_service.upstream.learned import MAX_LEARNED, Learned
+from router_service.upstream.retries import MAX_LEARNED, ExpiringSet
 
 
 def test_facts_are_known_for_a_while() -> None:
     """Each for its own time, which begins anew when it is learned again."""
     now_s = 100.0
-    learned = Learned(10, lambda: now_s)
+    learned = ExpiringSet(10, lambda: now_s)
     assert "a" not in learned
     learned.add("a")
     now_s += 6
@@ -23,7 +23,7 @@ def test_facts_are_known_for_a_while() -> None:
 
 def test_the_oldest_fact_makes_room() -> None:
     """However many there are to learn, memory is bounded."""
-    learned = Learned(10, lambda: 0.0)
+    learned = ExpiringSet(10, lambda: 0.0)
     for number in range(MAX_LEARNED):
         learned.add(number)
     learned.add(0)

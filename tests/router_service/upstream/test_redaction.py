@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from router_service.settings import Deployment
-from router_service.upstream.redaction import MARK, Redaction, Secrets, secrets_of
+from router_service.upstream.redaction import MARK, Redactor, Secrets, secrets_of
 
 KEY = "sk-proj-Kx81QzPwJw72RtVsUy63"
 ODD_KEY = "Kx8/Qz+w=\"<Jw&7>2\\Rt'Vs?Uy63"
@@ -35,7 +35,7 @@ def secrets(key: str | None = None, base_url: str = "https://h/v1") -> Secrets:
 
 def relayed(found: Secrets, parts: Sequence[bytes]) -> bytes:
     """Return a body that arrives in parts as it is passed on."""
-    redaction = Redaction(found)
+    redaction = Redactor(found)
     return b"".join([*map(redaction.feed, parts), redaction.end()])
 
 
@@ -124,7 +124,7 @@ def test_ordinary_text_is_passed_on(key: str, ordinary: str) -> None:
 
 def test_a_part_without_secrets_is_not_copied() -> None:
     """The object that came is the one that goes on, except where its end may begin a key."""
-    redaction = Redaction(secrets(KEY))
+    redaction = Redactor(secrets(KEY))
     event = b'data: {"choices":[{"delta":{"content":"sk-proj-"}}]}\n\n'
     assert redaction.feed(event) is event
     assert redaction.feed(b"the key is s") == b"the key is "

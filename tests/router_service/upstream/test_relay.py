@@ -8,11 +8,17 @@ import json
 import orjson
 import pytest
 
+from router_service.core.answers import (
+    ParsedAnswer,
+    Usage,
+    WrittenCall,
+    fix_surrogates,
+    parse_answer,
+    read_usage,
+)
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
-from router_service.core.said import Said, WrittenCall, said_by, well_formed
-from router_service.core.usage import Usage, usage_of
 from router_service.settings import Deployment
-from router_service.upstream.client import Hold, Message, UpstreamClient, unlimited
+from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
 from router_service.upstream.relay import (
     MAX_HELD_BYTES,
     MAX_VALUES,
@@ -30,7 +36,7 @@ USED = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
 
 
 def relay(
-    *data: bytes, expects_json: bool = True, hold: Hold = unlimited
+    *data: bytes, expects_json: bool = True, hold: ReserveMemory = unlimited
 ) -> tuple[list[bytes], EventReader, UpstreamError | None]:
     """Return what is relayed of events of these data, their reader, and how it failed."""
     body = b"".join(b"data: " + line + b"\n\n" for line in data)
@@ -40,7 +46,7 @@ def relay(
         client = UpstreamClient(max_connections=1)
         parts: list[bytes] = []
         error = None
-        message = Message("m", "/chat/completions", b"{}", {}, hold=hold)
+        message = OutgoingRequest("m", "/chat/completions", b"{}", {}, hold=hold)
         async with client.send(deployment, message) as answer:
             reader = EventReader(answer, expects_json=expects_json)
             try:
@@ -80,7 +86,7 @@ def test_odd_json_is_relayed_and_read(name: str) -> None:
         assert error is None
         assert b"".join(parts) == b"".join(b"data: " + x + b"\n\n" for x in (*data, b"[DONE]"))
         assert reader.usage == Usage(3, 2)
-        said = reader.listener.said()
+        said = reader.accumulator.answer()
         assert said is not None
         assert "good" in said.text
         assert len(said.sha256()) == 64
@@ -98,8 +104,8 @@ def test_halves_of_an_emoji_are_joined() -> None:
     _, reader, error = relay(*events)
     assert error is None
     call = WrittenCall("?", "f?", '{"a":"?"}')
-    assert reader.listener.said() == Said((call,), "\U0001f600 ?")
-    assert well_formed("a\U0001f600\u00e9") == "a\U0001f600\u00e9"
+    assert reader.accumulator.answer() == ParsedAnswer((call,), "\U0001f600 ?")
+    assert fix_surrogates("a\U0001f600\u00e9") == "a\U0001f600\u00e9"
 
 
 def test_ids_can_be_written_whatever_they_are() -> None:
@@ -118,7 +124,7 @@ def test_what_nobody_reads_is_relayed_after_the_first_output(data: bytes) -> Non
     parts, reader, error = relay(GOOD, data, USED, b"[DONE]")
     assert error is None
     assert data in b"".join(parts)
-    assert (reader.usage, reader.listener.said()) == (Usage(3, 2), None)
+    assert (reader.usage, reader.accumulator.answer()) == (Usage(3, 2), None)
 
 
 @pytest.mark.parametrize("data", [b"ping", b"{no JSON}", b'{"a":"b"c"}'])
@@ -162,7 +168,9 @@ def test_lenient_reading_agrees_with_strict_reading() -> None:
     assert read_json(orjson.dumps(value)) == value
     text = json.dumps(value | {"odd": float("-inf")}).encode()
     assert read_json(text) == value | {"odd": float("-inf")}
-    assert said_by(read_json(b'{"choices":[{"message":{"content":"a","x":NaN}}]}')) == Said((), "a")
+    assert parse_answer(
+        read_json(b'{"choices":[{"message":{"content":"a","x":NaN}}]}')
+    ) == ParsedAnswer((), "a")
 
 
 def test_long_events_count_towards_the_memory_of_requests() -> None:
@@ -219,7 +227,7 @@ def test_json_of_too_many_values_is_not_read() -> None:
 def test_unread_answers_are_skimmed(start: bytes, end: bytes, found: dict[str, object]) -> None:
     """Names at the beginning and the last usage at the end are found without decoding."""
     skimmed = skim(start, end)
-    usage = usage_of(skimmed)
+    usage = read_usage(skimmed)
     skimmed.pop("usage", None)
     read = skimmed | ({"usage": (usage.prompt_tokens, usage.completion_tokens)} if usage else {})
     assert read == found

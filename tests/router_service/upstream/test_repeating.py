@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.upstream.repeating import is_repeatable
-from router_service.upstream.splice import BodyTemplate
+from router_service.upstream.body_template import BodyTemplate, is_repeatable
 
 CHAT, RESPONSES = "/chat/completions", "/responses"
 

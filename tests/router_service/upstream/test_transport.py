@@ -17,8 +17,8 @@ from router_service.settings import Timeouts
 from router_service.upstream.connection import MAX_HEAD_BYTES, MAX_UNREAD_BYTES, RawHeaders
 from router_service.upstream.transport import (
     Address,
-    Inbound,
-    Outbound,
+    HttpRequest,
+    HttpResponse,
     Proxy,
     Transport,
     transport_to,
@@ -76,19 +76,19 @@ def outbound(
     headers: RawHeaders | None = None,
     body: bytes = b"hi",
     timeouts: Timeouts | None = None,
-) -> Outbound:
+) -> HttpRequest:
     """Return a request."""
-    return Outbound("POST", Address.of(str(url)), headers or [], body, timeouts or Timeouts())
+    return HttpRequest("POST", Address.of(str(url)), headers or [], body, timeouts or Timeouts())
 
 
-async def whole(answer: Inbound) -> bytes:
+async def whole(answer: HttpResponse) -> bytes:
     """Return a body to its end, and let go of its connection."""
     parts = [part async for part in iterate(answer)]
     await answer.aclose()
     return b"".join(parts)
 
 
-async def iterate(answer: Inbound) -> AsyncIterator[bytes]:
+async def iterate(answer: HttpResponse) -> AsyncIterator[bytes]:
     """Yield a body's parts."""
     while part := await answer.read():
         yield part

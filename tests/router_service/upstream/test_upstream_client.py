@@ -9,14 +9,14 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from router_service.core.answers import Usage
 from router_service.core.errors import Failure, UpstreamError
-from router_service.core.usage import Usage
 from router_service.settings import Deployment, Timeouts
 from router_service.upstream.client import (
     NEVER_SENT,
     PROBLEMS,
-    Answer,
-    Message,
+    OutgoingRequest,
+    UpstreamAnswer,
     UpstreamClient,
     translate,
 )
@@ -34,12 +34,12 @@ def served_at(base_url: str, key: str | None = None) -> Deployment:
     return Deployment(upstream_model="m", base_url=base_url, api_key=secret)
 
 
-def message(headers: Mapping[str, str] | None = None) -> Message:
+def message(headers: Mapping[str, str] | None = None) -> OutgoingRequest:
     """Return a chat request of a client that sent these headers."""
-    return Message("m", "/chat/completions", BODY, headers or {})
+    return OutgoingRequest("m", "/chat/completions", BODY, headers or {})
 
 
-async def whole(answer: Answer) -> bytes:
+async def whole(answer: UpstreamAnswer) -> bytes:
     """Return a body to its end."""
     return b"".join([part async for part in answer.chunks()])
 

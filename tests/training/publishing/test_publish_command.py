@@ -19,7 +19,7 @@ from router_service.core.artifact import (
     save_manifest,
     sha256,
 )
-from router_service.core.publication import POINTER_FILE, POINTER_KEY, Publication, Release
+from router_service.core.releases import POINTER_FILE, POINTER_KEY, Publication, Release
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.publishing.changes import put_stable

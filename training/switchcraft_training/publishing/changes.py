@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from router_service.core.errors import PublicationError
-from router_service.core.publication import Canary, Publication, Release
+from router_service.core.releases import Canary, Publication, Release
 
 
 def put_stable(published: Publication | None, release: Release) -> Publication:

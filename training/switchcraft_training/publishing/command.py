@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from router_service.core.errors import PublicationError
-from router_service.core.publication import Canary, Publication, Release
+from router_service.core.releases import Canary, Publication, Release
 from switchcraft_training.publishing.changes import (
     promote,
     put_canary,

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError, WatchError
 
 from router_service.core.addresses import check_redis_address
 from router_service.core.errors import PublicationError
-from router_service.core.publication import POINTER_FILE, POINTER_KEY, Publication
+from router_service.core.releases import POINTER_FILE, POINTER_KEY, Publication
 from switchcraft_training.publishing.releases import sync
 
 Change = Callable[[Publication | None], Publication]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from router_service.core.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import PublicationError
-from router_service.core.publication import Release
+from router_service.core.releases import Release
 from router_service.router import Router
 
 _NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]+")

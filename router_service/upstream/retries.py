@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -22,21 +22,20 @@ from router_service.core.errors import (
 )
 from router_service.core.tracing import UNTRACED, Trace
 from router_service.settings import Deployment, Model, RetrySettings
-from router_service.upstream.breaker import Breakers
-from router_service.upstream.budget import RetryBudget
-from router_service.upstream.client import Hold, Message, UpstreamClient, unlimited
-from router_service.upstream.learned import Learned
-from router_service.upstream.opening import (
-    Opened,
+from router_service.upstream.body_template import (
+    REPEATABLE_PATHS,
+    BodyTemplate,
+    asks_for_usage,
+    is_repeatable,
+    without_stream_options,
+)
+from router_service.upstream.breaker import CircuitBreakers
+from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
+from router_service.upstream.first_event import (
+    StartedAnswer,
     read_whole,
     refuses_stream_options,
     start_stream,
-)
-from router_service.upstream.repeating import REPEATABLE_PATHS, is_repeatable
-from router_service.upstream.splice import (
-    BodyTemplate,
-    asks_for_usage,
-    without_stream_options,
 )
 
 CLOCK_SLACK_S = 0.005
@@ -50,7 +49,7 @@ _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class UpstreamRequest:
     """What is to be asked, and of whom."""
 
     candidates: Sequence[Model]
@@ -66,7 +65,7 @@ class Order:
     client first of all."""
     trace: Trace = field(default=UNTRACED, repr=False)
     """Of the request that this is done for."""
-    hold: Hold = unlimited
+    hold: ReserveMemory = unlimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Attempt:
     failure: Failure | None = None
 
 
-Held = tuple[Opened, AsyncExitStack]
+Held = tuple[StartedAnswer, AsyncExitStack]
 """A good start, and what lets go of its connection."""
 
 
@@ -94,13 +93,13 @@ class _Tries:
     """The first failure after which no other deployment or model may be asked."""
 
 
-class Attempts:
+class RetryingClient:
     """Answers requests from deployments; shared by all requests of an engine."""
 
     def __init__(
         self,
         client: UpstreamClient,
-        breakers: Breakers,
+        breakers: CircuitBreakers,
         budget: RetryBudget,
         settings: RetrySettings,
     ) -> None:
@@ -109,11 +108,13 @@ class Attempts:
         self._breakers = breakers
         self._budget = budget
         self._settings = settings
-        self._refuses_options = Learned(REFUSAL_KEPT_S, time.monotonic)
+        self._refuses_options = ExpiringSet(REFUSAL_KEPT_S, time.monotonic)
         """Deployment, path and client of requests whose `stream_options` were refused."""
 
     @asynccontextmanager
-    async def open(self, order: Order, log: list[Attempt]) -> AsyncIterator[Opened]:
+    async def open(
+        self, order: UpstreamRequest, log: list[Attempt]
+    ) -> AsyncIterator[StartedAnswer]:
         """Yield the first good start of an answer; each try is put into `log` as it ends.
 
         Leaving the block closes the connection. Raises UpstreamError where none answered: that of
@@ -124,7 +125,7 @@ class Attempts:
         async with connection:
             yield opened
 
-    async def _first(self, order: Order, log: list[Attempt]) -> Held:
+    async def _first(self, order: UpstreamRequest, log: list[Attempt]) -> Held:
         told: UpstreamError | None = None
         last: UpstreamError | None = None
         for model in order.candidates:
@@ -141,12 +142,12 @@ class Attempts:
             raise ValueError("an order without candidates")
         raise told
 
-    def _may_fall_back(self, failure: UpstreamError, order: Order) -> bool:
+    def _may_fall_back(self, failure: UpstreamError, order: UpstreamRequest) -> bool:
         if isinstance(failure, DeadlineError) or not _is_safe_to_repeat(failure, order):
             return False
         return failure.failure in _FREE or self._budget.spend()
 
-    async def _ask_model(self, model: Model, order: Order, log: list[Attempt]) -> Held:
+    async def _ask_model(self, model: Model, order: UpstreamRequest, log: list[Attempt]) -> Held:
         tries = _Tries(model, order.client)
         while True:
             try:
@@ -160,7 +161,7 @@ class Attempts:
                     raise tries.unsafe or exc from exc.__cause__
             await asyncio.sleep(wait_s)
 
-    async def _ask_one(self, tries: _Tries, order: Order, log: list[Attempt]) -> Held:
+    async def _ask_one(self, tries: _Tries, order: UpstreamRequest, log: list[Attempt]) -> Held:
         deployment = self._choose(tries)
         try:
             held = await self._start(tries.model, deployment, order)
@@ -191,7 +192,7 @@ class Attempts:
         problem = "is left alone for a while, after it failed"
         raise UpstreamError(model.name, problem, Failure.COOLING_DOWN, retry_after_s=wait_s)
 
-    async def _start(self, model: Model, deployment: Deployment, order: Order) -> Held:
+    async def _start(self, model: Model, deployment: Deployment, order: UpstreamRequest) -> Held:
         body = order.body.with_model(deployment.upstream_model)
         lesson = (deployment.id, order.path, order.client)
         if lesson in self._refuses_options and asks_for_usage(body):
@@ -210,8 +211,10 @@ class Attempts:
             self._refuses_options.add(lesson)
         return opened, connection
 
-    async def _send(self, model: Model, deployment: Deployment, order: Order, body: bytes) -> Held:
-        message = Message(
+    async def _send(
+        self, model: Model, deployment: Deployment, order: UpstreamRequest, body: bytes
+    ) -> Held:
+        message = OutgoingRequest(
             model.name,
             order.path,
             body,
@@ -223,14 +226,14 @@ class Attempts:
         )
         async with AsyncExitStack() as connection:
             answer = await connection.enter_async_context(self._client.send(deployment, message))
-            opened = Opened(model, deployment, answer.status, answer.headers, b"")
+            opened = StartedAnswer(model, deployment, answer.status, answer.headers, b"")
             if answer.is_stream:
                 await start_stream(answer, opened, expects_json=order.expects_json)
             else:
                 await read_whole(answer, opened, expects_json=order.expects_json)
             return opened, connection.pop_all()
 
-    def broke(self, opened: Opened, exc: UpstreamError, order: Order) -> None:
+    def broke(self, opened: StartedAnswer, exc: UpstreamError, order: UpstreamRequest) -> None:
         """Count an answer that failed after its start was good."""
         self._count_failure(opened.deployment, exc, order.client, had_begun=True)
 
@@ -249,7 +252,9 @@ class Attempts:
                 deployment.id, exc.retry_after_s, had_begun=had_begun, client=client
             )
 
-    def _is_over(self, failure: UpstreamError, wait_s: float, tries: _Tries, order: Order) -> bool:
+    def _is_over(
+        self, failure: UpstreamError, wait_s: float, tries: _Tries, order: UpstreamRequest
+    ) -> bool:
         """Whether this model is not asked again; a further try is taken from the budget here."""
         if tries.failures > self._settings.max_retries:
             return True
@@ -264,7 +269,7 @@ class Attempts:
             return failure.failure is not Failure.REFUSED and not self._budget.spend()
         return not (_may_recover(failure) and self._budget.spend())
 
-    def _is_keyed(self, model: Model, order: Order) -> bool:
+    def _is_keyed(self, model: Model, order: UpstreamRequest) -> bool:
         """Whether the only deployment that can be asked again knows a request by its key."""
         is_honoured = self._settings.idempotency_keys and len(model.deployments) == 1
         return is_honoured and bool(order.client_headers.get("idempotency-key"))
@@ -305,7 +310,7 @@ def _draw(deployments: Sequence[Deployment]) -> Deployment:
     return random.choices(deployments, weights if any(weights) else None)[0]  # noqa: S311
 
 
-def _is_safe_to_repeat(failure: UpstreamError, order: Order) -> bool:
+def _is_safe_to_repeat(failure: UpstreamError, order: UpstreamRequest) -> bool:
     """Whether another try cannot do twice what a request asks for.
 
     Either the upstream did nothing, because it was not reached or refused the request, or the
@@ -326,3 +331,67 @@ def _may_recover(failure: UpstreamError) -> bool:
     if isinstance(failure, UpstreamRefusedError):
         return failure.status in _TRANSIENT
     return failure.failure not in {Failure.TIMEOUT, Failure.BUSY, Failure.REFUSED}
+
+
+SAVED_S = 10.0
+"""Seconds of the floor that can be saved up: 20 retries by default."""
+
+
+class RetryBudget:
+    """Token bucket for retries: each request adds a share of a retry, each second adds the floor.
+
+    Over any T seconds, `retries <= share * requests + floor_per_s * (T + SAVED_S)`. By default an
+    outage therefore multiplies the load by 1.2 at most, plus 2 retries a second and 20 saved ones.
+    Requests of the past cannot be saved up beyond the same 20. With a floor under 0.1 the bucket
+    holds one retry, because it could never be spent otherwise. (Google SRE Book, chapter 22,
+    "Retries".)
+    """
+
+    def __init__(self, share: float, floor_per_s: float, clock: Callable[[], float]) -> None:
+        """Start with what `SAVED_S` seconds of the floor add up to."""
+        self._share = share
+        self._floor_per_s = floor_per_s
+        self._clock = clock
+        self._seen_s = clock()
+        self._balance = SAVED_S * floor_per_s
+        self._max_balance = max(1.0, self._balance)
+
+    def earn(self) -> None:
+        """Count a request."""
+        self._balance = min(self._max_balance, self._balance + self._share)
+
+    def spend(self) -> bool:
+        """Take one retry from the budget; return False if the budget is empty."""
+        now_s = self._clock()
+        earned = (now_s - self._seen_s) * self._floor_per_s
+        self._seen_s = now_s
+        self._balance = min(self._max_balance, self._balance + earned)
+        if self._balance < 1:
+            return False
+        self._balance -= 1
+        return True
+
+
+MAX_LEARNED = 1000
+"""Clients choose paths; what was learned first is forgotten first."""
+
+
+class ExpiringSet:
+    """Facts that are forgotten after some seconds."""
+
+    def __init__(self, kept_s: float, clock: Callable[[], float]) -> None:
+        """Know nothing yet; `clock` is in seconds."""
+        self._kept_s = kept_s
+        self._clock = clock
+        self._until_s: dict[Hashable, float] = {}
+
+    def __contains__(self, fact: Hashable) -> bool:
+        """Tell whether a fact is known now."""
+        return bool(self._until_s) and self._until_s.get(fact, 0.0) > self._clock()
+
+    def add(self, fact: Hashable) -> None:
+        """Learn a fact, or learn it anew."""
+        self._until_s.pop(fact, None)
+        self._until_s[fact] = self._clock() + self._kept_s
+        if len(self._until_s) > MAX_LEARNED:
+            del self._until_s[next(iter(self._until_s))]

@@ -27,7 +27,7 @@ MAX_DATE_BYTES = 64
 _NUMBER = re.compile(rb"[0-9]{1,64}(?:\.[0-9]{1,64})?")
 
 
-class Patience:
+class TimeoutGuard:
     """How long the next part of an answer is waited for, by the task that made this.
 
     The first byte has its own time, each later part another, and all of it together a third; the

@@ -13,11 +13,11 @@ from enum import StrEnum
 import jsonschema_rs
 import orjson
 
+from router_service.core.answers import WrittenCall
 from router_service.core.cache import Cache
 from router_service.core.messages import Json
 from router_service.core.messages.body import items_of
 from router_service.core.messages.tools import inner_tool
-from router_service.core.said import WrittenCall
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_WEIGHT = 4000
@@ -45,11 +45,11 @@ _UNCHECKED = frozenset(
 """Keywords that change what a reference means, or that evaluate what is beside them once more."""
 
 
-class Fit(StrEnum):
+class CallValidity(StrEnum):
     """Whether a call fits."""
 
-    YES = "yes"
-    NO = "no"
+    VALID = "yes"
+    INVALID = "no"
     """The arguments break the schema, or are no JSON object."""
     UNKNOWN_TOOL = "unknown_tool"
     UNCHECKED = "unchecked"
@@ -77,29 +77,29 @@ class CallChecker:
         self._calls_left = MAX_CALLS
         self._work_left = MAX_TOTAL_WORK
 
-    def fit(self, call: WrittenCall) -> Fit:
+    def check(self, call: WrittenCall) -> CallValidity:
         """Return whether a call fits the schema of its tool."""
         self._calls_left -= 1
         if call.name not in self._parameters:
-            return Fit.UNKNOWN_TOOL
+            return CallValidity.UNKNOWN_TOOL
         if call.is_custom or self._calls_left < 0:
-            return Fit.UNCHECKED
+            return CallValidity.UNCHECKED
         arguments = call.decoded()
         if arguments is None:
-            return Fit.NO
+            return CallValidity.INVALID
         is_free = self._parameters[call.name] is None
-        return Fit.YES if is_free else self._fit_schema(call, arguments)
+        return CallValidity.VALID if is_free else self._fit_schema(call, arguments)
 
-    def _fit_schema(self, call: WrittenCall, arguments: Json) -> Fit:
+    def _fit_schema(self, call: WrittenCall, arguments: Json) -> CallValidity:
         validator, weight = self._validator(call.name)
         work = weight * len(call.arguments)
         if validator is None or work > min(MAX_WORK, self._work_left):
-            return Fit.UNCHECKED
+            return CallValidity.UNCHECKED
         self._work_left -= work
         try:
-            return Fit.YES if validator.is_valid(arguments) else Fit.NO
+            return CallValidity.VALID if validator.is_valid(arguments) else CallValidity.INVALID
         except ValueError:  # arguments may be nested deeper than a validator goes
-            return Fit.UNCHECKED
+            return CallValidity.UNCHECKED
 
     def _validator(self, name: str) -> _Validator:
         if name not in self._validators:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import PublicationError
-from router_service.core.publication import MAX_POINTER_BYTES, Canary, Publication, Release
+from router_service.core.releases import MAX_POINTER_BYTES, Canary, Publication, Release
 
 RELEASE = Release(name="r", path="r-1", manifest_sha256="ab" * 32, created="2026-01-01T00:00:00Z")
 PUBLICATION = Publication(serial=2, stable=RELEASE, canary=Canary(release=RELEASE))

@@ -40,7 +40,7 @@ class ToolResult:
     is_error: bool
 
 
-def latest_results(body: Mapping[str, Json]) -> tuple[ToolResult, ...]:
+def latest_tool_results(body: Mapping[str, Json]) -> tuple[ToolResult, ...]:
     """Return the results that a request of either API ends with, last first, at most `MAX_RESULTS`.
 
     Each of them is new: earlier results come before an answer.
@@ -58,14 +58,14 @@ def _is_result(item: Json) -> bool:
 
 def _result(item: Mapping[str, Json]) -> ToolResult:
     content = item.get("content", item.get("output"))
-    return ToolResult(_call_id(item), _is_marked(item) or is_error(content))
+    return ToolResult(_call_id(item), _is_marked(item) or is_tool_error(content))
 
 
 def _call_id(item: Mapping[str, Json]) -> str:
     return text_of(item.get("tool_call_id", item.get("call_id")))
 
 
-def is_error(content: Json) -> bool:
+def is_tool_error(content: Json) -> bool:
     """Whether a tool's result says that the call failed.
 
     It does where it is JSON that is marked as an error (MCP's `isError`, an `error` that is not

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from router_service.upstream.patience import MAX_RETRY_AFTER_S, read_retry_after
+from router_service.upstream.timeouts import MAX_RETRY_AFTER_S, read_retry_after
 
 
 @pytest.mark.parametrize(

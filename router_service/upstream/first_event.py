@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
 from router_service.settings import Deployment, Model
-from router_service.upstream.client import Answer, Headers
+from router_service.upstream.client import Headers, UpstreamAnswer
 from router_service.upstream.relay import (
     EventReader,
     UnreadableError,
@@ -58,7 +58,7 @@ _UNFIT_CODES = {"context_length_exceeded", "request_too_large", "string_above_ma
 
 
 @dataclass(slots=True)
-class Opened:
+class StartedAnswer:
     """An answer whose start is good: the whole of it, or the events that go on."""
 
     model: Model
@@ -78,7 +78,7 @@ class Opened:
     """Whether `value` has only what `skim` found, because the body has too much to be decoded."""
 
 
-async def read_whole(answer: Answer, opened: Opened, *, expects_json: bool) -> None:
+async def read_whole(answer: UpstreamAnswer, opened: StartedAnswer, *, expects_json: bool) -> None:
     """Read an answer that is no stream; raises UpstreamError where another may do better.
 
     If an answer is too large to be held, `opened.rest` yields the part that is still unread.
@@ -107,7 +107,7 @@ async def read_whole(answer: Answer, opened: Opened, *, expects_json: bool) -> N
         raise UpstreamError(answer.model, problem, failure_told(opened.value))
 
 
-async def _read_error(answer: Answer) -> bytes:
+async def _read_error(answer: UpstreamAnswer) -> bytes:
     """Return the body of an error; nothing of one that is too long, or names our credentials."""
     body = bytearray()
     async for part in answer.chunks():
@@ -118,7 +118,7 @@ async def _read_error(answer: Answer) -> bytes:
     return b"" if answer.has_secrets else bytes(body)
 
 
-async def _read_body(answer: Answer, opened: Opened) -> None:
+async def _read_body(answer: UpstreamAnswer, opened: StartedAnswer) -> None:
     """Read a good answer to its end, or as much as may be held."""
     # A megabyte of compressed data may become a gigabyte, but no answer of that size is compressed
     # without being asked for.
@@ -137,7 +137,7 @@ async def _read_body(answer: Answer, opened: Opened) -> None:
 
 
 async def _rest(
-    answer: Answer, parts: AsyncIterator[bytes], left_bytes: int
+    answer: UpstreamAnswer, parts: AsyncIterator[bytes], left_bytes: int
 ) -> AsyncIterator[bytes]:
     """Yield the parts that follow what was held, which has been sent by then."""
     answer.let_go()
@@ -148,14 +148,16 @@ async def _rest(
         yield part
 
 
-def _too_long(answer: Answer, limit_bytes: int) -> UpstreamError:
+def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
     problem = f"answered with more than {limit_bytes} bytes"
     if answer.is_compressed:
         problem += " in compressed form, although it was asked for plain text"
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
-async def start_stream(answer: Answer, opened: Opened, *, expects_json: bool = True) -> None:
+async def start_stream(
+    answer: UpstreamAnswer, opened: StartedAnswer, *, expects_json: bool = True
+) -> None:
     """Read events until the first that is part of the answer; raises UpstreamError before it."""
     reader = opened.reader = EventReader(answer, expects_json=expects_json)
     loop = asyncio.get_running_loop()
@@ -170,12 +172,12 @@ async def start_stream(answer: Answer, opened: Opened, *, expects_json: bool = T
     raise UpstreamError(answer.model, "ended its answer before it began", Failure.BROKEN)
 
 
-def refuses_stream_options(opened: Opened) -> bool:
+def refuses_stream_options(opened: StartedAnswer) -> bool:
     """Whether an upstream says that it does not know the option of a stream's usage."""
     return opened.status in {400, 422} and b"stream_options" in opened.body
 
 
-def _check_refusal(answer: Answer, body: bytes) -> None:
+def _check_refusal(answer: UpstreamAnswer, body: bytes) -> None:
     """Raise UpstreamRefusedError where the refusal is not the client's fault everywhere."""
     if answer.status == 429 and _TOO_LARGE in body:
         failure = Failure.UNFIT

@@ -10,35 +10,40 @@ from typing import Any
 import orjson
 import pytest
 
-from router_service.core.fitting import MAX_CALLS, CallChecker, Fit, parameters_by_tool
-from router_service.core.said import WrittenCall
+from router_service.core.answers import WrittenCall
+from router_service.core.schema_check import (
+    MAX_CALLS,
+    CallChecker,
+    CallValidity,
+    parameters_by_tool,
+)
 from tests.bodies import WEATHER
 
 Schema = Mapping[str, Any]
 
 
-def fits(schema: Any, arguments: Any) -> Fit:  # noqa: ANN401 - JSON
+def fits(schema: Any, arguments: Any) -> CallValidity:  # noqa: ANN401 - JSON
     """Say whether arguments fit a tool of this schema."""
     call = WrittenCall("c", "f", orjson.dumps(arguments).decode())
-    return CallChecker({"f": schema}).fit(call)
+    return CallChecker({"f": schema}).check(call)
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        ("get_weather", '{"city": "Oslo"}', Fit.YES),
-        ("get_weather", '{"city": 7}', Fit.NO),
-        ("get_weather", "{}", Fit.NO),
-        ("get_weather", '{"city": "Os', Fit.NO),
-        ("get_weather", '"Oslo"', Fit.NO),
-        ("get_weather", "", Fit.NO),
-        ("send_mail", "{}", Fit.UNKNOWN_TOOL),
+        ("get_weather", '{"city": "Oslo"}', CallValidity.VALID),
+        ("get_weather", '{"city": 7}', CallValidity.INVALID),
+        ("get_weather", "{}", CallValidity.INVALID),
+        ("get_weather", '{"city": "Os', CallValidity.INVALID),
+        ("get_weather", '"Oslo"', CallValidity.INVALID),
+        ("get_weather", "", CallValidity.INVALID),
+        ("send_mail", "{}", CallValidity.UNKNOWN_TOOL),
     ],
 )
-def test_a_call_fits_or_not(name: str, arguments: str, expected: Fit) -> None:
+def test_a_call_fits_or_not(name: str, arguments: str, expected: CallValidity) -> None:
     """The arguments are one JSON object that its tool's schema allows."""
     parameters = parameters_by_tool({"tools": [WEATHER]})
-    assert CallChecker(parameters).fit(WrittenCall("c", name, arguments)) is expected
+    assert CallChecker(parameters).check(WrittenCall("c", name, arguments)) is expected
 
 
 @pytest.mark.parametrize(
@@ -56,9 +61,9 @@ def test_tools_of_every_form_have_their_schema(body: Mapping[str, Any]) -> None:
 
 def test_tools_without_a_schema() -> None:
     """One without parameters takes any object, one of free text is not checked."""
-    assert fits(None, {"a": 1}) is Fit.YES
+    assert fits(None, {"a": 1}) is CallValidity.VALID
     custom = WrittenCall("c", "sh", "ls", is_custom=True)
-    assert CallChecker({"sh": None}).fit(custom) is Fit.UNCHECKED
+    assert CallChecker({"sh": None}).check(custom) is CallValidity.UNCHECKED
 
 
 def test_local_references_are_followed() -> None:
@@ -67,26 +72,33 @@ def test_local_references_are_followed() -> None:
     for place in ("$defs", "definitions"):
         reference = {"$ref": f"#/{place}/City"}
         schema = {"properties": {"a": reference, "b": reference}, place: {"City": city}}
-        assert fits(schema, {"a": {"name": "Oslo"}, "b": {"name": "Bergen"}}) is Fit.YES
-        assert fits(schema, {"a": {"name": "Oslo"}, "b": {}}) is Fit.NO
+        assert fits(schema, {"a": {"name": "Oslo"}, "b": {"name": "Bergen"}}) is CallValidity.VALID
+        assert fits(schema, {"a": {"name": "Oslo"}, "b": {}}) is CallValidity.INVALID
 
 
 def test_a_format_is_a_remark() -> None:
     """What JSON Schema leaves to the reader breaks no call (JSON Schema 2020-12, section 7)."""
-    assert fits({"properties": {"day": {"format": "date"}}}, {"day": "tomorrow"}) is Fit.YES
+    assert (
+        fits({"properties": {"day": {"format": "date"}}}, {"day": "tomorrow"}) is CallValidity.VALID
+    )
 
 
 def test_nothing_is_fetched() -> None:
     """A reference to a server or a file leads nowhere: no connection is made."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/schema.json"
+    with socket.create_server(("127.0.0.1", 0)) as accumulator:
+        accumulator.setblocking(False)
+        address = f"http://127.0.0.1:{accumulator.getsockname()[1]}/schema.json"
         for reference in (address, "file:///etc/hostname", "other.json", "//host/x"):
             for keyword in ("$ref", "$dynamicRef"):
-                assert fits({"properties": {"a": {keyword: reference}}}, {}) is Fit.UNCHECKED
-        assert fits({"$schema": address, "type": "object"}, {}) in {Fit.YES, Fit.UNCHECKED}
+                assert (
+                    fits({"properties": {"a": {keyword: reference}}}, {}) is CallValidity.UNCHECKED
+                )
+        assert fits({"$schema": address, "type": "object"}, {}) in {
+            CallValidity.VALID,
+            CallValidity.UNCHECKED,
+        }
         with pytest.raises(BlockingIOError):
-            listener.accept()
+            accumulator.accept()
 
 
 def bomb(levels: int, prefix: str = "#/$defs/") -> Schema:
@@ -125,48 +137,48 @@ HOSTILE: list[Any] = [
 def test_a_schema_that_is_too_much_is_not_checked(schema: Any) -> None:  # noqa: ANN401
     """What would take for ever, or cannot be read, is left unchecked, and that soon."""
     started_s = time.perf_counter()
-    assert fits(schema, {"a": "b", "next": {"next": {}}}) is Fit.UNCHECKED
+    assert fits(schema, {"a": "b", "next": {"next": {}}}) is CallValidity.UNCHECKED
     assert time.perf_counter() - started_s < 5  # 2 ** 40 steps would take hours
 
 
 def test_patterns_take_linear_time() -> None:
     """A pattern on which backtracking engines hang is answered."""
     schema = {"properties": {"a": {"pattern": "^(a+)+$"}}}
-    assert fits(schema, {"a": "a" * 50_000 + "b"}) is Fit.NO
-    assert fits(schema, {"a": "a" * 50_000}) is Fit.YES
+    assert fits(schema, {"a": "a" * 50_000 + "b"}) is CallValidity.INVALID
+    assert fits(schema, {"a": "a" * 50_000}) is CallValidity.VALID
 
 
 def test_what_is_nested_too_deep_is_not_checked() -> None:
     """JSON is read deeper than it is written, and than a validator goes."""
     deep = WrittenCall("c", "f", '{"a":' * 900 + "1" + "}" * 900)
     shallow: Schema = {"properties": {"a": {"type": "object"}}}
-    assert CallChecker({"f": shallow}).fit(deep) in {Fit.YES, Fit.UNCHECKED}
+    assert CallChecker({"f": shallow}).check(deep) in {CallValidity.VALID, CallValidity.UNCHECKED}
     schema: Schema = {}
     for _ in range(900):
         schema = {"not": schema}
-    assert fits(schema, {}) is Fit.UNCHECKED
+    assert fits(schema, {}) is CallValidity.UNCHECKED
 
 
 def test_large_arguments_of_a_large_schema_are_not_checked() -> None:
     """Work is bounded by both together; either alone is fine."""
     large = {"properties": {f"p{i}": {"type": "string"} for i in range(400)}}
-    assert fits(large, {"p1": "x"}) is Fit.YES
-    assert fits({"type": "object"}, {"p1": "x" * 100_000}) is Fit.YES
-    assert fits(large, {"p1": "x" * 100_000}) is Fit.UNCHECKED
+    assert fits(large, {"p1": "x"}) is CallValidity.VALID
+    assert fits({"type": "object"}, {"p1": "x" * 100_000}) is CallValidity.VALID
+    assert fits(large, {"p1": "x" * 100_000}) is CallValidity.UNCHECKED
 
 
 def test_the_calls_of_an_answer_share_a_limit() -> None:
     """Beyond a number of calls, and beyond an amount of work, calls are not checked."""
     simple = CallChecker({"f": {"type": "object"}})
     call = WrittenCall("c", "f", "{}")
-    found = [simple.fit(call) for _ in range(MAX_CALLS + 10)]
-    assert found == [Fit.YES] * MAX_CALLS + [Fit.UNCHECKED] * 10
+    found = [simple.check(call) for _ in range(MAX_CALLS + 10)]
+    assert found == [CallValidity.VALID] * MAX_CALLS + [CallValidity.UNCHECKED] * 10
     enum = {"properties": {"a": {"enum": list(range(500))}}}
     large = WrittenCall("c", "f", orjson.dumps({"b": "x" * 4_000}).decode())
     checker = CallChecker({"f": enum, "g": {"type": "object"}})
-    found = [checker.fit(large) for _ in range(10)]
-    assert found == [Fit.YES] * 4 + [Fit.UNCHECKED] * 6
-    assert checker.fit(WrittenCall("c", "g", "{}")) is Fit.YES
+    found = [checker.check(large) for _ in range(10)]
+    assert found == [CallValidity.VALID] * 4 + [CallValidity.UNCHECKED] * 6
+    assert checker.check(WrittenCall("c", "g", "{}")) is CallValidity.VALID
 
 
 def test_many_calls_of_a_large_schema_take_no_time() -> None:
@@ -174,8 +186,8 @@ def test_many_calls_of_a_large_schema_take_no_time() -> None:
     schema = {"properties": {"a": {"enum": ["x" * 100] * 90_000}}}
     checker = CallChecker({"f": schema})
     started_s = time.thread_time()
-    found = {checker.fit(WrittenCall("c", "f", "{}")) for _ in range(1_000)}
-    assert found == {Fit.UNCHECKED}
+    found = {checker.check(WrittenCall("c", "f", "{}")) for _ in range(1_000)}
+    assert found == {CallValidity.UNCHECKED}
     assert time.thread_time() - started_s < 1
 
 
@@ -183,7 +195,10 @@ def test_fractions_of_large_numbers_are_not_checked() -> None:
     """A validator computes them exactly: 13 us for each number."""
     schema = {"properties": {"a": {"items": {"multipleOf": 1e-300}}}}
     started_s = time.thread_time()
-    assert fits(schema, {"a": [1e300] * 60_000}) is Fit.UNCHECKED
+    assert fits(schema, {"a": [1e300] * 60_000}) is CallValidity.UNCHECKED
     assert time.thread_time() - started_s < 0.5
     price = {"properties": {"a": {"multipleOf": 0.01}}}
-    assert [fits(price, {"a": a}) for a in (2.75, 2.755)] == [Fit.YES, Fit.NO]
+    assert [fits(price, {"a": a}) for a in (2.75, 2.755)] == [
+        CallValidity.VALID,
+        CallValidity.INVALID,
+    ]

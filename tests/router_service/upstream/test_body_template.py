@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.core.errors import InvalidRequestError
-from router_service.upstream.splice import (
+from router_service.upstream.body_template import (
     BodyTemplate,
     asks_for_usage,
     without_stream_options,

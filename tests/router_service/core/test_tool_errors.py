@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from router_service.core.results import (
+from router_service.core.tool_errors import (
     MAX_READ_CHARACTERS,
     MAX_RESULTS,
     ToolResult,
-    is_error,
-    latest_results,
+    is_tool_error,
+    latest_tool_results,
 )
 
 ERRORS = [
@@ -52,13 +52,13 @@ GOOD = [
 @pytest.mark.parametrize("content", ERRORS)
 def test_errors_are_known(content: Any) -> None:  # noqa: ANN401 - JSON
     """What frameworks and MCP servers write for a tool that failed."""
-    assert is_error(content)
+    assert is_tool_error(content)
 
 
 @pytest.mark.parametrize("content", GOOD)
 def test_what_speaks_of_errors_is_none(content: Any) -> None:  # noqa: ANN401
     """A page about errors, or a report without any, is a good result."""
-    assert not is_error(content)
+    assert not is_tool_error(content)
 
 
 def test_a_chat_requests_last_results() -> None:
@@ -72,35 +72,35 @@ def test_a_chat_requests_last_results() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "x", "isError": True},
     ]
     expected = (ToolResult("c", is_error=True), ToolResult("b", is_error=False))
-    assert latest_results({"messages": messages}) == expected
+    assert latest_tool_results({"messages": messages}) == expected
     said = {"role": "user", "content": "Never mind."}
-    assert latest_results({"messages": [*messages, said]}) == ()
+    assert latest_tool_results({"messages": [*messages, said]}) == ()
 
 
 def test_a_responses_requests_last_results() -> None:
     """The same of items."""
     output = {"type": "function_call_output", "call_id": "a", "output": '{"error": "x"}'}
     items = [{"role": "user", "content": "Go."}, {"type": "function_call", "call_id": "a"}, output]
-    assert latest_results({"input": items}) == (ToolResult("a", is_error=True),)
-    assert latest_results({"input": "Go."}) == ()
+    assert latest_tool_results({"input": items}) == (ToolResult("a", is_error=True),)
+    assert latest_tool_results({"input": "Go."}) == ()
 
 
 @pytest.mark.parametrize("messages", [None, 7, "text", [None, 7], [{"role": "tool"}], [[]]])
 def test_what_cannot_be_read_is_no_result(messages: Any) -> None:  # noqa: ANN401
     """Judging a request is the upstream's."""
-    assert latest_results({"messages": messages}) == ()
+    assert latest_tool_results({"messages": messages}) == ()
 
 
 def test_long_blanks_before_a_text_take_no_time() -> None:
     """A pattern that tries again from each blank took 0.1 s for one result."""
     started_s = time.thread_time()
     for text in (" " * MAX_READ_CHARACTERS, "error" + " " * 60_000 + "x", "a." * 90_000):
-        assert not any(is_error(text) for _ in range(20))
+        assert not any(is_tool_error(text) for _ in range(20))
     assert time.thread_time() - started_s < 0.5
 
 
 def test_of_many_results_the_last_are_read() -> None:
     """A request may repeat any number of them."""
     messages = [{"role": "tool", "tool_call_id": str(i), "content": "ok"} for i in range(50_000)]
-    found = latest_results({"messages": messages})
+    found = latest_tool_results({"messages": messages})
     assert [result.call_id for result in found] == [str(49_999 - i) for i in range(MAX_RESULTS)]

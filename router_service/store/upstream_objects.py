@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from router_service.settings import ADMIN
-from router_service.store.base import HeldResponse
+from router_service.store.base import UpstreamObject
 from router_service.store.guarded import GuardedStore
-from router_service.store.memory import MemoryStore
+from router_service.store.local import MemoryStore
 
 MAX_ID_CHARACTERS = 200
 """Longest id that is noted or looked up; OpenAI's have about 60."""
@@ -22,14 +22,14 @@ class Viewer:
     sees_unowned: bool = True
     """Whether it may use stored objects whose owner this gateway does not know."""
 
-    def sees(self, held: HeldResponse | None) -> bool:
+    def sees(self, held: UpstreamObject | None) -> bool:
         """Return whether it may use a stored object; `None` is an object that is not known here."""
         if held is None or held.owner is None:
             return self.sees_unowned
         return self.caller in {held.owner, ADMIN}
 
 
-class HeldResponses:
+class UpstreamObjectIndex:
     """What this process has seen, and behind it what other replicas have seen.
 
     Requests read local memory only. A request that names an object which another replica has seen
@@ -37,13 +37,13 @@ class HeldResponses:
     """
 
     def __init__(
-        self, seen: MemoryStore[HeldResponse], shared: GuardedStore[HeldResponse] | None = None
+        self, seen: MemoryStore[UpstreamObject], shared: GuardedStore[UpstreamObject] | None = None
     ) -> None:
         """Remember in `seen`; without `shared` nothing else is known."""
         self._seen = seen
         self._shared = shared
 
-    def note(self, held: HeldResponse) -> None:
+    def note(self, held: UpstreamObject) -> None:
         """Remember something stored; the shared store is told in the background.
 
         Whoever created it stays its owner, even if an upstream gives its id to another key. An id
@@ -58,11 +58,11 @@ class HeldResponses:
         if self._shared is not None:
             self._shared.save(held, is_new=known is None)
 
-    def find(self, identifier: str) -> HeldResponse | None:
+    def find(self, identifier: str) -> UpstreamObject | None:
         """Return what this process knows of an id; from any thread."""
         return self._seen.find(identifier)
 
-    async def fetch(self, identifier: str) -> HeldResponse | None:
+    async def fetch(self, identifier: str) -> UpstreamObject | None:
         """Return what is known of an id, by the shared store if this process does not know it.
 
         Raises StoreError if that is away.
