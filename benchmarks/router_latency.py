@@ -42,8 +42,7 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from benchmarks.stamp import stamp
 from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.classifier import Classifier
-from router_service.core.graph import Graph, has_cuda
+from router_service.core.model import Classifier, Graph, has_cuda
 from router_service.core.packing import Packed, Packer
 from switchcraft_training.finetune.model import EncoderBranch
 

@@ -51,7 +51,7 @@ def measure(table: Table, spec: PackingSpec) -> str:
     """Return one row of the table, behind style and cap."""
     packer = Packer(spec, Tokenizer.from_file(str(SHIPPED / TOKENIZER)))
     packed = [packer.pack(parse_conversation(example.request)) for example in table.examples]
-    cut = np.mean([part.cut for row in packed for part in row.parts if part.slot is Slot.TOOLS])
+    cut = np.mean([part.is_cut for row in packed for part in row.parts if part.slot is Slot.TOOLS])
     length = np.mean([len(row.token_ids) for row in packed])
     texts = [" ".join(map(str, row.token_ids)) for row in packed]
     categories = [example.category for example in table.examples]

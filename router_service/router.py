@@ -10,12 +10,12 @@ from typing import Any
 
 from router_service.core.artifact import Artifact
 from router_service.core.cache import Cache
-from router_service.core.classifier import Classifier
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import Goal, parse_goal, reach
 from router_service.core.messages import Conversation, ToolSpec, Turn
-from router_service.core.packing import Packer
+from router_service.core.model import Classifier
+from router_service.core.packing import PackedView, PackedViewer, Packer
 from router_service.core.selection import (
     Policy,
     Reason,
@@ -26,7 +26,6 @@ from router_service.core.selection import (
     select,
 )
 from router_service.core.tracing import Clock, Stage, StageName, Timer
-from router_service.core.unpacking import View, Viewer
 
 _Content = tuple[tuple[Turn, ...], tuple[ToolSpec, ...]]
 
@@ -124,8 +123,10 @@ class Router:
         self._packer: Packer = (
             alike._packer if alike else Packer(manifest.packing, artifact.tokenizer)
         )
-        self._viewer: Viewer = (
-            alike._viewer if alike else Viewer(manifest.packing, artifact.tokenizer, self._packer)
+        self._viewer: PackedViewer = (
+            alike._viewer
+            if alike
+            else PackedViewer(manifest.packing, artifact.tokenizer, self._packer)
         )
         path = artifact.model_path(device)
         self._model = (device, manifest.files[path.relative_to(artifact.directory).as_posix()])
@@ -198,7 +199,7 @@ class Router:
         rows: list[list[float]] = self._classifier.predict(packed).tolist()
         return rows
 
-    def view(self, conversation: Conversation) -> View:
+    def view(self, conversation: Conversation) -> PackedView:
         """Show what the model sees of a conversation; CPU-bound, like a decision."""
         return self._viewer.view(conversation)
 

@@ -20,9 +20,8 @@ from router_service.core.artifact import (
 from router_service.core.cache import Cache
 from router_service.core.cost import ArmProfile, Price
 from router_service.core.messages import Conversation
-from router_service.core.packing import PackingSpec
+from router_service.core.packing import PackedView, PackingSpec
 from router_service.core.selection import Policy, parse_policy
-from router_service.core.unpacking import View
 from router_service.router import Decision, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
@@ -98,10 +97,10 @@ class FakeRouter:
             is_unread=bool(conversation.unread),
         )
 
-    def view(self, conversation: Conversation) -> View:
+    def view(self, conversation: Conversation) -> PackedView:
         """Show nothing."""
         del conversation
-        return View(pieces=(), extents=(), features={}, tokens=7, budget_tokens=512)
+        return PackedView(pieces=(), extents=(), features={}, tokens=7, budget_tokens=512)
 
 
 def _profile(usd_per_mtok: float) -> ArmProfile:

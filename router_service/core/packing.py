@@ -1,14 +1,14 @@
-"""Conversation + tools -> token ids within the artifact's budget (paper, section 3.1).
+"""Packing: conversation and tools -> token ids within the artifact's budget (paper, section 3.1).
 
-The latest user turn always goes in, then compact tool signatures up to their own cap, then the
-other turns, newest first, until the window is full. Budgets and template are the artifact's:
-training and serving pack with this module and the same numbers.
+The latest user turn always goes in. Compact tool signatures follow, up to their own cap, and then
+the other turns, newest first, until the window is full. Budgets and template belong to the
+artifact: training and serving pack with this module and the same numbers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -26,20 +26,23 @@ from router_service.core.messages import Conversation, Role, Schema, ToolSpec, T
 TRUNCATED = "[truncated]"
 MAX_ENUM_VALUES = 8
 CHARS_PER_TOKEN = 16
-"""Text beyond this many characters a token is cut unread: English takes 4 to 5."""
+"""Characters kept for each token of a budget before a text is tokenized. English has 4 to 5."""
 MAX_CHARS_PER_TOKEN = 64
-"""Tools and turns are tokenized up to this many characters per token of their budget, all together.
-Only texts without words get there: a thousand blanks are no token."""
+"""Characters that are tokenized for each token of a budget, over all tools or all turns. Only texts
+without words reach this limit: a thousand blanks are no token."""
+MEASURED_TOKENS = 4_096
+"""Window in which `PackedViewer` measures how long a request is. Tokenizing one text holds the
+interpreter's lock: 0.15 s for this many tokens on a busy core, 1.8 s for 32,768."""
 
 Ids = tuple[int, ...]
 
 PIECE_CHARS = 400
 _PIECE = re.compile(rf"[\s\S]{{1,{PIECE_CHARS}}}[^ ,\n]*")
-"""Up to a blank, a comma or a line's end behind so many characters."""
+"""A piece of a text. After `PIECE_CHARS` characters it ends before a blank, comma or line end."""
 
 
 class Slot(StrEnum):
-    """What a template may name in braces."""
+    """Parts of the input that a template names in braces."""
 
     PREAMBLE = "preamble"
     LATEST_USER = "latest_user"
@@ -48,28 +51,28 @@ class Slot(StrEnum):
 
 
 class PackingSpec(BaseModel):
-    """How an artifact's encoder wants its input; part of the manifest."""
+    """Layout of the encoder's input; part of the manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     budget_tokens: int = Field(512, ge=16, description="The encoder's window.")
     tool_budget_tokens: int = Field(100, ge=0, description="Cap on all tool signatures together.")
     signature: Literal["names", "types"] = Field(
-        "types", description="What a tool's signature shows of its parameters."
+        "types", description="Whether a tool's signature shows the types of its parameters."
     )
     template: str = "[CLS]{preamble}[SEP]{latest_user}[SEP]{tools}[SEP]{other_turns}[SEP]"
     features: tuple[str, ...] = Field(
-        (), description="Structural counts, in the model's order; `all` of this version."
+        (), description="Structural features in the model's order, or `all` of this version."
     )
 
     @field_validator("features", mode="before")
     @classmethod
-    def _all_features(cls, names: object) -> object:
+    def _expand_all(cls, names: object) -> object:
         return tuple(FEATURES) if names == "all" else names
 
     @field_validator("features")
     @classmethod
-    def _known_features(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_features(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         unknown = sorted(set(names) - set(FEATURES))
         if unknown:
             raise ValueError(f"unknown features {unknown}; this version has {sorted(FEATURES)}")
@@ -77,14 +80,15 @@ class PackingSpec(BaseModel):
 
     @field_validator("template")
     @classmethod
-    def _known_slots(cls, template: str) -> str:
+    def _check_template(cls, template: str) -> str:
         slots = [text for text, is_slot in split_template(template) if is_slot]
         if sorted(slots) != sorted(Slot):
-            raise ValueError(f"a template names each of {[str(s) for s in Slot]} once: {template}")
+            names = [str(slot) for slot in Slot]
+            raise ValueError(f"a template must name each of {names} once: {template}")
         return template
 
     @model_validator(mode="after")
-    def _room_for_the_user(self) -> PackingSpec:
+    def _check_budgets(self) -> PackingSpec:
         if self.tool_budget_tokens > self.budget_tokens // 2:
             raise ValueError("tool_budget_tokens may be at most half of budget_tokens")
         return self
@@ -92,14 +96,14 @@ class PackingSpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a template's slot stands among the token ids, and whether something was cut there."""
+    """The token range of one slot, and whether its text was cut."""
 
     slot: Slot
     start: int
     stop: int
-    cut: bool
+    is_cut: bool
     marker: range = range(0)
-    """Where among the token ids it says that something was cut; empty where nothing says so."""
+    """Token range of the `[truncated]` marker; empty without a marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +117,15 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class _Clip:
+    """Token ids of one slot."""
+
     ids: Ids
-    cut: bool
+    is_cut: bool = False
     marker: range = range(0)
 
 
 def split_template(template: str) -> Iterator[tuple[str, bool]]:
-    """Yield the pieces of a template in order, and whether each is a slot's name."""
+    """Yield the pieces of a template in order, each with whether it is the name of a slot."""
     for index, piece in enumerate(re.split(r"\{(\w+)\}", template)):
         if piece:
             yield piece, index % 2 == 1
@@ -149,8 +155,11 @@ def type_expression(schema: Schema) -> str:
     return schema.type
 
 
-def is_local(tokenizer: Tokenizer) -> bool:
-    """Tell whether a text's ids are those of its pieces: BERT's words end at blanks and commas."""
+def tokenizes_words_separately(tokenizer: Tokenizer) -> bool:
+    """Return whether the ids of a text are the ids of its pieces, one after another.
+
+    This holds for BERT's tokenizers, whose words end at blanks and punctuation.
+    """
     return (
         isinstance(tokenizer.normalizer, BertNormalizer)
         and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
@@ -162,150 +171,222 @@ class Packer:
     """Packs conversations for one artifact; may be shared by threads."""
 
     def __init__(self, spec: PackingSpec, tokenizer: Tokenizer) -> None:
-        """Take over `tokenizer`: it must not be used to encode special tokens afterwards."""
+        """Take over `tokenizer`, which must not be used to encode special tokens afterwards."""
         self._spec = spec
         self._tokenizer = tokenizer
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = False
-        self._pieces = [
+        self._template: list[Slot | Ids] = [
             (Slot(text) if is_slot else self._encode(text))
             for text, is_slot in split_template(spec.template)
         ]
+        template_tokens = sum(len(p) for p in self._template if not isinstance(p, Slot))
+        self._slots_budget_tokens = spec.budget_tokens - template_tokens
         # From here on "[SEP]" in a user's text is text, not a separator.
         tokenizer.encode_special_tokens = True
         self._marker = self._encode(TRUNCATED)
         self._signatures: Cache[str, Ids] = Cache(max_bytes=4 * 2**20)
         self._turns: Cache[str, Ids] = Cache(max_bytes=8 * 2**20)
-        self._is_local = is_local(tokenizer)
+        self._tokenizes_pieces = tokenizes_words_separately(tokenizer)
 
     @property
     def caches(self) -> dict[str, Cache[str, Ids]]:
-        """Tokenized texts, by name: agents send the same tools and turns again."""
+        """Tokenized texts by name. Agents send the same tools and turns with every request."""
         return {"signatures": self._signatures, "turns": self._turns}
 
     def pack(self, conversation: Conversation) -> Packed:
-        """Pack one conversation: at most `budget_tokens` ids, and the features asked for."""
-        clips = self._clips(conversation)
+        """Pack one conversation into at most `budget_tokens` ids and the spec's features."""
+        turns, tools = conversation.turns, conversation.tools
+        left = self._slots_budget_tokens
+        clips: dict[Slot, _Clip] = {}
+
+        # The length is counted in words of all turns.
+        words = sum(turn.text.count(" ") + 1 for turn in turns)
+        clips[Slot.PREAMBLE] = _Clip(self._encode(f"{words}, {len(tools)}, {len(turns)}")[:left])
+        left -= len(clips[Slot.PREAMBLE].ids)
+
+        # The cap on the tools keeps room for the latest user turn.
+        clips[Slot.TOOLS] = self._pack_tools(tools, min(left, self._spec.tool_budget_tokens))
+        left -= len(clips[Slot.TOOLS].ids)
+
+        latest = conversation.latest_user
+        text = turns[latest].text if latest is not None else ""
+        latest_ids = self._encode(_clip_text(text, left), self._turns)
+        if len(latest_ids) <= left:
+            is_cut = len(text) > left * CHARS_PER_TOKEN
+            clips[Slot.LATEST_USER] = _Clip(latest_ids, is_cut)
+        else:  # keep both ends of a long text: the request itself is at one of them
+            kept = max(0, left - len(self._marker))
+            tail = kept // 2
+            clips[Slot.LATEST_USER] = self._join_by_marker(
+                latest_ids[: kept - tail], latest_ids[len(latest_ids) - tail :], left
+            )
+        left -= len(clips[Slot.LATEST_USER].ids)
+
+        others = [turn for i, turn in enumerate(turns) if i != latest]
+        clips[Slot.OTHER_TURNS] = self._pack_newest_first(others, left)
+
         ids: list[int] = []
         parts: list[Part] = []
-        for piece in self._pieces:
+        for piece in self._template:
             if isinstance(piece, Slot):
                 clip, start = clips[piece], len(ids)
                 marker = range(start + clip.marker.start, start + clip.marker.stop)
-                parts.append(Part(piece, start, start + len(clip.ids), clip.cut, marker))
+                parts.append(Part(piece, start, start + len(clip.ids), clip.is_cut, marker))
                 ids.extend(clip.ids)
             else:
                 ids.extend(piece)
-        features = extract(conversation, self._spec.features)
-        return Packed(tuple(ids), features, tuple(parts))
+        return Packed(tuple(ids), extract(conversation, self._spec.features), tuple(parts))
 
-    def _clips(self, conversation: Conversation) -> dict[Slot, _Clip]:
-        """Fill the slots; the cap on the tools is what keeps room for the latest user turn."""
-        latest = conversation.latest_user
-        left = self._spec.budget_tokens - sum(
-            len(piece) for piece in self._pieces if not isinstance(piece, Slot)
-        )
-        clips: dict[Slot, _Clip] = {}
-        clips[Slot.PREAMBLE] = self._preamble(conversation, left)
-        left -= len(clips[Slot.PREAMBLE].ids)
-        tool_budget_tokens = min(left, self._spec.tool_budget_tokens)
-        clips[Slot.TOOLS] = self._tools(conversation.tools, tool_budget_tokens)
-        left -= len(clips[Slot.TOOLS].ids)
-        latest_text = conversation.turns[latest].text if latest is not None else ""
-        clips[Slot.LATEST_USER] = self._both_ends(latest_text, left)
-        left -= len(clips[Slot.LATEST_USER].ids)
-        others = [turn for i, turn in enumerate(conversation.turns) if i != latest]
-        clips[Slot.OTHER_TURNS] = self._newest_first(others, left)
-        return clips
-
-    def _preamble(self, conversation: Conversation, budget_tokens: int) -> _Clip:
-        """Write `length, num_tools, num_turns`; the length is in words of all turns."""
-        words = sum(turn.text.count(" ") + 1 for turn in conversation.turns)
-        text = f"{words}, {len(conversation.tools)}, {len(conversation.turns)}"
-        return _Clip(self._encode(text)[:budget_tokens], cut=False)
-
-    def _both_ends(self, text: str, budget_tokens: int) -> _Clip:
-        """Keep the head and the tail of a text too long: the request stands at one of them."""
-        ids = self._encoded(_clip_text(text, budget_tokens), self._turns)
-        if len(ids) <= budget_tokens:
-            return _Clip(ids, cut=len(text) > budget_tokens * CHARS_PER_TOKEN)
-        kept = max(0, budget_tokens - len(self._marker))
-        tail = kept // 2
-        return self._marked(ids[: kept - tail], ids[len(ids) - tail :], budget_tokens)
-
-    def _tools(self, tools: Sequence[ToolSpec], budget_tokens: int) -> _Clip:
+    def _pack_tools(self, tools: Sequence[ToolSpec], budget_tokens: int) -> _Clip:
         ids: list[int] = []
         left_chars = budget_tokens * MAX_CHARS_PER_TOKEN
         for tool in tools:
-            text = signature(tool, self._spec.signature)
-            text = _clip_text(text, budget_tokens) + " ; "
-            ids.extend(self._encoded(text, self._signatures))
+            text = _clip_text(signature(tool, self._spec.signature), budget_tokens) + " ; "
+            ids.extend(self._encode(text, self._signatures))
             left_chars -= len(text)
             if len(ids) > budget_tokens or left_chars < 0:
                 kept = max(0, budget_tokens - len(self._marker))
-                return self._marked(tuple(ids[:kept]), (), budget_tokens)
-        return _Clip(tuple(ids), cut=False)
+                return self._join_by_marker(tuple(ids[:kept]), (), budget_tokens)
+        return _Clip(tuple(ids))
 
-    def _marked(self, head: Ids, tail: Ids, budget_tokens: int) -> _Clip:
-        """Join what is left of a text by the mark that says so."""
-        ids = (head + self._marker + tail)[:budget_tokens]
-        end = min(len(head) + len(self._marker), len(ids))
-        return _Clip(ids, cut=True, marker=range(len(head), end))
-
-    def _newest_first(self, turns: Sequence[Turn], budget_tokens: int) -> _Clip:
+    def _pack_newest_first(self, turns: Sequence[Turn], budget_tokens: int) -> _Clip:
         ids: list[int] = []
-        cut = False
+        is_cut = False
         left_chars = budget_tokens * MAX_CHARS_PER_TOKEN
         for turn in reversed(turns):
             left = budget_tokens - len(ids)
             if left <= 0 or left_chars < 0:
-                return _Clip(tuple(ids), cut=True)
-            text = _turn_text(turn)
+                return _Clip(tuple(ids), is_cut=True)
+            speaker = "" if turn.role is Role.USER else f"{turn.role}: "
+            calls = " ".join(f"{call.name}({call.arguments})" for call in turn.tool_calls)
+            text = f"{speaker}{turn.text} {calls} ; "
             clipped = _clip_text(text, left)
-            encoded = self._start_of(clipped, left)
-            cut = cut or len(encoded) > left or len(text) > left * CHARS_PER_TOKEN
-            ids.extend(encoded[:left])
+            turn_ids: list[int] = []
+            if self._tokenizes_pieces:
+                # A turn is tokenized only as far as it fits. Its pieces do not depend on how much
+                # of it fits, so that the cache knows them in the next request.
+                for piece in _PIECE.finditer(clipped):
+                    turn_ids.extend(self._encode(piece[0], self._turns))
+                    if len(turn_ids) > left:
+                        break
+            else:
+                turn_ids.extend(self._encode(clipped, self._turns))
+            is_cut = is_cut or len(turn_ids) > left or len(text) > left * CHARS_PER_TOKEN
+            ids.extend(turn_ids[:left])
             left_chars -= len(clipped)
-        return _Clip(tuple(ids), cut=cut)
+        return _Clip(tuple(ids), is_cut)
 
-    def _start_of(self, text: str, tokens: int) -> Sequence[int]:
-        """Return a text's ids, or the first of them: more than `tokens`.
+    def _join_by_marker(self, head: Ids, tail: Ids, budget_tokens: int) -> _Clip:
+        """Join the two ends of a cut text by the `[truncated]` marker."""
+        ids = (head + self._marker + tail)[:budget_tokens]
+        end = min(len(head) + len(self._marker), len(ids))
+        return _Clip(ids, is_cut=True, marker=range(len(head), end))
 
-        A turn of which a part goes in is tokenized no further, and by pieces that are the same
-        where another part of it goes in.
-        """
-        if not self._is_local:
-            return self._encoded(text, self._turns)
-        ids: list[int] = []
-        for piece in _PIECE.finditer(text):
-            ids.extend(self._encoded(piece[0], self._turns))
-            if len(ids) > tokens:
-                break
-        return ids
-
-    def _encoded(self, text: str, seen: Cache[str, Ids]) -> Ids:
-        ids = seen.get(text)
+    def _encode(self, text: str, cache: Cache[str, Ids] | None = None) -> Ids:
+        ids = None if cache is None else cache.get(text)
         if ids is None:
-            ids = self._encode(text)
-            # Text of other scripts has up to 4 bytes a character; so has Python, with 8 an id.
-            seen.put(text, ids, size_bytes=4 * len(text) + 8 * len(ids))
+            ids = tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            if cache is not None:
+                # Python takes up to 4 bytes for a character, and 8 for an id.
+                cache.put(text, ids, size_bytes=4 * len(text) + 8 * len(ids))
         return ids
-
-    def _encode(self, text: str) -> Ids:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-def _turn_text(turn: Turn) -> str:
-    calls = " ".join(f"{call.name}({call.arguments})" for call in turn.tool_calls)
-    who = "" if turn.role is Role.USER else f"{turn.role}: "
-    return f"{who}{turn.text} {calls} ; "
 
 
 def _clip_text(text: str, budget_tokens: int) -> str:
-    """Cut a text far beyond the budget before it is tokenized, keeping both ends."""
+    """Cut the middle out of a text that is far longer than the budget, before it is tokenized."""
     limit_chars = max(1, budget_tokens) * CHARS_PER_TOKEN
     if len(text) <= limit_chars:
         return text
     half = limit_chars // 2
     return f"{text[:half]} {text[-half:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of tokens as text. `slot` is None for the template's own tokens."""
+
+    slot: Slot | None
+    text: str
+    tokens: int
+    is_cut_mark: bool = False
+    """Whether this is the `[truncated]` marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many tokens of a slot the encoder sees, of how many."""
+
+    slot: Slot
+    tokens: int
+    whole_tokens: int
+    at_least: bool
+    """Whether `whole_tokens` is a lower bound."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the encoder sees only a part of the slot."""
+        return self.at_least or self.tokens < self.whole_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PackedView:
+    """The text and the features that a router's model sees of a conversation."""
+
+    pieces: tuple[Piece, ...]
+    extents: tuple[Extent, ...]
+    features: Mapping[str, float]
+    """Structural features by name."""
+    tokens: int
+    budget_tokens: int
+
+
+class PackedViewer:
+    """Shows how a packer packs conversations, to explain decisions; may be shared by threads."""
+
+    def __init__(self, spec: PackingSpec, tokenizer: Tokenizer, packer: Packer) -> None:
+        """Show the packing of `packer`, which was made with this spec and tokenizer."""
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._packer = packer
+        # Packing with a larger window measures how long a request is.
+        limits = {"budget_tokens": MEASURED_TOKENS, "tool_budget_tokens": MEASURED_TOKENS // 2}
+        self._whole = Packer(spec.model_copy(update={**limits, "features": ()}), tokenizer)
+
+    def view(self, conversation: Conversation) -> PackedView:
+        """Pack a conversation and decode it again; CPU-bound, so call it off the event loop."""
+        packed, whole = self._packer.pack(conversation), self._whole.pack(conversation)
+        spans: list[tuple[Slot | None, int, int, bool]] = []  # slot, start, stop, is the marker
+        end = 0
+        for part in packed.parts:
+            marker = part.marker or range(part.stop, part.stop)
+            spans += (
+                (None, end, part.start, False),
+                (part.slot, part.start, marker.start, False),
+                (part.slot, marker.start, marker.stop, True),
+                (part.slot, marker.stop, part.stop, False),
+            )
+            end = part.stop
+        spans.append((None, end, len(packed.token_ids), False))
+        pieces = (
+            Piece(
+                slot,
+                self._tokenizer.decode(packed.token_ids[start:stop], skip_special_tokens=False),
+                stop - start,
+                is_marker,
+            )
+            for slot, start, stop, is_marker in spans
+            if start < stop
+        )
+        extents = (
+            Extent(one.slot, one.stop - one.start, all_.stop - all_.start, at_least=all_.is_cut)
+            for one, all_ in zip(packed.parts, whole.parts, strict=True)
+        )
+        return PackedView(
+            pieces=tuple(pieces),
+            extents=tuple(extents),
+            features=dict(zip(self._spec.features, packed.features, strict=True)),
+            tokens=len(packed.token_ids),
+            budget_tokens=self._spec.budget_tokens,
+        )

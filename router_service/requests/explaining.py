@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
+from router_service.core.packing import PackedView
 from router_service.core.selection import Policy, parse_policy
-from router_service.core.unpacking import View
 from router_service.requests.endpoints import Endpoint
 from router_service.requests.planning import (
     Asked,
@@ -50,7 +50,7 @@ class Explained(BaseModel):
     """Arms of the pool that cannot serve it."""
     choices: tuple[Choice, ...]
     """What each policy of the measured frontier chooses, in the frontier's order."""
-    view: View
+    view: PackedView
     decided_s: float
     """How long packing, classifying and selecting took."""
     unread: tuple[str, ...]

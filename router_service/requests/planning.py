@@ -22,9 +22,9 @@ from router_service.core.errors import (
     SwitchcraftError,
 )
 from router_service.core.messages import ChatRequest, Conversation, Reference, decode_object
+from router_service.core.packing import PackedView
 from router_service.core.selection import Policy, Reason
 from router_service.core.tracing import Stage
-from router_service.core.unpacking import View
 from router_service.requests.endpoints import Endpoint
 from router_service.requests.pool import Pool, capable
 from router_service.router import Decision, explored
@@ -87,7 +87,7 @@ class DecidingRouter(Protocol):
     ) -> Decision | None:
         """Choose likewise, at once, or return None where the model must be asked."""
 
-    def view(self, conversation: Conversation) -> View:
+    def view(self, conversation: Conversation) -> PackedView:
         """Show what the model sees of a conversation."""
 
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from router_service.core.artifact import TOKENIZER, Encoder, Measure
-from router_service.core.classifier import Classifier
+from router_service.core.model import Classifier
 from switchcraft_training.config import RunConfig
 from switchcraft_training.contest import Contest, compete
 from switchcraft_training.dataset import Dataset, load_dataset, require_own

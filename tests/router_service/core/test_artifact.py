@@ -149,5 +149,5 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     """A gateway that was told to use CUDA does not quietly take the CPU."""
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this machine's runtime has CUDA")
-    with pytest.raises(ArtifactError, match=r"install switchcraft\[gpu\]"):
+    with pytest.raises(ArtifactError, match=r"Install switchcraft-router\[gpu\]"):
         Router(Artifact.load(SHIPPED), device="cuda")

@@ -15,7 +15,14 @@ from tokenizers.pre_tokenizers import Punctuation, WhitespaceSplit
 from tokenizers.pre_tokenizers import Sequence as Steps
 
 from router_service.core.messages import Conversation, Role, ToolCall, Turn, parse_conversation
-from router_service.core.packing import Packed, Packer, PackingSpec, Slot, is_local, signature
+from router_service.core.packing import (
+    Packed,
+    Packer,
+    PackingSpec,
+    Slot,
+    signature,
+    tokenizes_words_separately,
+)
 
 WORDS = ["[UNK]", "[CLS]", "[SEP]"]
 
@@ -102,15 +109,15 @@ def test_turns_fill_the_window_newest_first() -> None:
     text = unpack(packed, Slot.OTHER_TURNS)
     assert text.startswith("turn [UNK] ; turn [UNK] ;")
     part = packed.parts[-1]
-    assert part.cut
+    assert part.is_cut
     assert len(packed.token_ids) == 48
 
 
 def test_a_turn_that_goes_in_by_half_is_cut() -> None:
     """A single older turn that fills the window says that it was cut; one that fits does not."""
     long, short = ({"role": "user", "content": "a word " * count} for count in (100, 2))
-    assert pack(booking(long, ASK), budget_tokens=48).parts[-1].cut
-    assert not pack(booking(short, ASK), budget_tokens=48).parts[-1].cut
+    assert pack(booking(long, ASK), budget_tokens=48).parts[-1].is_cut
+    assert not pack(booking(short, ASK), budget_tokens=48).parts[-1].is_cut
 
 
 def test_turns_after_the_latest_user_turn_are_the_newest() -> None:
@@ -244,7 +251,7 @@ def test_a_text_s_tokens_are_those_of_its_pieces(
     """However a text is parted before blanks, commas and line ends, its tokens are the same."""
     text = "".join(parts)
     Packer(PackingSpec(), shipped_tokenizer)  # which sets it up
-    assert is_local(shipped_tokenizer)
+    assert tokenizes_words_separately(shipped_tokenizer)
     pieces = re.split("(?=[ ,\n])", text)
     encode = shipped_tokenizer.encode
     ids = [i for piece in pieces for i in encode(piece, add_special_tokens=False).ids]
@@ -264,7 +271,7 @@ def test_long_turns_are_packed_as_if_tokenized_whole(
         packed = packer.pack(booking(long, ask, tools=0))
         other = packed.parts[-1]
         assert list(packed.token_ids[other.start : other.stop]) == whole[: other.stop - other.start]
-        assert (other.cut, len(packed.token_ids)) == (True, 512)
+        assert (other.is_cut, len(packed.token_ids)) == (True, 512)
 
 
 def test_turns_without_words_are_read_up_to_a_number_of_characters() -> None:
@@ -273,7 +280,7 @@ def test_turns_without_words_are_read_up_to_a_number_of_characters() -> None:
     turns = (Turn(Role.USER, "old"), *[blank] * 50, Turn(Role.USER, "now"))
     packed = pack(Conversation(turns), budget_tokens=256)
     others = next(part for part in packed.parts if part.slot is Slot.OTHER_TURNS)
-    assert others.cut
+    assert others.is_cut
     assert others.stop - others.start < 60
     few = pack(Conversation((turns[0], *[blank] * 5, turns[-1])), budget_tokens=256)
     assert "old" in unpack(few, Slot.OTHER_TURNS).split()

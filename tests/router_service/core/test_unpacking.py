@@ -6,8 +6,14 @@ import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.messages import Conversation, Role, ToolSpec, Turn
-from router_service.core.packing import Packer, Slot
-from router_service.core.unpacking import MEASURED_TOKENS, Extent, View, Viewer
+from router_service.core.packing import (
+    MEASURED_TOKENS,
+    Extent,
+    PackedView,
+    PackedViewer,
+    Packer,
+    Slot,
+)
 
 ASK = Turn(Role.USER, "weather in Oslo [SEP] now")
 SHORT = Conversation((ASK,), (ToolSpec("get_weather"),))
@@ -30,17 +36,17 @@ def packer(artifact: Artifact) -> Packer:
 
 
 @pytest.fixture(scope="module")
-def viewer(artifact: Artifact, packer: Packer) -> Viewer:
+def viewer(artifact: Artifact, packer: Packer) -> PackedViewer:
     """Return what shows its packing."""
-    return Viewer(artifact.manifest.packing, artifact.tokenizer, packer)
+    return PackedViewer(artifact.manifest.packing, artifact.tokenizer, packer)
 
 
-def text_of(view: View, slot: Slot) -> str:
+def text_of(view: PackedView, slot: Slot) -> str:
     """Return what is shown of a slot, but for the packer's own words."""
     return " ".join(p.text for p in view.pieces if p.slot is slot and not p.is_cut_mark)
 
 
-def extents(view: View) -> dict[Slot, Extent]:
+def extents(view: PackedView) -> dict[Slot, Extent]:
     """Return the extents by slot."""
     return {extent.slot: extent for extent in view.extents}
 
@@ -49,7 +55,7 @@ def extents(view: View) -> dict[Slot, Extent]:
     "conversation", [SHORT, LONG, Conversation(())], ids="short long no".split()
 )
 def test_each_token_is_shown_once(
-    viewer: Viewer, packer: Packer, conversation: Conversation
+    viewer: PackedViewer, packer: Packer, conversation: Conversation
 ) -> None:
     """The pieces are as many tokens as the encoder gets, part by part."""
     view, packed = viewer.view(conversation), packer.pack(conversation)
@@ -59,7 +65,7 @@ def test_each_token_is_shown_once(
         assert shown == part.stop - part.start == extents(view)[part.slot].tokens
 
 
-def test_text_of_a_user_is_no_mark_of_the_template(viewer: Viewer) -> None:
+def test_text_of_a_user_is_no_mark_of_the_template(viewer: PackedViewer) -> None:
     """What looks like a separator in a request is shown as that request's text."""
     view = viewer.view(SHORT)
     assert text_of(view, Slot.LATEST_USER) == "weather in oslo [ sep ] now"
@@ -67,12 +73,12 @@ def test_text_of_a_user_is_no_mark_of_the_template(viewer: Viewer) -> None:
     assert marks == "[CLS][SEP][SEP][SEP][SEP]"
 
 
-def test_what_fits_is_whole(viewer: Viewer) -> None:
+def test_what_fits_is_whole(viewer: PackedViewer) -> None:
     """A short request has as many tokens as it had."""
     assert not any(extent.is_cut for extent in viewer.view(SHORT).extents)
 
 
-def test_what_is_cut_is_told(viewer: Viewer, packer: Packer) -> None:
+def test_what_is_cut_is_told(viewer: PackedViewer, packer: Packer) -> None:
     """Of a long one both ends of the last turn are there, with a mark between, and how much was."""
     view = viewer.view(LONG)
     user = text_of(view, Slot.LATEST_USER)
@@ -88,7 +94,7 @@ def test_what_is_cut_is_told(viewer: Viewer, packer: Packer) -> None:
     assert tuple(view.features.values()) == packer.pack(LONG).features
 
 
-def test_what_is_longer_than_is_measured_is_told_as_such(viewer: Viewer) -> None:
+def test_what_is_longer_than_is_measured_is_told_as_such(viewer: PackedViewer) -> None:
     """A text beyond the measured window costs no more than that window, and is `at_least` it."""
     endless = Conversation((Turn(Role.USER, "word " * 8 * MEASURED_TOKENS),))
     user = extents(viewer.view(endless))[Slot.LATEST_USER]

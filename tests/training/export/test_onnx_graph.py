@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from router_service.core.classifier import Classifier
+from router_service.core.model import Classifier
 from switchcraft_training.export.onnx_graph import export_int8, export_onnx, full_precision
 from switchcraft_training.finetune.loop import predict, train_router
 from switchcraft_training.finetune.model import RouterModel

@@ -9,9 +9,9 @@ import pytest
 import torch
 from sentencepiece import SentencePieceTrainer
 
-from router_service.core.classifier import Classifier
 from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
+from router_service.core.model import Classifier
 from router_service.core.packing import Packed, Packer, PackingSpec
 from switchcraft_training.export.onnx_graph import export_onnx, quantize_int8
 from switchcraft_training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for

@@ -22,9 +22,9 @@ from router_service.core.artifact import (
     save_manifest,
 )
 from router_service.core.calibration import IDENTITY, Calibration
-from router_service.core.classifier import Classifier
 from router_service.core.cost import ArmProfile
 from router_service.core.messages import parse_conversation
+from router_service.core.model import Classifier
 from router_service.core.packing import Packer
 from switchcraft_training.config import RunConfig
 

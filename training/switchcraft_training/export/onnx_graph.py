@@ -13,7 +13,7 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
-from router_service.core.graph import ROWS, TOGETHER
+from router_service.core.model import BATCHING_KEY, INDEPENDENT_ROWS
 from switchcraft_training.export.trees import use_tree_kernel
 from switchcraft_training.finetune.model import RouterModel
 
@@ -53,7 +53,7 @@ def export_onnx(model: RouterModel, features: int, path: Path) -> None:
     assert program is not None  # noqa: S101 - it is what the exporter of today returns
     written = program.model_proto
     use_tree_kernel(written)
-    written.metadata_props.add(key=ROWS, value=TOGETHER)
+    written.metadata_props.add(key=BATCHING_KEY, value=INDEPENDENT_ROWS)
     onnx.save(written, str(path))
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.classifier import BUCKET_TOKENS, batches_by_length, padded
+from router_service.core.model import BUCKET_TOKENS, batches_by_length, pad_rows
 from router_service.core.packing import Packed
 
 
@@ -24,7 +24,7 @@ def test_every_row_is_in_one_batch_of_like_length(lengths: list[int], bound: int
 
 def test_padding_is_masked() -> None:
     """A shorter row is filled up behind its ids, and the mask says where it ends."""
-    ids, mask, features = padded([Packed((7, 8, 9), (1.5,), ()), Packed((7,), (2.5,), ())])
+    ids, mask, features = pad_rows([Packed((7, 8, 9), (1.5,), ()), Packed((7,), (2.5,), ())])
     assert ids.tolist() == [[7, 8, 9], [7, 0, 0]]
     assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
     assert features.tolist() == [[1.5], [2.5]]
