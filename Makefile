@@ -16,7 +16,7 @@ export TOKENIZERS_PARALLELISM := false
 locked = $(if $(filter yes,$(LOCKED)),$(BIN)/pip install --quiet --no-deps --require-hashes $(1:%=--requirement requirements/%.lock))
 INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-isolation)
 
-.PHONY: serve test check train lock audit sbom clean
+.PHONY: serve test test-fast check docs train lock audit sbom clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
@@ -27,12 +27,20 @@ test: check
 	.ci/debian-packages $(VENV)/debian
 	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest
 
-## check: what can be said of the code without running it
+## test-fast: the tests without processes, browsers and training
+test-fast: $(VENV)/.dev
+	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast
+
+## check: format, lint, types and import contracts
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+## docs: the documentation as a web site in site/
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --strict
 
 ## train: the shipped artifact, from the recorded answers in $(DATA)
 train: $(VENV)/.dev
@@ -46,7 +54,7 @@ lock: $(VENV)/.dev
 	$(COMPILE) pyproject.toml --extra gpu -c requirements/cpu.lock -o requirements/gpu.lock
 	$(COMPILE) --group build -o requirements/build.lock
 	$(COMPILE) --group sbom -c requirements/cpu.lock -c requirements/build.lock -o requirements/sbom.lock
-	$(COMPILE) pyproject.toml --extra cpu --extra train --extra review --extra dev --group build --group sbom \
+	$(COMPILE) pyproject.toml --extra cpu --extra train --extra review --extra docs --extra dev --group build --group sbom \
 		--override requirements/without-torch.txt --no-emit-package pip -c requirements/cpu.lock -c requirements/build.lock \
 		-c requirements/sbom.lock -o requirements/dev.lock
 	$(COMPILE) --no-deps --group no-deps -o requirements/no-deps.lock
@@ -80,6 +88,6 @@ $(VENV)/.serve: $(VENV)/.python pyproject.toml requirements/build.lock requireme
 # The locks leave out torch, which pip then takes in the version that pyproject.toml names.
 $(VENV)/.dev: $(VENV)/.serve requirements/dev.lock requirements/no-deps.lock
 	$(call locked,dev)
-	$(INSTALL) --editable '.[cpu,train,dev]'
+	$(INSTALL) --editable '.[cpu,train,docs,dev]'
 	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements/no-deps.lock
 	touch $@

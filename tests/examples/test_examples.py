@@ -1,0 +1,127 @@
+"""Every program in `examples/` runs against a gateway that serves the shipped router."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from router_service.core.artifact import SHIPPED
+from router_service.http.app import create_app
+from router_service.router import Router
+from router_service.settings import Settings, load_settings
+from tests.clients.installed import INSTALL_S, installed
+from tests.serving import Sandbox, served
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+ARMS = ("gpt-4o-2024-08-06-FC", "gpt-4o-mini-2024-07-18-FC")
+LITELLM = ROOT / "tests" / "examples" / "litellm.txt"
+ELSEWHERE = {
+    "retraining_job.py": "tests/training/test_own_traffic.py, because it trains",
+}
+"""Examples that are tested in another file, and why."""
+
+
+@pytest.fixture(scope="module")
+def router() -> Router:
+    """Return the shipped router."""
+    return Router.load(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def url(sandbox: Sandbox, router: Router) -> Iterator[str]:
+    """Serve the shipped router in front of a sandbox that plays its arms; yield the base URL."""
+    settings = Settings.sandbox(sandbox.base_url, router.arms)
+    with served(create_app(settings, router)) as base_url:
+        yield f"{base_url}/v1"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Point the examples at the gateway."""
+    monkeypatch.setenv("SWITCHCRAFT_URL", url)
+
+
+def run(name: str) -> None:
+    """Run an example as a program in this process."""
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_openai_sdk_prints_the_call_and_the_decision(capsys: pytest.CaptureFixture[str]) -> None:
+    """The quickstart prints the streamed call and all decision headers."""
+    run("openai_sdk.py")
+    printed = capsys.readouterr().out
+    assert printed.startswith("get_forecast")
+    assert '"Lisbon"' in printed
+    assert "policy: drift=0.05" in printed
+    assert "decision-id: dec_" in printed
+
+
+def test_agent_loop_ends_with_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """The loop calls the tool once, sends its result, and prints the final answer."""
+    run("agent_loop.py")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert 'calls get_weather({"city":"Lisbon"})' in lines[0].replace('": "', '":"')
+    assert "calls" not in lines[1]
+
+
+def test_langchain_agent_calls_its_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    """LangChain's bound tool is called and its result is sent back."""
+    run("langchain_agent.py")
+    printed = capsys.readouterr().out
+    assert "calls: [('get_weather', {'city': 'Oslo'})]" in printed
+    assert "answer: \n" not in printed
+
+
+def test_embedded_router_chooses_among_the_given_arms(capsys: pytest.CaptureFixture[str]) -> None:
+    """The embedded router prints its choice and both arms' probabilities."""
+    run("embed_router.py")
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.partition(":")[0] in ARMS
+    assert [line.partition(":")[0].strip() for line in others] == list(ARMS)
+
+
+def test_litellm_in_front(request: pytest.FixtureRequest) -> None:
+    """LiteLLM's SDK, installed into a folder of its own, reads the gateway's answer.
+
+    It is not a test dependency, because it pins older versions of packages that the tests need.
+    """
+    cache = request.config.cache
+    assert cache is not None
+    install = (sys.executable, "-m", "pip", "install", "--quiet", "--target", "modules", "-r")
+    modules = installed(cache, LITELLM, (*install, LITELLM.name)) / "modules"
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "litellm_in_front.py")],
+        env={**os.environ, "PYTHONPATH": str(modules), "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "calls get_weather(" in done.stdout
+
+
+def test_litellm_behind_is_a_valid_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration loads, and both models point at the proxy."""
+    monkeypatch.setenv("LITELLM_PROXY_URL", "http://litellm:4000/v1")
+    monkeypatch.setenv("LITELLM_PROXY_KEY", "sk-1234")
+    settings = load_settings(EXAMPLES / "litellm_behind.yaml", os.environ)
+    addresses = [model.deployments[0].base_url for model in settings.models]
+    assert addresses == ["http://litellm:4000/v1"] * 2
+    assert settings.without_effect == ()
+
+
+def test_every_example_is_tested() -> None:
+    """A new example needs a test in this file, or an entry in `ELSEWHERE`."""
+    tested = Path(__file__).read_text()
+    for path in EXAMPLES.iterdir():
+        if path.suffix in {".py", ".yaml"}:
+            assert path.name in ELSEWHERE or f'"{path.name}"' in tested, path.name
