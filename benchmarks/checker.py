@@ -20,7 +20,7 @@ from pathlib import Path
 import orjson
 
 from benchmarks.stamp import stamp
-from switchcraft_training.checking.calls import check
+from switchcraft_training.checking import check
 from switchcraft_training.checking.score import score_lines
 from switchcraft_training.comparison.peer import PeerChecker, Question, peer_questions
 from switchcraft_training.datasets.bfcl import read_source

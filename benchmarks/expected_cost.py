@@ -42,8 +42,9 @@ from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.features import FEATURES, extract
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer
+from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
-from switchcraft_training.dataset import load_dataset, open_source, paraphrases
+from switchcraft_training.dataset import load_dataset, open_source
 from switchcraft_training.evaluation.evaluate import (
     FRONTIER,
     Outcomes,
@@ -170,7 +171,7 @@ def reference_pool(config: RunConfig, data: Path) -> Table:
 
 def local_pool(config: RunConfig, data: Path) -> Table:
     """Read the pool whose costs are seconds of a GPU, the queries that every arm was timed on."""
-    source = open_source(LOCAL, data, paraphrases(config.checking.paraphrases))
+    source = open_source(LOCAL, data, paraphrase_check(config.checking.paraphrases))
     examples, arms = list(source.examples()), source.arms()
     labels = label_matrix(examples, arms, source.outcomes)
     seconds = labels.usage.seconds

@@ -6,7 +6,6 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -15,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router_service.core.errors import ConfigError, DataError
-from switchcraft_training.checking.embeddings import encoder_embeddings
-from switchcraft_training.checking.paraphrase import Paraphrases
-from switchcraft_training.checking.values import Alike
+from switchcraft_training.checking import IsParaphrase, paraphrase_check
 from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.mcpmark import McpMark
@@ -114,7 +111,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Da
     Label matrices are kept in the folder `cache`, and reused. Raises DataError where a row of a
     source does not parse, ConfigError where an arm of the pool is not in the run's own source.
     """
-    alike = paraphrases(config.checking.paraphrases)
+    alike = paraphrase_check(config.checking.paraphrases)
     sources = {each: open_source(each, data, alike) for each in (config.source, *config.also)}
     heads = _heads(config, sources, data)
     parts = []
@@ -140,7 +137,9 @@ def require_own(dataset: Dataset, config: RunConfig, data: Path) -> None:
     raise DataError(data / config.source.path, None, problem)
 
 
-def open_source(source: SourceConfig, data: Path, alike: Alike | None = None) -> OutcomeSource:
+def open_source(
+    source: SourceConfig, data: Path, alike: IsParaphrase | None = None
+) -> OutcomeSource:
     """Return the source that a configuration names, below a folder of data."""
     path = data / source.path
     match source.format:
@@ -153,22 +152,6 @@ def open_source(source: SourceConfig, data: Path, alike: Alike | None = None) ->
         case "labelled" if source.answers is not None:
             return Checked.of(Labelled(path, data / source.answers), alike)
     return Checked.of(bfcl.recorded(path), alike)
-
-
-def paraphrases(source: str | None) -> Alike | None:
-    """Return the comparison of paraphrases by an encoder, which is loaded when first needed."""
-    if source is None:
-        return None
-
-    def alike(one: str, other: str) -> bool:
-        return _paraphrases(source)(one, other)
-
-    return alike
-
-
-@cache
-def _paraphrases(source: str) -> Alike:
-    return Paraphrases(encoder_embeddings(source))
 
 
 def _heads(

@@ -1,6 +1,6 @@
-"""Random pairs for the checker: schemas, truths and answers, sound and broken.
+"""Random pairs for the checker: valid and invalid schemas, expected calls and answers.
 
-`python tests/training/checking/fuzz.py 1000000` judges a million of them.
+`python tests/training/checking/fuzz.py 1000000` checks a million of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from router_service.core.errors import SchemaError
-from switchcraft_training.checking.calls import check
+from switchcraft_training.checking import check
 from switchcraft_training.records import Call, Expected, ExpectedCall, Json, OneOf
 
 NAMES = "f g a.b a_b ls".split()
@@ -49,20 +49,20 @@ NUMBERS = [
 
 
 class Fuzz:
-    """Draws pairs from one seed."""
+    """Generator of random pairs from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
 
     def scalar(self) -> Json:
-        """Draw a value without parts."""
+        """Return a random scalar."""
         choice = self.rng.random()
         if choice < 0.5:
             return self.rng.choice(TEXTS)
         return self.rng.choice(NUMBERS) if choice < 0.8 else self.rng.choice([True, False, None])
 
     def value(self, depth: int = 0) -> Json:
-        """Draw a JSON value; accepted values may be inside it."""
+        """Return a random JSON value."""
         choice = self.rng.random()
         if depth > 2 or choice < 0.6:
             return self.scalar()
@@ -72,14 +72,14 @@ class Fuzz:
         return {self.rng.choice(KEYS): part for part in parts}
 
     def accepted(self, depth: int = 0) -> Json:
-        """Draw an accepted value: as above, with choices inside."""
+        """Return a random accepted value, which may contain choices."""
         value = self.value(depth)
         if isinstance(value, dict) and self.rng.random() < 0.5:
             return {key: OneOf((inner,), self.rng.random() < 0.3) for key, inner in value.items()}
         return value
 
     def schema(self, depth: int = 0) -> Json:
-        """Draw a schema, some of them no schema at all."""
+        """Return a random schema, sometimes an invalid one."""
         rng = self.rng
         schema: dict[str, Any] = {}
         if rng.random() < 0.9:
@@ -96,7 +96,7 @@ class Fuzz:
         return schema if rng.random() < 0.99 else rng.choice([True, 5, "string", None])
 
     def parts(self, depth: int) -> dict[str, Any]:
-        """Draw the keywords of a schema that hold schemas."""
+        """Return random keywords that contain schemas."""
         rng, parts = self.rng, dict[str, Any]()
         for key in ("items", "additionalProperties"):
             if rng.random() < 0.2:
@@ -112,7 +112,7 @@ class Fuzz:
         return parts
 
     def pair(self) -> tuple[list[Any], Expected, list[Call] | None]:
-        """Draw tools, what is expected and what was called: often the same, a little changed."""
+        """Return random tools, expected calls, and calls that are similar to the expected ones."""
         rng = self.rng
         tools = [
             {"function": {"name": name, "parameters": self.schema()}}
@@ -131,7 +131,7 @@ class Fuzz:
         return tools, Expected(tuple(wanted), rng.random() < 0.02), made
 
     def changed(self, value: Json) -> Json:
-        """Return a plain value like the accepted one, or another."""
+        """Return a plain value that is accepted, or sometimes another."""
         if self.rng.random() < 0.2:
             return self.value()
         if isinstance(value, OneOf):
@@ -142,7 +142,7 @@ class Fuzz:
 
 
 def outcomes(pairs: int, seed: int = 0) -> Iterator[str]:
-    """Judge random pairs; yield `right`, `wrong` or `no schema` for each."""
+    """Check random pairs; yield `right`, `wrong` or `no schema` for each."""
     fuzz = Fuzz(seed)
     for _ in range(pairs):
         try:

@@ -1,4 +1,4 @@
-"""Defaults, in the ways people write them."""
+"""Defaults of parameters, in the forms in which people write them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from switchcraft_training.checking import Schema
 from switchcraft_training.checking.defaults import documented_defaults
-from switchcraft_training.checking.schema import Schema
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ from switchcraft_training.checking.schema import Schema
         ({"type": "integer", "description": "Limit; default none"}, None),
     ],
 )
-def test_a_default_is_read_as_its_type(schema: dict[str, Any], default: object) -> None:
-    """The schema's own default wins; else the description's, as a value of the type."""
+def test_default_is_parsed_as_the_schema_type(schema: dict[str, Any], default: object) -> None:
+    """The `default` keyword wins over the description; the value has the schema's type."""
     values = documented_defaults(Schema(schema))
     assert default in values
     assert type(values[values.index(default)]) is type(default)
@@ -43,6 +43,6 @@ def test_a_default_is_read_as_its_type(schema: dict[str, Any], default: object) 
         {"type": "boolean", "description": "Default depends on the account."},
     ],
 )
-def test_no_default_is_made_up(schema: dict[str, Any]) -> None:
-    """A description without a value of the right type documents none."""
+def test_description_without_a_value_has_no_default(schema: dict[str, Any]) -> None:
+    """A description without a value of the schema's type documents no default."""
     assert documented_defaults(Schema(schema)) == ()

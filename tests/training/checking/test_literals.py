@@ -1,4 +1,4 @@
-"""Java and JavaScript literals: what they say, without how."""
+"""Java and JavaScript literals."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from switchcraft_training.records import Json
         ("", ""),
     ],
 )
-def test_a_literal_is_the_value_it_stands_for(text: str, value: Json) -> None:
-    """Collections, maps, boxes and numbers are their values; all else is its text."""
+def test_literal_is_parsed_to_its_value(text: str, value: Json) -> None:
+    """Collections, maps, boxes and numbers become values; anything else stays text."""
     assert parse_literal(text) == value
 
 
-def test_nesting_without_end_is_text() -> None:
-    """A literal nested beyond what can be read is kept as it is."""
+def test_too_deep_nesting_stays_text() -> None:
+    """A literal that is nested too deeply to parse is returned unchanged."""
     deep = "[" * 5000 + "]" * 5000
     assert parse_literal(deep) == deep

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from switchcraft_training.checking.calls import check
+from switchcraft_training.checking import check
 from switchcraft_training.records import Call, Expected, ExpectedCall
 
 STRING = {"type": "string"}
@@ -19,21 +19,21 @@ def tool(properties: dict[str, Any], name: str = "f") -> dict[str, Any]:
 
 
 def accepts(properties: dict[str, Any], want: dict[str, Any], made: dict[str, Any]) -> bool:
-    """Judge one call of one function, with one accepted value a parameter."""
+    """Check one call, with one accepted value for each parameter."""
     expected = ExpectedCall("f", {name: (value,) for name, value in want.items()})
     return check([tool(properties)], Expected((expected,)), [Call("f", made)]).correct
 
 
-def test_array_order() -> None:
-    """Keywords in another order are the same keywords; other keywords are not."""
+def test_order_of_an_array_does_not_matter() -> None:
+    """The same keywords in another order are accepted; other keywords are not."""
     keywords = {"keywords": {"type": "array", "items": STRING}, "genre": STRING}
     want = {"keywords": ["mystery", "haunted house"], "genre": "mystery"}
     assert accepts(keywords, want, {**want, "keywords": ["haunted house", "mystery"]})
     assert not accepts(keywords, want, {**want, "keywords": ["mystery", "mystery"]})
 
 
-def test_default_in_the_description() -> None:
-    """A page left out is page 0 where the description says so, and no other page."""
+def test_parameter_with_documented_default_may_be_omitted() -> None:
+    """An omitted page equals the default in the description, and no other page."""
     page = {"type": "integer", "description": "The page number. Default is `0`."}
     schema = {"limit": {"type": "integer"}, "page": page}
     assert accepts(schema, {"limit": 50, "page": 0}, {"limit": 50})
@@ -49,8 +49,8 @@ def test_default_in_the_description() -> None:
         ("office conference room", "Office conference room"),
     ],
 )
-def test_brittle_strings(want: str, made: str) -> None:
-    """An instant, an ordinal and a capital may be written in more than one way."""
+def test_texts_may_be_spelled_in_several_ways(want: str, made: str) -> None:
+    """A time, an ordinal and a capital may be written in more than one way."""
     assert accepts({"a": STRING}, {"a": want}, {"a": made})
 
 
@@ -65,8 +65,8 @@ CREDENTIALS = {
 }
 
 
-def test_nested_objects() -> None:
-    """Objects inside objects are compared by their own schemas, down to the last value."""
+def test_nested_objects_are_compared_completely() -> None:
+    """Nested objects are compared by their own schemas, to the last value."""
     want = {"details": {"crm": {"client_id": "abc", "secret": "xyz"}, "bpm": {"api_key": "k1"}}}
     other = {"details": {"crm": {"client_id": "abc", "secret": "xyz"}, "bpm": {"api_key": "k2"}}}
     assert accepts(CREDENTIALS, want, want)
@@ -74,8 +74,8 @@ def test_nested_objects() -> None:
 
 
 @pytest.mark.parametrize("is_wrapped", [True, False])
-def test_a_matrix_is_read_as_one_where_items_are_arrays(is_wrapped: bool) -> None:
-    """A list of lists is a matrix where the schema's items are arrays, wrapped or bare."""
+def test_list_of_lists_is_a_matrix_if_items_are_arrays(is_wrapped: bool) -> None:
+    """A list of lists is one matrix if the schema's items are arrays, wrapped or not."""
     rows = [[1, 2, 3, 4, 5], [2, 3, 4, 6, 7], [2, 3, 8, 9, 10]]
     schema = {"arrays": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}}
     accepted = (rows,) if is_wrapped else tuple(rows)
@@ -86,8 +86,8 @@ def test_a_matrix_is_read_as_one_where_items_are_arrays(is_wrapped: bool) -> Non
 
 
 @pytest.mark.parametrize("is_wrapped", [True, False])
-def test_a_list_of_lists_is_of_alternatives_where_items_are_scalars(is_wrapped: bool) -> None:
-    """A list of lists is of alternatives where the schema's items are scalars."""
+def test_list_of_lists_holds_alternatives_if_items_are_scalars(is_wrapped: bool) -> None:
+    """A list of lists holds alternatives if the schema's items are scalars."""
     schema = {"tags": {"type": "array", "items": STRING}}
     options = (["a", "b"], ["a", "c"])
     expected = Expected((ExpectedCall("f", {"tags": ([*options],) if is_wrapped else options}),))
@@ -95,8 +95,8 @@ def test_a_list_of_lists_is_of_alternatives_where_items_are_scalars(is_wrapped: 
     assert not check([tool(schema)], expected, [Call("f", {"tags": ["b", "c"]})]).correct
 
 
-def test_lists_of_objects() -> None:
-    """Neither the order of the objects nor that of their keys matters; what they hold does."""
+def test_order_in_lists_of_objects_does_not_matter() -> None:
+    """The order of objects and keys does not matter; their values do."""
     item = {"type": "object", "properties": {"course": STRING, "grade": STRING}}
     schema = {"grades": {"type": "array", "items": item}}
     want = {"grades": [{"course": "Math", "grade": "B"}, {"course": "Science", "grade": "A"}]}

@@ -1,10 +1,10 @@
-"""Answers as models write them: every form that is read, and what is only words."""
+"""Parsing of answers: every form of calls that is accepted, and the problem codes."""
 
 from __future__ import annotations
 
 import pytest
 
-from switchcraft_training.checking.parsing import parse_native, parse_text
+from switchcraft_training.checking import parse_native, parse_text
 from switchcraft_training.records import Call, Json
 
 ROOTS = Call("algebra.roots", {"a": 1, "b": -3})
@@ -52,48 +52,48 @@ SUM = Call("add", {"x": [1, 2], "deep": {"k": True}})
         ),
     ],
 )
-def test_forms_of_two_calls(text: str) -> None:
-    """Each of these ways to write two calls gives the same two calls."""
+def test_every_form_of_two_calls_is_parsed(text: str) -> None:
+    """Each form gives the same two calls."""
     assert parse_text(text).calls == (ROOTS, SUM)
 
 
-def test_escaped_underscores_and_saying_that_no_tool_fits() -> None:
-    """Markdown's escapes are undone, and `no_function` is no call."""
+def test_escaped_underscores_and_no_function_calls() -> None:
+    """Markdown's escapes are removed, and `no_function` does not count as a call."""
     assert parse_text(r"get\_roots(a=1)").calls == (Call("get_roots", {"a": 1}),)
     assert parse_text('{"name": "no_function", "arguments": {}}').calls == ()
 
 
-def test_a_name_above_its_arguments() -> None:
-    """A name on one line and its arguments as JSON below it are one call."""
+def test_name_on_the_line_above_its_arguments() -> None:
+    """A name on one line and its arguments as JSON on the next are one call."""
     assert parse_text('roots\n{"a": 1}').calls == (Call("roots", {"a": 1}),)
 
 
-def test_what_is_no_literal_is_kept_as_its_text() -> None:
-    """A variable or an expression of another language stays what was written."""
+def test_non_literal_argument_keeps_its_source_text() -> None:
+    """A variable or an expression becomes its source text."""
     parsed = parse_text("f(a=dbMonitor, b=1 / 4, c=[x, 'y'], d={'k': y})")
     assert parsed.calls == (
         Call("f", {"a": "dbMonitor", "b": 0.25, "c": ["x", "y"], "d": {"k": "y"}}),
     )
 
 
-def test_arithmetic_is_its_result() -> None:
-    """Numbers under the four operations are computed; what has no result stays as written."""
+def test_arithmetic_is_computed() -> None:
+    """Arithmetic on numbers is computed; an expression without a result stays text."""
     parsed = parse_text("f(a=3.5 / 100, b=0.1 * 3, c=-(2 + 3), d=1 / 0, e=2 * x, f=1 / 6)")
     assert parsed.calls == (
         Call("f", {"a": 0.035, "b": 0.3, "c": -5, "d": "1 / 0", "e": "2 * x", "f": 1 / 6}),
     )
 
 
-def test_words_of_python_may_be_parameters() -> None:
-    """A parameter named as one of Python's own words is read like any other."""
+def test_reserved_words_of_python_may_be_parameters() -> None:
+    """A parameter may have the name of a Python keyword."""
     parsed = parse_text('[range_query(from="30", to="40", is=True, x="from = 5")]')
     assert parsed.calls == (
         Call("range_query", {"from": "30", "to": "40", "is": True, "x": "from = 5"}),
     )
 
 
-def test_values_are_what_json_has() -> None:
-    """Python's own literals become what JSON can hold."""
+def test_python_literals_become_json_values() -> None:
+    """Tuples, sets, bytes and other Python literals become JSON values."""
     parsed = parse_text("f(a=(1, (2,)), b={3}, c={4: b'x'}, d=1j, e=...)")
     assert parsed.calls == (
         Call("f", {"a": [1, [2]], "b": [3], "c": {"4": "b'x'"}, "d": "1j", "e": "Ellipsis"}),
@@ -118,8 +118,8 @@ def test_values_are_what_json_has() -> None:
         (" ", "no_answer"),
     ],
 )
-def test_what_is_no_call_has_a_code(text: str, problem: str) -> None:
-    """Prose, code and broken calls are not taken for calls, and told apart."""
+def test_answer_without_calls_has_a_problem_code(text: str, problem: str) -> None:
+    """Prose, code and broken calls are not parsed as calls, and have different codes."""
     parsed = parse_text(text)
     assert (parsed.calls, parsed.problem) == (None, problem)
 
@@ -140,7 +140,9 @@ def test_what_is_no_call_has_a_code(text: str, problem: str) -> None:
         (7, None, "not_a_call"),
     ],
 )
-def test_native_answers(raw: Json, calls: tuple[Call, ...] | None, problem: str | None) -> None:
-    """A native answer is a list of calls or words; what is broken has a code."""
+def test_native_answer_has_calls_or_a_problem_code(
+    raw: Json, calls: tuple[Call, ...] | None, problem: str | None
+) -> None:
+    """A native answer is a list of calls or a text; a broken call has a problem code."""
     parsed = parse_native(raw)
     assert (parsed.calls, parsed.problem) == (calls, problem)

@@ -1,11 +1,11 @@
-"""JSON Schema and BFCL's own type words, as far as a verdict hangs on them."""
+"""JSON Schema keywords and type words, tested through the verdicts that depend on them."""
 
 from __future__ import annotations
 
 import pytest
 
 from router_service.core.errors import SchemaError
-from switchcraft_training.checking.calls import check
+from switchcraft_training.checking import check
 from switchcraft_training.records import Call, Expected, ExpectedCall, Json
 
 ADDRESS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -19,7 +19,7 @@ TREE = {
 
 
 def judge(parameters: Json, want: Json, made: Json) -> list[tuple[str, str]]:
-    """Judge `f(a=made)` where `want` is accepted; return codes and paths."""
+    """Check `f(a=made)` against the accepted value `want`; return codes and paths."""
     function = {"name": "f", "parameters": parameters}
     expected = Expected((ExpectedCall("f", {"a": (want,)}),))
     verdict = check(
@@ -28,8 +28,8 @@ def judge(parameters: Json, want: Json, made: Json) -> list[tuple[str, str]]:
     return [(error.code.value, error.path) for error in verdict.errors]
 
 
-def of(schema: Json, **rest: Json) -> dict[str, Json]:
-    """Return parameters of which `a` has this schema."""
+def parameters_with(schema: Json, **rest: Json) -> dict[str, Json]:
+    """Return the schema of parameters in which `a` has this schema."""
     return {"type": "object", "properties": {"a": schema}, **rest}
 
 
@@ -66,24 +66,26 @@ def of(schema: Json, **rest: Json) -> dict[str, Json]:
         ({"type": "Bigint"}, 5, "5n", "6n"),
     ],
 )  # fmt: skip
-def test_what_a_schema_makes_the_same(schema: Json, want: Json, same: Json, other: Json) -> None:
-    """Each keyword is read: what it makes equal is accepted, and what differs is not."""
-    parameters = of(schema, **{"$defs": {"address": ADDRESS, "tree": TREE}})
+def test_schema_decides_which_values_are_equal(
+    schema: Json, want: Json, same: Json, other: Json
+) -> None:
+    """For each keyword, a value that it makes equal is accepted, and another is not."""
+    parameters = parameters_with(schema, **{"$defs": {"address": ADDRESS, "tree": TREE}})
     assert judge(parameters, want, same) == []
     assert judge(parameters, want, other) != []
 
 
-def test_members_of_an_enum_are_held_apart() -> None:
-    """Two members that differ in case alone are two; a third value is none of them."""
-    sizes = of({"type": "string", "enum": ["m", "M", "x-large"]})
+def test_similar_enum_members_are_distinct() -> None:
+    """Members that differ only in case are distinct, and other values are not in the enum."""
+    sizes = parameters_with({"type": "string", "enum": ["m", "M", "x-large"]})
     assert judge(sizes, "m", "m") == []
     assert judge(sizes, "m", "M") == [("wrong_value", "calls[0].arguments.a")]
     assert judge(sizes, "x-large", "X Large") == []
     assert judge(sizes, "x-large", "huge") == [("not_in_enum", "calls[0].arguments.a")]
 
 
-def test_null_stands_for_what_is_left_out() -> None:
-    """A null says nothing where a parameter is nullable and optional, and is wrong elsewhere."""
+def test_null_equals_omission_only_if_nullable_and_optional() -> None:
+    """A null stands for an omitted parameter only if it is nullable and not required."""
     nullable = {"type": "object", "properties": {"a": {"type": ["integer", "null"]}, "b": {}}}
     function = {"type": "function", "function": {"name": "f", "parameters": nullable}}
     nothing = Expected((ExpectedCall("f", {}),))
@@ -95,9 +97,9 @@ def test_null_stands_for_what_is_left_out() -> None:
     assert not check([function], null, [Call("f", {})]).correct
 
 
-def test_a_path_leads_to_the_value() -> None:
-    """An error inside an object has the path to the key, not to the parameter."""
-    nested = of({"type": "object", "properties": {"home": ADDRESS}})
+def test_error_path_names_the_nested_key() -> None:
+    """An error inside an object has the path of the key, not of the parameter."""
+    nested = parameters_with({"type": "object", "properties": {"home": ADDRESS}})
     made = {"home": {"city": "Rome"}}
     assert judge(nested, {"home": {"city": "Oslo"}}, made) == [
         ("wrong_value", "calls[0].arguments.a.home.city")
@@ -110,9 +112,9 @@ def test_a_path_leads_to_the_value() -> None:
     ]
 
 
-def test_accepted_values_inside_an_object_are_told_by_the_schema() -> None:
-    """A list where no list may be is of accepted values; `""` in it makes the key optional."""
-    schema = of(
+def test_list_is_a_choice_if_the_schema_allows_no_array() -> None:
+    """If the schema allows no array, a list holds alternatives; `""` makes the key optional."""
+    schema = parameters_with(
         {"type": "dict", "properties": {"to": {"type": "string"}, "tags": {"type": "array"}}}
     )
     want = {"to": ["Oslo", "OSL", ""], "tags": ["x", "y"]}
@@ -135,7 +137,7 @@ def test_accepted_values_inside_an_object_are_told_by_the_schema() -> None:
         ({"type": "object", "patternProperties": {"(": {}}}, {"k": 1}),
     ],
 )
-def test_what_cannot_be_interpreted_is_said(schema: Json, value: Json) -> None:
-    """A schema that cannot be read is an error of its own, never a wrong answer."""
+def test_invalid_schema_raises_schema_error(schema: Json, value: Json) -> None:
+    """A schema that cannot be interpreted raises SchemaError instead of giving a verdict."""
     with pytest.raises(SchemaError):
-        judge(of(schema), value, {"k": 2} if isinstance(value, dict) else "y")
+        judge(parameters_with(schema), value, {"k": 2} if isinstance(value, dict) else "y")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
-from switchcraft_training.checking.calls import check
+from switchcraft_training.checking import check
 from switchcraft_training.datasets.lines import OnFault
 from switchcraft_training.datasets.rows import decode, encode
 from switchcraft_training.records import Call, Json, Judged

@@ -12,7 +12,7 @@ import pytest
 
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
-from switchcraft_training.checking.answers import judge
+from switchcraft_training.checking import check_answer
 from switchcraft_training.config import load_config
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.schema import to_tools
@@ -197,6 +197,6 @@ def test_our_verdicts_agree_with_the_benchmark_s_own(recorded_data: Path) -> Non
     for arm in load_config(Path("configs/reference-pool.yaml")).arms:
         verdicts = {verdict.example_id: verdict.valid for verdict in recording.verdicts(arm)}
         for answer in recording.answers(arm):
-            ours = judge(*judged[answer.example_id], answer).correct
+            ours = check_answer(*judged[answer.example_id], answer).correct
             agreements[ours == verdicts[answer.example_id]] += 1
     assert agreements[True] / agreements.total() >= 0.97

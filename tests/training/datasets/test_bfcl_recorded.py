@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from router_service.core.errors import DataError
-from switchcraft_training.checking.answers import judge
+from switchcraft_training.checking import check_answer
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.records import Call
 
@@ -151,7 +151,7 @@ def test_verdicts_on_later_versions_agree_too(recorded_data: Path, folder: str) 
     arm = recording.arms()[0]
     verdicts = {(v.example_id, v.attempt): v.valid for v in recording.verdicts(arm)}
     same = [
-        judge(*judged[answer.example_id], answer).correct
+        check_answer(*judged[answer.example_id], answer).correct
         == verdicts[answer.example_id, answer.attempt]
         for answer in recording.answers(arm)
         if answer.example_id in judged

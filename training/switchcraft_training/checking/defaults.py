@@ -1,15 +1,15 @@
-"""The default of a parameter: its schema's own, or one written in its description."""
+"""Defaults of parameters, from the schema's `default` keyword or from the description's text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
 import orjson
 
-from switchcraft_training.checking.schema import Kind, Schema
+from switchcraft_training.checking.schema import JsonType, Schema
 from switchcraft_training.records import Json
 
 _MISSING: Final = object()
@@ -39,65 +39,53 @@ _PHRASE = re.compile(
     (?= \s*(?: $ | [.,;:)\]\n(] ) | \s+(?:if|when|unless|for|which|indicating|and)\b )""",
     re.VERBOSE,
 )
-"""A few unquoted words up to where the clause ends. To read too much does no harm: a default
-only ever counts where it equals the value that was expected."""
+"""A few unquoted words up to the end of the clause. Reading too many does no harm, because a
+default only matters if it equals the expected value."""
 
 
 @lru_cache(maxsize=1 << 14)
 def documented_defaults(schema: Schema) -> tuple[Json, ...]:
-    """Return what leaving a parameter out may mean, read as its schema's type; often nothing.
+    """Return the values that omitting a parameter may stand for, read as the schema's type.
 
-    The schema's own `default` is the only one where there is one; a description may mention
-    several, of which at most one is meant.
+    A `default` keyword is the only candidate. Without one, the description may mention several
+    values, of which at most one is meant.
     """
     own = schema.own_default
-    values = [_coerced(own["default"], schema)] if own else _written(schema)
+    values = []
+    if own:
+        default = own["default"]
+        is_text = isinstance(default, str) and not schema.allows(JsonType.STRING)
+        values.append(_parse(default, schema) if is_text else default)  # `"0"` for an integer
+    else:
+        text = schema.description
+        values.extend(_parse(text[match.end() :], schema) for match in _INTRODUCED.finditer(text))
+        values.extend(_parse(match["value"], schema) for match in _FOLLOWED.finditer(text))
     return tuple(value for value in values if value is not _MISSING)
 
 
-def _coerced(default: Json, schema: Schema) -> Json:
-    """Read a default written as text, `"0"` of an integer, as its type."""
-    if not isinstance(default, str) or schema.takes(Kind.STRING):
-        return default
-    return _read(default, schema)
-
-
-def _written(schema: Schema) -> Iterator[Json]:
-    """Yield what each mention of a default in the description gives."""
-    text = schema.description
-    for match in _INTRODUCED.finditer(text):
-        yield _read(text[match.end() :], schema)
-    for match in _FOLLOWED.finditer(text):
-        yield _read(match["value"], schema)
-
-
-def _read(text: str, schema: Schema) -> Json:
-    """Read the value that a text begins with."""
+def _parse(text: str, schema: Schema) -> Json:
+    """Return the value at the start of a text, or `_MISSING`."""
     empty = _EMPTY.match(text)
     if empty:
         return {"string": "", "list": [], "array": []}.get(empty[1].casefold(), {})
-    if _NOTHING.match(text) and not _is_member(text, schema):
+    if _NOTHING.match(text) and not any(
+        isinstance(member, str) and text.startswith(member) for member in schema.members
+    ):
         return None
-    return next(
-        (
-            value
-            for kind, read in _READERS.items()
-            if kind in schema.kinds and (value := read(text, schema)) is not _MISSING
-        ),
-        _MISSING,
-    )
+    for json_type, parse in _PARSERS.items():
+        if json_type in schema.types:
+            value = parse(text, schema)
+            if value is not _MISSING:
+                return value
+    return _MISSING
 
 
-def _is_member(text: str, schema: Schema) -> bool:
-    return any(isinstance(m, str) and text.startswith(m) for m in schema.members)
-
-
-def _boolean(text: str, _: Schema) -> Json:
+def _parse_boolean(text: str, _: Schema) -> Json:
     match = re.match(r"""[`'"]?(true|false)\b""", text, re.IGNORECASE)
     return _MISSING if match is None else match[1].casefold() == "true"
 
 
-def _number(text: str, _: Schema) -> Json:
+def _parse_number(text: str, _: Schema) -> Json:
     match = re.match(rf"""[`'"$]?((?>{_NUMBER}))(?!\s*[x*]\s*10|/\d|\w)""", text, re.IGNORECASE)
     if match is None:
         return _MISSING
@@ -105,13 +93,13 @@ def _number(text: str, _: Schema) -> Json:
     return int(digits) if re.fullmatch(r"[-+]?\d+", digits) else float(digits)
 
 
-def _integer(text: str, schema: Schema) -> Json:
-    value = _number(text, schema)
+def _parse_integer(text: str, schema: Schema) -> Json:
+    value = _parse_number(text, schema)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _json(text: str, _: Schema) -> Json:
-    """Read a list or an object written as JSON, or with single quotes."""
+def _parse_json(text: str, _: Schema) -> Json:
+    """Parse a list or an object, written as JSON or with single quotes."""
     match = re.match(r"`?(\[[^\[\]]*\]|\{[^{}]*\})", text)
     for spelled in (match[1], match[1].replace("'", '"')) if match else ():
         try:
@@ -121,25 +109,25 @@ def _json(text: str, _: Schema) -> Json:
     return _MISSING
 
 
-def _string(text: str, schema: Schema) -> Json:
-    """Read quoted text, a member of the enum, or an unquoted word or name."""
+def _parse_string(text: str, schema: Schema) -> Json:
+    """Return quoted text, an enum member, or a few unquoted words."""
     quoted = _QUOTED.match(text)
     if quoted:
         return next(group for group in quoted.groups() if group is not None)
-    named = [m for m in schema.members if isinstance(m, str) and _begins(text, m)]
+    named = [
+        member
+        for member in schema.members
+        if isinstance(member, str) and re.match(rf"{re.escape(member)}(?!\w)", text, re.IGNORECASE)
+    ]
     unquoted = _PHRASE.match(text)
     return max(named, key=len) if named else unquoted[0] if unquoted else _MISSING
 
 
-def _begins(text: str, word: str) -> bool:
-    return bool(re.match(rf"{re.escape(word)}(?!\w)", text, re.IGNORECASE))
-
-
-_READERS: Final[Mapping[Kind, Callable[[str, Schema], Json]]] = {
-    Kind.BOOLEAN: _boolean,
-    Kind.INTEGER: _integer,
-    Kind.NUMBER: _number,
-    Kind.ARRAY: _json,
-    Kind.OBJECT: _json,
-    Kind.STRING: _string,
+_PARSERS: Final[Mapping[JsonType, Callable[[str, Schema], Json]]] = {
+    JsonType.BOOLEAN: _parse_boolean,
+    JsonType.INTEGER: _parse_integer,
+    JsonType.NUMBER: _parse_number,
+    JsonType.ARRAY: _parse_json,
+    JsonType.OBJECT: _parse_json,
+    JsonType.STRING: _parse_string,
 }

@@ -1,4 +1,7 @@
-"""Java and JavaScript literals -> values: what a text says, without how it says it."""
+"""Parser for Java and JavaScript literals.
+
+It returns the value of a literal, so that two spellings of one value compare as equal.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _LISTS: Final = frozenset(
     "Arrays.asList List.of Set.of ArrayList LinkedList HashSet TreeSet Set Array Stack Queue "
     "ArrayDeque Vector".split()
 )
-"""Constructors and factories of collections, which say nothing but their items."""
+"""Constructors and factories of collections; only their arguments matter."""
 
 _MAPS: Final = frozenset("HashMap LinkedHashMap TreeMap Hashtable Map Map.of Object".split())
 _BOXES: Final = frozenset(
@@ -36,57 +39,62 @@ _BOXES: Final = frozenset(
 )
 
 
-class _NoLiteralError(Exception):
-    """A text that is no literal."""
+class _NotALiteralError(Exception):
+    """A text that is not a literal."""
 
 
 def parse_literal(text: str) -> Json:
-    """Return the value that a Java or JavaScript literal stands for; other text as it is.
+    """Return the value of a Java or JavaScript literal; return other text stripped.
 
-    `new ArrayList<>(Arrays.asList("a", 2L))` and `["a", 2]` give the same list. A call of
-    anything but a collection is text of one spelling: `new Point(1, 2)` gives `Point(1, 2)`.
+    `new ArrayList<>(Arrays.asList("a", 2L))` and `["a", 2]` give the same list. A call of anything
+    else becomes normalized text: `new Point(1, 2)` gives `Point(1, 2)`.
     """
-    for spelling in dict.fromkeys((text, text.replace('\\"', '"'))):  # escaped once too often
+    # The second attempt is for quotes that were escaped once too often.
+    for spelling in dict.fromkeys((text, text.replace('\\"', '"'))):
         try:
-            return _Parser(_GENERICS.sub("", spelling)).whole()
-        except (_NoLiteralError, RecursionError):
+            return _Parser(_GENERICS.sub("", spelling)).parse()
+        except (_NotALiteralError, RecursionError):
             continue
     return text.strip()
 
 
 class _Parser:
-    """Recursive descent over the tokens of one literal."""
+    """Recursive-descent parser for one literal."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
-        self._at = 0
+        self._next = 0
 
-    def whole(self) -> Json:
+    def parse(self) -> Json:
         value = self._value()
-        while self._skips(";"):
+        while self._skip(";"):
             pass
-        if self._at != len(self._tokens):
-            raise _NoLiteralError
+        if self._next != len(self._tokens):
+            raise _NotALiteralError
         return value
 
     def _peek(self) -> tuple[str, str]:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "")
+        return self._tokens[self._next] if self._next < len(self._tokens) else ("end", "")
 
     def _take(self) -> tuple[str, str]:
         token = self._peek()
-        self._at += 1
+        self._next += 1
         return token
 
-    def _skips(self, mark: str) -> bool:
+    def _skip(self, mark: str) -> bool:
         if self._peek() == ("mark", mark):
-            self._at += 1
+            self._next += 1
             return True
         return False
 
     def _value(self) -> Json:
         kind, text = self._take()
         if kind == "number":
-            return _number(text)
+            plain = text.replace("_", "")
+            try:
+                return int(plain)
+            except ValueError:
+                return float(plain)
         if kind == "text":
             return _ESCAPED.sub(r"\1", text[1:-1])
         if kind == "name":
@@ -95,68 +103,67 @@ class _Parser:
             return self._items("]", self._value)
         if (kind, text) == ("mark", "{"):
             return self._braces()
-        raise _NoLiteralError
+        raise _NotALiteralError
 
     def _named(self, name: str) -> Json:
-        """Read what a name begins: a word, `new` something, a collection, a call, a variable."""
+        """Parse a keyword, `new ...`, a collection, a call or a variable."""
         if name == "new":
             kind, name = self._take()
             if kind != "name":
-                raise _NoLiteralError
-        if self._skips("["):  # new int[] {1, 2}
-            if not (self._skips("]") and self._skips("{")):
-                raise _NoLiteralError
+                raise _NotALiteralError
+        if self._skip("["):  # new int[] {1, 2}
+            if not (self._skip("]") and self._skip("{")):
+                raise _NotALiteralError
             return self._items("}", self._value)
-        if not self._skips("("):
+        if not self._skip("("):
             return _WORDS.get(name, name)
-        return self._called(name, self._items(")", self._value))
-
-    def _called(self, name: str, given: list[Json]) -> Json:
+        given = self._items(")", self._value)
         short = name.removeprefix("java.util.")
         if short in _LISTS:
             return given[0] if len(given) == 1 and isinstance(given[0], list) else given
         if short in _MAPS and len(given) % 2 == 0:
             pairs = dict(zip(map(str, given[::2]), given[1::2], strict=True))
-            return {**pairs, **self._double_braces()}
+            return {**pairs, **self._put_calls()}
         if short in _BOXES and len(given) == 1:
             return given[0]
-        return f"{name}({', '.join(map(_spelled, given))})"
+        return f"{name}({', '.join(map(_format, given))})"
 
-    def _double_braces(self) -> dict[str, Json]:
-        """Read `{{ put("a", 1); put("b", 2); }}` behind a map's constructor."""
+    def _put_calls(self) -> dict[str, Json]:
+        """Parse `{{ put("a", 1); put("b", 2); }}` after a map's constructor."""
         pairs: dict[str, Json] = {}
-        if not (self._skips("{") and self._skips("{")):
+        if not (self._skip("{") and self._skip("{")):
             return pairs
-        while not self._skips("}"):
-            if self._take() != ("name", "put") or not self._skips("("):
-                raise _NoLiteralError
+        while not self._skip("}"):
+            if self._take() != ("name", "put") or not self._skip("("):
+                raise _NotALiteralError
             key, value = self._items(")", self._value)
             pairs[str(key)] = value
-            self._skips(";")
-        self._skips("}")
+            self._skip(";")
+        self._skip("}")
         return pairs
 
     def _braces(self) -> Json:
-        """Read an object, or Java's initializer of an array."""
-        start = self._at
+        """Parse an object, or else Java's array initializer."""
+        start = self._next
         try:
             return dict(self._items("}", self._pair))
-        except _NoLiteralError:
-            self._at = start
+        except _NotALiteralError:
+            self._next = start
             return self._items("}", self._value)
 
     def _pair(self) -> tuple[str, Json]:
         key = self._value()
-        if not (self._skips(":") or self._skips("=")):
-            raise _NoLiteralError
+        if not (self._skip(":") or self._skip("=")):
+            raise _NotALiteralError
         return str(key), self._value()
 
     def _items(self, end: str, read: Callable[[], Item]) -> list[Item]:
+        """Parse a comma-separated list up to the closing mark."""
         found: list[Item] = []
-        while not self._skips(end):
+        while not self._skip(end):
             found.append(read())
-            if not self._skips(",") and self._peek() != ("mark", end):
-                raise _NoLiteralError
+            if not self._skip(",") and self._peek() != ("mark", end):
+                raise _NotALiteralError
         return found
 
 
@@ -165,23 +172,15 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            raise _NoLiteralError
+            raise _NotALiteralError
         yield match.lastgroup, match[match.lastgroup]
         at = match.end()
 
 
-def _number(text: str) -> int | float:
-    plain = text.replace("_", "")
-    try:
-        return int(plain)
-    except ValueError:
-        return float(plain)
-
-
-def _spelled(value: Json) -> str:
+def _format(value: Json) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(_spelled, value))}]"
+        return f"[{', '.join(map(_format, value))}]"
     if isinstance(value, dict):
-        pairs = sorted((key, _spelled(inner)) for key, inner in value.items())
+        pairs = sorted((key, _format(inner)) for key, inner in value.items())
         return "{" + ", ".join(f"{key}: {inner}" for key, inner in pairs) + "}"
     return str(value)

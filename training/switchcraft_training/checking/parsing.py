@@ -1,4 +1,4 @@
-"""What models answer -> calls: native lists, JSON, tagged blocks, and Python-like call lists."""
+"""Parser of models' answers: native calls, JSON, tagged blocks, and Python-like lists of calls."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FENCE = re.compile(r"```\w*\n(.*?)\n?\s*```", re.DOTALL)
 _BLOCK = re.compile(r"<(tool_call|function_call)>(.*?)</\1>", re.DOTALL)
 _TAGS = re.compile(r"</?(?:tool_call|function_call|functioncall)>|\[TOOL_CALLS\]")
 _NAME_THEN_JSON = re.compile(r"^([\w.]+)\n(\{.*\})$", re.DOTALL)
-WORDS: Final = frozenset({"text", "call_in_text"})
-"""Problems of an answer that was meant as words."""
+TEXT_PROBLEMS: Final = frozenset({"text", "call_in_text"})
+"""Problem codes of answers that were meant as text, not as calls."""
 
 _NO_CALL = frozenset({"no_function", "out_of_domain"})
-"""Names that some models call to say that no tool fits."""
+"""Function names that some models call to state that no tool fits."""
 
 _BEGINS_LIKE_A_CALL = re.compile(
     r"\s*(?:\[?[`'\"{(\[]*[\w.]+\(|[\[{]\s*[{'\"]|<tool_call|\[TOOL_CALLS\])"
@@ -34,20 +34,25 @@ _NEW = re.compile(r"(?<=[(=,\s])new\s+(?=[A-Z])")
 _RESERVED = re.compile(
     rf"((?:[(,]\s*(?:{'|'.join(keyword.kwlist)}))(?=\s*=(?!=))|(?<=\w)\.class\b)"
 )
-_UNRESERVED: Final = "__reserved"
-"""What keeps `f(from='x')` from being a syntax error while it is read."""
+_RESERVED_SUFFIX: Final = "__reserved"
+"""Suffix for reserved words while they are parsed: `f(from='x')` is a syntax error in Python."""
 
 _ARGUMENT_KEYS = ("arguments", "parameters", "args")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedAnswer:
-    """Calls, or the code of why there are none.
+    """Calls of an answer, or None and a problem code.
 
-    `no_answer`: nothing came; `text`: words alone; `call_in_text`: a call among words, which no
-    client would carry out; `malformed_call`: what begins like a call and is none;
-    `positional_arguments`: a call whose arguments have no names; `arguments_not_json` and
-    `not_a_call`: a native call of that kind.
+    | code | meaning |
+    |---|---|
+    | `no_answer` | the answer is empty |
+    | `text` | the answer is only text |
+    | `call_in_text` | a call inside other text, which no client would execute |
+    | `malformed_call` | the answer starts like a call but is not a valid one |
+    | `positional_arguments` | a call whose arguments have no names |
+    | `arguments_not_json` | a native call whose arguments are not a JSON object |
+    | `not_a_call` | a native call with another structure |
     """
 
     calls: tuple[Call, ...] | None
@@ -55,52 +60,47 @@ class ParsedAnswer:
 
 
 class _NotACallError(Exception):
-    """A value that does not read as a call; its text is the problem's code."""
+    """A value that is not a call; the exception's text is the problem code."""
 
 
 def parse_native(raw: Json) -> ParsedAnswer:
-    """Read the answer of a native function-calling API: a list of calls, or text."""
+    """Parse the answer of a function-calling API: a list of calls, or text."""
     if isinstance(raw, str):
         return ParsedAnswer(None, _problem(raw))
     if isinstance(raw, list):
-        words = [part for part in raw if isinstance(part, str)]  # what was said beside the calls
+        words = [part for part in raw if isinstance(part, str)]  # Text beside the calls.
         raw = [part for part in raw if not isinstance(part, str)]
         if words and not raw:
             return ParsedAnswer(None, _problem("\n".join(words)))
     try:
-        return ParsedAnswer(tuple(_from_json(raw)))
+        return ParsedAnswer(tuple(_calls_from_json(raw)))
     except _NotACallError as exc:
         return ParsedAnswer(None, str(exc))
 
 
 def parse_text(raw: Json) -> ParsedAnswer:
-    """Read calls written as text; words around them make the answer a text."""
+    """Parse calls that are written as text. With other words around them, the answer is a text."""
     if not isinstance(raw, str):
         return parse_native(raw)
     if not raw.strip():
         return ParsedAnswer(None, "no_answer")
-    for text in _candidates(raw):
-        for reader in _READERS:
-            calls = reader(text)
+    plain = raw.replace("\\_", "_")  # Some models escape underscores as in Markdown.
+    # The calls are the whole text, or the only fenced block in it.
+    fences = _FENCE.findall(plain)
+    starts_with_fence = plain.lstrip().startswith("```")
+    candidates = [] if starts_with_fence else [plain]
+    is_fenced = len(fences) == 1 or (fences and starts_with_fence)
+    candidates.append(fences[0] if is_fenced else plain)
+    for text in candidates:
+        for parse in _PARSERS:
+            calls = parse(text.strip("` \n\t"))
             if calls is not None:
                 return ParsedAnswer(tuple(call for call in calls if call.name not in _NO_CALL))
-    return ParsedAnswer(None, _problem(raw.replace("\\_", "_")))
-
-
-def _candidates(raw: str) -> Iterator[str]:
-    """Yield what of a text may be its calls: all of it, or the one block that is fenced off."""
-    plain = raw.replace("\\_", "_")  # some models escape underscores as in Markdown
-    fences = _FENCE.findall(plain)
-    if not plain.lstrip().startswith("```"):
-        yield plain.strip("` \n\t")
-    if len(fences) == 1 or (fences and plain.lstrip().startswith("```")):
-        yield fences[0].strip("` \n\t")
-    else:
-        yield plain.strip("` \n\t")
+    return ParsedAnswer(None, _problem(plain))
 
 
 def _problem(text: str) -> str:
-    """Return the code of a text that could not be read as calls."""
+    """Return the problem code of a text that could not be parsed as calls."""
     if not text.strip():
         return "no_answer"
     if _POSITIONAL.fullmatch(text.strip()):
@@ -110,8 +110,8 @@ def _problem(text: str) -> str:
     return "call_in_text" if _HOLDS_A_CALL.search(text) else "text"
 
 
-def _read_json(text: str) -> tuple[Call, ...] | None:
-    """Read one or more JSON values with nothing but tags between them."""
+def _parse_json(text: str) -> tuple[Call, ...] | None:
+    """Parse one or more JSON values with only tags between them."""
     rest = _TAGS.sub(" ", text).strip().rstrip(";")
     if not rest.startswith(("{", "[")):
         return None
@@ -120,25 +120,26 @@ def _read_json(text: str) -> tuple[Call, ...] | None:
     try:
         while rest:
             value, end = decoder.raw_decode(rest)
-            calls.extend(_from_json(value))
+            calls.extend(_calls_from_json(value))
             rest = rest[end:].lstrip(" \n\t,;")
     except (ValueError, RecursionError, _NotACallError):
         return None
     return tuple(calls)
 
 
-def _read_blocks(text: str) -> tuple[Call, ...] | None:
-    """Read tagged blocks, each of JSON or of a Python literal, whatever is said around them."""
+def _parse_tagged_blocks(text: str) -> tuple[Call, ...] | None:
+    """Parse tagged blocks of JSON or Python literals; text around the blocks is ignored."""
     calls: list[Call] = []
     for block in _BLOCK.finditer(text):
         try:
-            calls.extend(_from_json(_literal(block.group(2).strip())))
+            calls.extend(_calls_from_json(_parse_literal(block.group(2).strip())))
         except _NotACallError:
             return None
     return tuple(calls) or None
 
 
-def _literal(text: str) -> Json:
+def _parse_literal(text: str) -> Json:
+    """Return the value of a JSON or Python literal."""
     for decode in (json.loads, ast.literal_eval):
         try:
             return decode(text)
@@ -147,19 +148,20 @@ def _literal(text: str) -> Json:
     raise _NotACallError("not_a_call")
 
 
-def _read_first_line(text: str) -> tuple[Call, ...] | None:
-    """Read calls on the first line, where the rest only explains them."""
+def _parse_first_line(text: str) -> tuple[Call, ...] | None:
+    """Parse calls on the first line, if more lines explain them."""
     line, _, rest = text.partition("\n")
-    return _read_python(line.strip("` ")) if rest else None
+    return _parse_python(line.strip("` ")) if rest else None
 
 
-def _read_carelessly(text: str) -> tuple[Call, ...] | None:
-    """Read calls whose brackets and quotes do not pair up, or with Java's `new` in them."""
+def _parse_leniently(text: str) -> tuple[Call, ...] | None:
+    """Parse calls with unbalanced brackets or quotes, or with Java's `new`."""
     first, _, _ = text.partition("\n\n")
-    return _read_python(_NEW.sub("", first.strip(" \n`'\"[]{}.;")))
+    return _parse_python(_NEW.sub("", first.strip(" \n`'\"[]{}.;")))
 
 
-def _read_name_then_json(text: str) -> tuple[Call, ...] | None:
+def _parse_name_then_json(text: str) -> tuple[Call, ...] | None:
+    """Parse a function name on one line and its arguments as JSON on the next."""
     match = _NAME_THEN_JSON.match(text)
     if match is None:
         return None
@@ -169,47 +171,47 @@ def _read_name_then_json(text: str) -> tuple[Call, ...] | None:
         return None
 
 
-def _read_python(text: str) -> tuple[Call, ...] | None:
-    """Read `[f(a=1), g(b='x')]`, with or without brackets, separated by commas or semicolons."""
+def _parse_python(text: str) -> tuple[Call, ...] | None:
+    """Parse `[f(a=1), g(b='x')]`; brackets are optional, and semicolons may separate calls."""
     plain = text.rstrip(" ;\n,")
-    tree = _parsed(plain) or _parsed(_RESERVED.sub(rf"\1{_UNRESERVED}", plain))
+    tree = _syntax_tree(plain) or _syntax_tree(_RESERVED.sub(rf"\1{_RESERVED_SUFFIX}", plain))
     if tree is None:
         return None
-    nodes = [node for statement in tree.body for node in _elements(statement)]
+    nodes: list[ast.expr] = []
+    for statement in tree.body:
+        if not isinstance(statement, ast.Expr):
+            return None
+        value = statement.value
+        nodes.extend(value.elts if isinstance(value, ast.List | ast.Tuple) else [value])
     if not nodes:
         return None
     try:
-        return tuple(call for node in nodes for call in _from_node(node))
+        return tuple(call for node in nodes for call in _calls_from_node(node))
     except (_NotACallError, ValueError):
         return None
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _syntax_tree(text: str) -> ast.Module | None:
+    """Parse Python source; return None if it is not valid."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a model's escapes are its own
+            warnings.simplefilter("ignore")  # Invalid escapes in an answer are not our problem.
             return ast.parse(text, mode="exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _elements(statement: ast.stmt) -> list[ast.expr]:
-    if not isinstance(statement, ast.Expr):
-        return [ast.Constant(None)]
-    value = statement.value
-    return value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-
-
-def _from_node(node: ast.expr) -> Iterator[Call]:
+def _calls_from_node(node: ast.expr) -> Iterator[Call]:
+    """Yield the calls that one element of a Python-like list stands for."""
     if isinstance(node, ast.Dict):
-        yield from _from_json(ast.literal_eval(node))
+        yield from _calls_from_json(ast.literal_eval(node))
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-        yield Call(ast.unparse(node.func), _keywords(node))
+        yield Call(ast.unparse(node.func), _keyword_arguments(node))
     elif isinstance(node, ast.Tuple) and len(node.elts) == 2:  # ('f', {'a': 1})
         name, given = map(python_value, node.elts)
-        yield from _from_json({"name": name, "arguments": given})
+        yield from _calls_from_json({"name": name, "arguments": given})
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "(" in node.value:
-        calls = _read_python(node.value)
+        calls = _parse_python(node.value)
         if calls is None:
             raise _NotACallError("not_a_call")
         yield from calls
@@ -217,39 +219,29 @@ def _from_node(node: ast.expr) -> Iterator[Call]:
         raise _NotACallError("not_a_call")
 
 
-def _keywords(node: ast.Call) -> dict[str, Json]:
-    """Return a call's keyword arguments, or those of the one object that it is given."""
+def _keyword_arguments(node: ast.Call) -> dict[str, Json]:
+    """Return a call's keyword arguments, or the keys of the single object that it gets."""
     match node:
         case ast.Call(args=[ast.Dict() as given], keywords=[]):
             values = python_value(given)
             return values if isinstance(values, dict) else {}
         case ast.Call(args=[]) if all(keyword.arg for keyword in node.keywords):
             return {
-                str(k.arg).removesuffix(_UNRESERVED): python_value(k.value) for k in node.keywords
+                str(each.arg).removesuffix(_RESERVED_SUFFIX): python_value(each.value)
+                for each in node.keywords
             }
     raise _NotACallError("not_a_call")
 
 
 def python_value(node: ast.expr) -> Json:
-    """Return a literal's value; what is no literal (`dbMonitor`, `new Foo()`) as its text."""
+    """Return a literal's value; return anything else (`dbMonitor`, `Foo()`) as its source text."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError):
-        return _composite(node)
-    return _as_json(value)
-
-
-def _as_json(value: object) -> Json:
-    """Return a Python literal as JSON has it: tuples and sets are lists, keys are strings."""
-    if isinstance(value, list | tuple | set):
-        return [_as_json(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _as_json(inner) for key, inner in value.items()}
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _composite(node: ast.expr) -> Json:
-    number = _arithmetic(node)
+        pass
+    else:
+        return _to_json(value)
+    number = _arithmetic_value(node)
     if number is not None:
         return number
     if isinstance(node, ast.List | ast.Tuple):
@@ -261,8 +253,17 @@ def _composite(node: ast.expr) -> Json:
             if key is not None
         }
     words = {"true": True, "false": False, "null": None}
-    text = ast.unparse(node).replace(_UNRESERVED, "")
+    text = ast.unparse(node).replace(_RESERVED_SUFFIX, "")
     return words.get(text, text)
+
+
+def _to_json(value: object) -> Json:
+    """Convert a Python literal to JSON: tuples and sets become lists, keys become strings."""
+    if isinstance(value, list | tuple | set):
+        return [_to_json(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _to_json(inner) for key, inner in value.items()}
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
@@ -273,52 +274,50 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] 
 }
 
 
-def _arithmetic(node: ast.expr) -> float | None:
-    """Return the value of `3.5 / 100`: numbers under the four operations, None for all else."""
+def _arithmetic_value(node: ast.expr) -> float | None:
+    """Return the value of arithmetic such as `3.5 / 100`; None for other expressions."""
     if isinstance(node, ast.Constant):
         value = node.value
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        operand = _arithmetic(node.operand)
+        operand = _arithmetic_value(node.operand)
         return None if operand is None else -operand
     if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATORS:
         return None
-    left, right = _arithmetic(node.left), _arithmetic(node.right)
-    return None if left is None or right is None else _result(type(node.op), left, right)
-
-
-def _result(op: type[ast.operator], left: float, right: float) -> float | None:
+    left, right = _arithmetic_value(node.left), _arithmetic_value(node.right)
+    if left is None or right is None:
+        return None
     try:
-        value = _OPERATORS[op](left, right)
+        value = _OPERATORS[type(node.op)](left, right)
     except (ZeroDivisionError, OverflowError):
         return None
-    short = float(f"{value:.15g}")  # 0.1 * 3 is 0.3, and 1 / 6 stays what it is
+    short = float(f"{value:.15g}")  # 0.1 * 3 becomes 0.3; 1 / 6 does not change.
     return short if isinstance(value, float) and len(repr(short)) < 15 else value
 
 
-def _from_json(value: Json) -> Iterator[Call]:
+def _calls_from_json(value: Json) -> Iterator[Call]:
     """Yield calls from `{name: arguments}`, `{"name", "arguments"}` or lists of them."""
     if isinstance(value, list):
         for item in value:
-            yield from _from_json(item)
+            yield from _calls_from_json(item)
     elif not isinstance(value, dict):
         raise _NotACallError("not_a_call")
     elif isinstance(value.get("tool_calls"), list):
-        yield from _from_json(value["tool_calls"])
+        yield from _calls_from_json(value["tool_calls"])
     elif isinstance(value.get("name"), str):
         key = next((key for key in _ARGUMENT_KEYS if key in value), None)
         if key is None and len(value) > 1:
             raise _NotACallError("not_a_call")
         yield Call(value["name"], _arguments(value[key] if key else {}))
     elif isinstance(value.get("function"), dict):
-        yield from _from_json(value["function"])
+        yield from _calls_from_json(value["function"])
     else:
         for name, given in value.items():
             yield Call(name, _arguments(given))
 
 
 def _arguments(given: Json) -> Mapping[str, Json]:
-    """Return arguments as an object, decoding them where they are JSON text."""
+    """Return a call's arguments as an object; arguments may be JSON text."""
     if isinstance(given, str):
         try:
             given = json.loads(given or "{}")
@@ -329,12 +328,12 @@ def _arguments(given: Json) -> Mapping[str, Json]:
     return given
 
 
-_READERS: Final = (
-    _read_json,
-    _read_blocks,
-    _read_name_then_json,
-    _read_python,
-    _read_first_line,
-    _read_carelessly,
+_PARSERS: Final = (
+    _parse_json,
+    _parse_tagged_blocks,
+    _parse_name_then_json,
+    _parse_python,
+    _parse_first_line,
+    _parse_leniently,
 )
-"""From the most certain form to the least."""
+"""Parsers in the order in which they are tried, from the strictest to the most lenient."""

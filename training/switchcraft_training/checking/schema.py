@@ -1,7 +1,7 @@
-"""A parameter's schema as the checker reads it: JSON Schema, and BFCL's own type words.
+"""JSON Schema of a parameter, extended by the type words of BFCL and programming languages.
 
-Every part is read when it is first asked for, so recursive schemas are no special case and what
-no argument touches costs nothing.
+Each part is read on first use. Recursive schemas therefore need no special case, and parts that no
+argument uses cost nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from router_service.core.errors import SchemaError
 from switchcraft_training.records import Json
 
 
-class Kind(StrEnum):
-    """What a value may be."""
+class JsonType(StrEnum):
+    """Type of a JSON value."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -28,26 +28,28 @@ class Kind(StrEnum):
     NULL = "null"
 
 
-_WORDS: Mapping[Kind, str] = {
-    Kind.STRING: "string str char character text",
-    Kind.INTEGER: "integer int long short byte bigint",
-    Kind.NUMBER: "number float double",
-    Kind.BOOLEAN: "boolean bool",
-    Kind.ARRAY: "array arraylist list linkedlist tuple set hashset queue stack",
-    Kind.OBJECT: "object dict hashmap hashtable map",
-    Kind.NULL: "null none",
+_WORDS_BY_TYPE: Mapping[JsonType, str] = {
+    JsonType.STRING: "string str char character text",
+    JsonType.INTEGER: "integer int long short byte bigint",
+    JsonType.NUMBER: "number float double",
+    JsonType.BOOLEAN: "boolean bool",
+    JsonType.ARRAY: "array arraylist list linkedlist tuple set hashset queue stack",
+    JsonType.OBJECT: "object dict hashmap hashtable map",
+    JsonType.NULL: "null none",
 }
-KINDS: Final = {word: kind for kind, words in _WORDS.items() for word in words.split()}
-"""JSON Schema's type words, BFCL's, Python's, Java's and JavaScript's, in lower case."""
+TYPE_WORDS: Final = {
+    word: json_type for json_type, words in _WORDS_BY_TYPE.items() for word in words.split()
+}
+"""Type words of JSON Schema, BFCL, Python, Java and JavaScript, in lower case."""
 
-_ANY_WORDS: Final = frozenset({"any", ""})
-_ANY: Final[frozenset[Kind]] = frozenset()
+_ANY_TYPE_WORDS: Final = frozenset({"any", ""})
+_ANY_TYPE: Final[frozenset[JsonType]] = frozenset()
 
 _FOREIGN_TYPES: Final = frozenset(
     "Array ArrayList Bigint Boolean HashMap Hashtable Object Queue Set Stack String "
     "byte char double long short".split()
 )
-"""Type words of Java and JavaScript alone."""
+"""Type words that only Java and JavaScript use."""
 
 _FOREIGN_NOTE = re.compile(r"\bThis is (?:Java|JavaScript) (\w+) type in string representation")
 _ORDER_NOTE = re.compile(
@@ -58,7 +60,10 @@ _ORDER_NOTE = re.compile(
 
 
 class Schema:
-    """One node of a schema. Raises SchemaError where a part that is read cannot be interpreted."""
+    """One node of a schema.
+
+    Every property raises SchemaError if the part that it reads cannot be interpreted.
+    """
 
     def __init__(self, node: Json, root: Json = None) -> None:
         self._raw = node
@@ -66,185 +71,175 @@ class Schema:
 
     @cached_property
     def _node(self) -> Mapping[str, Json]:
-        return {} if self._raw is True else self._resolved(_an_object(self._raw), ())
+        return {} if self._raw is True else self._resolve(_require_object(self._raw), ())
 
-    def _resolved(self, node: Mapping[str, Json], seen: tuple[Json, ...]) -> Mapping[str, Json]:
-        """Return the node with `$ref` followed and `allOf` merged; `seen`: what led here."""
+    def _resolve(self, node: Mapping[str, Json], seen: tuple[Json, ...]) -> Mapping[str, Json]:
+        """Return the node with `$ref` followed and `allOf` merged; `seen`: the `$ref`s followed."""
         while "$ref" in node:
             reference = node["$ref"]
             if reference in seen:
                 raise SchemaError(f"{reference!r} refers to itself")
             seen = (*seen, reference)
             rest = {key: value for key, value in node.items() if key != "$ref"}
-            node = {**self._pointed_to(reference), **rest}
+            node = {**self._follow(reference), **rest}
         parts = node.get("allOf")
         if not parts:
             return node
         own = {key: value for key, value in node.items() if key != "allOf"}
-        return _merged([*(self._resolved(_an_object(part), seen) for part in parts), own])
+        return _merge([*(self._resolve(_require_object(part), seen) for part in parts), own])
 
-    def _pointed_to(self, reference: Json) -> Mapping[str, Json]:
-        """Follow a JSON pointer into the tool's own parameters (RFC 6901)."""
+    def _follow(self, reference: Json) -> Mapping[str, Json]:
+        """Return the target of a JSON pointer into the tool's parameters (RFC 6901)."""
         if not isinstance(reference, str) or not reference.startswith("#"):
-            raise SchemaError(f"$ref {reference!r} points outside of the tool's parameters")
+            raise SchemaError(f"$ref {reference!r} points outside the tool's parameters")
         target: Json = self._root
         for step in reference[1:].split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
             if not isinstance(target, dict) or key not in target:
-                raise SchemaError(f"$ref {reference!r} points at nothing")
+                raise SchemaError(f"$ref {reference!r} does not exist")
             target = target[key]
-        return _an_object(target)
+        return _require_object(target)
 
     def _child(self, node: Json) -> Schema:
         return Schema(node, self._root)
 
     @cached_property
     def description(self) -> str:
-        """The description; empty where there is none."""
+        """Return the description, or an empty string."""
         return str(self._node.get("description") or "")
 
     @cached_property
-    def kinds(self) -> frozenset[Kind]:
-        """What a value may be; empty: anything."""
+    def types(self) -> frozenset[JsonType]:
+        """Return the allowed types; an empty set allows any type."""
         if self.branches:
-            each = [branch.kinds for branch in self.branches]
-            return _ANY if _ANY in each else frozenset().union(*each)
-        return self._own_kinds()
-
-    def _own_kinds(self) -> frozenset[Kind]:
+            each = [branch.types for branch in self.branches]
+            return _ANY_TYPE if _ANY_TYPE in each else frozenset().union(*each)
         if "type" not in self._node:
-            return frozenset({Kind.OBJECT}) if "properties" in self._node else _ANY
+            return frozenset({JsonType.OBJECT}) if "properties" in self._node else _ANY_TYPE
         words = self._node["type"]
-        kinds = [_kind(word) for word in (words if isinstance(words, list) else [words])]
-        if self._node.get("nullable") is True:
-            kinds.append(Kind.NULL)
-        return _ANY if None in kinds else frozenset(kind for kind in kinds if kind)
+        types = {JsonType.NULL} if self._node.get("nullable") is True else set()
+        allows_any = False
+        for word in words if isinstance(words, list) else [words]:
+            if isinstance(word, str) and word.casefold() in TYPE_WORDS:
+                types.add(TYPE_WORDS[word.casefold()])
+            elif isinstance(word, str) and word.casefold() in _ANY_TYPE_WORDS:
+                allows_any = True
+            else:
+                raise SchemaError(f"unknown type {str(word)[:80]!r}")
+        return _ANY_TYPE if allows_any else frozenset(types)
 
     @cached_property
     def branches(self) -> tuple[Schema, ...]:
-        """The alternatives of `anyOf` or `oneOf`, each with what stands beside them."""
+        """Return the alternatives of `anyOf` or `oneOf`, merged with the keywords beside them."""
         parts = self._node.get("anyOf") or self._node.get("oneOf")
         if not parts:
             return ()
         if not isinstance(parts, list):
-            raise SchemaError("anyOf and oneOf hold a list of schemas")
+            raise SchemaError("anyOf and oneOf must be lists of schemas")
         beside = {k: v for k, v in self._node.items() if k not in {"anyOf", "oneOf"}}
         return tuple(
-            self._child(_merged([beside, self._resolved(_an_object(part), ())])) for part in parts
+            self._child(_merge([beside, self._resolve(_require_object(part), ())]))
+            for part in parts
         )
 
     @cached_property
     def members(self) -> tuple[Json, ...]:
-        """The values of `enum` or `const`; empty where any value of the type will do."""
+        """Return the values of `enum` or `const`; empty if the schema has neither."""
         if self.branches:
-            each = [branch.members for branch in self.branches if branch.kinds != {Kind.NULL}]
+            each = [branch.members for branch in self.branches if branch.types != {JsonType.NULL}]
             return tuple(member for members in each for member in members) if all(each) else ()
         if "const" in self._node:
             return (self._node["const"],)
         members = self._node.get("enum") or ()
         if not isinstance(members, list | tuple):
-            raise SchemaError(f"an enum is a list, not {str(members)[:80]!r}")
+            raise SchemaError(f"an enum must be a list, not {str(members)[:80]!r}")
         return tuple(members)
 
     @cached_property
     def properties(self) -> Mapping[str, Schema]:
-        """The named keys of an object."""
+        """Return the schemas of an object's named keys."""
         nodes = self._node.get("properties") or {}
-        return {name: self._child(node) for name, node in _an_object(nodes).items()}
+        return {name: self._child(node) for name, node in _require_object(nodes).items()}
 
     @cached_property
     def required(self) -> frozenset[str]:
-        """The keys that an object must have."""
+        """Return the keys that an object must have."""
         names = self._node.get("required") or ()
         return frozenset(names) if isinstance(names, list | tuple) else frozenset()
 
     def key(self, name: str) -> Schema:
-        """Return the schema of an object's key, named or not."""
+        """Return the schema of any key of an object, from the keyword that describes it."""
         found = self.properties.get(name)
         if found is not None:
             return found
         patterns = self._node.get("patternProperties")
-        for pattern, node in _an_object(patterns).items() if patterns else ():
-            if _regex(pattern).search(name):
+        for pattern, node in _require_object(patterns).items() if patterns else ():
+            try:
+                matches = re.search(pattern, name)
+            except re.error as exc:
+                raise SchemaError(f"{pattern!r} is not a regular expression: {exc}") from exc
+            if matches:
                 return self._child(node)
         extra = self._node.get("additionalProperties")
-        return self._child(extra) if isinstance(extra, dict) else ANYTHING
+        return self._child(extra) if isinstance(extra, dict) else ANY_SCHEMA
 
     @cached_property
     def items(self) -> Schema:
-        """The schema of an array's items."""
+        """Return the schema of an array's items."""
         node = self._node.get("items")
-        return self._child(node) if isinstance(node, dict) else ANYTHING
+        return self._child(node) if isinstance(node, dict) else ANY_SCHEMA
 
     @cached_property
     def prefix(self) -> tuple[Schema, ...]:
-        """The schemas of an array's first items, where each has its own."""
+        """Return the schemas of an array's first items, if each has its own."""
         nodes = self._node.get("prefixItems")
         if nodes is None and isinstance(self._node.get("items"), list):
-            nodes = self._node["items"]  # before draft 2020-12
+            nodes = self._node["items"]  # The form before draft 2020-12.
         return tuple(self._child(node) for node in nodes or ())
 
     @cached_property
     def is_ordered(self) -> bool:
-        """Whether the order of an array says something: coordinates, tuples, ordered lists."""
+        """Return whether an array's order matters: tuples, coordinates and ordered lists."""
         is_tuple = bool(self.prefix) or str(self._node.get("type")).casefold() == "tuple"
         return is_tuple or bool(_ORDER_NOTE.search(self.description))
 
     @property
     def own_default(self) -> Mapping[str, Json]:
-        """`{"default": value}` where the schema has one."""
+        """Return `{"default": value}` if the schema has a default, else an empty mapping."""
         return {"default": self._node["default"]} if "default" in self._node else {}
 
     @cached_property
     def foreign(self) -> Schema | None:
-        """What a string stands for where it holds a Java or JavaScript literal."""
+        """Return the schema of the Java or JavaScript literal that a string holds, if any."""
         note = _FOREIGN_NOTE.search(self.description)
         word = note[1] if note else self._node.get("type")
         if not isinstance(word, str) or (note is None and word not in _FOREIGN_TYPES):
             return None
         rest = {k: v for k, v in self._node.items() if k in {"items", "enum"}}
         rest["description"] = _FOREIGN_NOTE.sub("", self.description)
-        return self._child({**rest, "type": KINDS.get(word.casefold(), "any")})
+        return self._child({**rest, "type": TYPE_WORDS.get(word.casefold(), "any")})
 
-    def takes(self, kind: Kind) -> bool:
-        """Tell whether a value of this kind is allowed."""
-        return not self.kinds or kind in self.kinds
-
-
-ANYTHING: Final = Schema({})
+    def allows(self, json_type: JsonType) -> bool:
+        """Return whether a value of this type is allowed."""
+        return not self.types or json_type in self.types
 
 
-def _known(word: str) -> bool:
-    return word.casefold() in KINDS or word.casefold() in _ANY_WORDS
+ANY_SCHEMA: Final = Schema({})
 
 
-def _kind(word: Json) -> Kind | None:
-    """Return what a type word means, None for anything."""
-    if not isinstance(word, str) or not _known(word):
-        raise SchemaError(f"the type {str(word)[:80]!r} is not known")
-    return KINDS.get(word.casefold())
-
-
-def _regex(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as exc:
-        raise SchemaError(f"{pattern!r} is not a regular expression: {exc}") from exc
-
-
-def _an_object(value: Json) -> Mapping[str, Json]:
+def _require_object(value: Json) -> Mapping[str, Json]:
     if not isinstance(value, dict):
-        raise SchemaError(f"a schema is an object, not {str(value)[:80]!r}")
+        raise SchemaError(f"a schema must be an object, not {str(value)[:80]!r}")
     return value
 
 
-def _merged(parts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    """Merge schemas that all hold: later keywords win, properties and requirements add up."""
+def _merge(parts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+    """Merge schemas that all apply: later keywords win; properties and `required` are united."""
     merged: dict[str, Json] = {}
     for part in parts:
         for key, value in part.items():
             if key == "properties":
-                merged[key] = {**merged.get(key, {}), **_an_object(value)}
+                merged[key] = {**merged.get(key, {}), **_require_object(value)}
             elif key == "required" and isinstance(value, list):
                 merged[key] = [*merged.get(key, ()), *value]
             else:

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from switchcraft_training.checking.answers import judge
-from switchcraft_training.checking.calls import Verdict
-from switchcraft_training.checking.parsing import WORDS
+from switchcraft_training.checking import TEXT_PROBLEMS, Verdict, check_answer
 from switchcraft_training.comparison.peer import PeerChecker, Question
 from switchcraft_training.datasets.bfcl import Recording
 from switchcraft_training.records import Answer, Judged
@@ -54,7 +52,7 @@ class Tally:
     @property
     def parsed(self) -> float:
         """The share of answers that were read as calls or as deliberate words."""
-        unread = sum(n for problem, n in self.problems.items() if problem not in WORDS)
+        unread = sum(n for problem, n in self.problems.items() if problem not in TEXT_PROBLEMS)
         return 1 - unread / self.answers if self.answers else 1.0
 
 
@@ -74,7 +72,7 @@ def compare_arm(
     verdicts = {(v.example_id, v.attempt): v for v in recording.verdicts(arm)}
     for answer in recording.answers(arm):
         entry, theirs = judged[answer.example_id], verdicts[answer.example_id, answer.attempt]
-        ours = judge(*entry, answer)
+        ours = check_answer(*entry, answer)
         _count(tally, answer, theirs=theirs.valid, ours=ours.correct)
         if peer is not None:
             _count_peer(tally, answer, peer, ours=ours.correct)

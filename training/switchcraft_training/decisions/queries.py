@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import parse_conversation
-from switchcraft_training.checking.answers import judge
-from switchcraft_training.checking.values import Alike
+from switchcraft_training.checking import IsParaphrase, check_answer
 from switchcraft_training.datasets.lines import BAD_ROW
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.preferences.splits import key_of
@@ -132,7 +131,10 @@ def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) 
 
 
 def checked(
-    decision: LoggedDecision, example: Example, expected: Expected, alike: Alike | None = None
+    decision: LoggedDecision,
+    example: Example,
+    expected: Expected,
+    alike: IsParaphrase | None = None,
 ) -> float | None:
     """Return the checker's verdict on an answer.
 
@@ -143,13 +145,15 @@ def checked(
     if said is None or (said.calls is None and said.text is None):
         return None
     try:
-        return float(judge(example, expected, read_answer(decision, decision.arm), alike).correct)
+        return float(
+            check_answer(example, expected, read_answer(decision, decision.arm), alike).correct
+        )
     except (*BAD_ROW, SwitchcraftError):
         return None
 
 
 def read_queries(
-    log: DecisionLog, *, weak_evidence: bool = False, alike: Alike | None = None
+    log: DecisionLog, *, weak_evidence: bool = False, alike: IsParaphrase | None = None
 ) -> Queries:
     """Gather what a log says of arms; queries equal in (messages, tools) are one.
 
@@ -165,7 +169,7 @@ def read_queries(
 class _Reader:
     """Sorts decisions into queries, and counts what became of each."""
 
-    def __init__(self, log: DecisionLog, weak_evidence: bool, alike: Alike | None) -> None:
+    def __init__(self, log: DecisionLog, weak_evidence: bool, alike: IsParaphrase | None) -> None:
         self._log = log
         self._weak_evidence = weak_evidence
         self._alike = alike

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from switchcraft_training.checking.values import Alike
+from switchcraft_training.checking import IsParaphrase
 from switchcraft_training.decisions.log import read_log
 from switchcraft_training.decisions.queries import Query, read_queries
 from switchcraft_training.decisions.rows import read_queries_file
@@ -23,7 +23,7 @@ class Traffic:
     queries: Sequence[Query]
 
     @classmethod
-    def of_log(cls, path: Path, *, weak_evidence: bool, alike: Alike | None) -> Traffic:
+    def of_log(cls, path: Path, *, weak_evidence: bool, alike: IsParaphrase | None) -> Traffic:
         """Read a decision log, and say what of it teaches; DataError where a line is none."""
         found = read_queries(read_log(path), weak_evidence=weak_evidence, alike=alike)
         log.info("%s: %s", path, found.summary())

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from switchcraft_training.checking.parsing import ParsedAnswer, parse_native
+from switchcraft_training.checking import ParsedAnswer, parse_native
 from switchcraft_training.records import Json
 
 

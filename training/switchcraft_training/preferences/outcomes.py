@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from switchcraft_training.checking.answers import judge
-from switchcraft_training.checking.values import Alike
+from switchcraft_training.checking import IsParaphrase, check_answer
 from switchcraft_training.records import Answer, Example, Judged, Outcome
 
 
@@ -56,10 +55,10 @@ class Checked:
 
     source: AnswerSource
     judged: Mapping[str, Judged]
-    alike: Alike | None = None
+    alike: IsParaphrase | None = None
 
     @classmethod
-    def of(cls, source: AnswerSource, alike: Alike | None = None) -> Checked:
+    def of(cls, source: AnswerSource, alike: IsParaphrase | None = None) -> Checked:
         """Read a source's queries."""
         return cls(source, {entry.example.id: entry for entry in source.judged()}, alike)
 
@@ -86,7 +85,7 @@ class Checked:
                 yield Outcome(
                     example_id=answer.example_id,
                     arm=arm,
-                    correct=judge(*entry, answer, self.alike).correct,
+                    correct=check_answer(*entry, answer, self.alike).correct,
                     input_tokens=answer.input_tokens,
                     output_tokens=answer.output_tokens,
                     seconds=answer.seconds,

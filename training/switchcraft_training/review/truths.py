@@ -15,8 +15,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from router_service.core.errors import SchemaError
-from switchcraft_training.checking.calls import check
-from switchcraft_training.checking.schema import KINDS, Kind, Schema
+from switchcraft_training.checking import TYPE_WORDS, JsonType, Schema, check
 from switchcraft_training.datasets.corrections import Truth, describe, with_truth
 from switchcraft_training.datasets.lines import BAD_ROW
 from switchcraft_training.records import Call, Expected, ExpectedCall, Json, Judged, OneOf
@@ -189,14 +188,14 @@ def _is_foreign(node: Json) -> bool:
 _JSON_TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER
 
 
-def _is_of(kind: Kind, _: object, value: Json) -> bool:
+def _is_of(kind: JsonType, _: object, value: Json) -> bool:
     return bool(_JSON_TYPES.is_type(value, kind))
 
 
 _Validator: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call] # so in its stubs
     jsonschema.Draft202012Validator,
     type_checker=_JSON_TYPES.redefine_many(
-        {word: partial(_is_of, kind) for word, kind in KINDS.items()}
+        {word: partial(_is_of, kind) for word, kind in TYPE_WORDS.items()}
     ),
 )
 """JSON Schema's validator, with the type words of benchmarks and programming languages."""

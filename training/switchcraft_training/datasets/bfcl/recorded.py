@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from router_service.core.errors import DataError
-from switchcraft_training.checking.parsing import ParsedAnswer, parse_native, parse_text
+from switchcraft_training.checking import ParsedAnswer, parse_native, parse_text
 from switchcraft_training.datasets.bfcl.files import (
     MULTI_TURN,
     PACKAGE,

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from switchcraft_training.checking.parsing import python_value
+from switchcraft_training.checking import python_value
 from switchcraft_training.records import Expected, ExpectedCall, Json, OneOf
 
 _SYMMETRIC = frozenset({"math_gcd", "math_lcm", "add_binary_numbers"})

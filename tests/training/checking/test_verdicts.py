@@ -1,4 +1,4 @@
-"""The checker: what is accepted, and what never is."""
+"""Verdicts: what `check` and `check_answer` accept and reject."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchcraft_training.checking.calls import CORRECT_FROM, check
-from switchcraft_training.checking.values import Code
-from switchcraft_training.records import Call, Expected, ExpectedCall, OneOf
+from switchcraft_training.checking import (
+    CORRECT_FROM,
+    ErrorCode,
+    check,
+    check_answer,
+    parse_text,
+)
+from switchcraft_training.records import Answer, Call, Example, Expected, ExpectedCall, OneOf
 
 STRING = {"type": "string"}
 NUMBER = {"type": "number"}
@@ -25,7 +30,7 @@ def tool(name: str, **properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge(schema: dict[str, Any], expected: object, given_: object) -> tuple[bool, list[str]]:
-    """Check one argument against one expected value; return the verdict and the codes."""
+    """Check one argument against one expected value; return the verdict and the error codes."""
     want = ExpectedCall("f", {"a": (expected,)})
     verdict = check([tool("f", a=schema)], Expected((want,)), [Call("f", {"a": given_})])
     return verdict.correct, [error.code.value for error in verdict.errors]
@@ -97,13 +102,13 @@ REJECTED = [
 
 @pytest.mark.parametrize(("schema", "expected", "given_"), ACCEPTED)
 def test_accepted(schema: dict[str, Any], expected: object, given_: object) -> None:
-    """Variation that does not change the act is accepted."""
+    """Variation that does not change the action is accepted."""
     assert judge(schema, expected, given_) == (True, [])
 
 
 @pytest.mark.parametrize(("schema", "expected", "given_", "code"), REJECTED)
 def test_rejected(schema: dict[str, Any], expected: object, given_: object, code: str) -> None:
-    """Whatever changes the act is rejected, with a code that says how."""
+    """Any change of the action is rejected with the code of its reason."""
     assert judge(schema, expected, given_) == (False, [code])
 
 
@@ -130,8 +135,10 @@ JAVA = {
         ("callback", "callback()", False),
     ],
 )
-def test_values_of_other_languages(wanted: object, written: str, is_right: bool) -> None:
-    """A Java or JavaScript literal is judged by what it says, not by how it is spelled."""
+def test_java_and_javascript_literals_are_compared_by_value(
+    wanted: object, written: str, is_right: bool
+) -> None:
+    """A Java or JavaScript literal is compared by its value, not by its spelling."""
     assert judge(JAVA, wanted, written)[0] is is_right
 
 
@@ -139,13 +146,13 @@ WEATHER = tool("get_weather", city=STRING, days={**INTEGER, "description": "Defa
 OSLO = ExpectedCall("get_weather", {"city": ("Oslo",)})
 
 
-def codes(expected: Expected, *calls: Call) -> list[Code]:
-    """Return the codes of what is wrong with these calls."""
+def codes(expected: Expected, *calls: Call) -> list[ErrorCode]:
+    """Return the error codes of these calls."""
     return [error.code for error in check([WEATHER], expected, calls).errors]
 
 
-def test_omissions_and_extras() -> None:
-    """What may be left out or spelled out follows from the defaults and the truth alone."""
+def test_only_optional_and_default_parameters_may_be_omitted_or_added() -> None:
+    """Only the defaults and the expected call decide which parameters may be omitted or added."""
     days = Expected((ExpectedCall("get_weather", {"city": ("Oslo",), "days": (1,)}),))
     more = Expected((ExpectedCall("get_weather", {"city": ("Oslo",), "days": (3,)}),))
     either = Expected(
@@ -153,17 +160,17 @@ def test_omissions_and_extras() -> None:
     )
     bare = Call("get_weather", {"city": "Oslo"})
     assert codes(days, bare) == []
-    assert codes(more, bare) == [Code.MISSING_PARAMETER]
+    assert codes(more, bare) == [ErrorCode.MISSING_PARAMETER]
     assert codes(either, bare) == []
     assert codes(Expected((OSLO,)), Call("get_weather", {"city": "Oslo", "days": 1})) == []
     extra = codes(Expected((OSLO,)), Call("get_weather", {"city": "Oslo", "days": 2}))
-    assert extra == [Code.UNEXPECTED_PARAMETER]
+    assert extra == [ErrorCode.UNEXPECTED_PARAMETER]
     unknown = codes(Expected((OSLO,)), Call("get_weather", {"city": "Oslo", "zone": 1}))
-    assert unknown == [Code.UNEXPECTED_PARAMETER]
+    assert unknown == [ErrorCode.UNEXPECTED_PARAMETER]
 
 
-def test_a_default_does_not_excuse_a_required_parameter() -> None:
-    """A tool that demands a parameter refuses a call without it, whatever its description says."""
+def test_required_parameter_with_default_may_not_be_omitted() -> None:
+    """A required parameter must be given, even if its description has a default."""
     strict = tool("f", unit={"type": "string", "description": "Default is 'km'"})
     want = Expected((ExpectedCall("f", {"unit": ("km",)}),))
     assert check([strict], want, [Call("f", {})]).correct
@@ -171,66 +178,66 @@ def test_a_default_does_not_excuse_a_required_parameter() -> None:
     assert not check([strict], want, [Call("f", {})]).correct
 
 
-def test_names() -> None:
-    """A dot in a name is an underscore to a function-calling API; any other name is wrong."""
+def test_dot_and_underscore_in_function_names_are_equal() -> None:
+    """Function-calling APIs replace a dot by an underscore; any other name is wrong."""
     dotted = Expected((ExpectedCall("get.weather", {"city": ("Oslo",)}),))
     assert codes(dotted, Call("get_weather", {"city": "Oslo"})) == []
-    assert codes(dotted, Call("get_forecast", {"city": "Oslo"})) == [Code.WRONG_FUNCTION]
+    assert codes(dotted, Call("get_forecast", {"city": "Oslo"})) == [ErrorCode.WRONG_FUNCTION]
 
 
-def test_tools_of_other_kinds_are_passed_over() -> None:
-    """A custom tool, or one without a name, does not disturb the judging of calls."""
+def test_custom_and_nameless_tools_are_skipped() -> None:
+    """A custom tool or a tool without a name does not affect the verdict."""
     tools = [{"type": "custom", "custom": {"name": "x"}}, {}, WEATHER]
     assert check(tools, Expected((OSLO,)), [Call("get_weather", {"city": "Oslo"})]).correct
 
 
-def test_counts() -> None:
-    """A call too few, one too many, and none at all are all wrong, and all said."""
+def test_wrong_number_of_calls_is_reported() -> None:
+    """A missing call, an extra call and no calls are wrong, each with its code."""
     oslo, rome = Call("get_weather", {"city": "Oslo"}), Call("get_weather", {"city": "Rome"})
     both = Expected((OSLO, ExpectedCall("get_weather", {"city": ("Rome",)})))
     assert codes(both, rome, oslo) == []
-    assert codes(both, oslo) == [Code.WRONG_COUNT]
-    assert codes(Expected((OSLO,)), oslo, oslo) == [Code.WRONG_COUNT]
-    assert codes(both) == [Code.WRONG_COUNT]
-    assert check([WEATHER], both, None).errors[0].code is Code.NOT_PARSED
+    assert codes(both, oslo) == [ErrorCode.WRONG_COUNT]
+    assert codes(Expected((OSLO,)), oslo, oslo) == [ErrorCode.WRONG_COUNT]
+    assert codes(both) == [ErrorCode.WRONG_COUNT]
+    assert check([WEATHER], both, None).errors[0].code is ErrorCode.NOT_PARSED
 
 
-def test_silence() -> None:
-    """Where no tool fits, words are right and any call is wrong."""
+def test_any_call_is_wrong_if_no_tool_fits() -> None:
+    """If no tool fits, an answer without calls is correct and any call is wrong."""
     assert check([WEATHER], Expected(()), None).correct
     assert check([WEATHER], Expected(()), []).correct
-    assert codes(Expected(()), Call("get_weather", {"city": "Oslo"})) == [Code.UNEXPECTED_CALL]
+    assert codes(Expected(()), Call("get_weather", {"city": "Oslo"})) == [ErrorCode.UNEXPECTED_CALL]
 
 
-def test_parallel_calls_are_assigned_and_not_taken_greedily() -> None:
-    """A call that fits two expectations is given to the one that leaves the other satisfied."""
+def test_parallel_calls_are_assigned_optimally() -> None:
+    """A call that fits two expected calls is assigned so that the other one is satisfied too."""
     flexible = ExpectedCall("get_weather", {"city": ("Oslo", "Rome")})
     calls = [Call("get_weather", {"city": "Oslo"}), Call("get_weather", {"city": "Rome"})]
     assert check([WEATHER], Expected((flexible, OSLO)), calls).correct
 
 
 def test_every_error_has_the_path_to_its_argument() -> None:
-    """Errors point at the call and the argument that they are about."""
+    """The path of an error names the call and the argument."""
     both = Expected((OSLO, ExpectedCall("get_weather", {"city": ("Rome",)})))
     calls = [Call("get_weather", {"city": "Oslo"}), Call("get_weather", {"city": "Bern"})]
     error = check([WEATHER], both, calls).errors[0]
-    assert (error.code, error.path) == (Code.WRONG_VALUE, "calls[1].arguments.city")
+    assert (error.code, error.path) == (ErrorCode.WRONG_VALUE, "calls[1].arguments.city")
     assert "'Bern'" in error.detail
 
 
 def test_dependent_calls_keep_their_order() -> None:
-    """A call that depends on another must come after it; independent ones come as they like."""
+    """A call that depends on another must come after it; other calls may come in any order."""
     go, look = ExpectedCall("cd", {"a": ("x",)}), ExpectedCall("ls", {}, after=frozenset({0}))
     tools = [tool("cd", a=STRING), tool("ls")]
     cd, ls = Call("cd", {"a": "x"}), Call("ls", {})
     assert check(tools, Expected((go, look)), [cd, ls]).correct
     verdict = check(tools, Expected((go, look)), [ls, cd])
-    assert [(e.code, e.path) for e in verdict.errors] == [(Code.WRONG_ORDER, "calls[0]")]
+    assert [(e.code, e.path) for e in verdict.errors] == [(ErrorCode.WRONG_ORDER, "calls[0]")]
     assert check(tools, Expected((go, ExpectedCall("ls", {}))), [ls, cd]).correct
 
 
 def test_equal_calls_are_assigned_in_order() -> None:
-    """Of calls that are alike, each is taken for the one in its place."""
+    """Equal calls are assigned to the expected calls in order."""
     ls, cd = Call("ls", {}), Call("cd", {"a": "x"})
     wanted = Expected(
         (
@@ -244,31 +251,31 @@ def test_equal_calls_are_assigned_in_order() -> None:
     assert not check(tools, wanted, [ls, ls, cd]).correct
 
 
-def test_any_call() -> None:
-    """Where some call is expected, whichever is right, and words are wrong."""
+def test_any_call_is_correct_if_any_call_is_expected() -> None:
+    """With `any_call`, every call is correct and an answer without calls is wrong."""
     some = Expected((), any_call=True)
     assert check([WEATHER], some, [Call("get_weather", {})]).correct
-    assert check([WEATHER], some, None).errors[0].code is Code.NOT_PARSED
+    assert check([WEATHER], some, None).errors[0].code is ErrorCode.NOT_PARSED
     assert not check([WEATHER], some, []).correct
 
 
-def test_names_that_an_api_would_confuse_are_held_apart_where_both_are_offered() -> None:
-    """`a.b` is `a_b`, unless the request offers both."""
+def test_ambiguous_names_are_distinct_if_both_are_offered() -> None:
+    """`a.b` equals `a_b`, unless the request offers both."""
     want = Expected((ExpectedCall("a.b", {}),))
     assert check([tool("a.b")], want, [Call("a_b", {})]).correct
     assert not check([tool("a.b"), tool("a_b")], want, [Call("a_b", {})]).correct
 
 
-def test_lists_are_matched_as_an_assignment() -> None:
-    """An item that fits two accepted ones is given to the one that leaves the other satisfied."""
+def test_list_items_are_assigned_optimally() -> None:
+    """An item that fits two accepted items is assigned so that the other one is satisfied too."""
     choices = [OneOf(("a", "b")), OneOf(("a",))]
     array = {"type": "array", "items": STRING}
     assert judge(array, choices, ["a", "b"]) == (True, [])
     assert judge(array, choices, ["b", "b"]) == (False, ["wrong_value"])
 
 
-def test_nesting_without_end_is_wrong_and_no_crash() -> None:
-    """A value nested beyond what can be compared is rejected with a code of its own."""
+def test_too_deep_nesting_is_rejected() -> None:
+    """A value that is nested too deeply to compare is rejected with `too_deep`."""
     deep: Any = []
     for _ in range(5000):
         deep = [deep]
@@ -290,7 +297,7 @@ made_calls = st.lists(st.tuples(st.sampled_from("fg"), arguments), min_size=1, m
 def test_a_call_matches_itself_in_any_order(
     calls: list[tuple[str, dict[str, Any]]], rng: random.Random
 ) -> None:
-    """Whatever was called, those calls are correct when expected, however they are permuted."""
+    """Any calls are correct if the same calls are expected, in any order."""
     want = [ExpectedCall(n, {k: (v,) for k, v in a.items()}) for n, a in calls]
     made = [Call(n, dict(reversed(a.items()))) for n, a in calls]
     rng.shuffle(made)
@@ -300,10 +307,10 @@ def test_a_call_matches_itself_in_any_order(
 
 
 @given(made_calls, made_calls)
-def test_the_score_and_the_errors_agree(
+def test_score_reaches_the_threshold_only_without_errors(
     wanted: list[tuple[str, dict[str, Any]]], made: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    """A score is in 0 to 1, and reaches the threshold exactly where nothing is wrong."""
+    """A score is between 0 and 1, and reaches the threshold exactly if there is no error."""
     want = tuple(ExpectedCall(n, {k: (v,) for k, v in a.items()}) for n, a in wanted)
     verdict = check([tool("f"), tool("g")], Expected(want), [Call(n, a) for n, a in made])
     assert 0 <= verdict.score <= 1
@@ -311,8 +318,8 @@ def test_the_score_and_the_errors_agree(
 
 
 @given(st.integers(-999, 999), st.integers(-999, 999))
-def test_another_number_is_never_accepted(a: int, b: int) -> None:
-    """No tolerance bridges two integers, as numbers or within strings."""
+def test_different_integer_is_never_accepted(a: int, b: int) -> None:
+    """Two different integers never compare as equal, as numbers or inside texts."""
     assert judge(INTEGER, a, b)[0] == (a == b)
     assert judge(STRING, f"room {a}", f"room {b}")[0] == (a == b)
 
@@ -320,7 +327,7 @@ def test_another_number_is_never_accepted(a: int, b: int) -> None:
 @given(
     st.floats(allow_nan=False, allow_infinity=False).map(lambda x: float(f"{x:.12g}")), st.data()
 )
-def test_another_digit_or_sign_is_never_accepted(number: float, data: st.DataObject) -> None:
+def test_different_digit_or_sign_is_never_accepted(number: float, data: st.DataObject) -> None:
     """Changing one digit or the sign of an expected number makes the call wrong."""
     text = repr(number)
     places = [i for i, mark in enumerate(text.partition("e")[0]) if mark.isdigit()]
@@ -338,18 +345,16 @@ WORDS = st.sampled_from("urgent open the door send now all rooms".split())
 
 
 @given(st.lists(WORDS, min_size=1, max_size=5), st.integers(0, 4), st.sampled_from(["not", "no"]))
-def test_a_negation_is_never_lost(words: list[str], place: int, negation: str) -> None:
-    """A text with one negation more is another text."""
+def test_added_negation_is_never_accepted(words: list[str], place: int, negation: str) -> None:
+    """A text with one more negation is a different text."""
     negated = [*words[:place], negation, *words[place:]]
     assert not judge(STRING, " ".join(words), " ".join(negated))[0]
     assert not judge(STRING, " ".join(negated), " ".join(words))[0]
 
 
 @given(st.lists(st.text("abAB -_", min_size=1, max_size=4), min_size=2, unique=True), st.data())
-def test_another_member_of_an_enum_is_never_accepted(
-    members: list[str], data: st.DataObject
-) -> None:
-    """One member of an enum never stands for another, however alike they are written."""
+def test_different_enum_member_is_never_accepted(members: list[str], data: st.DataObject) -> None:
+    """An enum member never stands for another one, even if the spellings are similar."""
     wanted, given_ = data.draw(st.permutations(members).map(lambda order: order[:2]))
     schema = {"type": "string", "enum": members}
     assert judge(schema, wanted, wanted) == (True, [])
@@ -358,7 +363,7 @@ def test_another_member_of_an_enum_is_never_accepted(
 
 @given(values, st.randoms(use_true_random=False))
 def test_the_order_of_keys_never_matters(value: object, rng: random.Random) -> None:
-    """An object with its keys in another order is the same object, at every depth."""
+    """Objects are equal regardless of the order of their keys, at every depth."""
     assert judge({}, value, shuffled(value, rng)) == (True, [])
 
 
@@ -370,3 +375,39 @@ def shuffled(value: object, rng: random.Random) -> object:
         return value
     keys = rng.sample(list(value), len(value))
     return {key: shuffled(value[key], rng) for key in keys}
+
+
+EXAMPLE = Example("q", "simple", {"messages": [], "tools": [{"function": {"name": "f"}}]})
+
+
+def is_correct_text(text: str, expected: Expected) -> bool:
+    """Check what a model wrote."""
+    parsed = parse_text(text)
+    answer = Answer("q", "m", parsed.calls, parsed.problem, None, None)
+    return check_answer(EXAMPLE, expected, answer).correct
+
+
+@pytest.mark.parametrize(
+    ("text", "is_correct"),
+    [
+        ("I cannot know that.", True),
+        ("You could call f(a=1) if it fitted.", True),
+        ("f(a=1)", False),
+        ("[f(a='it's')]", False),
+        ("f(1)", False),
+        ("", False),
+    ],
+)
+def test_text_is_correct_if_no_tool_fits(text: str, is_correct: bool) -> None:
+    """If no tool fits, a text is correct; a call, an unreadable call and no answer are wrong."""
+    assert is_correct_text(text, Expected(())) is is_correct
+
+
+def test_unreadable_answer_is_wrong_if_a_call_is_expected() -> None:
+    """An answer that cannot be parsed is wrong, and the error names the problem code."""
+    expected = Expected((ExpectedCall("f", {"a": (1,)}),))
+    assert is_correct_text("f(a=1)", expected)
+    assert not is_correct_text("I would call f.", expected)
+    parsed = parse_text("f(a=1")
+    answer = Answer("q", "m", parsed.calls, parsed.problem, None, None)
+    assert "malformed_call" in check_answer(EXAMPLE, expected, answer).errors[0].detail

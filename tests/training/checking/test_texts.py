@@ -1,0 +1,188 @@
+"""Texts: which spellings and paraphrases are equal, and which are not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from switchcraft_training.checking import (
+    DEFAULT_ENCODER_PACKAGE,
+    ParaphraseDetector,
+    check,
+    encoder_embeddings,
+)
+from switchcraft_training.checking.texts import canonical, same_text
+from switchcraft_training.records import Call, Expected, ExpectedCall, Json
+
+SAME = [
+    ("Office conference room", "office  conference room"),
+    ("San Francisco, CA", "San Francisco CA"),
+    ("15th June", "15 June"),
+    ("1990-05-15T00:00:00", "1990-05-15T00:00:00Z"),
+    ("1990-05-15T02:00:00+02:00", "1990-05-15T00:00:00Z"),
+    ("2024-01-02", "2024/1/2"),
+    ("1,500", "1500"),
+    ("5.0", "5"),
+    ("all-inclusive", "all inclusive"),
+    ("'R vs Adams'", "R vs Adams"),
+    ("3*x**2 + 2*x - 1", "3x^2+2x-1"),
+    ("lambda t: 3*t**2", "lambda x: 3x**2"),
+    ("Straße", "STRASSE"),
+    (".5", "0.5"),
+    ("Washington D.C.", "washington DC"),
+    ("U.S.", "US"),
+    ("7:30pm", "7:30 PM"),
+    ("don't stop", "dont stop"),
+    ("**It is not in the text.**", "It is not in the text."),
+    ("L.A Lakers", "L.A. Lakers"),
+    ("12/05/2022", "12-05-2022"),
+    ("555-123-4567", "(555) 123-4567"),
+    ("x²", "x^2"),
+]
+
+DIFFERENT = [
+    ("Buy", "Sell"),
+    ("150", "1500"),
+    ("-5", "5"),
+    ("1.5", "15"),
+    ("2024-01-02", "2024-02-01"),
+    ("not urgent", "urgent"),
+    ("ada@example.com", "ada.example.com"),
+    ("a@b.org", "b@a.org"),
+    ("user_id", "userid"),
+    ("2*(3+4)", "2*3+4"),
+    ("x - 1", "x + 1"),
+    ("x^2", "x^3"),
+    ("10 USD", "10 EUR"),
+    ("$10", "€10"),
+    ("version 1.2.3", "version 1.23"),
+    ("C", "C++"),
+    ("1990-05-15T00:00:00Z", "1990-05-15T00:00:00+02:00"),
+    ("", "x"),
+    ("!", "?"),
+    ("john.doe@example.com", "john_doe@example.com"),
+    ("\u22125", "5"),
+    (".5", "5"),
+    ("notes.txt", "notes txt"),
+    ("/srv/a_b", "/srv/a-b"),
+    ("10:30", "10 30"),
+    ("+15551234567", "15551234567"),
+    ("!done", "done"),
+    ("a != b", "a = b"),
+    ("2**3**4", "234"),
+    ("12/05/2022", "05/12/2022"),
+    ("555-123-4567", "555-123-4568"),
+    ("1990-1995", "19901995"),
+    ("x²", "x2"),
+    ("stop()", "stop"),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), SAME)
+def test_spellings_of_one_value_have_one_canonical_form(a: str, b: str) -> None:
+    """Spellings that differ only in case, punctuation or notation are equal."""
+    assert canonical(a) == canonical(b)
+
+
+@pytest.mark.parametrize(("a", "b"), DIFFERENT)
+def test_different_values_have_different_canonical_forms(a: str, b: str) -> None:
+    """Different values stay different, even if their spellings are similar."""
+    assert canonical(a) != canonical(b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [("x_y", "x-y"), ("__init__", "init"), ("user_id", "user-id"), ('del "a b', 'del "a b"')],
+)
+def test_underscores_in_names_and_open_quotes_make_texts_different(a: str, b: str) -> None:
+    """Texts with equal canonical forms differ by underscores in names and by open quotes."""
+    assert canonical(a) == canonical(b)
+    assert not same_text(a, b)
+    assert same_text("New_York", "New York")
+
+
+@given(st.text(max_size=60))
+def test_surrounding_white_space_never_matters(text: str) -> None:
+    """No text raises, and surrounding white space does not change the canonical form."""
+    assert canonical(f"  {text} ") == canonical(text)
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(-(10**6), 10**6))
+def test_integers_are_equal_as_strings_only_if_equal(a: int, b: int) -> None:
+    """A canonical form keeps every digit and sign."""
+    assert (canonical(f"at {a} now") == canonical(f"at {b} now")) == (a == b)
+
+
+@pytest.fixture(scope="module")
+def detector() -> ParaphraseDetector:
+    """Return a detector with the packaged MiniLM."""
+    return ParaphraseDetector(encoder_embeddings(f"package:{DEFAULT_ENCODER_PACKAGE}/model"))
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ("purchase groceries", "buy groceries"),
+        ("meeting with the team", "team meeting"),
+        ("rice bowls", "rice bowl"),
+        ("the Louvre Museum", "Louvre Museum"),
+        ("recipes that are vegetarian", "vegetarian recipes"),
+        ("World War 2 history", "history of World War 2"),
+        ("Please call me when you arrive", "Call me when you arrive"),
+    ],
+)
+def test_paraphrase_with_synonyms_is_accepted(
+    detector: ParaphraseDetector, given: str, want: str
+) -> None:
+    """Synonyms, other fillers, and another order with other fillers make a paraphrase."""
+    assert detector(given, want)
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ("flight from Paris", "flight to Paris"),
+        ("the door is not open", "the door is open"),
+        ("sell the stock", "buy the stock"),
+        ("small pepperoni pizza", "large pepperoni pizza"),
+        ("lunch with Jane Smith", "lunch with John Smith"),
+        ("room 12 on floor 3", "room 12 on floor 4"),
+        ("meeting on Tuesday", "meeting on Monday"),
+        ("convert word to pdf", "convert pdf to word"),
+        ("man bites dog", "dog bites man"),
+        ("an illegal act", "a legal act"),
+        ("house_prices of today", "house price of today"),
+        ("mail to ann@x.org", "mail to bob@x.org"),
+        ("code AB12 please", "code AB13 please"),
+        ("groceries", "food"),
+        ("Golden Gate Bridge, San Francisco", "Golden Gate Bridge"),
+    ],
+)
+def test_text_with_other_meaning_is_no_paraphrase(
+    detector: ParaphraseDetector, given: str, want: str
+) -> None:
+    """Numbers, negations, directions, names, codes and opposites must be equal.
+
+    Texts of one word have no paraphrase.
+    """
+    assert not detector(given, want)
+    assert not detector(want, given)
+
+
+def is_accepted(
+    schema: Json, want: str, given: str, paraphrases: ParaphraseDetector | None
+) -> bool:
+    """Check one argument."""
+    parameters = {"type": "object", "properties": {"a": schema}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    expected = Expected((ExpectedCall("f", {"a": (want,)}),))
+    return check([tool], expected, [Call("f", {"a": given})], paraphrases).correct
+
+
+def test_paraphrases_need_an_encoder_and_never_apply_to_enums(detector: ParaphraseDetector) -> None:
+    """Without an encoder, a paraphrase is a different text; in an enum, it always is."""
+    text, enum = {"type": "string"}, {"type": "string", "enum": ["buy groceries", "other"]}
+    assert is_accepted(text, "buy groceries", "purchase groceries", detector)
+    assert not is_accepted(text, "buy groceries", "purchase groceries", None)
+    assert not is_accepted(enum, "buy groceries", "purchase groceries", detector)
