@@ -26,7 +26,7 @@ from router_service.core.features.text import TEXT
 from router_service.core.features.tools import TOOLS
 from router_service.core.messages import parse_conversation
 from switchcraft_training.config import load_config
-from switchcraft_training.dataset import Dataset, load_dataset, paraphrases
+from switchcraft_training.dataset import Dataset, load_dataset
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.evaluation.metrics import auc_measure
 from switchcraft_training.finetune.demand import SEVERAL
@@ -126,7 +126,7 @@ def noise(data: Path) -> Iterator[dict[str, object]]:
 
     The AUC of a predictor that is 0 or 1 is the mean of its two rates of being right.
     """
-    source = Checked.of(bfcl.recorded(data / REPEATED), paraphrases(None))
+    source = Checked.of(bfcl.recorded(data / REPEATED))
     for arm in source.arms():
         runs: Mapping[str, dict[int, float]] = defaultdict(dict)
         for outcome in source.outcomes(arm):
