@@ -15,9 +15,7 @@ import orjson
 
 from router_service.core.answers import WrittenCall
 from router_service.core.cache import Cache
-from router_service.core.messages import Json
-from router_service.core.messages.body import items_of
-from router_service.core.messages.tools import inner_tool
+from router_service.core.messages import Json, as_list, unwrap_tool
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_WEIGHT = 4000
@@ -62,8 +60,8 @@ class _UncheckedError(Exception):
 
 def parameters_by_tool(body: Mapping[str, Json]) -> dict[str, Json]:
     """Return the schemas of a request's tools by name; None of a tool that has none."""
-    functions = ({"function": entry} for entry in items_of(body.get("functions")))
-    tools = (inner_tool(entry) for entry in (*items_of(body.get("tools")), *functions))
+    functions = ({"function": entry} for entry in as_list(body.get("functions")))
+    tools = (unwrap_tool(entry) for entry in (*as_list(body.get("tools")), *functions))
     return {tool["name"]: tool.get("parameters") for tool in tools if tool is not None}
 
 

@@ -9,8 +9,7 @@ from itertools import islice, takewhile
 
 import orjson
 
-from router_service.core.messages import Json
-from router_service.core.messages.body import items_of, text_of
+from router_service.core.messages import Json, as_list, as_text
 
 MAX_RESULTS = 32
 """Results of one request that are read: agents rarely make more calls at a time."""
@@ -45,14 +44,14 @@ def latest_tool_results(body: Mapping[str, Json]) -> tuple[ToolResult, ...]:
 
     Each of them is new: earlier results come before an answer.
     """
-    items = items_of(body.get("messages")) or items_of(body.get("input"))
+    items = as_list(body.get("messages")) or as_list(body.get("input"))
     return tuple(map(_result, takewhile(_is_result, islice(reversed(items), MAX_RESULTS))))
 
 
 def _is_result(item: Json) -> bool:
     if not isinstance(item, dict):
         return False
-    is_output = text_of(item.get("type")).endswith("_call_output")
+    is_output = as_text(item.get("type")).endswith("_call_output")
     return bool(_call_id(item)) and (item.get("role") == "tool" or is_output)
 
 
@@ -62,7 +61,7 @@ def _result(item: Mapping[str, Json]) -> ToolResult:
 
 
 def _call_id(item: Mapping[str, Json]) -> str:
-    return text_of(item.get("tool_call_id", item.get("call_id")))
+    return as_text(item.get("tool_call_id", item.get("call_id")))
 
 
 def is_tool_error(content: Json) -> bool:
@@ -87,6 +86,6 @@ def _is_marked(value: Mapping[str, Json]) -> bool:
 
 
 def _texts(content: Json) -> Iterator[str]:
-    yield text_of(content)
-    for part in items_of(content):
-        yield text_of(part.get("text") if isinstance(part, dict) else part)
+    yield as_text(content)
+    for part in as_list(content):
+        yield as_text(part.get("text") if isinstance(part, dict) else part)

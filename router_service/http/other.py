@@ -13,9 +13,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from router_service.core.errors import InvalidRequestError, NotServedError, SwitchcraftError
-from router_service.core.messages import Reference, decode_object
-from router_service.core.messages.body import text_of
-from router_service.core.messages.references import references_of
+from router_service.core.messages import Reference, as_text, decode_object, find_references
 from router_service.http.answer import RoutedAnswer, read_call
 from router_service.http.auth import caller_of
 from router_service.http.body import read_body, read_by
@@ -87,7 +85,7 @@ class Named:
     def read(cls, body: bytes) -> Named:
         """Read a body; raises InvalidRequestError."""
         decoded = decode_object(body)
-        return cls(text_of(decoded.get("model")), references_of(decoded))
+        return cls(as_text(decoded.get("model")), find_references(decoded))
 
     @property
     def ids(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from router_service.accounts.access import Access
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.memory import return_freed
-from router_service.core.messages.references import may_name_objects
+from router_service.core.messages import may_contain_references
 from router_service.core.selection import Policy
 from router_service.lifecycle.trials import TrialPlanner
 from router_service.requests.endpoints import Endpoint
@@ -88,7 +88,7 @@ class Engine:
         """
         if not (endpoint.is_routed or endpoint.is_json):
             return True
-        return self.pool.pass_through is not None and may_name_objects(body)
+        return self.pool.pass_through is not None and may_contain_references(body)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Engine]:

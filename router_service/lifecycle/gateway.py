@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from router_service.core.errors import ResponseNotFoundError
-from router_service.core.messages import Reference, decode_object
-from router_service.core.messages.references import references_of
+from router_service.core.messages import Reference, decode_object, find_references
 from router_service.core.tracing import Tracer
 from router_service.lifecycle.draining import Drain
 from router_service.lifecycle.engine import Engine
@@ -121,7 +120,7 @@ class Gateway:
         started_s = time.perf_counter()
         endpoint, body = question.endpoint, question.body
         if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
-            references = await in_queue(lambda: references_of(decode_object(body)))
+            references = await in_queue(lambda: find_references(decode_object(body)))
             await self.ownership.check_references(viewer, references)
         try:
             plan = await plan_for(question, in_queue)

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from router_service.core.answers import ParsedAnswer, Usage
 from router_service.core.decision_log import Call, Content, LoggedDecision
-from router_service.core.messages import Json, messages_of
-from router_service.core.messages.body import items_of
-from router_service.core.messages.tools import inner_tool
+from router_service.core.messages import Json, as_list, to_chat_messages, unwrap_tool
 from router_service.core.schema_check import CallValidity
 from router_service.requests.endpoints import RESPONSES, Endpoint
 from router_service.requests.recorder import Ended
@@ -68,17 +66,17 @@ def content_of(endpoint: Endpoint, body: Mapping[str, Json], said: ParsedAnswer 
 
 def _messages(endpoint: Endpoint, body: Mapping[str, Json]) -> Iterator[Json]:
     if endpoint == RESPONSES:
-        for _, message in messages_of(body):
+        for _, message in to_chat_messages(body):
             yield {name: value for name, value in message.items() if value != []}
     else:
-        yield from items_of(body.get("messages"))
+        yield from as_list(body.get("messages"))
 
 
 def _tools(body: Mapping[str, Json]) -> Iterator[Json]:
     """Yield the tools as functions; built-in ones of a provider are none."""
-    functions = ({"function": entry} for entry in items_of(body.get("functions")))
-    for entry in (*items_of(body.get("tools")), *functions):
-        tool = inner_tool(entry)
+    functions = ({"function": entry} for entry in as_list(body.get("functions")))
+    for entry in (*as_list(body.get("tools")), *functions):
+        tool = unwrap_tool(entry)
         if tool is not None:
             function = {name: value for name, value in tool.items() if name != "type"}
             yield {"type": "function", "function": function}

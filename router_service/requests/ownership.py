@@ -16,8 +16,7 @@ from router_service.core.errors import (
     ResponseNotFoundError,
     StoreError,
 )
-from router_service.core.messages import Json, Reference
-from router_service.core.messages.references import CONTINUED
+from router_service.core.messages import CONTINUATION_FIELDS, Json, Reference
 from router_service.store.base import UpstreamObject
 from router_service.store.upstream_objects import UpstreamObjectIndex, Viewer
 
@@ -83,7 +82,7 @@ class Ownership:
             held = await self._held.fetch(reference.id)
             if viewer.sees(held):
                 continue
-            if reference.param in CONTINUED:
+            if reference.param in CONTINUATION_FIELDS:
                 raise ResponseNotFoundError(reference.id[:200], param=reference.param)
             if held is not None:
                 raise ObjectNotFoundError(reference.id, param=reference.param)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from router_service.core.errors import InvalidRequestError, NotFoundError
-from router_service.core.messages import Json, messages_of, parse_responses_request
+from router_service.core.messages import Json, parse_responses_request, to_chat_messages
 from router_service.sandbox.answers import (
     Answer,
     encode_prompt,
@@ -46,7 +46,7 @@ class Responses:
     def answer(self, body: Mapping[str, Json], faults: Faults) -> Reply:
         """Answer as `POST /v1/responses` does; raises InvalidRequestError."""
         request = parse_responses_request(body)
-        new = list(messages_of(body))
+        new = list(to_chat_messages(body))
         earlier = self._earlier(body)
         chat = _as_chat(body, [*earlier, *(message for _, message in new)])
         prompt = encode_prompt(chat)

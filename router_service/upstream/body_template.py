@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import orjson
 
 from router_service.core.errors import InvalidRequestError
-from router_service.core.messages import Json
-from router_service.core.messages.body import items_of
+from router_service.core.messages import Json, as_list
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS = re.compile(_STRING + rb'(?:[^"{}\[\]]*+' + _STRING + rb")*+", re.DOTALL)
@@ -160,5 +159,5 @@ def is_repeatable(path: str, body: BodyTemplate) -> bool:
     fields: Mapping[str, Json] = orjson.loads(body.with_model(""))
     if fields.get("background") or fields.get("conversation") is not None:
         return False
-    tools = [tool for tool in items_of(fields.get("tools")) if isinstance(tool, dict)]
+    tools = [tool for tool in as_list(fields.get("tools")) if isinstance(tool, dict)]
     return all(tool.get("type") != "mcp" for tool in tools)

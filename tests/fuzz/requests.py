@@ -238,12 +238,8 @@ TARGET = Target(
     mutate=of_json(TOKENS),
     tokens=TOKENS,
     measured=(
-        "router_service/core/messages/body.py",
-        "router_service/core/messages/chat.py",
+        "router_service/core/messages/reading.py",
         "router_service/core/messages/responses.py",
-        "router_service/core/messages/schemas.py",
-        "router_service/core/messages/tools.py",
-        "router_service/core/messages/turns.py",
         "router_service/core/capabilities.py",
         "router_service/core/packing.py",
         "router_service/core/features/tools.py",

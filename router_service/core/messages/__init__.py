@@ -1,14 +1,29 @@
-"""OpenAI request JSON -> frozen values that the router reads.
+"""Requests of OpenAI's APIs as frozen values.
 
-Only what a routing decision needs is read; the request itself is forwarded as it came. What
-cannot be read (a turn that is no object, a tool without a name) is noted in
-`Conversation.unread` rather than refused: judging the rest of a request is the upstream's task.
+Only what a routing decision needs is read. The gateway forwards the request itself unchanged. A
+part that cannot be read, such as a turn that is not an object or a tool without a name, is listed
+in `Conversation.unread` and is not an error, because judging it is the upstream's task.
 """
 
-from router_service.core.messages.body import Json, decode_object, read_model, read_stream
-from router_service.core.messages.chat import parse_chat_request, parse_conversation
-from router_service.core.messages.responses import messages_of, parse_responses_request
-from router_service.core.messages.schemas import MAX_SCHEMA_DEPTH, parse_schema
+from router_service.core.messages.reading import (
+    MAX_SCHEMA_DEPTH,
+    Json,
+    as_list,
+    as_text,
+    decode_object,
+    parse_chat_request,
+    parse_conversation,
+    parse_schema,
+    read_model,
+    read_stream,
+    unwrap_tool,
+)
+from router_service.core.messages.references import (
+    CONTINUATION_FIELDS,
+    find_references,
+    may_contain_references,
+)
+from router_service.core.messages.responses import parse_responses_request, to_chat_messages
 from router_service.core.messages.values import (
     ChatRequest,
     Conversation,
@@ -22,6 +37,7 @@ from router_service.core.messages.values import (
 )
 
 __all__ = [
+    "CONTINUATION_FIELDS",
     "MAX_SCHEMA_DEPTH",
     "ChatRequest",
     "Conversation",
@@ -33,12 +49,17 @@ __all__ = [
     "ToolCall",
     "ToolSpec",
     "Turn",
+    "as_list",
+    "as_text",
     "decode_object",
-    "messages_of",
+    "find_references",
+    "may_contain_references",
     "parse_chat_request",
     "parse_conversation",
     "parse_responses_request",
     "parse_schema",
     "read_model",
     "read_stream",
+    "to_chat_messages",
+    "unwrap_tool",
 ]

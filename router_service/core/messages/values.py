@@ -1,4 +1,4 @@
-"""What a routing decision is made from, as frozen values."""
+"""Frozen values that a routing decision is made from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """Who speaks in a turn, as the Chat Completions API names them."""
+    """Author of a turn, as the Chat Completions API names it."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -18,13 +18,9 @@ class Role(StrEnum):
     FUNCTION = "function"
 
 
-_SYSTEM_ROLES = frozenset({Role.SYSTEM, Role.DEVELOPER})
-_USER_ROLES = frozenset({Role.USER})
-
-
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as a model wrote it; `arguments` is JSON text, or free text for a custom tool."""
+    """One call by a model. `arguments` is JSON text, or free text for a custom tool."""
 
     name: str
     arguments: str
@@ -32,7 +28,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message; `attachments` counts images, audio and files, which are not read."""
+    """One message. `attachments` counts images, audio and files, which are not read."""
 
     role: Role
     text: str
@@ -42,7 +38,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A JSON-Schema node, as far as a signature or a feature needs it."""
+    """The parts of a JSON-Schema node that signatures and features need."""
 
     type: str = "any"
     description: str = ""
@@ -71,7 +67,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool that the model may call: a function with parameters, or a custom tool without."""
+    """A tool that the model may call: a function, or a custom tool without parameters."""
 
     name: str
     description: str = ""
@@ -79,22 +75,22 @@ class ToolSpec:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Hash the whole schema once: caches look tools up by it with every request."""
+        """Hash the whole schema once, because caches look tools up with every request."""
         content = (self.name, self.description, self.parameters)
         object.__setattr__(self, "_hash", hash(content))
 
     def __hash__(self) -> int:
-        """Return the hash of all of it."""
+        """Return the hash of all fields."""
         return self._hash
 
     def __reduce__(self) -> tuple[type[ToolSpec], tuple[object, ...]]:
-        """Hash anew in another process, where the same text has another hash."""
+        """Pickle without the hash, because every process hashes the same text differently."""
         return ToolSpec, (self.name, self.description, self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a routing decision is made from; `unread` holds the paths that could not be read."""
+    """Turns and tools of a request. `unread` holds the paths of parts that could not be read."""
 
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -102,16 +98,20 @@ class Conversation:
 
     @property
     def opening(self) -> tuple[str, str]:
-        """The first system text and the first user text, which its later turns repeat."""
-        system, user = (
-            next((turn.text for turn in self.turns if turn.role in roles), "")
-            for roles in (_SYSTEM_ROLES, _USER_ROLES)
-        )
-        return system, user
+        """The first system text and the first user text; every later request repeats them."""
+        system = user = None
+        for turn in self.turns:
+            if turn.role is Role.USER:
+                user = turn.text if user is None else user
+            elif turn.role in {Role.SYSTEM, Role.DEVELOPER}:
+                system = turn.text if system is None else system
+            if system is not None and user is not None:
+                break
+        return system or "", user or ""
 
     @property
     def latest_user(self) -> int | None:
-        """Index of the last user turn that says anything, else of the last user turn, if any."""
+        """Index of the last user turn with text, or else of the last user turn, or None."""
         latest = None
         for i in reversed(range(len(self.turns))):
             turn = self.turns[i]
@@ -124,7 +124,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Something stored that a request goes on from: its id, and the field that names it."""
+    """The id of a stored object, and the field of the request that names it."""
 
     param: str
     id: str
@@ -132,13 +132,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A request of the Chat Completions API or of the Responses API, as far as it is acted on."""
+    """The parts of a Chat Completions or Responses request that the gateway acts on."""
 
     model: str
     stream: bool
     conversation: Conversation
     continues: Reference | None = None
-    """A stored response or conversation that it goes on from, and that is not in it."""
+    """The stored response or conversation that the request continues. Its turns are not in
+    `conversation`."""
 
     @property
     def has_tools(self) -> bool:

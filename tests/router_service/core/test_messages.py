@@ -20,8 +20,13 @@ from router_service.core.messages import (
     parse_conversation,
     parse_responses_request,
 )
-from router_service.core.messages.tools import MAX_TOOL_CHARACTERS, MAX_TOOL_VALUES, MAX_TOOLS
-from router_service.core.messages.turns import MAX_MESSAGES, MAX_PARTS
+from router_service.core.messages.reading import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_TOOL_CHARACTERS,
+    MAX_TOOL_VALUES,
+    MAX_TOOLS,
+)
 
 USER = {"role": "user", "content": "hi"}
 
