@@ -136,9 +136,9 @@ def _policies(arguments: argparse.Namespace) -> int:
 
 
 def _metrics(_arguments: argparse.Namespace) -> int:
-    from router_service.telemetry.table import list_series  # noqa: PLC0415
+    from router_service.telemetry.metrics import metrics_page  # noqa: PLC0415
 
-    print("\n".join(list_series()))
+    print("\n".join(metrics_page()))
     return 0
 
 

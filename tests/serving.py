@@ -16,11 +16,11 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
-from router_service.http.protocol import Limits, bounded
+from router_service.http.protocol import ConnectionLimits, protocol_with_limits
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
 WAIT_S = 5.0
-LIMITS = Limits(max_header_bytes=32 * 1024, header_timeout_s=10, write_timeout_s=60)
+LIMITS = ConnectionLimits(max_header_bytes=32 * 1024, header_timeout_s=10, write_timeout_s=60)
 
 ONE_TRY = UpstreamSettings(
     retries=RetrySettings(max_retries=0, budget_share=0, budget_floor_per_s=0),
@@ -56,7 +56,7 @@ def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=http or bounded(LIMITS),
+        http=http or protocol_with_limits(LIMITS),
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -1,1 +1,1 @@
-"""Who may call the gateway: API keys and what they allow."""
+"""API keys and what they allow."""

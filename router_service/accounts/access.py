@@ -1,4 +1,4 @@
-"""Who may ask for what: the keys, and the address that a gateway without any listens on."""
+"""API keys and what they allow, and the address that a gateway without keys may listen on."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ _log = logging.getLogger("switchcraft.access")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The keys of one configuration; with none at all, everyone who can connect is let in."""
+    """Keys of one configuration; without any key, every client that can connect is allowed."""
 
     api: KeyRing
     admin: KeyRing
     metrics: KeyRing
 
     @classmethod
-    def of(cls, keys: KeySettings) -> Access:
-        """Take the keys of a configuration."""
-        return cls(_ring(keys.api), _ring({ADMIN: keys.admin}), _ring({METRICS: keys.metrics}))
+    def from_settings(cls, keys: KeySettings) -> Access:
+        """Create from the keys of a configuration."""
+
+        def ring(named: Mapping[str, SecretStr | None]) -> KeyRing:
+            given = {name: key.get_secret_value() for name, key in named.items() if key is not None}
+            return KeyRing(given)
+
+        return cls(ring(keys.api), ring({ADMIN: keys.admin}), ring({METRICS: keys.metrics}))
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is configured."""
+        """Return whether no key is configured."""
         return not self.api and not self.admin and not self.metrics
 
     def caller(self, key: bytes, *, needs_admin: bool) -> str | None:
-        """Return the name of the key that allows a request, or None if it does not."""
+        """Return the name of a key that allows a request, or None if it does not."""
         admin, api = self.admin.name_of(key), self.api.name_of(key)
         return admin if needs_admin else admin or api
 
     def scraper(self, key: bytes) -> str | None:
-        """Return the name of the key that allows `GET /metrics`, or None if it does not."""
+        """Return the name of a key that allows `GET /metrics`, or None if it does not."""
         admin, metrics = self.admin.name_of(key), self.metrics.name_of(key)
         return admin or metrics
 
 
-def _ring(keys: Mapping[str, SecretStr | None]) -> KeyRing:
-    given = {name: key.get_secret_value() for name, key in keys.items() if key is not None}
-    return KeyRing(given)
-
-
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's own, as a browser would resolve it."""
+    """Return whether a browser would resolve a host name or address to this machine."""
     name = host.strip("[]").rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -64,27 +64,41 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def listening_host(settings: Settings) -> str:
-    """Return the address that a configuration may be served at, and say where it is not its own.
+def permitted_listen_host(settings: Settings) -> str:
+    """Return the address that the gateway may listen on, and log a warning if it is unsafe.
 
-    Without a key that is this machine's alone. Raises ConfigError where a key can be guessed, and
-    others than this machine could try.
+    Without a key, it is the loopback address. Raises ConfigError if a key can be guessed and other
+    machines could try.
     """
     host, keys = settings.server.host, settings.keys.by_path()
     if not keys:
-        return _host_without_keys(host)
+        _log.warning(
+            "no key is configured: any client that can connect may use this gateway and read its "
+            "metrics; set keys.api or general_settings.master_key (see `switchcraft key`)"
+        )
+        if is_loopback(host):
+            return host
+        _log.warning("listening only on %s instead of %s, until a key is set", LOOPBACK, host)
+        return LOOPBACK
     if keys.keys() == {"keys.metrics"}:
         _log.warning("keys.metrics is the only key, so no client can be served; set keys.api")
-    for where, key in keys.items():
-        if is_weak(key):
-            _tell_of_weak_key(where, settings)
+    for path, key in keys.items():
+        if not is_weak(key):
+            continue
+        problem = (
+            "the key is short or copied from an example, and can be guessed; create one with "
+            "`switchcraft key`"
+        )
+        if not is_loopback(host):
+            raise ConfigError(settings.source, path, f"{problem}, or listen only on {LOOPBACK}")
+        _log.warning("%s: %s: %s", settings.source, path, problem)
     return host
 
 
-def warn_of_open_redis(server: ServerSettings) -> None:
-    """Log a warning if the address of a Redis on another machine has no password.
+def warn_about_open_redis(server: ServerSettings) -> None:
+    """Log a warning if Redis runs on another machine and its URL has no password.
 
-    Whoever can write to Redis can choose the artifact, stop deployments and read decisions.
+    A client that can write to Redis can choose the artifact, stop deployments and read decisions.
     """
     if server.redis_url is None:
         return
@@ -92,22 +106,6 @@ def warn_of_open_redis(server: ServerSettings) -> None:
     host, password = url.hostname, url.password or parse_qs(url.query).get("password")
     if host and not password and not is_loopback(host):
         _log.warning(
-            "server.redis_url has no password: whoever can connect to Redis can choose what the "
-            "router serves; set requirepass in Redis, and write redis://:PASSWORD@HOST:6379/0"
+            "server.redis_url has no password: any client that can connect to Redis can choose the "
+            "artifact that serves; set requirepass in Redis, and use redis://:PASSWORD@HOST:6379/0"
         )
-
-
-def _host_without_keys(host: str) -> str:
-    told = "no key is configured: whoever can connect may use this gateway and read its metrics"
-    _log.warning("%s; set keys.api or general_settings.master_key (see `switchcraft key`)", told)
-    if is_loopback(host):
-        return host
-    _log.warning("it listens on %s alone, and not on %s, until a key is set", LOOPBACK, host)
-    return LOOPBACK
-
-
-def _tell_of_weak_key(where: str, settings: Settings) -> None:
-    problem = "the key is short, or an example's, and can be guessed; make one: `switchcraft key`"
-    if not is_loopback(settings.server.host):
-        raise ConfigError(settings.source, where, f"{problem}, or listen on {LOOPBACK} alone")
-    _log.warning("%s: %s: %s", settings.source, where, problem)

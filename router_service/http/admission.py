@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router_service.core.errors import OverloadedError
 from router_service.http.auth import CALLER
 from router_service.http.errors import error_response, status_of
-from router_service.lifecycle.draining import Drain
+from router_service.lifecycle.gateway import Drain
 from router_service.lifecycle.overload import Slot, Slots
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 

@@ -1,4 +1,4 @@
-"""The gateway as an app."""
+"""Creates the ASGI app of the gateway: its routes and middleware."""
 
 from __future__ import annotations
 
@@ -8,39 +8,27 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from router_service import __version__
-from router_service.http import (
-    admin,
-    chat,
-    decisions,
-    errors,
-    feedback,
-    health,
-    metrics,
-    models,
-    other,
-    responses,
-    schemas,
-)
+from router_service.http import chat, errors, operations, other, resources, responses, schemas
 from router_service.http.accounting import Accounting
 from router_service.http.admission import Admission
-from router_service.http.auth import PAGE, Authentication
+from router_service.http.auth import UI_PATH, Authentication
 from router_service.http.shortcut import Shortcut
 from router_service.lifecycle.gateway import Gateway
-from router_service.lifecycle.reloading import Origin
+from router_service.lifecycle.reloading import ReloadSource
 from router_service.requests.planning import DecidingRouter
 from router_service.settings import Settings
 from router_service.ui import pages
 
 
-def create_app(settings: Settings, router: DecidingRouter, origin: Origin | None = None) -> FastAPI:
-    """Make the app of a router that is ready to decide; its life ends with its connections.
+def create_app(
+    settings: Settings, router: DecidingRouter, source: ReloadSource | None = None
+) -> FastAPI:
+    """Create the app for a router that is ready to decide; its lifespan closes all connections.
 
-    `origin` is what it can be made anew of, without which it is not reloaded.
-
-    Raises ConfigError where an arm of the router's artifact has no model, or a name in the
-    settings is of nothing.
+    Without a `source` the app cannot be reloaded. Raises ConfigError if no model is configured for
+    an arm of the router's artifact, or if a setting refers to an unknown name.
     """
-    gateway = Gateway(settings, router, origin)
+    gateway = Gateway(settings, router, source)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -51,37 +39,26 @@ def create_app(settings: Settings, router: DecidingRouter, origin: Origin | None
         title="Switchcraft",
         version=__version__,
         lifespan=lifespan,
-        # These pages load their scripts from a third party.
+        # FastAPI's documentation pages load scripts from a third party.
         docs_url=None,
         redoc_url=None,
-        # A redirect would be made of the Host header, which is the client's word.
+        # A redirect would be built from the Host header, which the client controls.
         redirect_slashes=False,
         responses=schemas.ERRORS,
     )
     app.state.gateway = gateway
     hot = (chat.routes, responses.routes, other.routes)
     app.add_middleware(Shortcut, routes=[route for router in hot for route in router.routes])
-    # The last is the outermost: who may not come in takes no slot.
+    # The last middleware is the outermost: a request without a valid key takes no slot.
     app.add_middleware(Admission, slots=gateway.slots, drain=gateway.drain, metrics=gateway.metrics)
     app.add_middleware(
         Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
     )
     app.add_middleware(pages.PageHeaders)
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=gateway.tracer)
-    # The last takes every path under /v1/ that none before it does.
-    for module in (
-        chat,
-        responses,
-        models,
-        decisions,
-        feedback,
-        health,
-        metrics,
-        admin,
-        pages,
-        other,
-    ):
+    # `other` is the last, because it takes every path under /v1/ that no other route takes.
+    for module in (chat, responses, resources, operations, pages, other):
         app.include_router(module.routes)
-    app.mount(f"{PAGE}/static", pages.static)
+    app.mount(f"{UI_PATH}/static", pages.static)
     errors.register(app)
     return app

@@ -1,4 +1,4 @@
-"""Lets requests in by their key; what no rule allows is refused."""
+"""Authenticates requests by their API key; a request that no rule allows is refused."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from router_service.telemetry.metrics import Metrics
 PUBLIC_PATHS = frozenset(
     "/healthz /readyz /health/liveliness /health/liveness /health/readiness".split()
 )
-"""What probes ask, without a key; these say nothing that a stranger may not know."""
+"""Probes, which need no key; their answers contain nothing confidential."""
 
 METRICS_PATH = "/metrics"
 ADMIN_PATHS = frozenset((METRICS_PATH, "/openapi.json"))
 ADMIN_PREFIX = "/admin/"
 
-PAGE = "/ui"
-PAGE_PREFIX = "/ui/"
+UI_PATH = "/ui"
+UI_PREFIX = "/ui/"
 
 CALLER = "caller"
-"""Where the name of a request's key stands in `scope["state"]`; None where none is configured."""
+"""Key in `scope["state"]` of the API key's name, which is None if no key is configured."""
 
 _BEARER, _BASIC = "bearer ", "basic "
 
 
 class Authentication:
-    """ASGI middleware that decides by the path that is routed, and by nothing derived from it.
+    """ASGI middleware that authenticates by the path that is routed.
 
-    `scope["path"]` is what the routes are matched with; a URL rebuilt from the Host header may
-    have another path (CVE-2026-48710). Nothing is remembered from one request to the next.
+    `scope["path"]` is what routes are matched with. A URL that is rebuilt from the Host header may
+    have another path (CVE-2026-48710). Nothing is cached between requests.
     """
 
     def __init__(self, app: ASGIApp, access: Callable[[], Access], metrics: Metrics) -> None:
-        """Guard an app; `access` is asked at each request, for keys may be exchanged."""
+        """Protect an app; `access` is called for each request, because a reload may change keys."""
         self._app = app
         self._access = access
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Forward an allowed request to the app, and refuse any other."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         try:
-            caller = admit(self._access(), scope["path"], Headers(scope=scope))
+            caller = authenticate(self._access(), scope["path"], Headers(scope=scope))
         except InvalidRequestError as exc:
             self._metrics.refused_callers.labels(exc.code).inc()
             await error_response(exc)(scope, receive, send)
@@ -63,20 +63,20 @@ class Authentication:
         await self._app(scope, receive, send)
 
 
-def admit(access: Access, path: str, headers: Headers) -> str | None:
-    """Return the name of the key that allows a request, or None if the request needs none.
+def authenticate(access: Access, path: str, headers: Headers) -> str | None:
+    """Return the name of the key that allows a request, or None if the request needs no key.
 
     Raises UnauthorizedError or ForbiddenError.
     """
     if path in PUBLIC_PATHS:
         return None
     if access.is_open:
-        refuse_strangers(path, headers)
+        refuse_foreign_pages_without_keys(path, headers)
         return None
-    if is_page(path):
-        return _admit_to_page(access, path, headers)
+    if is_ui_path(path):
+        return _authenticate_browser(access, path, headers)
     needs_admin = path in ADMIN_PATHS or path.startswith(ADMIN_PREFIX)
-    key = sent_key(headers)
+    key = read_key(headers)
     caller = access.scraper(key) if key and path == METRICS_PATH else None
     caller = caller or (access.caller(key, needs_admin=needs_admin) if key else None)
     if caller is not None:
@@ -88,31 +88,40 @@ def admit(access: Access, path: str, headers: Headers) -> str | None:
         )
     if access.scraper(key) is not None:
         raise ForbiddenError(
-            f"The metrics key opens {METRICS_PATH} only; this path needs another key.",
+            f"The metrics key is valid only for {METRICS_PATH}. Send another key for this path.",
             code="metrics_key_only",
         )
     raise UnauthorizedError(is_missing=not key)
 
 
 def caller_of(request: Request) -> str | None:
-    """Return the name of the key that let a request in; None where none is configured."""
+    """Return the name of the request's API key, or None if no key is configured."""
     caller: str | None = request.scope.get("state", {}).get(CALLER)
     return caller
 
 
-def is_page(path: str) -> bool:
-    """Whether a path is the page's, which people open in a browser."""
-    return path == PAGE or path.startswith(PAGE_PREFIX)
+def is_ui_path(path: str) -> bool:
+    """Return whether a path belongs to the web page, which people open in a browser."""
+    return path == UI_PATH or path.startswith(UI_PREFIX)
 
 
-def _admit_to_page(access: Access, path: str, headers: Headers) -> str:
-    """Return the admin key's name; a browser asks for the key, and then sends it by itself."""
-    refuse_other_sites(path, headers)
-    key = _password(headers) or sent_key(headers)
+def _authenticate_browser(access: Access, path: str, headers: Headers) -> str:
+    """Return the admin key's name; a browser prompts for the key and sends it from then on."""
+    refuse_cross_site(path, headers)
+    key = read_key(headers)
+    authorization = headers.get("authorization", "")
+    if authorization[: len(_BASIC)].lower() == _BASIC:
+        # The password of RFC 7617 is the key; any user name is accepted.
+        try:
+            decoded = base64.b64decode(authorization[len(_BASIC) :].strip(), validate=True)
+        except (binascii.Error, ValueError):
+            decoded = b""
+        key = decoded.partition(b":")[2].strip() or key
     caller = access.caller(key, needs_admin=True) if key else None
     if caller is not None:
         return caller
-    # Where there is an admin key the browser asks again: to a 403 it would send the same for ever.
+    # If an admin key is configured, a 401 makes the browser prompt again. After a 403 it would
+    # send the same wrong key forever.
     if not access.admin and access.caller(key, needs_admin=False) is not None:
         raise ForbiddenError(
             "The page needs the admin key, and none is configured. Ask the operator to set "
@@ -122,20 +131,8 @@ def _admit_to_page(access: Access, path: str, headers: Headers) -> str:
     raise UnauthorizedError(is_missing=not key, asks_browser=True)
 
 
-def _password(headers: Headers) -> bytes:
-    """Return the password that a browser sends (RFC 7617), or b""; any user name will do."""
-    authorization = headers.get("authorization", "")
-    if authorization[: len(_BASIC)].lower() != _BASIC:
-        return b""
-    try:
-        decoded = base64.b64decode(authorization[len(_BASIC) :].strip(), validate=True)
-    except (binascii.Error, ValueError):
-        return b""
-    return decoded.partition(b":")[2].strip()
-
-
-def sent_key(headers: Headers) -> bytes:
-    """Return the key of a request as OpenAI's, Azure's and Anthropic's clients send it, or b""."""
+def read_key(headers: Headers) -> bytes:
+    """Return the key as OpenAI's, Azure's and Anthropic's clients send it, or b""."""
     authorization = headers.get("authorization", "")
     if authorization[: len(_BEARER)].lower() == _BEARER:
         key = authorization[len(_BEARER) :]
@@ -144,76 +141,69 @@ def sent_key(headers: Headers) -> bytes:
     return key.strip().encode("latin-1")
 
 
-def refuse_other_sites(path: str, headers: Headers) -> None:
-    """Raise ForbiddenError for what a browser sends for another site's page.
+def refuse_cross_site(path: str, headers: Headers) -> None:
+    """Raise ForbiddenError for a request that a browser sends on behalf of another site's page.
 
-    It adds the stored password to any request, whoever made it. Browsers of before 2023 say no
-    `Sec-Fetch-Site`, but with what changes anything an `Origin`.
+    A browser adds the stored password to any request, whichever page makes it. Browsers from before
+    2023 do not send `Sec-Fetch-Site`, but send `Origin` with every request that changes anything.
     """
-    if _is_visit(path, headers):
+    if _is_navigation_to_page(path, headers):
         return
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    is_foreign = (
-        origin is not None and _netloc_of(origin) != headers.get("host", "")
-        if site is None
-        else site not in {"same-origin", "none"}
-    )
+    if site is None:
+        is_foreign = origin is not None and _split_url(origin)[0] != headers.get("host", "")
+    else:
+        is_foreign = site not in {"same-origin", "none"}
     if is_foreign:
         raise ForbiddenError(
-            "The request comes from a web page of another origin. Open the page itself.",
+            "The request comes from a web page of another origin. Open the gateway's page itself.",
             code="foreign_origin",
         )
 
 
-def _is_visit(path: str, headers: Headers) -> bool:
-    """Whether a link was followed to the page: nothing of it is shown to where the link stood."""
-    is_document = headers.get("sec-fetch-dest") == "document"
-    return path == PAGE and is_document and headers.get("sec-fetch-mode") == "navigate"
+def refuse_foreign_pages_without_keys(path: str, headers: Headers) -> None:
+    """Raise ForbiddenError for what a browser sends for another site to a gateway without keys.
 
-
-def refuse_strangers(path: str, headers: Headers) -> None:
-    """Raise ForbiddenError for what a browser sends to a gateway without keys for a foreign page.
-
-    Such a gateway trusts whoever connects from this machine, and a browser connects for every
-    page that it shows. A page of another origin is known by `Origin` or `Sec-Fetch-Site`, a name
-    that was rebound to this machine's address by `Host`.
+    Such a gateway trusts every program on this machine, and a browser connects on behalf of every
+    page that it shows. `Origin` or `Sec-Fetch-Site` identify a page of another origin. `Host`
+    identifies a name that was rebound to this machine's address (DNS rebinding).
     """
     if not _is_own_name(headers.get("host", "")):
         raise ForbiddenError(
-            "The Host header is not this machine's own name. A gateway without keys answers to "
-            "localhost alone; set a key to serve it under another name.",
+            "The Host header is not a name of this machine. Without keys, the gateway accepts only "
+            "requests to localhost. Set a key to serve it under another name.",
             code="foreign_host",
         )
     origin = headers.get("origin")
-    is_foreign = (
-        headers.get("sec-fetch-site") in {"cross-site", "same-site"}
-        and not _is_visit(path, headers)
-        if origin is None
-        else not is_loopback(_host_of(origin))
-    )
+    if origin is None:
+        is_foreign = headers.get("sec-fetch-site") in {"cross-site", "same-site"}
+        is_foreign = is_foreign and not _is_navigation_to_page(path, headers)
+    else:
+        is_foreign = not is_loopback(_split_url(origin)[1])
     if is_foreign:
         raise ForbiddenError(
-            "The request comes from a web page of another origin. A gateway without keys serves "
-            "none; set a key.",
+            "The request comes from a web page of another origin, which a gateway without keys "
+            "refuses. Set a key.",
             code="foreign_origin",
         )
+
+
+def _is_navigation_to_page(path: str, headers: Headers) -> bool:
+    """Return whether the user followed a link to the page; the linking site cannot read it."""
+    is_document = headers.get("sec-fetch-dest") == "document"
+    return path == UI_PATH and is_document and headers.get("sec-fetch-mode") == "navigate"
 
 
 @lru_cache(maxsize=64)
 def _is_own_name(host: str) -> bool:
-    """Whether a Host header is this machine's own name; clients send the same again and again."""
-    return is_loopback(_host_of(f"//{host}"))
+    """Return whether a Host header names this machine; cached because it repeats."""
+    return is_loopback(_split_url(f"//{host}")[1])
 
 
-def _netloc_of(address: str) -> str:
+def _split_url(url: str) -> tuple[str, str]:
+    """Return the host with port and the host name of a URL; empty strings if it is invalid."""
     try:
-        return urlsplit(address).netloc
+        parts = urlsplit(url)
     except ValueError:
-        return ""
-
-
-def _host_of(address: str) -> str:
-    try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
-        return ""
+        return "", ""
+    return parts.netloc, parts.hostname or ""

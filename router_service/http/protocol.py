@@ -54,7 +54,7 @@ class _Reading(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """What one connection, and all connections of a process, may use."""
 
     max_header_bytes: int
@@ -87,7 +87,7 @@ class _Shared:
 class BoundedProtocol(HttpToolsProtocol):
     """One client connection; make a class with its limits by `bounded`."""
 
-    limits: ClassVar[Limits]
+    limits: ClassVar[ConnectionLimits]
     shared: ClassVar[_Shared]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
@@ -463,7 +463,7 @@ class _Cycle(RequestResponseCycle):
         await super().send(message)
 
 
-def bounded(limits: Limits) -> type[BoundedProtocol]:
+def protocol_with_limits(limits: ConnectionLimits) -> type[BoundedProtocol]:
     """Return the protocol class with these limits; uvicorn makes an instance per connection."""
     shared = _Shared(limits.max_connections)
     return type("Protocol", (BoundedProtocol,), {"limits": limits, "shared": shared})

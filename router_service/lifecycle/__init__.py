@@ -1,1 +1,1 @@
-"""What requests are answered with, how it is made, and how it is replaced; no HTTP of its own."""
+"""Gateway, engine, reload, replica synchronization and shutdown; independent of HTTP."""

@@ -1,4 +1,4 @@
-"""One configuration and one artifact, ready to serve; replaced whole where either changes."""
+"""Engines: everything that depends on the configuration and the artifact, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -7,32 +7,39 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
 
 from router_service.accounts.access import Access
-from router_service.core.errors import ConfigError, PolicyError
+from router_service.core.artifact import MANIFEST, Artifact, sha256
+from router_service.core.errors import ArtifactError, ConfigError, PolicyError
 from router_service.core.memory import return_freed
 from router_service.core.messages import may_contain_references
-from router_service.core.selection import Policy
-from router_service.lifecycle.trials import TrialPlanner
+from router_service.core.releases import Canary, ExceededLimit, Publication, Release
+from router_service.lifecycle.trials import CanaryTrial, Shadow, Tallies, TrialPlanner
 from router_service.requests.endpoints import Endpoint
 from router_service.requests.explaining import Explainer
 from router_service.requests.planning import DecidingRouter, Planner
-from router_service.requests.pool import Pool
+from router_service.requests.pool import Pool, arm_prices
+from router_service.router import Router
 from router_service.settings import ADMIN, Settings
 from router_service.store.upstream_objects import Viewer
+from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
 from router_service.upstream.retries import RetryBudget, RetryingClient
 
 FREED_AFTER_S = 1.0
-"""Time for the last references to a retired engine to go away."""
+"""Time until the last references to a retired engine are gone."""
+
+OnExcess = Callable[[Canary, ExceededLimit], None]
 
 
 class Engine:
-    """What a request is answered with, from its arrival to its end.
+    """Everything that answers a request: planner, upstream client, keys.
 
-    A retired engine serves the requests that it began, and lets go of its connections with the
-    last of them: a client that is closed under a request would break its answer.
+    A retired engine serves the requests that it began. It closes its connections after the last of
+    them, because closing the client during a request would break the answer.
     """
 
     def __init__(
@@ -42,12 +49,12 @@ class Engine:
         breakers: CircuitBreakers,
         with_trials: Callable[[Planner], TrialPlanner] = TrialPlanner,
     ) -> None:
-        """Put the parts together; raises ConfigError where settings and artifact differ.
+        """Create the parts; raises ConfigError if the settings do not fit the artifact.
 
-        `with_trials` adds what is tried beside the router.
+        `with_trials` adds a canary or shadow release to the planner.
         """
         self.settings = settings
-        self.access = Access.of(settings.keys)
+        self.access = Access.from_settings(settings.keys)
         self.manifest = router.artifact.manifest
         self.pool = Pool.build(settings, self.manifest)
         stable = make_planner(settings, router, self.pool)
@@ -68,12 +75,12 @@ class Engine:
 
     @property
     def deployment_ids(self) -> frozenset[str]:
-        """Every deployment of the pool."""
+        """Ids of all deployments of the pool."""
         models = self.pool.models.values()
         return frozenset(deployment.id for model in models for deployment in model.deployments)
 
     def viewer(self, caller: str | None) -> Viewer:
-        """Return what a key may see of what upstreams store."""
+        """Return which objects stored by upstreams an API key may see."""
         viewer = self._viewers.get(caller)
         if viewer is None:
             viewer = Viewer(caller, sees_unowned=self._is_shared or caller == ADMIN)
@@ -81,7 +88,7 @@ class Engine:
         return viewer
 
     def may_name_objects(self, endpoint: Endpoint, body: bytes) -> bool:
-        """Tell at once whether a body may name what an upstream stores, such as a file.
+        """Return quickly whether a body may refer to an object stored by an upstream, e.g. a file.
 
         The response or conversation that a request continues does not count: the planner checks
         it. Files and vector stores can only be created if requests are passed through.
@@ -92,7 +99,7 @@ class Engine:
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Engine]:
-        """Keep the connections open for as long as the block runs."""
+        """Keep the connections open while the block runs."""
         self._leases += 1
         try:
             yield self
@@ -101,35 +108,144 @@ class Engine:
             await self._close_if_unused()
 
     async def retire(self) -> None:
-        """Close with the last lease, or now where there is none."""
+        """Close the connections now, or after the last lease ends."""
         self._is_retired = True
         await self._close_if_unused()
 
     async def _close_if_unused(self) -> None:
         if self._is_retired and self._leases == 0:
             await self.client.aclose()
-            # Later, for whoever called this still holds the engine.
-            asyncio.get_running_loop().call_later(FREED_AFTER_S, _return_freed)
-
-
-def _return_freed() -> None:
-    """Return what a retired engine held, in a thread: it takes some milliseconds."""
-    threading.Thread(target=return_freed, name="return-freed", daemon=True).start()
+            # Delayed because the caller still holds a reference to this engine; in a thread because
+            # returning the memory takes some milliseconds.
+            thread = threading.Thread(target=return_freed, name="return-freed", daemon=True)
+            asyncio.get_running_loop().call_later(FREED_AFTER_S, thread.start)
 
 
 def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:
-    """Return a planner by the settings; raises ConfigError for a policy that the router lacks."""
+    """Create a planner; raises ConfigError if the router lacks the default policy."""
+    try:
+        default_policy = router.policy(settings.router.default_policy)
+    except PolicyError as exc:
+        raise ConfigError(settings.source, "router.default_policy", exc.problem) from exc
     return Planner(
         router,
         pool,
         model_name=settings.router.model_name,
-        default_policy=_default_policy(settings, router),
+        default_policy=default_policy,
         exploration_share=settings.router.exploration_share,
     )
 
 
-def _default_policy(settings: Settings, router: DecidingRouter) -> Policy:
-    try:
-        return router.policy(settings.router.default_policy)
-    except PolicyError as exc:
-        raise ConfigError(settings.source, "router.default_policy", exc.problem) from exc
+class EngineResources(Protocol):
+    """Resources that outlive an engine; `lifecycle.gateway.Gateway` provides them."""
+
+    metrics: Metrics
+    breakers: CircuitBreakers
+
+
+class EngineBuilder:
+    """Builds engines; takes about a second for a new artifact, so call it off the event loop.
+
+    It reuses the routers of the last engine whose artifact, arms and prices have not changed,
+    because routers take most of the memory and time. It also keeps the tallies of a canary release
+    that continues.
+    """
+
+    def __init__(self) -> None:
+        self._routers: dict[object, Router] = {}
+        self._tallies: dict[object, Tallies] = {}
+
+    def router(self, settings: Settings, publication: Publication | None) -> Router:
+        """Return the router of the stable release, or of `router.artifact` without a publication.
+
+        Raises ArtifactError, PublicationError or ConfigError.
+        """
+        loader = _RouterLoader(settings, self._routers)
+        router = loader.stable(publication)
+        self._routers = loader.routers
+        return router
+
+    def engine(
+        self,
+        settings: Settings,
+        publication: Publication | None,
+        resources: EngineResources,
+        on_excess: OnExcess,
+    ) -> Engine:
+        """Return an engine for a publication; if it raises, as `router` does, nothing has changed.
+
+        `on_excess` is called on the event loop if the canary release exceeds a limit.
+        """
+        loader = _RouterLoader(settings, self._routers)
+        tallies: dict[object, Tallies] = {}
+
+        def with_trials(stable: Planner) -> TrialPlanner:
+            if publication is None:
+                return TrialPlanner(stable)
+            shadow, canary, trial = publication.shadow, publication.canary, None
+            if canary is not None:
+                compared = (publication.stable.key, canary)
+                planner = loader.planner(canary.release)
+                trial = CanaryTrial(canary, planner, on_excess, self._tallies.get(compared))
+                tallies[compared] = trial.tallies
+            shadowing = Shadow(loader.planner(shadow), resources.metrics) if shadow else None
+            return TrialPlanner(stable, canary=trial, shadow=shadowing)
+
+        engine = Engine(settings, loader.stable(publication), resources.breakers, with_trials)
+        self._routers, self._tallies = loader.routers, tallies
+        return engine
+
+
+class _RouterLoader:
+    """Loads the routers of one engine, reusing those of the engine before it."""
+
+    def __init__(self, settings: Settings, reusable: dict[object, Router]) -> None:
+        self._settings = settings
+        self._reusable = reusable
+        self.routers: dict[object, Router] = {}
+
+    def stable(self, publication: Publication | None) -> Router:
+        if publication is None:
+            return self._load(self._settings.router.artifact)
+        return self._load_release(publication.stable)
+
+    def planner(self, release: Release) -> Planner:
+        router = self._load_release(release)
+        pool = Pool.build(self._settings, router.artifact.manifest)
+        return make_planner(self._settings, router, pool)
+
+    def _load_release(self, release: Release) -> Router:
+        directory = release.directory(pointer_directory(self._settings))
+        return self._load(directory, release.manifest_sha256)
+
+    def _load(self, directory: Path, expected_sha256: str | None = None) -> Router:
+        """Return a verified router; checks the manifest's hash if one is expected."""
+        relatives = (*self.routers.values(), *self._reusable.values())
+        artifact = Artifact.load(directory, [router.artifact for router in relatives])
+        found_sha256 = sha256(directory / MANIFEST)
+        if expected_sha256 not in {None, found_sha256}:
+            problem = (
+                f"has the SHA-256 {found_sha256[:12]}..., which differs from the published one; "
+                "publish the artifact again"
+            )
+            raise ArtifactError(directory / MANIFEST, problem)
+        pool = Pool.build(self._settings, artifact.manifest)
+        # Prices of models that are not arms do not affect the router.
+        configured = arm_prices(self._settings)
+        prices = {arm: configured[arm] for arm in pool.by_arm if arm in configured}
+        device = self._settings.router.device
+        key = (directory, found_sha256, device, frozenset(pool.by_arm), frozenset(prices.items()))
+        router = self.routers.get(key) or self._reusable.get(key)
+        if router is None:
+            router = Router(
+                artifact, device=device, prices=prices, arms=pool.by_arm, relatives=relatives
+            )
+            router.check_canaries()
+        self.routers[key] = router
+        return router
+
+
+def pointer_directory(settings: Settings) -> Path | None:
+    """Return the directory of the pointer file, or None if it is in Redis or not configured."""
+    place = settings.router.publication
+    return place if isinstance(place, Path) else None

@@ -1,4 +1,4 @@
-"""The parts that requests share, made once for an app."""
+"""Gateway: everything that requests share, created once for an app."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
-from router_service.core.errors import ResponseNotFoundError
+from router_service.core.errors import OverloadedError, ResponseNotFoundError
 from router_service.core.messages import Reference, decode_object, find_references
 from router_service.core.tracing import Tracer
-from router_service.lifecycle.draining import Drain
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gauges import Gauges
 from router_service.lifecycle.overload import DecisionQueue, Slots
-from router_service.lifecycle.reloading import Origin, Reloader
-from router_service.lifecycle.stores import Stores, shared_state
+from router_service.lifecycle.reloading import Reloader, ReloadSource
+from router_service.lifecycle.startup import Stores, shared_state
 from router_service.lifecycle.syncing import Syncer
 from router_service.requests.aftermath import Aftermath
 from router_service.requests.deciding import InQueue, Question, plan_for
@@ -28,7 +27,7 @@ from router_service.requests.ownership import Ownership
 from router_service.requests.planning import DecidingRouter, Holders, Plan
 from router_service.requests.recent import Recent
 from router_service.requests.recorder import Ended, Recorder
-from router_service.settings import ServerSettings, Settings, TracingSettings
+from router_service.settings import Settings, TracingSettings
 from router_service.store.base import (
     DecisionRecord,
     EvidenceMark,
@@ -40,74 +39,143 @@ from router_service.store.upstream_objects import Viewer
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 
+SHUTTING_DOWN = "shutting_down"
+"""Reason, in metrics and errors, of requests that are refused during the shutdown."""
+
 _log = logging.getLogger("switchcraft.gateway")
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Drain:
+    """Graceful shutdown of the process.
+
+    For `delay_s` after the signal, requests are served as before, while readiness probes fail:
+    load balancers take some seconds to notice. Then new requests are refused, and those in flight
+    have `timeout_s` to end.
+    """
+
+    def __init__(
+        self, *, delay_s: float, timeout_s: float, clock: Callable[[], float],
+        in_flight: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """Serve until `begin`; `clock` returns seconds and never goes back."""
+        self._delay_s = delay_s
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._count_in_flight = in_flight
+        self._begun_s: float | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the process was asked to stop, so that readiness probes fail."""
+        return self._begun_s is not None
+
+    @property
+    def is_refusing(self) -> bool:
+        """Return whether new requests are refused."""
+        return self._begun_s is not None and self._clock() >= self._begun_s + self._delay_s
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests whose answers are not complete."""
+        return self._count_in_flight()
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds that requests in flight still have."""
+        begun_s = self._clock() if self._begun_s is None else self._begun_s
+        return max(0.0, begun_s + self._delay_s + self._timeout_s - self._clock())
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether no request is in flight any more, or the time is over."""
+        return self.is_refusing and (self.in_flight == 0 or self.remaining_s == 0)
+
+    def begin(self) -> None:
+        """Begin the shutdown; a second call has no effect."""
+        if self._begun_s is None:
+            self._begun_s = self._clock()
+
+    def check(self) -> None:
+        """Raise OverloadedError if new requests are refused."""
+        if self.is_refusing:
+            problem = "This gateway is shutting down. Retry: another gateway may answer."
+            raise OverloadedError(SHUTTING_DOWN, problem)
+
+
 class Gateway:
     """Everything that outlives a request, and the engine that answers the next one."""
 
     def __init__(
-        self, settings: Settings, router: DecidingRouter, origin: Origin | None = None
+        self, settings: Settings, router: DecidingRouter, source: ReloadSource | None = None
     ) -> None:
-        """Start with an engine of these; `settings.server` is read once for the process.
+        """Create all parts and the first engine; `settings.server` never changes afterwards.
 
-        Without an `origin` there is nothing to reload from. Raises ConfigError where settings and
-        artifact differ.
+        Without a `source` the gateway cannot be reloaded. Raises ConfigError if the settings do not
+        fit the artifact.
         """
-        self.server = settings.server
+        self.server = server = settings.server
         self.metrics = Metrics()
         self.breakers = CircuitBreakers(
-            settings.upstreams.breaker, time.monotonic, self._left_alone
+            settings.upstreams.breaker, time.monotonic, self._circuit_opened
         )
         self.engine = Engine(settings, router, self.breakers)
-        stores = Stores(settings.server, self._store_failed)
+        stores = Stores(
+            server, on_failed=lambda operation: self.metrics.store_errors.labels(operation).inc()
+        )
         self.store = stores.records(DecisionRecord)
         self.held = stores.held_responses()
         self.ownership = Ownership(self.held)
         self.recent = Recent()
-        self.aftermath = self._aftermath(settings, stores)
-        self.recorder = Recorder(self.metrics, self.store, self._ended)
+        calls, evidence_marks = stores.records(RememberedCall), stores.records(EvidenceMark)
+        log = settings.decision_log
+        evidence = Evidence(calls, evidence_marks, keeps_names=log.content)
+        self.aftermath = Aftermath(log, self.metrics, evidence)
+        self.recorder = Recorder(self.metrics, self.store, self._request_ended)
         marks = stores.records(FeedbackMark)
         self.feedback = Feedback(self.store, marks, self.aftermath, self.metrics)
-        self.tracer = _tracer(settings.tracing, self.metrics)
-        self.reloader = Reloader(self, origin)
+        self.tracer = _create_tracer(settings.tracing, self.metrics)
+        self.reloader = Reloader(self, source)
         self.syncer = Syncer(
-            shared_state(settings.server),
+            shared_state(server),
             self.metrics,
             adopt=self.breakers.adopt,
             follower=self.reloader,
-            on_look=self.show,
+            after_sync=self.refresh_gauges,
         )
-        server = settings.server
         self.slots = Slots(
             server.max_requests_in_flight,
             server.max_requests_in_flight_per_key,
             server.max_buffered_bytes,
         )
-        self.drain = self._drain(server)
+        self.drain = Drain(
+            delay_s=server.drain_delay_s,
+            timeout_s=server.shutdown_timeout_s,
+            clock=time.monotonic,
+            in_flight=lambda: self.slots.in_flight,
+        )
         self._decisions = DecisionQueue(
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
         )
         self._gauges = Gauges(self.metrics, self.breakers, self.slots, self._decisions)
-        self._gauges.take_up(self.engine)
+        self._gauges.show_engine(self.engine)
 
     @property
     def is_store_reachable(self) -> bool:
-        """Whether decisions can be kept, and the state that replicas share can be read."""
+        """Return whether decision records can be stored and the shared state can be read."""
         return self.store.is_reachable and self.syncer.is_reachable
 
-    async def swap(self, engine: Engine) -> None:
-        """Answer from the next request on with another engine, and retire the present one."""
+    async def replace_engine(self, engine: Engine) -> None:
+        """Answer with another engine from the next request on, and retire the present one."""
         retired, self.engine = self.engine, engine
         self.breakers.reconfigure(engine.settings.upstreams.breaker)
-        self._gauges.take_up(engine)
+        self._gauges.show_engine(engine)
         await retired.retire()
 
-    def show(self) -> None:
-        """Bring the gauges up to date."""
+    def refresh_gauges(self) -> None:
+        """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
 
     async def plan(
@@ -160,7 +228,7 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Do what goes on beside requests for as long as the block runs, and then close."""
+        """Run the background work while the block runs, and then close the gateway."""
         self.aftermath.start()
         syncing = asyncio.create_task(self.syncer.run())
         try:
@@ -172,7 +240,7 @@ class Gateway:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Finish what is under way, and let go of all connections."""
+        """Finish the background work and close all connections."""
         self._decisions.close()
         await self.reloader.aclose()
         await self.syncer.aclose()
@@ -183,37 +251,20 @@ class Gateway:
         await self.held.aclose()
         await self.tracer.aclose()
 
-    def _aftermath(self, settings: Settings, stores: Stores) -> Aftermath:
-        log = settings.decision_log
-        calls, marks = stores.records(RememberedCall), stores.records(EvidenceMark)
-        evidence = Evidence(calls, marks, keeps_names=log.content)
-        return Aftermath(log, self.metrics, evidence)
-
-    def _drain(self, server: ServerSettings) -> Drain:
-        return Drain(
-            delay_s=server.drain_delay_s,
-            timeout_s=server.shutdown_timeout_s,
-            clock=time.monotonic,
-            in_flight=lambda: self.slots.in_flight,
-        )
-
-    def _store_failed(self, operation: str) -> None:
-        self.metrics.store_errors.labels(operation).inc()
-
-    def _ended(self, ended: Ended) -> None:
+    def _request_ended(self, ended: Ended) -> None:
         self.recent.add(ended.record)
         self.aftermath.answered(ended)
 
-    def _left_alone(self, deployment_id: str, seconds: float) -> None:
+    def _circuit_opened(self, deployment_id: str, seconds: float) -> None:
         self.syncer.opened(deployment_id, seconds)
         self.metrics.breaker_openings.labels(deployment_id).inc()
-        _log.warning("deployment %s is left alone for %.1f s", deployment_id, seconds)
+        _log.warning("circuit open for %.1f s: deployment=%s", seconds, deployment_id)
 
 
-def _tracer(settings: TracingSettings, metrics: Metrics) -> Tracer:
+def _create_tracer(settings: TracingSettings, metrics: Metrics) -> Tracer:
     if settings.otlp_endpoint is None:
         return Tracer()
-    # Loaded where it is wanted alone: the exporter brings a second HTTP client.
+    # Imported only if tracing is configured, because the exporter loads a second HTTP client.
     from router_service.telemetry.tracing import OtlpTracer  # noqa: PLC0415
 
     return OtlpTracer(settings, metrics.spans_dropped.inc)

@@ -1,4 +1,4 @@
-"""Takes up another configuration or publication between two requests, or refuses it whole."""
+"""Applies a changed configuration or publication between two requests, or rejects all of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,64 +18,68 @@ import anyio.to_thread
 from pydantic import BaseModel
 
 from router_service import signals
-from router_service.accounts.access import listening_host
+from router_service.accounts.access import permitted_listen_host
 from router_service.core.errors import ConfigError, ReloadRefusedError, SwitchcraftError
 from router_service.core.releases import Canary, ExceededLimit, Publication
-from router_service.lifecycle.building import EngineBuilder, Shared, pointer_directory
-from router_service.lifecycle.engine import Engine
+from router_service.lifecycle.engine import (
+    Engine,
+    EngineBuilder,
+    EngineResources,
+    pointer_directory,
+)
 from router_service.lifecycle.syncing import Syncer
 from router_service.settings import Settings
 from router_service.telemetry.logs import FIELDS
 
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
-"""A pointer may be seen before the files that it names: volumes of a network cache for a minute."""
+"""The pointer may be visible before the files that it names: network volumes cache for a minute."""
 
 POINTER = "the pointer"
-"""What errors call it: its place may hold a password."""
+"""Name of the pointer in errors, because its address may contain a password."""
 
 Kind = Literal["config", "artifact"]
 _log = logging.getLogger("switchcraft.reload")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a gateway has come from, so that it can be made again."""
+class ReloadSource:
+    """Everything that is needed to build the gateway's engine again."""
 
-    read: Callable[[], Settings]
-    """Reads the configuration anew; raises ConfigError."""
+    read_settings: Callable[[], Settings]
+    """Reads the configuration; raises ConfigError."""
     builder: EngineBuilder
     publication: Publication | None = None
-    """What its first engine was made of."""
+    """The publication of the first engine."""
     has_file: bool = True
-    """Whether there is a file, which SIGHUP asks to be read again."""
-    tell_others: Callable[[], None] = lambda: None
-    """Has the other workers of this gateway reload, and does not wait for them."""
+    """Whether there is a configuration file, which SIGHUP reloads."""
+    reload_other_workers: Callable[[], None] = lambda: None
+    """Makes the other workers of this gateway reload, without waiting for them."""
 
 
-class Reloadable(Shared, Protocol):
-    """What is reloaded; `lifecycle.gateway.Gateway` is one."""
+class Reloadable(EngineResources, Protocol):
+    """Gateway as the reloader sees it; `lifecycle.gateway.Gateway` implements it."""
 
     engine: Engine
-    """What answers the next request."""
+    """The engine that answers the next request."""
     syncer: Syncer
 
-    async def swap(self, engine: Engine) -> None:
-        """Answer from the next request on with another engine."""
+    async def replace_engine(self, engine: Engine) -> None:
+        """Answer with another engine from the next request on."""
 
 
-class Report(BaseModel):
-    """What a reload changed: dotted paths of settings, never their values."""
+class ReloadReport(BaseModel):
+    """Settings that a reload changed, as dotted paths without their values."""
 
     changed: tuple[str, ...]
     needs_restart: tuple[str, ...]
-    """Settings that differ too, and that stay as they are until the process starts anew."""
+    """Settings that differ in the file and take effect only when the process restarts."""
     artifact: str
     """Name of the stable artifact."""
 
 
-class Refusal(BaseModel):
-    """The last thing that was not taken up."""
+class ReloadFailure(BaseModel):
+    """The last configuration or publication that was rejected."""
 
     kind: Kind
     reason: str
@@ -83,81 +87,99 @@ class Refusal(BaseModel):
 
 
 class Reloader:
-    """Makes the next engine of a gateway, one at a time, while the present one serves on."""
+    """Builds a gateway's next engine, one at a time, while the present one keeps serving."""
 
-    def __init__(self, gateway: Reloadable, origin: Origin | None) -> None:
-        """Reload for a gateway; without an origin there is nothing to reload from."""
+    def __init__(self, gateway: Reloadable, source: ReloadSource | None) -> None:
+        """Reload a gateway; without a source, every reload fails."""
         self._gateway = gateway
-        self._origin = origin
-        self._builder = origin.builder if origin else EngineBuilder()
+        self._source = source
+        self._builder = source.builder if source else EngineBuilder()
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._followed: tuple[bytes, frozenset[str]] | None = None
         self._retry_at_s = 0.0
         self._pause_s = FIRST_RETRY_S
-        self.publication = origin.publication if origin else None
-        """What is served; None where it is `router.artifact`."""
-        self.refusal: Refusal | None = None
+        self.publication = source.publication if source else None
+        """The publication that is served, or None if `router.artifact` serves."""
+        self.last_failure: ReloadFailure | None = None
         self._show_publication()
 
     @property
     def directory(self) -> Path | None:
-        """Where the pointer is; None where it is in the shared state, or there is none."""
+        """The pointer's directory, or None if it is in the shared state or not configured."""
         return pointer_directory(self._gateway.engine.settings)
 
     @property
     def deployment_ids(self) -> frozenset[str]:
-        """Every deployment of the engine that answers."""
+        """Ids of all deployments of the engine that answers."""
         return self._gateway.engine.deployment_ids
 
-    async def reload(self) -> Report:
-        """Read the configuration anew and take it up; raises ReloadRefusedError with the reason."""
-        if self._origin is None:
-            raise ReloadRefusedError("this gateway was started without a configuration to read")
+    async def reload(self) -> ReloadReport:
+        """Read the configuration and apply it; raises ReloadRefusedError with the reason."""
+        if self._source is None:
+            raise ReloadRefusedError(
+                "this gateway was started without a configuration that can be read again"
+            )
         async with self._lock:
             try:
-                report = await self._reload(self._origin)
+                present = self._gateway.engine.settings
+                read = await anyio.to_thread.run_sync(self._source.read_settings)
+                if not read.models:  # the sandbox plays the models, and its address is not in them
+                    read = read.model_copy(update={"models": present.models})
+                settings = _without_restart(present, read)
+                _check_listen_address(present, settings)
+                await self._replace_engine(settings, self.publication)
             except Exception as exc:
-                self._refused("config", exc)
+                self._failed("config", exc)
                 raise ReloadRefusedError(_reason(exc)) from exc
-            self._taken("config", ", ".join(report.changed) or "nothing has changed")
+            report = ReloadReport(
+                changed=tuple(_differences(present, settings)),
+                needs_restart=tuple(_differences(settings, read)),
+                artifact=self._gateway.engine.manifest.name,
+            )
+            self._succeeded("config", ", ".join(report.changed) or "no setting has changed")
             return report
 
-    async def reload_all(self) -> Report:
-        """Reload here, and have the other workers reload what was taken up; raises as `reload`."""
+    async def reload_all(self) -> ReloadReport:
+        """Reload, and if that succeeds make the other workers reload; raises as `reload`."""
         report = await self.reload()
-        if self._origin is not None:
-            self._origin.tell_others()
+        if self._source is not None:
+            self._source.reload_other_workers()
         return report
 
     @contextmanager
     def on_hang_up(self) -> Iterator[None]:
-        """Reload at SIGHUP while the block runs, where there is a file; a refusal is logged.
+        """Reload at SIGHUP while the block runs, if there is a file; failures are logged.
 
-        One that arrived while the process was starting is obeyed now. Without a file the signal
-        ends the process as ever: a terminal that closes sends it too.
+        A SIGHUP that arrived during startup is handled now. Without a file the signal ends the
+        process as usual: a terminal that closes sends it too.
         """
-        has_file = self._origin is not None and self._origin.has_file
-        # Only there can signals be handled; elsewhere the gateway is a part of something else.
+        has_file = self._source is not None and self._source.has_file
+        # Only the main thread can handle signals. In another thread, the gateway is embedded in
+        # another program.
         if not has_file or threading.current_thread() is not threading.main_thread():
             yield
             return
+
+        async def reload_and_ignore_failure() -> None:
+            with suppress(ReloadRefusedError):  # already logged and counted
+                await self.reload()
+
         loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGHUP)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload_quietly()))
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._start(reload_and_ignore_failure()))
         if signals.take_hang_up():
-            self._start(self._reload_quietly())
+            self._start(reload_and_ignore_failure())
         try:
             yield
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
-            signal.signal(
-                signal.SIGHUP, before or signal.SIG_DFL
-            )  # the default would kill a process that drains
+            # The default action would kill a process that drains.
+            signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
 
     def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
-        """Look at the pointer as it is now, and take it up beside what is going on."""
+        """Start to apply the publication that the pointer names, unless it is already served."""
         is_published = self._gateway.engine.settings.router.publication is not None
-        if pointer is None or not is_published or self._origin is None or self._lock.locked():
+        if pointer is None or not is_published or self._source is None or self._lock.locked():
             return
         seen = (pointer, rejections)
         if seen == self._followed and time.monotonic() < self._retry_at_s:
@@ -166,90 +188,78 @@ class Reloader:
             self._pause_s = FIRST_RETRY_S
         self._followed = seen
         self._start(
-            self._take_up(lambda: _allowed(Publication.parse(pointer, POINTER), rejections))
+            self._apply(
+                lambda: _without_rejected_canary(Publication.parse(pointer, POINTER), rejections)
+            )
         )
 
-    def withdraw(self, canary: Canary, excess: ExceededLimit) -> None:
-        """End a canary that exceeds a bound, here and with all replicas."""
+    def roll_back(self, canary: Canary, excess: ExceededLimit) -> None:
+        """Stop a canary release that exceeds a limit, here and on all replicas."""
         self._gateway.metrics.canary_withdrawals.labels(excess.limit).inc()
         label, key = canary.release.label, canary.release.key
         _log.error(
-            "the canary %s is withdrawn: %s", label, excess.text,
+            "canary rolled back: release=%s cause=%r", label, excess.text,
             extra={FIELDS: {"event": "canary_withdrawn", "release": label, "bound": excess.limit}},
         )  # fmt: skip
         self._gateway.syncer.reject(key, excess.text)
         if (served := self.publication) is not None:
-            self._start(self._take_up(lambda: _allowed(served, frozenset({key}))))
+            self._start(self._apply(lambda: _without_rejected_canary(served, frozenset({key}))))
 
     async def aclose(self) -> None:
-        """Give up what is under way."""
+        """Cancel reloads that have not ended."""
         for task in self._tasks:
             task.cancel()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)  # the loop itself holds tasks by weak references alone
+        self._tasks.add(task)  # the event loop holds only weak references to tasks
         task.add_done_callback(self._tasks.discard)
 
-    async def _reload(self, origin: Origin) -> Report:
-        present = self._gateway.engine.settings
-        read = await anyio.to_thread.run_sync(origin.read)
-        settings = _without_restart(present, read)
-        _check_address(present, settings)
-        await self._replace(settings, self.publication)
-        return Report(
-            changed=tuple(_differences(present, settings)),
-            needs_restart=tuple(_differences(settings, _completed(present, read))),
-            artifact=self._gateway.engine.manifest.name,
-        )
-
-    async def _reload_quietly(self) -> None:
-        try:
-            await self.reload()
-        except ReloadRefusedError:
-            return  # logged, counted and shown by then
-
-    async def _take_up(self, read: Callable[[], Publication]) -> None:
+    async def _apply(self, read: Callable[[], Publication]) -> None:
         async with self._lock:
             try:
                 publication = read()
                 if publication != self.publication:
-                    await self._replace(self._gateway.engine.settings, publication)
-                    self._taken("artifact", _told(publication))
-            except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, the present one serves on
-                self._refused("artifact", exc)
+                    await self._replace_engine(self._gateway.engine.settings, publication)
+                    labels = ", ".join(release.label for release in publication.releases)
+                    self._succeeded("artifact", f"publication {publication.serial} of {labels}")
+            except Exception as exc:  # noqa: BLE001 - the present engine serves on, whatever failed
+                self._failed("artifact", exc)
                 self._retry_at_s = time.monotonic() + self._pause_s
                 self._pause_s = min(2 * self._pause_s, LONGEST_RETRY_S)
             else:
                 self._retry_at_s = float("inf")
 
-    async def _replace(self, settings: Settings, publication: Publication | None) -> None:
+    async def _replace_engine(self, settings: Settings, publication: Publication | None) -> None:
         engine = await anyio.to_thread.run_sync(
-            self._builder.engine, settings, publication, self._gateway, self.withdraw
+            self._builder.engine, settings, publication, self._gateway, self.roll_back
         )
-        await self._gateway.swap(engine)
+        await self._gateway.replace_engine(engine)
         self.publication = publication
         self._show_publication()
 
-    def _taken(self, kind: Kind, what: str) -> None:
-        self._count(kind, is_taken=True)
+    def _succeeded(self, kind: Kind, change: str) -> None:
+        self._count(kind, succeeded=True)
         fields = {"event": "reload", "kind": kind, "outcome": "taken"}
-        _log.info("took up another %s: %s", kind, what, extra={FIELDS: fields})
+        _log.info("reloaded %s: %s", kind, change, extra={FIELDS: fields})
 
-    def _refused(self, kind: Kind, exc: Exception) -> None:
-        self._count(kind, is_taken=False)
+    def _failed(self, kind: Kind, exc: Exception) -> None:
+        self._count(kind, succeeded=False)
         reason = _reason(exc)
-        self.refusal = Refusal(kind=kind, reason=reason, time=datetime.now(UTC).isoformat())
+        self.last_failure = ReloadFailure(
+            kind=kind, reason=reason, time=datetime.now(UTC).isoformat()
+        )
         fields = {"event": "reload", "kind": kind, "outcome": "refused"}
         _log.error(
-            "refused another %s, the present one serves on: %s", kind, reason,
+            "reload of %s failed, the gateway continues with the previous one: cause=%s",
+            kind, reason,
             extra={FIELDS: fields}, exc_info=None if isinstance(exc, SwitchcraftError) else exc,
         )  # fmt: skip
 
-    def _count(self, kind: Kind, *, is_taken: bool) -> None:
+    def _count(self, kind: Kind, *, succeeded: bool) -> None:
         metrics = self._gateway.metrics
-        metrics.reloads.labels(kind, "taken" if is_taken else "refused").inc()
-        metrics.last_reload_successful.labels(kind).set(is_taken)
+        metrics.reloads.labels(kind, "taken" if succeeded else "refused").inc()
+        metrics.last_reload_successful.labels(kind).set(succeeded)
         metrics.last_reload_timestamp_seconds.labels(kind).set(time.time())
 
     def _show_publication(self) -> None:
@@ -257,66 +267,47 @@ class Reloader:
         self._gateway.metrics.publication_serial.set(serial)
 
 
-def _allowed(publication: Publication, rejections: frozenset[str]) -> Publication:
-    """Return a publication without a canary that was withdrawn."""
+def _without_rejected_canary(publication: Publication, rejections: frozenset[str]) -> Publication:
     canary = publication.canary
     if canary is None or canary.release.key not in rejections:
         return publication
     return publication.model_copy(update={"canary": None})
 
 
-def _told(publication: Publication) -> str:
-    releases = ", ".join(release.label for release in publication.releases)
-    return f"publication {publication.serial} of {releases}"
-
-
 def _reason(exc: Exception) -> str:
-    """Return what a person may read; of a fault of ours no internals, which the log has."""
-    return str(exc) if isinstance(exc, SwitchcraftError) else "an internal error; the log says why"
-
-
-def _completed(present: Settings, read: Settings) -> Settings:
-    """Return settings that name no models with those of the sandbox that plays them."""
-    return read if read.models else read.model_copy(update={"models": present.models})
+    """Return a reason for operators; the internals of an unexpected error are only in the log."""
+    return str(exc) if isinstance(exc, SwitchcraftError) else "an internal error; see the log"
 
 
 def _without_restart(present: Settings, read: Settings) -> Settings:
-    """Return new settings but for what a running process cannot change."""
+    """Return the settings that were read, except those that a running process cannot change."""
     router = read.router.model_copy(update={"publication": present.router.publication})
     fixed = ("server", "decision_log", "tracing", "logging")
-    bound = {name: getattr(present, name) for name in fixed}
-    changes = {**bound, "router": router}
-    return _completed(present, read).model_copy(update=changes)
+    kept = {name: getattr(present, name) for name in fixed}
+    return read.model_copy(update={**kept, "router": router})
 
 
-def _check_address(present: Settings, new: Settings) -> None:
-    """Refuse settings under which this process would not have listened where it does.
+def _check_listen_address(present: Settings, new: Settings) -> None:
+    """Raise ConfigError if the new keys do not permit listening on the process's address.
 
-    Where others than this machine can connect there must be a key, and none that can be guessed.
+    Other machines may be able to connect only if there is a key, and none that can be guessed.
     """
-    may_listen_at = listening_host(new)
-    if present.keys.by_path() and may_listen_at != present.server.host:
-        problem = "no key is left, and others than this machine can connect; keep one, or restart"
+    host = permitted_listen_host(new)
+    if present.keys.by_path() and host != present.server.host:
+        problem = "no key is left, and other machines can connect; keep a key, or restart"
         raise ConfigError(new.source, "keys", problem)
 
 
 def _differences(old: Settings, new: Settings) -> Iterator[str]:
-    """Name what differs, by its dotted path in the file."""
-    one, other = _by_name(old), _by_name(new)
-    yield from (f"model_list.{name}" for name in one | other if one.get(name) != other.get(name))
+    """Yield the dotted paths of settings that differ."""
+    before: dict[str, BaseModel] = {model.name: model for model in old.models}
+    after: dict[str, BaseModel] = {model.name: model for model in new.models}
+    yield from (f"model_list.{k}" for k in before | after if before.get(k) != after.get(k))
     for section in sorted(Settings.model_fields.keys() - {"models", "source", "without_effect"}):
-        yield from _differing_fields(section, getattr(old, section), getattr(new, section))
-
-
-def _by_name(settings: Settings) -> dict[str, BaseModel]:
-    return {model.name: model for model in settings.models}
-
-
-def _differing_fields(section: str, old: object, new: object) -> Iterator[str]:
-    if not isinstance(old, BaseModel):
-        if old != new:
+        one, other = getattr(old, section), getattr(new, section)
+        if isinstance(one, BaseModel):
+            for field in type(one).model_fields:
+                if getattr(one, field) != getattr(other, field):
+                    yield f"{section}.{field}"
+        elif one != other:
             yield section
-        return
-    for field in type(old).model_fields:
-        if getattr(old, field) != getattr(new, field):
-            yield f"{section}.{field}"

@@ -16,7 +16,7 @@ from router_service.requests.evidence import Evidence
 from router_service.requests.lines import content_of, decision_line
 from router_service.requests.recorder import Ended
 from router_service.settings import DecisionLogSettings
-from router_service.telemetry.afterwards import Afterwards
+from router_service.telemetry.background import BackgroundWorker
 from router_service.telemetry.decision_log import DecisionLog
 from router_service.telemetry.metrics import Metrics
 
@@ -34,7 +34,7 @@ class Aftermath:
         self._log = DecisionLog(settings, metrics)
         self._evidence = evidence
         self._loop = asyncio.Runner()
-        self._afterwards = Afterwards[Ended | LoggedFeedback](
+        self._afterwards = BackgroundWorker[Ended | LoggedFeedback](
             self._handle,
             max_items=settings.max_queued,
             on_length=metrics.log_queued.set,

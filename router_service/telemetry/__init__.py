@@ -1,1 +1,1 @@
-"""Every Prometheus series of the service, defined once."""
+"""Metrics, logs, traces and the decision log."""

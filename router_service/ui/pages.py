@@ -1,27 +1,35 @@
-"""`GET /ui`: the page, and the JSON that it alone asks for."""
+"""Web page at `GET /ui`, and its JSON API."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from router_service import __version__
+from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
+from router_service.core.cost import ArmProfile
 from router_service.core.errors import NotFoundError
+from router_service.core.goals import pareto_front
 from router_service.http.answer import RoutedAnswer
 from router_service.http.asgi import unless_client_leaves
-from router_service.http.auth import PAGE, caller_of, is_page
+from router_service.http.auth import UI_PATH, caller_of, is_ui_path
 from router_service.http.body import read_body
 from router_service.http.state import gateway_of
+from router_service.lifecycle.engine import Engine
 from router_service.requests.endpoints import CHAT, RESPONSES
 from router_service.requests.explaining import Explained
+from router_service.requests.pool import arm_prices
+from router_service.requests.recent import MAX_RECENT
 from router_service.store.base import DecisionRecord
-from router_service.ui.schemas import ArtifactCard, RecentDecisions
 
 FOLDER = Path(__file__).parent / "web"
 
@@ -32,57 +40,150 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # Files are asked for again and not sent again: an update is seen at once.
+    # Browsers revalidate files on each use, so that an update of the gateway is visible at once.
     "cache-control": "private, no-cache",
 }
 
-routes = APIRouter(prefix=PAGE, include_in_schema=False)
+routes = APIRouter(prefix=UI_PATH, include_in_schema=False)
 static = StaticFiles(directory=FOLDER / "static")
 
 Api = Annotated[Literal["chat", "responses"], Query()]
 _ENDPOINTS = {"chat": CHAT, "responses": RESPONSES}
 
 
+class RecentDecision(BaseModel):
+    """One row of the list of decisions; contains no part of the request's content."""
+
+    id: str
+    created: float
+    model: str
+    arm: str | None
+    reason: str
+    policy: str | None
+    status: int
+    ending: str
+    latency_s: float
+    first_byte_s: float | None
+    actual_cost_usd: float | None
+
+
+class RecentDecisions(BaseModel):
+    """The last decisions of one process, newest first."""
+
+    limit: int
+    decisions: tuple[RecentDecision, ...]
+
+
+class ArmCard(BaseModel):
+    """An arm of the artifact."""
+
+    arm: str
+    model: str | None
+    """The configured model of this arm; an arm without one is never chosen."""
+    cost_usd: float
+    """Expected cost of a request at the gateway's prices."""
+    profile: ArmProfile
+
+
+class ArtifactCard(BaseModel):
+    """The artifact: its provenance, its policies and its measured results."""
+
+    name: str
+    version: str
+    """Version of the gateway."""
+    encoder: Encoder
+    budget_tokens: int
+    tool_budget_tokens: int
+    template: str
+    features: int
+    """Number of structural features."""
+    calibration: str
+    policies: Mapping[str, str]
+    model_name: str
+    """Model name that a client sends to have a request routed."""
+    default_policy: str
+    """Default policy of this gateway."""
+    frontier: tuple[FrontierPoint, ...]
+    efficient: tuple[str, ...]
+    """Policies of the frontier that are better than every cheaper one."""
+    metrics: Mapping[str, Measure]
+    arms: tuple[ArmCard, ...]
+    provenance: Provenance
+
+    @classmethod
+    def describe(cls, engine: Engine) -> ArtifactCard:
+        """Describe an engine's artifact."""
+        manifest, packing, by_arm = engine.manifest, engine.manifest.packing, engine.pool.by_arm
+        costs_usd = manifest.costs_usd(arm_prices(engine.settings))
+        arms = (
+            ArmCard(
+                arm=arm,
+                model=by_arm[arm].name if arm in by_arm else None,
+                cost_usd=cost_usd,
+                profile=manifest.profile[arm],
+            )
+            for arm, cost_usd in zip(manifest.arms, costs_usd, strict=True)
+        )
+        return cls(
+            name=manifest.name,
+            version=__version__,
+            encoder=manifest.encoder,
+            budget_tokens=packing.budget_tokens,
+            tool_budget_tokens=packing.tool_budget_tokens,
+            template=packing.template,
+            features=len(packing.features),
+            calibration=manifest.calibration.method,
+            policies=manifest.policies,
+            model_name=engine.settings.router.model_name,
+            default_policy=str(engine.explainer.default_policy),
+            frontier=manifest.frontier,
+            efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
+            metrics=manifest.metrics,
+            arms=tuple(sorted(arms, key=lambda card: card.cost_usd)),
+            provenance=manifest.provenance,
+        )
+
+
 class PageHeaders:
-    """ASGI middleware that tells browsers what the page may do: use its own files, no more."""
+    """ASGI middleware that restricts the page to its own files by security headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap an app."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and add the headers to what is the page's."""
-        if scope["type"] != "http" or not is_page(scope["path"]):
+        """Forward the request, and add the headers to answers below `/ui`."""
+        if scope["type"] != "http" or not is_ui_path(scope["path"]):
             await self._app(scope, receive, send)
             return
 
-        async def send_with(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, send_with)
+        await self._app(scope, receive, send_with_headers)
 
 
 @routes.get("")
 async def page() -> FileResponse:
-    """Show the page."""
+    """Return the page."""
     return FileResponse(FOLDER / "index.html")
 
 
 @routes.get("/")
 async def page_with_slash() -> RedirectResponse:
-    """Lead to the page; relative, for the gateway may stand behind a prefix."""
-    return RedirectResponse(f"..{PAGE}", status_code=308)
+    """Redirect to the page; relative, because a proxy may serve the gateway below a prefix."""
+    return RedirectResponse(f"..{UI_PATH}", status_code=308)
 
 
 @routes.post("/api/explain")
 async def explain(
     request: Request, api: Api = "chat", policy: Annotated[str | None, Query()] = None
 ) -> Explained:
-    """Decide for a request body, say why, and send it nowhere."""
+    """Decide for a request body and explain the decision, without calling a model."""
     gateway = gateway_of(request)
     body = await read_body(request, gateway.server)
     async with gateway.engine.lease() as engine:
@@ -94,24 +195,28 @@ async def explain(
 
 @routes.post("/api/ask/{api}")
 async def ask(request: Request, api: Literal["chat", "responses"]) -> Response:
-    """Answer a request as the API does, for whoever may open the page."""
+    """Answer a request as the API does, for users of the page."""
     return RoutedAnswer(gateway_of(request), _ENDPOINTS[api], request)
 
 
 @routes.get("/api/recent", response_model=RecentDecisions)
 async def recent(request: Request, response: Response) -> RecentDecisions | Response:
-    """List the last decisions of this process; 304 where there is none since (RFC 9110, 13.1.2)."""
+    """List this process's last decisions; 304 if there is no new one (RFC 9110, 13.1.2)."""
     kept = gateway_of(request).recent
     tag = f'"{kept.version}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     response.headers["etag"] = tag
-    return RecentDecisions.of(kept)
+    rows = (
+        RecentDecision.model_validate(record, from_attributes=True)
+        for record in kept.newest_first()
+    )
+    return RecentDecisions(limit=MAX_RECENT, decisions=tuple(rows))
 
 
 @routes.get("/api/recent/{decision_id}")
 async def recent_decision(request: Request, decision_id: str) -> DecisionRecord:
-    """Return one decision, of this process or as long as the store keeps it."""
+    """Return one decision of this process, or of any process while the store keeps it."""
     gateway = gateway_of(request)
     record = gateway.recent.get(decision_id) or await gateway.store.get(decision_id[:100])
     if record is None:
@@ -121,5 +226,5 @@ async def recent_decision(request: Request, decision_id: str) -> DecisionRecord:
 
 @routes.get("/api/artifact")
 async def artifact(request: Request) -> ArtifactCard:
-    """Say what decides: where it comes from, and what it was measured to do."""
-    return ArtifactCard.of(gateway_of(request).engine)
+    """Return the artifact that decides, with its provenance and measured results."""
+    return ArtifactCard.describe(gateway_of(request).engine)

@@ -65,7 +65,7 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
                 "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k}}]\n"
                 "general_settings: {master_key: sk-1234}\nserver: {host: 0.0.0.0}"
             ),
-            "can be guessed; make one: `switchcraft key`",
+            "can be guessed; create one with `switchcraft key`",
         ),
     ],
     ids=["missing", "yaml", "empty", "variable", "arms", "weak key"],
@@ -105,7 +105,7 @@ def test_without_keys_the_gateway_listens_on_loopback_whatever_is_asked() -> Non
             process.terminate()
         _, log = process.communicate(timeout=30)
     assert "set keys.api or general_settings.master_key" in log
-    assert "it listens on 127.0.0.1 alone, and not on 0.0.0.0" in log
+    assert "listening only on 127.0.0.1 instead of 0.0.0.0" in log
 
 
 def test_a_key_and_its_hash() -> None:

@@ -107,7 +107,7 @@ def test_prometheus_reaches_the_gateway() -> None:
     sent = COMPOSE["configs"][key["source"]]["content"]
     assert sent == SERVICES["sandbox-gateway"]["environment"]["SWITCHCRAFT_METRICS_KEY"]
     settings = settings_of(SERVICES["sandbox-gateway"])
-    access = Access.of(settings.keys)
+    access = Access.from_settings(settings.keys)
     metrics = _DEFAULT.sub(r"\2", sent).encode()
     assert access.scraper(metrics)
     assert not access.caller(metrics, needs_admin=True)

@@ -236,7 +236,7 @@ def test_secrets_are_referred_to_alone() -> None:
     credentials = endpoint["authorization"]["credentials"]
     assert credentials["name"] == secret
     assert credentials["key"] in SECRET
-    access = Access.of(gateway_settings().keys)
+    access = Access.from_settings(gateway_settings().keys)
     sent = f"value of {credentials['key']}".encode()
     assert access.scraper(sent)
     assert not access.caller(sent, needs_admin=False), "the key opens metrics only"

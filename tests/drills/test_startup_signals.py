@@ -42,8 +42,8 @@ class Starting:
     def has_reloaded(self) -> bool:
         """Return whether it has reloaded its configuration; fail if it refused the reload."""
         log = self.log.read_text()
-        assert "refused another config" not in log, log
-        return "took up another config" in log
+        assert "reload of config failed" not in log, log
+        return "reloaded config" in log
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def test_a_dear_canary_is_withdrawn_from_the_whole_fleet(
             load.goes_on(50)
             assert len(load.models) == 1
         load.check(upstream.stats()["completed"])
-        assert "is withdrawn: a request cost" in one.log.read_text()
+        assert "cause='a request cost" in one.log.read_text()
         assert other.metric(withdrawn) == 0
         with redis.Redis.from_url(redis_server.url) as server:
             assert server.hlen(REJECTIONS_KEY) == 1

@@ -20,7 +20,12 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from router_service.http.protocol import MAX_WAITING_BYTES, BoundedProtocol, Limits, bounded
+from router_service.http.protocol import (
+    MAX_WAITING_BYTES,
+    BoundedProtocol,
+    ConnectionLimits,
+    protocol_with_limits,
+)
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
     Target,
@@ -32,8 +37,8 @@ from tests.fuzz.target import (
     virtual_loop,
 )
 
-LIMITS = Limits(max_header_bytes=2000, header_timeout_s=10.0, write_timeout_s=10.0)
-PROTOCOL = bounded(LIMITS)
+LIMITS = ConnectionLimits(max_header_bytes=2000, header_timeout_s=10.0, write_timeout_s=10.0)
+PROTOCOL = protocol_with_limits(LIMITS)
 
 READ_BYTES = 64 * 1024
 """What an event loop may hand over at a time."""

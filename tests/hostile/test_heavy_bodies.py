@@ -20,7 +20,7 @@ from router_service.core.errors import InvalidRequestError
 from router_service.core.keys import new_key
 from router_service.core.selection import Reason
 from router_service.http.app import create_app
-from router_service.http.listening import uvicorn_config
+from router_service.http.server import uvicorn_config
 from router_service.lifecycle.gateway import Gateway
 from router_service.requests.deciding import Question
 from router_service.requests.endpoints import CHAT, RESPONSES, Endpoint

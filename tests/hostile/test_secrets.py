@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from router_service.accounts.access import listening_host
+from router_service.accounts.access import permitted_listen_host
 from router_service.core.errors import SwitchcraftError
 from router_service.http.app import create_app
 from router_service.settings import (
@@ -136,7 +136,7 @@ def test_no_output_has_a_secret(
     with scripted(UPSTREAMS[upstream]) as script, caplog.at_level(logging.DEBUG):
         others = {"sandbox": sandbox.base_url, "gone": "http://127.0.0.1:9/v1"}
         settings = planted(others.get(upstream, script), redis_port=9)
-        listening_host(settings)
+        permitted_listen_host(settings)
         with (
             served(create_app(settings, FakeRouter())) as url,
             httpx.Client(base_url=url, timeout=30) as http,

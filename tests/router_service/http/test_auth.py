@@ -11,11 +11,16 @@ import pytest
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from router_service.accounts.access import Access, is_loopback, listening_host, warn_of_open_redis
+from router_service.accounts.access import (
+    Access,
+    is_loopback,
+    permitted_listen_host,
+    warn_about_open_redis,
+)
 from router_service.core.errors import ConfigError
 from router_service.core.keys import hashed, new_key
 from router_service.http.app import create_app
-from router_service.http.auth import PUBLIC_PATHS, is_page
+from router_service.http.auth import PUBLIC_PATHS, is_ui_path
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
@@ -143,7 +148,7 @@ def test_metrics_key_opens_metrics_only(sandbox: Sandbox) -> None:
             for path in paths - PUBLIC_PATHS - {"/metrics"}
         }
         refused = http.post(CHAT, json=BODY).json()["error"]
-    pages = {key: status for key, status in statuses.items() if is_page(key[1])}
+    pages = {key: status for key, status in statuses.items() if is_ui_path(key[1])}
     assert pages
     assert set(pages.values()) == {401}, "the browser asks for another key"
     assert {status for key, status in statuses.items() if key not in pages} == {403}
@@ -169,7 +174,7 @@ def test_metrics_key_alone_closes_the_gateway(
         assert httpx.post(url + CHAT, json=BODY, headers=bearer(METRICS)).status_code == 403
         assert httpx.get(f"{url}/metrics", headers=bearer(METRICS)).status_code == 200
     outside = settings.model_copy(update={"server": ServerSettings(host="0.0.0.0")})
-    assert listening_host(outside) == "0.0.0.0"
+    assert permitted_listen_host(outside) == "0.0.0.0"
     assert "no client can be served; set keys.api" in caplog.text
 
 
@@ -177,7 +182,7 @@ def test_weak_metrics_key_is_refused() -> None:
     """A metrics key that can be guessed is not served to other machines."""
     keys = KeySettings(metrics=SecretStr("prometheus"))
     with pytest.raises(ConfigError, match=r"keys\.metrics: the key is short"):
-        listening_host(Settings(keys=keys, server=ServerSettings(host="0.0.0.0")))
+        permitted_listen_host(Settings(keys=keys, server=ServerSettings(host="0.0.0.0")))
 
 
 def test_no_admin_key_means_no_administration(sandbox: Sandbox) -> None:
@@ -265,7 +270,7 @@ def test_without_keys_it_listens_on_loopback(
 ) -> None:
     """Whatever address is asked for; the warning names what to set."""
     settings = Settings(server=ServerSettings(host=host))
-    assert listening_host(settings) == expected
+    assert permitted_listen_host(settings) == expected
     assert "set keys.api or general_settings.master_key" in caplog.text
 
 
@@ -274,12 +279,12 @@ def test_a_weak_key_stays_at_home(caplog: pytest.LogCaptureFixture) -> None:
     keys = KeySettings(api={"team-a": SecretStr("sk-1234")})
     outside = Settings(keys=keys, server=ServerSettings(host="0.0.0.0"))
     with pytest.raises(ConfigError, match=r"keys\.api\.team-a: .*switchcraft key") as caught:
-        listening_host(outside)
+        permitted_listen_host(outside)
     assert "sk-1234" not in str(caught.value)
-    assert listening_host(Settings(keys=keys)) == "127.0.0.1"
+    assert permitted_listen_host(Settings(keys=keys)) == "127.0.0.1"
     assert "keys.api.team-a" in caplog.text
     strong = Settings(keys=KEYS, server=ServerSettings(host="0.0.0.0"))
-    assert listening_host(strong) == "0.0.0.0"
+    assert permitted_listen_host(strong) == "0.0.0.0"
 
 
 @pytest.mark.parametrize(
@@ -299,7 +304,7 @@ def test_redis_without_a_password_is_warned_of(
     url: str, is_open: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The start warns of a Redis on another machine that needs no password."""
-    warn_of_open_redis(ServerSettings(redis_url=SecretStr(url)))
+    warn_about_open_redis(ServerSettings(redis_url=SecretStr(url)))
     assert ("server.redis_url has no password" in caplog.text) == is_open
     assert "secret" not in caplog.text
 
@@ -313,6 +318,6 @@ def test_loopback_names() -> None:
 
 def test_an_empty_access_is_open_and_says_so() -> None:
     """Only where no key at all is configured."""
-    assert Access.of(KeySettings()).is_open
-    assert not Access.of(KeySettings(admin=SecretStr(ADMIN))).is_open
-    assert not Access.of(KeySettings(metrics=SecretStr(METRICS))).is_open
+    assert Access.from_settings(KeySettings()).is_open
+    assert not Access.from_settings(KeySettings(admin=SecretStr(ADMIN))).is_open
+    assert not Access.from_settings(KeySettings(metrics=SecretStr(METRICS))).is_open

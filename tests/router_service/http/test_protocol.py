@@ -19,10 +19,12 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from router_service.http.corking import CorkedTransport
-from router_service.http.protocol import Limits, bounded
+from router_service.http.protocol import ConnectionLimits, protocol_with_limits
 from tests.serving import served, wait_for
 
-LIMITS = Limits(max_header_bytes=8000, header_timeout_s=0.3, write_timeout_s=0.3, linger_s=0.2)
+LIMITS = ConnectionLimits(
+    max_header_bytes=8000, header_timeout_s=0.3, write_timeout_s=0.3, linger_s=0.2
+)
 CHUNK = bytes(16 * 1024)
 LARGE_BYTES = 32 * 1024 * 1024
 """More than the kernel's buffers hold between two sockets."""
@@ -100,7 +102,7 @@ def echo() -> Echo:
 @pytest.fixture(scope="module")
 def url(echo: Echo) -> Iterator[str]:
     """Serve it within narrow limits."""
-    with served(echo, http=bounded(LIMITS)) as address:
+    with served(echo, http=protocol_with_limits(LIMITS)) as address:
         yield address
 
 
@@ -468,7 +470,7 @@ def test_a_large_answer_is_unfinished_until_it_is_read(url: str, echo: Echo) -> 
 def test_idle_connections_make_room(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
     """At the limit the connection that is idle for longest is closed, and one log line says so."""
     limits = replace(LIMITS, max_connections=3, header_timeout_s=30)
-    with served(echo, http=bounded(limits)) as url, ExitStack() as stack:
+    with served(echo, http=protocol_with_limits(limits)) as url, ExitStack() as stack:
         echo.go_on.clear()
         before = echo.served
         busy = stack.enter_context(connected(url, WAIT))
@@ -488,7 +490,7 @@ def test_idle_connections_make_room(echo: Echo, caplog: pytest.LogCaptureFixture
 
 def test_without_room_a_connection_is_refused(echo: Echo) -> None:
     """If every connection is being answered, a further one gets 503 and is closed."""
-    with served(echo, http=bounded(replace(LIMITS, max_connections=1))) as url:
+    with served(echo, http=protocol_with_limits(replace(LIMITS, max_connections=1))) as url:
         echo.go_on.clear()
         before = echo.served
         with connected(url, WAIT) as busy:

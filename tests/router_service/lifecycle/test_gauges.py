@@ -63,7 +63,7 @@ def shown() -> Shown:
 
 def test_series_are_there_before_they_count(shown: Shown) -> None:
     """A first failure is an increase from 0, which a rate can see."""
-    shown.gauges.take_up(shown.engine(FakeRouter(), "small", "medium"))
+    shown.gauges.show_engine(shown.engine(FakeRouter(), "small", "medium"))
     assert shown.value("reloads_total", kind="config", outcome="refused") == 0
     assert shown.value("last_reload_successful", kind="artifact") == 1
     assert shown.value("decisions_total", arm="small", reason="argmax") == 0
@@ -74,7 +74,7 @@ def test_series_are_there_before_they_count(shown: Shown) -> None:
 def test_the_engine_that_answers_is_shown(shown: Shown) -> None:
     """Its artifact is 1 and the one before it 0; a deployment that is no more counts no more."""
     before = shown.engine(FakeRouter(), "small", "medium")
-    shown.gauges.take_up(before)
+    shown.gauges.show_engine(before)
     other = FakeRouter()
     renamed = manifest().model_copy(update={"name": "other"})
     other.artifact = Artifact(Path(), renamed, other.artifact.tokenizer)
@@ -84,7 +84,7 @@ def test_the_engine_that_answers_is_shown(shown: Shown) -> None:
     shown.gauges.refresh(before)
     assert shown.value("breaker_open", deployment=gone) == 1
     assert shown.value("deployments_available") == 1
-    shown.gauges.take_up(after)
+    shown.gauges.show_engine(after)
     labels = {"encoder": "none", "commit": "0000000"}
     assert shown.value("artifact_info", name="fake", **labels) == 0
     assert shown.value("artifact_info", name="other", **labels) == 1

@@ -199,8 +199,8 @@ def test_what_happens_while_the_state_is_away_is_told_later(
     with caplog.at_level(logging.WARNING, "switchcraft.store"):
         run(check)
     first, second = (entry.message for entry in caplog.records)
-    assert "goes by its own" in first
-    assert "is back" in second
+    assert "using local state" in first
+    assert "reachable again" in second
 
 
 def test_a_state_that_failed_is_left_alone() -> None:
@@ -246,7 +246,7 @@ def test_a_volume_that_hangs_is_given_up(tmp_path: Path, caplog: pytest.LogCaptu
 
     run(check, tmp_path)
     assert [entry.message for entry in caplog.records] == [
-        f"{tmp_path} does not answer; what is served stays"
+        f"{tmp_path} does not answer; the served publication stays"
     ]
 
 
@@ -268,7 +268,7 @@ def test_a_fault_of_ours_does_not_end_the_loop() -> None:
             gateway.metrics,
             adopt=lambda _begun, _ended: None,
             follower=gateway,
-            on_look=look,
+            after_sync=look,
             clock=gateway.clock,
         )
         running = asyncio.create_task(syncer.run())

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
 from router_service.core.releases import POINTER_FILE, POINTER_KEY
-from router_service.lifecycle.building import EngineBuilder
-from router_service.lifecycle.starting import first_router
+from router_service.lifecycle.engine import EngineBuilder
+from router_service.lifecycle.startup import load_first_router
 from router_service.settings import RouterSettings, ServerSettings, Settings
 from switchcraft_training.cli import main
 from tests.publishing import flip, make_artifact
@@ -36,7 +36,7 @@ def settings(publication: object, redis_url: str | None = None) -> Settings:
 
 def started(configured: Settings) -> tuple[str, int | None]:
     """Return the name of the artifact that a gateway starts with, and the publication's serial."""
-    router, publication = first_router(configured, EngineBuilder())
+    router, publication = load_first_router(configured, EngineBuilder())
     return router.artifact.manifest.name, publication.serial if publication else None
 
 
@@ -50,7 +50,7 @@ def test_from_a_directory(tmp_path: Path, other: Path) -> None:
     publish = ["publish", "--to", str(tmp_path)]
     main([*publish, str(other)])
     main([*publish, str(SHIPPED), "--as", "shadow"])
-    router, publication = first_router(settings(tmp_path), EngineBuilder())
+    router, publication = load_first_router(settings(tmp_path), EngineBuilder())
     assert router.artifact.manifest.name == "other"
     assert publication is not None
     assert (publication.serial, publication.shadow) == (2, None)

@@ -1,4 +1,4 @@
-"""What is done about requests that have ended, in one thread that no request waits for."""
+"""Background worker: one thread that handles requests after they have ended."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
-"""Requests may have 10 MB each: they are bounded by size too."""
+"""The queue is bounded by size too, because a request may have 10 MB."""
 IDLE_S = 30.0
-"""Longest time between two calls of `when_idle`'s where nothing is to be done."""
+"""Longest time between two calls of `when_idle` if the queue is empty."""
 
 T = TypeVar("T")
-_log = logging.getLogger("switchcraft.afterwards")
+_log = logging.getLogger("switchcraft.background")
 
 
-class Afterwards(Generic[T]):
-    """A bounded queue, and the thread that works it off in order."""
+class BackgroundWorker(Generic[T]):
+    """Bounded queue, and a thread that handles its items in order."""
 
     def __init__(
         self,
@@ -31,9 +32,10 @@ class Afterwards(Generic[T]):
         when_idle: Callable[[], None],
         at_end: Callable[[], None],
     ) -> None:
-        """Handle nothing before `start`; `on_length` gets the queue's length as it changes.
+        """Create; nothing is handled before `start`.
 
-        `when_idle` is called now and then in the thread, and `at_end` as the last.
+        `on_length` receives the queue's length whenever it changes. `when_idle` is called in the
+        thread every `IDLE_S` seconds, and `at_end` before the thread ends.
         """
         self._handle = handle
         self._max_items = max_items
@@ -44,15 +46,15 @@ class Afterwards(Generic[T]):
         self._lock = threading.Lock()
         self._items = 0
         self._bytes = 0
-        self._thread = threading.Thread(target=self._run, name="afterwards", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="background", daemon=True)
         self._ends_at_s = float("inf")
 
     def start(self) -> None:
-        """Begin; what was put before is handled first."""
+        """Start the thread, which handles earlier items first."""
         self._thread.start()
 
     def put(self, item: T, size_bytes: int = 0) -> bool:
-        """Leave an item to the thread; False where there are too many already. Never waits."""
+        """Queue an item without waiting; return False if the queue is full."""
         with self._lock:
             if self._items >= self._max_items or self._bytes >= MAX_QUEUED_BYTES:
                 return False
@@ -63,7 +65,7 @@ class Afterwards(Generic[T]):
         return True
 
     def close(self, timeout_s: float) -> bool:
-        """Handle what is queued, and end; False where the time was over before that."""
+        """Handle the queued items and end the thread; return False if the time was too short."""
         if not self._thread.is_alive():
             return self._items == 0
         self._ends_at_s = time.monotonic() + timeout_s
@@ -72,30 +74,26 @@ class Afterwards(Generic[T]):
         return self._items == 0
 
     def _run(self) -> None:
-        self._work()
-        self._guarded(self._at_end)
-
-    def _work(self) -> None:
-        tidied_s = time.monotonic()
+        idle_called_s = time.monotonic()
         while time.monotonic() < self._ends_at_s:
             with suppress(queue.Empty):
                 queued = self._queue.get(timeout=IDLE_S)
                 if queued is None:
-                    return
-                self._do(*queued)
-            if time.monotonic() >= tidied_s + IDLE_S:
-                tidied_s = time.monotonic()
-                self._guarded(self._when_idle)
+                    break
+                item, size_bytes = queued
+                self._call(partial(self._handle, item))
+                del queued, item  # frees the memory during the next wait
+                with self._lock:
+                    self._items -= 1
+                    self._bytes -= size_bytes
+                    self._on_length(self._items)
+            if time.monotonic() >= idle_called_s + IDLE_S:
+                idle_called_s = time.monotonic()
+                self._call(self._when_idle)
+        self._call(self._at_end)
 
-    def _do(self, item: T, size_bytes: int) -> None:
-        self._guarded(lambda: self._handle(item))
-        with self._lock:
-            self._items -= 1
-            self._bytes -= size_bytes
-            self._on_length(self._items)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _call(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException:  # noqa: BLE001 - a panic of native code is no Exception; the thread must go on
-            _log.exception("what was to be done after a request failed")
+        except BaseException:  # noqa: BLE001 - a panic in native code is not an Exception, and must not end the thread
+            _log.exception("background work after a request failed")

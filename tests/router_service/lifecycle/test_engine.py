@@ -9,7 +9,7 @@ import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.cost import Price
-from router_service.lifecycle.building import EngineBuilder
+from router_service.lifecycle.engine import EngineBuilder
 from router_service.requests.planning import DecidingRouter
 from router_service.settings import BreakerSettings, Deployment, Model, Settings
 from router_service.telemetry.metrics import Metrics

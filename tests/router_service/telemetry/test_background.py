@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from router_service.telemetry import afterwards
-from router_service.telemetry.afterwards import Afterwards
+from router_service.telemetry import background
+from router_service.telemetry.background import BackgroundWorker
 from tests.serving import WAIT_S, wait_for
 
 
@@ -18,9 +18,9 @@ def waited(go_on: threading.Event) -> None:
 
 
 @contextmanager
-def working(handle: Callable[[int], None], max_items: int = 100) -> Iterator[Afterwards[int]]:
+def working(handle: Callable[[int], None], max_items: int = 100) -> Iterator[BackgroundWorker[int]]:
     """Yield a thread's queue, which is worked off when the block ends."""
-    made = Afterwards[int](
+    made = BackgroundWorker[int](
         handle,
         max_items=max_items,
         on_length=lambda _: None,
@@ -58,7 +58,7 @@ def test_a_full_queue_takes_nothing_more_and_does_not_wait() -> None:
     """While the thread hangs, as many as allowed wait, and the next is refused at once."""
     go_on = threading.Event()
     lengths: list[int] = []
-    made = Afterwards[int](
+    made = BackgroundWorker[int](
         lambda _: waited(go_on),
         max_items=3,
         on_length=lengths.append,
@@ -78,7 +78,7 @@ def test_the_queue_is_bounded_in_bytes() -> None:
     """Few large requests fill it too; one alone is always taken."""
     go_on = threading.Event()
     with working(lambda _: waited(go_on)) as made:
-        assert made.put(0, size_bytes=afterwards.MAX_QUEUED_BYTES * 2)
+        assert made.put(0, size_bytes=background.MAX_QUEUED_BYTES * 2)
         assert not made.put(1, size_bytes=1)
         go_on.set()
         wait_for(lambda: made.put(2, size_bytes=1), "there is room again")
@@ -87,7 +87,7 @@ def test_the_queue_is_bounded_in_bytes() -> None:
 def test_a_gateway_that_ends_does_not_wait_for_ever() -> None:
     """Where a disk hangs, closing gives up in time and says so."""
     go_on = threading.Event()
-    made = Afterwards[int](
+    made = BackgroundWorker[int](
         lambda _: waited(go_on),
         max_items=3,
         on_length=lambda _: None,
@@ -104,7 +104,7 @@ def test_a_gateway_that_ends_does_not_wait_for_ever() -> None:
 
 def test_what_never_began_ends_at_once() -> None:
     """An app that was never served has no thread to end."""
-    made = Afterwards[int](
+    made = BackgroundWorker[int](
         lambda _: None,
         max_items=3,
         on_length=lambda _: None,
