@@ -60,7 +60,7 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
     configure_logging(settings.logging.level)
     if not settings.models:
         signals.release_hang_up()  # SIGHUP cannot reload without a configuration file
-    for setting in settings.without_effect:
+    for setting in settings.unsupported:
         _log.warning("%s: %s", settings.source, setting)
     server = settings.server.model_copy(update={"host": permitted_listen_host(settings)})
     warn_about_open_redis(server)

@@ -1,12 +1,11 @@
-"""LiteLLM's sections of the file, as far as they mean something here.
+"""The configuration file: LiteLLM's sections, as far as they are implemented here, and ours.
 
-Names and meanings are of LiteLLM's "All settings" page. A field that no class here declares has no
-effect, which `unused.py` tells.
+Names and meanings of LiteLLM's settings are those of its "All settings" page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -32,227 +31,221 @@ from router_service.core.messages import Json
 from router_service.settings.values import (
     ClientKey,
     Count,
+    DecisionLogSettings,
+    KeySettings,
+    LoggingSettings,
     Name,
     RedisAddress,
+    RouterSettings,
     Seconds,
+    ServerSettings,
     TargetPort,
+    TracingSettings,
+    UpstreamSettings,
 )
 
 TimeoutName = Literal["connect_s", "first_byte_s", "idle_s", "total_s", "write_s", "pool_s"]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ListPrice = Annotated[float, Field(ge=0, le=1000)]
-"""USD a token or a second; must stay finite when it is multiplied by a million, or by an hour."""
+"""USD per token or second. The limit keeps the price per million tokens, or per hour, finite."""
 
 
 class Section(BaseModel):
-    """A part of LiteLLM's file; what it does not declare is kept to be told, not refused."""
+    """Base of LiteLLM's sections. Undeclared settings are kept, to be reported, not refused."""
 
     model_config = ConfigDict(
         frozen=True,
         extra="allow",
         hide_input_in_errors=True,
         protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _given(cls, values: Json) -> Json:
-        """Take a name without a value for one that is not there, as LiteLLM does."""
+    def _without_empty_values(cls, values: Json) -> Json:
+        """Ignore names without a value, as LiteLLM does."""
         if not isinstance(values, dict):
             return values
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def names(cls) -> frozenset[str]:
-        """Return the names that mean something here."""
+        """Return the names that are implemented here."""
         aliases = {"base_url"} if "api_base" in cls.model_fields else set()
         return frozenset(cls.model_fields.keys() | aliases)
 
 
 class Costs(Section):
-    """LiteLLM's prices, USD a token; it takes them in `model_info` and in `litellm_params`."""
+    """LiteLLM's prices, which it accepts in `model_info` and in `litellm_params`."""
 
     input_cost_per_token: ListPrice | None = None
+    """Price in USD per input token."""
     output_cost_per_token: ListPrice | None = None
+    """Price in USD per output token. A price needs both the input and the output price."""
     cache_read_input_token_cost: ListPrice | None = None
+    """Price in USD per input token that the provider read from its cache."""
     cache_creation_input_token_cost: ListPrice | None = None
+    """Price in USD per input token that the provider wrote to its cache."""
     output_cost_per_reasoning_token: ListPrice | None = None
+    """Price in USD per reasoning token, if it differs from other output."""
     input_cost_per_second: ListPrice | None = None
+    """Price in USD per second of a server of your own."""
     input_cost_per_token_above_128k_tokens: ListPrice | None = None
+    """Price in USD per input token of prompts with more than 128,000 tokens."""
     output_cost_per_token_above_128k_tokens: ListPrice | None = None
+    """Price in USD per output token after prompts with more than 128,000 tokens."""
     input_cost_per_token_above_200k_tokens: ListPrice | None = None
+    """Price in USD per input token of prompts with more than 200,000 tokens."""
     output_cost_per_token_above_200k_tokens: ListPrice | None = None
+    """Price in USD per output token after prompts with more than 200,000 tokens."""
     cache_read_input_token_cost_above_200k_tokens: ListPrice | None = None
+    """Price in USD per cached input token of prompts with more than 200,000 tokens."""
     cache_creation_input_token_cost_above_200k_tokens: ListPrice | None = None
+    """Price in USD per input token written to the cache for prompts with more than 200,000
+    tokens."""
 
     def costs(self) -> dict[str, float]:
-        """Return the prices that are given, by LiteLLM's names."""
+        """Return the prices that are set, by LiteLLM's names."""
         return self.model_dump(include=set(Costs.model_fields), exclude_none=True)
 
 
 class Params(Costs):
-    """An entry's `litellm_params`: where a deployment is, and its share; `timeouts` is ours."""
+    """Address, key and share of a deployment."""
 
     model: Name
-    api_base: str | None = Field(None, validation_alias=AliasChoices("api_base", "base_url"))
-    api_key: SecretStr | None = None
+    """Provider and model as `provider/model`, such as `openai/gpt-4o`."""
+    api_base: str | None = Field(
+        None,
+        validation_alias=AliasChoices("api_base", "base_url"),
+        json_schema_extra={"x-default": "the provider's address"},
+    )
+    """Address of an OpenAI-compatible API, such as `http://vllm:8000/v1`; `base_url` is another
+    name for it."""
+    api_key: SecretStr | None = Field(
+        None, json_schema_extra={"x-default": "the provider's environment variable"}
+    )
+    """API key of the deployment. The provider's variable, such as `OPENAI_API_KEY`, is only used
+    without `api_base`, so that the key is never sent to another address."""
     api_version: str | None = None
+    """Azure's API version; without it, Azure's newer API is used."""
     weight: Weight | None = None
+    """Share of the model's requests, relative to its other deployments. Without weights, `rpm` or
+    `tpm` are the shares, otherwise all deployments are equal."""
     rpm: Weight | None = None
+    """Requests per minute: used as the share of requests only, not enforced as a limit."""
     tpm: Weight | None = None
+    """Tokens per minute: used as the share of requests only, not enforced as a limit."""
     timeout: Seconds | None = None
+    """Longest time in seconds for the whole call."""
     stream_timeout: Seconds | None = None
+    """Longest time in seconds between two parts of an answer."""
     timeouts: Mapping[TimeoutName, Seconds] = Field(default_factory=dict)
+    """Time limits in seconds of this deployment, with the names of `upstreams.timeouts`. They
+    override `timeout` and `stream_timeout`."""
 
 
 class ModelInfo(Costs):
-    """An entry's `model_info`: what a model costs and can do; the last two names are ours."""
+    """Prices and limits of a model."""
 
     base_model: Name | None = None
+    """The model's name in price lists, such as `azure/gpt-4o`, if the deployment has another
+    name."""
     mode: str | None = None
+    """Kind of model: `chat`, `responses`, or another kind that serves neither."""
     max_input_tokens: Count | None = None
+    """Context window in tokens."""
     max_output_tokens: Count | None = None
+    """Longest answer in tokens."""
     supported_endpoints: tuple[str, ...] | None = None
+    """Endpoints that serve the model, such as `/v1/chat/completions` and `/v1/responses`."""
     supports_function_calling: bool | None = None
+    """Whether the model can call tools."""
     supports_tool_choice: bool | None = None
+    """Whether the model honours `tool_choice`."""
     supports_parallel_function_calling: bool | None = None
+    """Whether the model can call several tools in one answer."""
     supports_vision: bool | None = None
+    """Whether the model accepts images."""
     supports_audio_input: bool | None = None
+    """Whether the model accepts audio."""
     supports_pdf_input: bool | None = None
+    """Whether the model accepts files."""
     supports_response_schema: bool | None = None
+    """Whether the model honours a JSON schema in `response_format`."""
     supports_logprobs: bool | None = None
+    """Whether the model returns log probabilities (not a LiteLLM setting)."""
     max_tools: Annotated[int, Field(ge=0)] | None = None
+    """Largest number of tools in a request (not a LiteLLM setting)."""
 
     def capabilities(self) -> Capabilities:
-        """Return what is said of the model; what is not said is unknown."""
+        """Return the limits that the section states; everything else is unknown."""
+        supported = {
+            Feature.TOOLS: self.supports_function_calling,
+            Feature.TOOL_CHOICE: self.supports_tool_choice,
+            Feature.PARALLEL_TOOL_CALLS: self.supports_parallel_function_calling,
+            Feature.IMAGES: self.supports_vision,
+            Feature.AUDIO: self.supports_audio_input,
+            Feature.FILES: self.supports_pdf_input,
+            Feature.JSON_SCHEMA: self.supports_response_schema,
+            Feature.LOGPROBS: self.supports_logprobs,
+        }
+        served = self.supported_endpoints
+        if served is not None:
+            supported[Feature.CHAT] = "/v1/chat/completions" in served
+            supported[Feature.RESPONSES] = "/v1/responses" in served
+        elif self.mode not in {None, "chat"}:
+            supported[Feature.CHAT] = False
+            supported[Feature.RESPONSES] = self.mode == "responses"
         return Capabilities(
             context_window_tokens=self.max_input_tokens,
             max_output_tokens=self.max_output_tokens,
             max_tools=self.max_tools,
-            unsupported=frozenset((*self._denied(), *self._elsewhere())),
+            unsupported=frozenset(
+                feature for feature, is_supported in supported.items() if is_supported is False
+            ),
         )
-
-    def _denied(self) -> Iterator[Feature]:
-        for feature, supported in (
-            (Feature.TOOLS, self.supports_function_calling),
-            (Feature.TOOL_CHOICE, self.supports_tool_choice),
-            (Feature.PARALLEL_TOOL_CALLS, self.supports_parallel_function_calling),
-            (Feature.IMAGES, self.supports_vision),
-            (Feature.AUDIO, self.supports_audio_input),
-            (Feature.FILES, self.supports_pdf_input),
-            (Feature.JSON_SCHEMA, self.supports_response_schema),
-            (Feature.LOGPROBS, self.supports_logprobs),
-        ):
-            if supported is False:
-                yield feature
-
-    def _elsewhere(self) -> Iterator[Feature]:
-        """Yield the endpoints that the model is not served at."""
-        served = self.supported_endpoints
-        if served is not None:
-            if "/v1/chat/completions" not in served:
-                yield Feature.CHAT
-            if "/v1/responses" not in served:
-                yield Feature.RESPONSES
-        elif self.mode == "responses":
-            yield Feature.CHAT
-        elif self.mode not in {None, "chat"}:
-            yield from (Feature.CHAT, Feature.RESPONSES)
 
 
 class Entry(Section):
-    """One entry of `model_list`: a deployment of the model of that name."""
+    """One deployment of a model. Entries with the same `model_name` are one model."""
 
     model_name: Name
+    """Name that clients use. Names with `*` are wildcards, which are not served."""
     litellm_params: Params
     model_info: ModelInfo = ModelInfo()
 
+    @property
+    def is_wildcard(self) -> bool:
+        """Return whether the entry stands for many models."""
+        return "*" in self.model_name
+
     def price(self) -> Price | None:
-        """Return the price that the entry gives; None where one that it needs is missing."""
-        return read_price(self.litellm_params.costs() | self.model_info.costs())
+        """Return the entry's price; None if the input or the output price is missing."""
+        costs = self.litellm_params.costs() | self.model_info.costs()
+        base = _token_prices(costs, "")
+        hourly = costs.get("input_cost_per_second")
+        if base is None and hourly is None:
+            return None
+        longer = ((start, _token_prices(costs, f"_above_{start}k_tokens")) for start in (128, 200))
+        return Price(
+            **(base or {}),
+            long_prompts=tuple(
+                LongPromptPrice(
+                    above_prompt_tokens=start * 1000, price=Price(**((base or {}) | prices))
+                )
+                for start, prices in longer
+                if prices is not None
+            ),
+            usd_per_hour=None if hourly is None else round(hourly * SECONDS_PER_HOUR, 9),
+        )
 
 
-class GeneralSection(Section):
-    """What is read of `general_settings`."""
+def _token_prices(costs: Mapping[str, float], suffix: str) -> dict[str, float] | None:
+    """Return the token prices whose LiteLLM names end with `suffix`, by our names.
 
-    master_key: ClientKey | None = None
-    """Our admin key."""
-
-
-class Alias(Section):
-    """What a `model_group_alias` stands for, where it is no bare name."""
-
-    model: Name
-
-
-Fallbacks = tuple[Mapping[str, tuple[str, ...]], ...]
-
-
-class Reliability(Section):
-    """What `router_settings` and `litellm_settings` both take; the former count first."""
-
-    num_retries: Annotated[int, Field(ge=0)] | None = None
-    fallbacks: Fallbacks = ()
-    context_window_fallbacks: Fallbacks = ()
-    default_fallbacks: tuple[str, ...] = ()
-    allowed_fails: Annotated[int, Field(ge=0)] | None = None
-    cooldown_time: Seconds | None = None
-
-
-class RouterSection(Reliability):
-    """`router_settings`."""
-
-    timeout: Seconds | None = None
-    stream_timeout: Seconds | None = None
-    model_group_alias: Mapping[str, Name | Alias] = Field(default_factory=dict)
-    redis_url: RedisAddress | None = None
-    redis_host: Annotated[str, AfterValidator(host_in_address)] | None = None
-    redis_port: TargetPort = 6379
-    redis_username: str = ""
-    redis_password: SecretStr | None = None
-    redis_db: Annotated[int, Field(ge=0)] = 0
-    redis_ssl: bool = False
-    routing_strategy: str = "simple-shuffle"
-    enable_pre_call_checks: bool = True
-
-    def redis(self) -> SecretStr | None:
-        """Return the address of the Redis that is named, if any."""
-        if self.redis_url is not None or self.redis_host is None:
-            return self.redis_url
-        password = self.redis_password.get_secret_value() if self.redis_password else ""
-        user = f"{quote(self.redis_username, safe='')}:{quote(password, safe='')}@"
-        scheme = "rediss" if self.redis_ssl else "redis"
-        login = "" if user == ":@" else user
-        return SecretStr(f"{scheme}://{login}{self.redis_host}:{self.redis_port}/{self.redis_db}")
-
-
-class LiteLLMSection(Reliability):
-    """`litellm_settings`."""
-
-    request_timeout: Seconds | None = None
-    drop_params: bool = False
-
-
-def read_price(costs: Mapping[str, float]) -> Price | None:
-    """Return the price that LiteLLM's names give; None where one of both prices is missing."""
-    base = _rates(costs, "")
-    hourly = costs.get("input_cost_per_second")
-    if base is None and hourly is None:
-        return None
-    longer = ((start, _rates(costs, f"_above_{start}k_tokens")) for start in (128, 200))
-    return Price(
-        **(base or {}),
-        long_prompts=tuple(
-            LongPromptPrice(above_prompt_tokens=start * 1000, price=Price(**((base or {}) | rates)))
-            for start, rates in longer
-            if rates is not None
-        ),
-        usd_per_hour=None if hourly is None else round(hourly * SECONDS_PER_HOUR, 9),
-    )
-
-
-def _rates(costs: Mapping[str, float], suffix: str) -> dict[str, float] | None:
-    """Return the prices whose LiteLLM names end so, by ours; None without both main ones."""
+    Return None unless both the input and the output price are set.
+    """
     names = {
         "input_usd_per_mtok": "input_cost_per_token",
         "output_usd_per_mtok": "output_cost_per_token",
@@ -263,5 +256,112 @@ def _rates(costs: Mapping[str, float], suffix: str) -> dict[str, float] | None:
     given = {ours: costs.get(theirs + suffix) for ours, theirs in names.items()}
     if given["input_usd_per_mtok"] is None or given["output_usd_per_mtok"] is None:
         return None
-    # Rounded: 1.5e-07 USD a token is 0.15 USD a million, not 0.15 and some float dust.
+    # Rounded so that 1.5e-07 USD per token becomes exactly 0.15 USD per million tokens.
     return {name: round(usd * TOKENS_PER_MTOK, 9) for name, usd in given.items() if usd is not None}
+
+
+class GeneralSection(Section):
+    """LiteLLM's `general_settings`."""
+
+    master_key: ClientKey | None = None
+    """The admin key, the same as `keys.admin`."""
+
+
+class Alias(Section):
+    """Model of an alias, if the alias has options."""
+
+    model: Name
+    """Model of `model_list`."""
+
+
+Fallbacks = tuple[Mapping[str, tuple[str, ...]], ...]
+
+
+class Reliability(Section):
+    """Settings of both `router_settings` and `litellm_settings`; the former take precedence."""
+
+    num_retries: Annotated[int, Field(ge=0)] | None = None
+    """Number of retries for each model, the same as `upstreams.retries.max_retries`."""
+    fallbacks: Fallbacks = ()
+    """Models to try if a requested model fails, as a list of `{model: [fallback, ...]}`; the name
+    `*` stands for all models."""
+    context_window_fallbacks: Fallbacks = ()
+    """Further fallbacks, tried after `fallbacks` whatever the failure was."""
+    default_fallbacks: tuple[str, ...] = ()
+    """Fallbacks of models without their own."""
+    allowed_fails: Annotated[int, Field(ge=0)] | None = None
+    """Number of failures that do not open the circuit, the same as
+    `upstreams.breaker.allowed_fails`."""
+    cooldown_time: Seconds | None = None
+    """Time in seconds that an open circuit stays open, the same as
+    `upstreams.breaker.cooldown_s`."""
+
+
+class RouterSection(Reliability):
+    """LiteLLM's `router_settings`."""
+
+    timeout: Seconds | None = None
+    """Longest time in seconds for the whole call."""
+    stream_timeout: Seconds | None = None
+    """Longest time in seconds between two parts of an answer."""
+    model_group_alias: Mapping[str, Name | Alias] = Field(default_factory=dict)
+    """Model by additional name that clients may use for it."""
+    redis_url: RedisAddress | None = None
+    """Address of Redis, the same as `server.redis_url`."""
+    redis_host: Annotated[str, AfterValidator(host_in_address)] | None = None
+    """Host of Redis, if there is no `redis_url`."""
+    redis_port: TargetPort = 6379
+    """Port of Redis."""
+    redis_username: str = ""
+    """User name for Redis."""
+    redis_password: SecretStr | None = None
+    """Password for Redis."""
+    redis_db: Annotated[int, Field(ge=0)] = 0
+    """Number of the Redis database."""
+    redis_ssl: bool = False
+    """Whether to connect to Redis over TLS."""
+
+    def redis(self) -> SecretStr | None:
+        """Return the address of Redis, if the section has one."""
+        if self.redis_url is not None or self.redis_host is None:
+            return self.redis_url
+        password = self.redis_password.get_secret_value() if self.redis_password else ""
+        user = f"{quote(self.redis_username, safe='')}:{quote(password, safe='')}@"
+        scheme = "rediss" if self.redis_ssl else "redis"
+        login = "" if user == ":@" else user
+        return SecretStr(f"{scheme}://{login}{self.redis_host}:{self.redis_port}/{self.redis_db}")
+
+    def aliases(self) -> dict[str, str]:
+        """Return the model of each alias, whether or not the model exists."""
+        return {
+            alias: target.model if isinstance(target, Alias) else target
+            for alias, target in self.model_group_alias.items()
+        }
+
+
+class LiteLLMSection(Reliability):
+    """LiteLLM's `litellm_settings`."""
+
+    request_timeout: Seconds | None = None
+    """Longest time in seconds for the whole call."""
+
+
+class File(BaseModel):
+    """The whole configuration file."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="allow", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    model_list: tuple[Entry, ...] = ()
+    """Models and their deployments."""
+    router: RouterSettings = RouterSettings()
+    server: ServerSettings = ServerSettings()
+    upstreams: UpstreamSettings = UpstreamSettings()
+    keys: KeySettings = KeySettings()
+    decision_log: DecisionLogSettings = DecisionLogSettings()
+    logging: LoggingSettings = LoggingSettings()
+    tracing: TracingSettings = TracingSettings()
+    router_settings: RouterSection = RouterSection()
+    litellm_settings: LiteLLMSection = LiteLLMSection()
+    general_settings: GeneralSection = GeneralSection()

@@ -1,27 +1,31 @@
-"""One YAML file and the environment -> one frozen `Settings`, or an error that says what to do.
+"""Read one YAML file and the environment into one frozen `Settings`.
 
-The file's `model_list` is LiteLLM's, so that a LiteLLM user's file works as it is; `router`,
-`server`, `upstreams`, `keys`, `decision_log`, `tracing` and `logging` are ours. Environment
-variables named `SWITCHCRAFT_*` override a few fields.
+The file's `model_list` is LiteLLM's, so that a LiteLLM user's file works without changes; the other
+sections are ours, or LiteLLM's if they end with `_settings`. Environment variables named
+`SWITCHCRAFT_*` override a few settings. Every mistake is a ConfigError with the file, the dotted
+path, the problem and the remedy.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from router_service.core.addresses import check_proxy_address, read_port
 from router_service.core.errors import ConfigError
 from router_service.core.messages import Json
-from router_service.settings.entries import read_models
+from router_service.settings.deployments import known_aliases, override, read_models
 from router_service.settings.litellm import (
-    Entry,
+    File,
     GeneralSection,
     LiteLLMSection,
     ModelInfo,
@@ -29,65 +33,40 @@ from router_service.settings.litellm import (
     RouterSection,
     Section,
 )
-from router_service.settings.merging import (
-    known_aliases,
-    merged_upstreams,
-    unless_set,
-    with_fallbacks,
-)
-from router_service.settings.references import References
-from router_service.settings.unused import without_effect
+from router_service.settings.unsupported import unsupported_settings
 from router_service.settings.values import (
     Count,
-    DecisionLogSettings,
-    KeySettings,
-    LoggingSettings,
+    Frozen,
     Port,
     RedisAddress,
-    RouterSettings,
-    ServerSettings,
     Settings,
-    TracingSettings,
     UpstreamSettings,
 )
 
 MAX_NODES = 100_000
-"""Most values in a file. Aliases may repeat values exponentially; the settings of 1,000 deployments
-have about 10,000 values."""
+"""Largest number of values in a file. Aliases may repeat values exponentially; the settings of
+1,000 deployments have about 10,000 values."""
 
-_QUOTED = re.compile(r"(alias|anchor|tag|handle) ['\"].*", re.DOTALL)
-"""A part of the file in an error of PyYAML's; it may be a key that starts with `!` or `*`."""
+REFERENCE = "os.environ/"
+"""LiteLLM's prefix of an environment variable's name in place of a value."""
 
 OWN_SECTIONS = ("router", "server", "upstreams", "keys", "decision_log", "tracing", "logging")
-
-
-_LITELLM_SECTIONS: Mapping[str, type[Section]] = {
+LITELLM_SECTIONS: Mapping[str, type[Section]] = {
     "router_settings": RouterSection,
     "litellm_settings": LiteLLMSection,
     "general_settings": GeneralSection,
 }
 
+_PROXY_NAMES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+_QUOTED = re.compile(r"(alias|anchor|tag|handle) ['\"].*", re.DOTALL)
+"""Part of the file in an error message of PyYAML; it may be a key that starts with `!` or `*`."""
 
-class File(BaseModel):
-    """The whole file, LiteLLM's sections and ours."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
-
-    model_list: tuple[Entry, ...] = ()
-    router_settings: RouterSection = RouterSection()
-    litellm_settings: LiteLLMSection = LiteLLMSection()
-    general_settings: GeneralSection = GeneralSection()
-    router: RouterSettings = RouterSettings()
-    server: ServerSettings = ServerSettings()
-    upstreams: UpstreamSettings = UpstreamSettings()
-    keys: KeySettings = KeySettings()
-    tracing: TracingSettings = TracingSettings()
-    logging: LoggingSettings = LoggingSettings()
-    decision_log: DecisionLogSettings = DecisionLogSettings()
+S = TypeVar("S", bound=Frozen)
+T = TypeVar("T")
 
 
 class Overrides(BaseSettings):
-    """The environment: `SWITCHCRAFT_CONFIG`, `_HOST`, `_PORT`, `_WORKERS` and `_REDIS_URL`."""
+    """Environment variables that override the file."""
 
     model_config = SettingsConfigDict(
         env_prefix="SWITCHCRAFT_",
@@ -95,13 +74,19 @@ class Overrides(BaseSettings):
         frozen=True,
         extra="ignore",
         hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
     config: Path | None = None
+    """Path of the configuration file, if `--config` is not given."""
     host: str | None = None
+    """Overrides `server.host`."""
     port: Port | None = None
+    """Overrides `server.port`."""
     workers: Count | None = None
+    """Overrides `server.workers`."""
     redis_url: RedisAddress | None = None
+    """Overrides `server.redis_url`."""
 
 
 def read_settings(
@@ -111,16 +96,22 @@ def read_settings(
     port: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Return the settings: arguments before `SWITCHCRAFT_*` variables before the file's values.
+    """Return the settings; arguments override `SWITCHCRAFT_*` variables, and those the file.
 
-    Without a file they name no models. Raises ConfigError.
+    Without a file the settings have no models. Raise ConfigError.
     """
     try:
         overrides = Overrides()
     except ValidationError as exc:
-        name = ".".join(map(str, exc.errors()[0]["loc"])).upper()
-        raise ConfigError("the environment", f"SWITCHCRAFT_{name}", _problem(exc)) from exc
-    _check_proxies(environ)
+        error = config_error("the environment", exc)
+        where = f"SWITCHCRAFT_{error.where.upper()}"
+        raise ConfigError("the environment", where, error.problem) from exc
+    for name, address in environ.items():
+        if name.lower() in _PROXY_NAMES and address:
+            try:
+                check_proxy_address(address)
+            except ValueError as exc:
+                raise ConfigError("the environment", name, str(exc)) from exc
     try:
         port = None if port is None else read_port(port)
     except ValueError as exc:
@@ -136,16 +127,15 @@ def read_settings(
     changes = {name: value for name, value in given.items() if value is not None}
     server = settings.server.model_copy(update=changes)
     if server.workers > 1 and server.redis_url is None:
-        problem = "more than one share their state in Redis; set server.redis_url, or 1 worker"
+        problem = (
+            "several workers share their state in Redis; set server.redis_url, or use 1 worker"
+        )
         raise ConfigError(settings.source, "server.workers", problem)
     return settings.model_copy(update={"server": server})
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Read a file; `environ` is what `os.environ/NAME` refers to.
-
-    Raises ConfigError that names the file, where in it, and what to do.
-    """
+    """Read a file; `os.environ/NAME` in it refers to `environ`. Raise ConfigError."""
     source = str(path)
     tree = {name: section for name, section in _read_yaml(path).items() if section is not None}
     references = References(source, environ)
@@ -153,103 +143,148 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     if isinstance(variables, Mapping):
         own = {str(name): str(value) for name, value in variables.items()}
         references = References(source, {**environ, **own})
+    tree = references.resolved_file(tree)
     try:
-        file = File.model_validate(_resolved(tree, references))
+        file = File.model_validate(tree)
+        master_key = file.general_settings.master_key
+        if master_key is not None:
+            if file.keys.admin is not None:
+                problem = "keys.admin is set too, and both are the admin key; remove one of them"
+                raise ConfigError(source, "general_settings.master_key", problem)
+            file = File.model_validate(
+                tree | {"keys": tree.get("keys", {}) | {"admin": master_key}}
+            )
     except ValidationError as exc:
-        raise _config_error(source, exc) from exc
-    return _settings(file, references)
-
-
-def _settings(file: File, references: References) -> Settings:
-    source, upstreams = (
-        references.source,
-        merged_upstreams(file.upstreams, file.router_settings, file.litellm_settings),
-    )
-    _check_names(file, source)
-    models = tuple(read_models(file.model_list, upstreams.timeouts, source, references.environ))
+        raise config_error(source, exc, tree) from exc
+    reserved = file.router.model_name
+    names = {f"model_list.{i}.model_name": e.model_name for i, e in enumerate(file.model_list)}
+    names |= {f"router_settings.model_group_alias.{a}": a for a in file.router_settings.aliases()}
+    for where, name in names.items():
+        if name == reserved or name.startswith(f"{reserved}:"):
+            problem = f"the name {name!r} requests routing; rename it, or set router.model_name"
+            raise ConfigError(source, where, problem)
+    upstreams = merged_upstreams(file)
+    models = tuple(read_models(file, upstreams.timeouts, source, references.environ))
     if not models:
-        raise ConfigError(source, "model_list", "names no model; list at least one")
-    aliases = known_aliases(models, file.router_settings)
+        problem = "there is no model, not counting wildcards; add at least one"
+        raise ConfigError(source, "model_list", problem)
     return Settings(
-        models=tuple(with_fallbacks(models, aliases, file.router_settings, file.litellm_settings)),
-        aliases=aliases,
+        models=models,
+        aliases=known_aliases(file),
         router=file.router,
         server=unless_set(file.server, redis_url=file.router_settings.redis()),
         upstreams=upstreams,
-        keys=_merged_keys(file, source),
+        keys=file.keys,
         tracing=file.tracing,
         logging=file.logging,
         decision_log=file.decision_log,
         source=source,
-        without_effect=tuple(_without_effect(file)),
+        unsupported=tuple(unsupported_settings(file)),
     )
 
 
-def _merged_keys(file: File, source: str) -> KeySettings:
-    """Return our keys, with LiteLLM's master key as the admin key."""
-    master_key = file.general_settings.master_key
-    if master_key is None:
-        return file.keys
-    if file.keys.admin is not None:
-        problem = "is the admin key, and so is keys.admin; leave one out"
-        raise ConfigError(source, "general_settings.master_key", problem)
-    try:
-        return KeySettings(api=file.keys.api, admin=master_key, metrics=file.keys.metrics)
-    except ValidationError as exc:
-        raise _config_error(source, exc) from exc
+def merged_upstreams(file: File) -> UpstreamSettings:
+    """Return our section, with LiteLLM's retries, cooldowns and timeouts where ours has none."""
+    own, router, litellm = file.upstreams, file.router_settings, file.litellm_settings
+    cooldown_s = _first(router.cooldown_time, litellm.cooldown_time)
+    breaker = unless_set(
+        own.breaker,
+        allowed_fails=_first(router.allowed_fails, litellm.allowed_fails),
+        cooldown_s=cooldown_s,
+        max_cooldown_s=cooldown_s and max(cooldown_s, own.breaker.max_cooldown_s),
+    )
+    timeout_s = _first(router.timeout, litellm.request_timeout)
+    theirs = override(own.timeouts, timeout_s, router.stream_timeout)
+    max_retries = _first(router.num_retries, litellm.num_retries)
+    return own.model_copy(
+        update={
+            "breaker": breaker,
+            "retries": unless_set(own.retries, max_retries=max_retries),
+            "timeouts": unless_set(own.timeouts, **theirs.model_dump()),
+        }
+    )
 
 
-def _check_names(file: File, source: str) -> None:
-    reserved = file.router.model_name
-    listed = {f"model_list.{i}.model_name": e.model_name for i, e in enumerate(file.model_list)}
-    aliases = file.router_settings.model_group_alias
-    listed |= {f"router_settings.model_group_alias.{alias}": alias for alias in aliases}
-    for where, name in listed.items():
-        if name == reserved or name.startswith(f"{reserved}:"):
-            problem = f"{name!r} asks for routing; rename the model, or set router.model_name"
-            raise ConfigError(source, where, problem)
-
-
-def _without_effect(file: File) -> Iterator[str]:
-    sections = {
-        "router_settings": file.router_settings.model_extra,
-        "litellm_settings": file.litellm_settings.model_extra,
-        "general_settings": file.general_settings.model_extra,
-        **(file.model_extra or {}),
+def unless_set(section: S, **values: object) -> S:
+    """Return a section with those of the values that are not None and that it does not set."""
+    given = {
+        name: value
+        for name, value in values.items()
+        if value is not None and name not in section.model_fields_set
     }
-    return without_effect(sections, file.model_list, file.router_settings, file.litellm_settings)
+    return section.model_copy(update=given)
 
 
-def _read_yaml(path: Path) -> Mapping[str, Json]:
-    source = str(path)
-    try:
-        tree = yaml.load(path.read_bytes(), _Loader)  # noqa: S506 - a safe loader
-    except OSError as exc:
-        raise ConfigError(source, "", f"cannot be read: {exc.strerror}") from exc
-    except yaml.MarkedYAMLError as exc:
-        where = f"line {exc.problem_mark.line + 1}" if exc.problem_mark else ""
-        problem = _QUOTED.sub(r"\1; quote a text that starts with *, & or !", exc.problem or "")
-        raise ConfigError(source, where, f"is not valid YAML: {problem}") from exc
-    except yaml.YAMLError as exc:
-        raise ConfigError(source, "", "is not valid YAML, UTF-8 encoded") from exc
-    except RecursionError as exc:
-        raise ConfigError(source, "", "is nested too deep; flatten it") from exc
-    except (ValueError, OverflowError) as exc:  # PyYAML's scanner lets these through
-        problem = "is not valid YAML: an escape or a version has a number that is too large"
-        raise ConfigError(source, "", problem) from exc
-    if not isinstance(tree, dict):
-        raise ConfigError(source, "", "must be a mapping with a model_list")
-    if _node_count(tree) > MAX_NODES:
-        problem = f"has more than {MAX_NODES:,} values, counting each use of an alias (*name)"
-        raise ConfigError(source, "", problem)
-    return tree
+def _first(*values: T | None) -> T | None:
+    return next((value for value in values if value is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """Replacement of `os.environ/NAME` by the variable's value."""
+
+    source: str
+    environ: Mapping[str, str]
+
+    def resolved(self, value: Json, where: str) -> Json:
+        """Return a value with all references replaced; raise ConfigError if a variable is unset."""
+        if isinstance(value, Mapping):
+            return {name: self.resolved(inner, f"{where}.{name}") for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self.resolved(inner, f"{where}.{i}") for i, inner in enumerate(value)]
+        if isinstance(value, str) and value.startswith(REFERENCE):
+            name = value.removeprefix(REFERENCE)
+            if not self.environ.get(name):
+                problem = f"the environment variable {name} is not set; set it, or write the value"
+                raise ConfigError(self.source, where, problem)
+            return self.environ[name]
+        return value
+
+    def used(self, values: Json, names: Collection[str], where: str) -> Json:
+        """Return a section with only the values of these names resolved.
+
+        A variable that only LiteLLM reads may be unset.
+        """
+        if not isinstance(values, Mapping):
+            return values
+        return {
+            name: self.resolved(value, f"{where}.{name}") if name in names else value
+            for name, value in values.items()
+        }
+
+    def resolved_file(self, tree: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the file with references replaced in every setting that is implemented."""
+        resolved = dict(tree)
+        for name in OWN_SECTIONS:
+            if name in tree:
+                resolved[name] = self.resolved(tree[name], name)
+        for name, section in LITELLM_SECTIONS.items():
+            if name in tree:
+                resolved[name] = self.used(tree[name], section.names(), name)
+        entries = tree.get("model_list")
+        if isinstance(entries, list):
+            resolved["model_list"] = list(entries)
+            for index, entry in enumerate(entries):
+                if not isinstance(entry, Mapping) or "*" in str(entry.get("model_name")):
+                    continue  # a wildcard is not served and needs no key
+                parts: Mapping[str, type[Section]] = {
+                    "litellm_params": Params,
+                    "model_info": ModelInfo,
+                }
+                resolved["model_list"][index] = {
+                    name: self.used(value, parts[name].names(), f"model_list.{index}.{name}")
+                    if name in parts
+                    else value
+                    for name, value in entry.items()
+                }
+        return resolved
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader; a value that cannot be read is an error with its line."""
+    """YAML's safe loader, with a line number in the error about an unusable value."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Json:
-        """Return a node's value; raises ConstructorError."""
+        """Return a node's value; raise ConstructorError."""
         try:
             return super().construct_object(node, deep=deep)
         except (ValueError, AttributeError, KeyError, TypeError) as exc:
@@ -257,65 +292,109 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from exc
 
 
-def _node_count(tree: Json) -> int:
-    """Count a tree's values up to about `MAX_NODES`; one that contains itself has more."""
+def _read_yaml(path: Path) -> Mapping[str, Json]:
+    source = str(path)
+    try:
+        tree = yaml.load(path.read_bytes(), _Loader)  # noqa: S506 - a safe loader
+    except OSError as exc:
+        raise ConfigError(source, "", f"cannot be read: {exc.strerror}; check the path") from exc
+    except yaml.MarkedYAMLError as exc:
+        where = f"line {exc.problem_mark.line + 1}" if exc.problem_mark else ""
+        problem = _QUOTED.sub(r"\1; quote a text that starts with *, & or !", exc.problem or "")
+        raise ConfigError(source, where, f"is not valid YAML: {problem}") from exc
+    except yaml.YAMLError as exc:
+        raise ConfigError(source, "", "is not valid YAML; save it as UTF-8 text") from exc
+    except RecursionError as exc:
+        raise ConfigError(source, "", "is nested too deeply; flatten it") from exc
+    except (ValueError, OverflowError) as exc:  # PyYAML's scanner lets these through
+        problem = "is not valid YAML: an escape or a version has too large a number; correct it"
+        raise ConfigError(source, "", problem) from exc
+    if not isinstance(tree, dict):
+        raise ConfigError(source, "", "must be a mapping of sections; add a model_list")
     count, waiting = 0, [tree]
-    while waiting and count <= MAX_NODES:
+    while waiting and count <= MAX_NODES:  # a tree that contains itself never ends otherwise
         value = waiting.pop()
         inner = list(value.values()) if isinstance(value, dict) else value
         if isinstance(inner, list):
             count += len(inner)
             waiting.extend(inner)
-    return count
+    if count > MAX_NODES:
+        problem = (
+            f"has more than {MAX_NODES:,} values, counting each use of an alias (*name);"
+            " use fewer aliases"
+        )
+        raise ConfigError(source, "", problem)
+    return tree
 
 
-def _resolved(tree: Mapping[str, Json], references: References) -> dict[str, Json]:
-    """Return the file with variables in place of their names, where something is read."""
-    resolved = dict(tree)
-    for name in OWN_SECTIONS:
-        if name in tree:
-            resolved[name] = references.resolved(tree[name], name)
-    for name, section in _LITELLM_SECTIONS.items():
-        if name in tree:
-            resolved[name] = references.used(tree[name], section.names(), name)
-    if isinstance(entries := tree.get("model_list"), list):
-        resolved["model_list"] = [
-            _resolved_entry(entry, f"model_list.{index}", references)
-            for index, entry in enumerate(entries)
-        ]
-    return resolved
+_REQUIREMENTS = {
+    "missing": "is missing; add it",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be a text in quotes",
+    "string_too_short": "must not be empty",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "must be {expected}",
+    "model_type": "must be a mapping of names to values",
+    "dict_type": "must be a mapping of names to values",
+    "mapping_type": "must be a mapping of names to values",
+    "tuple_type": "must be a list",
+    "path_type": "must be a path",
+}
+"""Our words for pydantic's types of errors; `{...}` is from the error's context."""
 
 
-def _resolved_entry(entry: Json, where: str, references: References) -> Json:
-    if not isinstance(entry, Mapping) or "*" in str(entry.get("model_name")):
-        return entry  # a wildcard is not served, and needs no key
-    parts = (("litellm_params", Params), ("model_info", ModelInfo))
-    known = {
-        name: references.used(entry[name], part.names(), f"{where}.{name}")
-        for name, part in parts
-        if name in entry
-    }
-    return {**entry, **known}
+def config_error(source: str, exc: ValidationError, tree: Json = None) -> ConfigError:
+    """Return the error for the first mistake, without values, because they may be keys.
 
-
-def _config_error(source: str, exc: ValidationError) -> ConfigError:
-    first = exc.errors()[0]
-    return ConfigError(source, ".".join(map(str, first["loc"])), _problem(exc))
-
-
-def _problem(exc: ValidationError) -> str:
-    """Return what is wrong first, without pydantic's name for errors of our own."""
-    return exc.errors()[0]["msg"].removeprefix("Value error, ")
-
-
-def _check_proxies(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError for a proxy that requests and keys would go to another port of."""
-    for name, address in environ.items():
-        if name.lower() in _PROXY_NAMES and address:
+    `tree` is the validated input. pydantic adds the members of unions to an error's location, so
+    only parts that occur in the tree, and the names of missing settings, belong to the path.
+    """
+    found: list[tuple[tuple[str, ...], str]] = []
+    for error in exc.errors(include_url=False):
+        path: list[str] = []
+        node, last = tree, len(error["loc"]) - 1
+        for index, part in enumerate(error["loc"]):
             try:
-                check_proxy_address(address)
-            except ValueError as exc:
-                raise ConfigError("the environment", name, str(exc)) from exc
+                node = node[part]
+            except (LookupError, TypeError):
+                if tree is not None and not (error["type"] == "missing" and index == last):
+                    continue
+            path.append(str(part))
+        if error["type"] == "extra_forbidden":
+            problem = _unknown_setting(path)
+        elif error["input"] is None:
+            problem = "has no value; add one, or remove the name"
+        elif error["type"] in _REQUIREMENTS:
+            problem = _REQUIREMENTS[error["type"]].format_map(error.get("ctx", {}))
+        else:
+            problem = error["msg"].removeprefix("Value error, ")
+        if error["loc"][-1:] == ("[key]",):
+            problem = f"is unknown; the name {problem}"
+        found.append((tuple(path), problem))
+    first = found[0][0]
+    where = max((path for path, _ in found if path[: len(first)] == first), key=len)
+    problems = list(dict.fromkeys(problem for path, problem in found if path == where))
+    if all(problem.startswith("must be ") for problem in problems):  # members of a union
+        choices = (problem.removeprefix("must be ") for problem in problems)
+        problems = ["must be " + " or ".join(choices)]
+    return ConfigError(source, ".".join(where), problems[0])
 
 
-_PROXY_NAMES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+def _unknown_setting(path: Sequence[str]) -> str:
+    section: type[BaseModel] = File
+    for name in path[:-1]:
+        section = section.model_fields[name].annotation  # type: ignore[assignment]  # a section
+    similar = difflib.get_close_matches(path[-1], section.model_fields, n=1)
+    if similar:
+        return f"is unknown; did you mean {similar[0]!r}?"
+    return f"is unknown; remove it. The settings here are {', '.join(section.model_fields)}"

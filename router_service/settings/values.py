@@ -1,11 +1,15 @@
-"""What an operator configures, as frozen values that are read once."""
+"""The gateway's configuration: our own sections of the file, and the models it lists.
+
+The docstrings of the fields are the descriptions in `docs/configuration.md` and in the JSON
+Schema; see `reference.py`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -22,7 +26,12 @@ from pydantic import (
     model_validator,
 )
 
-from router_service.core.addresses import check_http_address, check_redis_address, read_port
+from router_service.core.addresses import (
+    MAX_PORT,
+    check_http_address,
+    check_redis_address,
+    read_port,
+)
 from router_service.core.artifact import SHIPPED
 from router_service.core.capabilities import Capabilities
 from router_service.core.cost import Price
@@ -33,130 +42,129 @@ NEVER_FORWARDED = frozenset(
     "host connection keep-alive te trailer transfer-encoding upgrade content-length content-type "
     "content-encoding accept-encoding expect user-agent".split()
 )
-"""Request headers that are the client's credentials, or that belong to one connection."""
+"""Request headers that carry the client's credentials or belong to one connection."""
 
 ADDRESSED_BY_MODEL = frozenset(
     "/chat/completions /completions /embeddings /audio/transcriptions /audio/translations "
     "/audio/speech /images/generations /images/edits".split()
 )
-"""Endpoints that Azure's older address has below the model's; others take it in the body (Azure
-OpenAI reference: "Data plane inference")."""
+"""Endpoints with the model in their path in Azure's older API; the others take it in the body
+(Azure OpenAI reference: "Data plane inference")."""
 
 ADMIN = "admin"
-"""The name of the admin key in logs and records."""
+"""Name of the admin key in logs and records."""
 METRICS = "metrics"
-"""The name of the metrics key in logs."""
+"""Name of the metrics key in logs."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-Port = Annotated[int, BeforeValidator(read_port)]
-"""A port to listen on; 0 takes a free one."""
-TargetPort = Annotated[int, BeforeValidator(partial(read_port, least=1))]
+Port = Annotated[int, Field(ge=0, le=MAX_PORT), BeforeValidator(read_port)]
+"""A port to listen on; 0 chooses a free one."""
+TargetPort = Annotated[int, Field(ge=1, le=MAX_PORT), BeforeValidator(partial(read_port, least=1))]
 """A port to connect to."""
 Name = Annotated[str, Field(min_length=1)]
 HttpAddress = Annotated[str, AfterValidator(partial(check_http_address, has_query=False))]
 HeaderName = Annotated[str, BeforeValidator(lambda value: str(value).lower())]
 
 
-def _usable(key: SecretStr) -> SecretStr:
-    digest_of(key.get_secret_value())
-    return key
+def _secret_check(check: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that applies a check to the value of a secret."""
+
+    def validate(secret: SecretStr) -> SecretStr:
+        check(secret.get_secret_value())
+        return secret
+
+    return AfterValidator(validate)
 
 
-def _redis(address: SecretStr) -> SecretStr:
-    check_redis_address(address.get_secret_value())
-    return address
+RedisAddress = Annotated[SecretStr, _secret_check(check_redis_address)]
+"""The address of a Redis server, secret because it may contain a password."""
 
-
-RedisAddress = Annotated[SecretStr, AfterValidator(_redis)]
-"""The address of a Redis server, which may hold its password."""
-
-ClientKey = Annotated[SecretStr, AfterValidator(_usable)]
-"""A key that clients send, plain or as `sha256:HEX`."""
+ClientKey = Annotated[SecretStr, _secret_check(digest_of)]
+"""A key that clients send, in plain text or as `sha256:HEX`."""
 
 
 class Frozen(BaseModel):
-    """A section of the configuration; inputs stay out of its error messages: they hold keys."""
+    """Base of our sections. Validation errors do not quote the input, because it may be a key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
 
 class Timeouts(Frozen):
-    """How long a deployment may take."""
+    """Time limits for a request to a deployment."""
 
     connect_s: Seconds = 5.0
-    """To reach it, TLS included."""
+    """Longest time in seconds to open a connection, including TLS."""
     first_byte_s: Seconds = 300.0
-    """From the request to the first byte of the answer: what is not streamed comes after all of
-    the thinking."""
+    """Longest time in seconds from the request to the first byte of the answer. It is long because
+    an answer that is not streamed only starts after the model has finished reasoning."""
     idle_s: Seconds = 120.0
-    """Longest silence between two parts of an answer."""
+    """Longest time in seconds between two parts of an answer."""
     total_s: Seconds = 900.0
-    """From the request to the end of the answer."""
+    """Longest time in seconds from the request to the end of the answer."""
     write_s: Seconds = 30.0
-    """Longest stall while a request is sent."""
+    """Longest time in seconds that sending the request may stall."""
     pool_s: Seconds = 5.0
-    """Longest wait for a connection where all of the deployment's are in use."""
+    """Longest time in seconds to wait for a free connection to the deployment."""
 
 
 class Deployment(Frozen):
-    """One place that serves a model: an account with a provider, or a server of one's own."""
+    """One address and key that serves a model, such as an account with a provider."""
 
     upstream_model: Name
-    """What the upstream calls the model."""
+    """The upstream's name for the model."""
     listed_as: Name | None = None
-    """What price lists call it, where the upstream's name for it is one that the operator gave."""
+    """The model's name in price lists, if the upstream's name was chosen by the operator."""
     base_url: str = Field(repr=False)
-    """What comes before `/chat/completions`, without a slash at its end."""
+    """Part of the address before `/chat/completions`, without a trailing slash."""
     model_path: str = ""
-    """What comes between the two where the address names the model, as Azure's older one does."""
+    """Path between `base_url` and the endpoint, if the address contains the model (older Azure)."""
     query: str = ""
-    """What comes behind `?` in every address; Azure has its API version there."""
+    """Query of every address, such as Azure's API version."""
     api_key: SecretStr | None = None
     key_header: Literal["authorization", "api-key"] = "authorization"
-    """Which header carries the key: Azure has one of its own."""
+    """Header that carries the key; Azure uses `api-key`."""
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """Its share of the model's requests, beside the weights of the others."""
+    """Share of the model's requests, relative to the weights of its other deployments."""
     timeouts: Timeouts = Timeouts()
 
     def url(self, path: str, query: str = "") -> str:
         """Return the full address of an endpoint, such as `/chat/completions`.
 
-        A client's query goes along, but for what the configuration says itself.
+        The client's query is added, except for parameters that the configuration sets.
         """
-        joined = _without(query, _parameters(self.query), self.query) if self.query else query
+        if self.query:
+            own = _parameter_names(self.query)
+            kept = (part for part in query.split("&") if not own & _parameter_names(part))
+            query = "&".join(filter(None, (*kept, self.query)))
         model_path = self.model_path if path in ADDRESSED_BY_MODEL else ""
-        return f"{self.base_url}{model_path}{path}" + (f"?{joined}" if joined else "")
+        return f"{self.base_url}{model_path}{path}" + (f"?{query}" if query else "")
 
     @cached_property
     def origin(self) -> str:
-        """Scheme, host and port: what connections are pooled by."""
+        """Scheme, host and port, which identify the connection pool."""
         parts = urlsplit(self.base_url)
         return f"{parts.scheme}://{parts.netloc}"
 
     @cached_property
     def id(self) -> str:
-        """What metrics, logs and shared state know it by: the same in every replica.
+        """Identifier in metrics, logs and shared state, the same in every replica.
 
-        The key takes part, for two accounts are two deployments; 32 bits of a hash tell nothing
-        of it.
+        The key is hashed too, because two accounts at one address are two deployments. 32 bits of
+        the hash do not reveal the key.
         """
         key = self.api_key.get_secret_value() if self.api_key else ""
         facts = "\0".join((self.base_url, self.query, self.upstream_model, key))
         return f"{self.upstream_model}@{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
 
 
-def _without(query: str, names: frozenset[str], ending: str) -> str:
-    """Return a query without these parameters, however they are written, and with this ending."""
-    kept = (part for part in query.split("&") if not names & _parameters(part))
-    return "&".join(filter(None, (*kept, ending)))
-
-
-def _parameters(query: str) -> frozenset[str]:
+def _parameter_names(query: str) -> frozenset[str]:
     """Return the names of a query's parameters as the most lenient server reads them.
 
-    Some decode names, ignore their case, take `;` for `&`, or `a[]` for `a`.
+    Some servers decode names, ignore case, read `;` as `&`, or read `a[]` as `a`.
     """
     parts = unquote_plus(query).replace(";", "&").split("&")
     names = (part.partition("=")[0].partition("[")[0].strip() for part in parts)
@@ -164,189 +172,211 @@ def _parameters(query: str) -> frozenset[str]:
 
 
 class Model(Frozen):
-    """A model of the pool: the name that clients and arms use, and where it is served."""
+    """A model that clients can name and arms can use, with its deployments."""
 
     name: Name
-    """`model_name` of the file."""
+    """The `model_name` of the file."""
     deployments: Annotated[tuple[Deployment, ...], Field(min_length=1)]
     price: Price | None = None
-    """List price where the file has one; None is unknown, and never free. The first deployment's
-    that has one counts for all: an arm costs one price."""
+    """Price given in the file; None means unknown, never free. The price of the first deployment
+    that has one counts for all deployments, because an arm has one price."""
     capabilities: Capabilities = Capabilities()
-    """What it is known to lack; routed requests that need it go to other models."""
+    """Known limits of the model; routed requests that exceed them go to other models."""
     fallbacks: tuple[str, ...] = ()
-    """Models that answer in its place, in this order, where a request named it and it failed."""
+    """Models to try in this order if a request named this model and it failed."""
 
 
 class RetrySettings(Frozen):
-    """How often a request may be tried again."""
+    """How often a failed request is tried again."""
 
     max_retries: Annotated[int, Field(ge=0)] = 2
-    """Further tries of one model, on its other deployments first; the next model has its own."""
+    """Number of retries for each model, on its other deployments first."""
     budget_share: Share = 0.2
-    """Tries beyond the first, over all requests: more would multiply an outage's load."""
+    """Retry budget: retries as a share (0 to 1) of all requests. Unlimited retries would multiply
+    the load of an outage."""
     budget_floor_per_s: Annotated[float, Field(ge=0)] = 2.0
-    """Tries beyond the first that a gateway with few requests has nevertheless."""
+    """Retries per second that are always allowed, so that a gateway with little traffic can retry
+    too."""
     backoff_s: Seconds = 0.2
-    """Longest wait before the first retry on the same deployment; it doubles with each, and is
-    drawn at random between 0 and this (AWS Architecture Blog, "Exponential Backoff And Jitter")."""
+    """Longest wait in seconds before the first retry on the same deployment. It doubles with each
+    retry, and the wait is random between 0 and this value (AWS Architecture Blog, "Exponential
+    Backoff And Jitter")."""
     max_backoff_s: Seconds = 5.0
-    """Longest wait; an upstream that asks for more by `Retry-After` is left for another."""
+    """Longest wait in seconds before any retry. If an upstream's `Retry-After` asks for more,
+    another deployment is used."""
     idempotency_keys: bool = False
     """Whether upstreams honour the request header `Idempotency-Key`. A request that may create
     something, such as a batch, is sent once, because a broken connection does not show whether the
-    upstream acted on it. With this setting it is tried again if it has the header and its model
-    has a single deployment."""
+    upstream acted on it. With this setting it is retried if it has the header and its model has a
+    single deployment."""
 
 
 class BreakerSettings(Frozen):
-    """When a deployment is left alone for a while."""
+    """When the circuit breaker stops requests to a failing deployment."""
 
     allowed_fails: Annotated[int, Field(ge=0)] = 3
-    """Failures within the window that open its breaker with the next one."""
+    """Number of failures within the window that are tolerated; the next one opens the circuit."""
     window_s: Seconds = 60.0
+    """Length in seconds of the window in which failures are counted."""
     cooldown_s: Seconds = 5.0
-    """How long it stays open; one request then tries, and doubles it where it fails."""
+    """Time in seconds that the circuit stays open. Then one request is let through; if it fails,
+    the time doubles."""
     max_cooldown_s: Seconds = 60.0
+    """Longest time in seconds that the circuit stays open."""
 
 
 class UpstreamSettings(Frozen):
-    """The file's `upstreams` section: what holds for every deployment that says nothing else."""
+    """Defaults for all deployments."""
 
     timeouts: Timeouts = Timeouts()
     retries: RetrySettings = RetrySettings()
     breaker: BreakerSettings = BreakerSettings()
     max_connections: Count = 500
-    """To one provider or server; one that hangs takes none of the others'."""
+    """Number of open connections to one provider or server. The limit is per server, so that one
+    that hangs cannot use up the connections of the others."""
 
 
 class RouterSettings(Frozen):
-    """The file's `router` section: what decides, and for which models."""
+    """The routing decision, and the models it can choose."""
 
-    artifact: Path = SHIPPED
-    """Directory of the artifact; relative paths are the working directory's."""
+    artifact: Path = Field(
+        default_factory=lambda: SHIPPED, json_schema_extra={"x-default": "the shipped artifact"}
+    )
+    """Directory of the artifact; a relative path starts at the working directory."""
     publication: Literal["redis"] | Path | None = None
-    """Where `switchcraft-train publish` points at what to serve in the artifact's place: a
-    directory, or `redis` for `server.redis_url`. The artifact above serves while nothing usable
-    is published there."""
+    """Where `switchcraft-train publish` announces a new artifact: a directory, or `redis` to use
+    `server.redis_url`. Until a usable artifact is published there, `router.artifact` serves."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """What the artifact's graph runs on; `cuda` needs the package's extra `gpu`, and its graph for
-    `cuda` where it has one."""
+    """Device that runs the artifact's graph. `cuda` needs the package's extra `gpu` and uses the
+    artifact's graph for `cuda` if it has one."""
     arms: Mapping[str, str] = Field(default_factory=dict)
-    """Model by arm of the artifact; one that is not here goes to the model of its own name, and
-    is never chosen where there is none."""
-    default_policy: str | None = None
-    """Policy of plain requests, by name or rule; the artifact's where it is not given."""
-    chat_model: str | None = None
-    """Model for requests without tools, of which the router knows nothing. By default the model
-    of the arm with the lowest profiled cost: agents send their tools along with every turn, and
-    what comes without any is side work such as a title or a summary."""
+    """Model of `model_list` for each arm of the artifact. An arm that is not listed uses the model
+    with the arm's name; without such a model the arm is never chosen."""
+    default_policy: str | None = Field(None, json_schema_extra={"x-default": "the artifact's"})
+    """Policy of requests that do not name one: a policy's name or a rule such as `theta=0.5`."""
+    chat_model: str | None = Field(
+        None, json_schema_extra={"x-default": "the arm with the lowest profiled cost"}
+    )
+    """Model for requests without tools; only tool calls are routed. The default is cheap because
+    agents send their tools with every turn, so a request without tools is side work, such as a
+    title or a summary."""
     baseline_model: str | None = None
-    """Model of the pool that savings are counted against: what the routed requests would have
-    cost at its price for the same tokens. Without it nothing is counted."""
+    """Model that savings are measured against: the cost of the same tokens of the routed requests
+    at its price. Without it, savings are not measured."""
     latency_budget_s: Seconds = 0.025
-    """How long a decision may take, from the read body to the choice: one that takes longer is
-    counted, and is obeyed all the same."""
+    """Time in seconds that a decision should take, from the complete body to the choice. Slower
+    decisions are counted and still used."""
     unknown_prices: Literal["refuse", "allow"] = "refuse"
-    """Whether a model may have no price in the file, in the price list or in the artifact; what
-    its answers cost is then unknown wherever it shows, and never 0."""
+    """Whether a model may have no price in the file, the price list and the artifact. `refuse`
+    stops the start; with `allow` the cost of its answers is unknown, never 0."""
     model_name: Name = "switchcraft"
-    """The name that asks for routing; a policy is appended as in `switchcraft:economy`."""
+    """Model name that requests routing; a policy is appended as in `switchcraft:economy`."""
     pass_through: str | None = None
-    """Model whose first deployment's upstream answers everything under `/v1/` that the gateway does
-    not serve itself, such as files and conversations; without it that is answered by 404."""
+    """Model whose first deployment's upstream receives all requests under `/v1/` that the gateway
+    does not serve itself, such as files and conversations. Without it they get status 404."""
     pass_through_shared: bool = False
-    """Whether all client keys may use whatever that upstream stores. If not, and with more than one
-    client key, a key reaches only what it has created through this gateway, as far back as
+    """Whether every client key may use everything that this upstream stores. If not, and if there
+    is more than one client key, a key can use only what it created through this gateway, within
     `server.response_ttl_s` and `max_responses`; lists and everything else need the admin key."""
     exploration_share: Share = 0.0
-    """Share of the routed requests for which an arm is drawn from those that could serve them, each
-    as likely as the others, in place of the policy's choice; a log of such decisions can judge arms
-    that the policy does not choose."""
+    """Share (0 to 1) of routed requests for which the arm is chosen at random among those that can
+    serve the request, all equally likely. A log of such decisions can evaluate arms that the policy
+    never picks."""
     forward_headers: tuple[HeaderName, ...] = ()
-    """Request headers that upstreams get in addition to the standard ones."""
+    """Request headers to send to upstreams, in addition to the standard ones."""
 
     @field_validator("forward_headers")
     @classmethod
-    def _harmless(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _has_no_credentials(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name in NEVER_FORWARDED:
-                raise ValueError(f"the header {name!r} is never forwarded; leave it out")
+                raise ValueError(f"the header {name!r} is never forwarded; remove it")
         return names
 
 
 class ServerSettings(Frozen):
-    """The file's `server` section: the gateway's own process."""
+    """The gateway's process: addresses, limits and shared state."""
 
     host: str = "127.0.0.1"
+    """Address to listen on; `0.0.0.0` accepts connections from other machines."""
     port: Port = 8080
+    """Port to listen on; 0 chooses a free one."""
     workers: Count = 1
-    """Processes that serve the port together, each on a core of its own; more than one share
-    their state in `redis_url`."""
+    """Number of processes that serve the port, one for each CPU core to use. More than one worker
+    requires `server.redis_url`, where they share their state."""
     max_body_bytes: Count = 10 * 1024 * 1024
-    """Larger request bodies are refused with status 413."""
+    """Largest request body in bytes; larger ones get status 413."""
     body_timeout_s: Seconds = 60.0
-    """Longest time that a request's body may take to arrive; after it comes status 408."""
+    """Longest time in seconds to receive a request's body; after it comes status 408."""
     max_header_bytes: Count = 32 * 1024
-    """Larger request lines and headers, together, are refused with status 431."""
+    """Largest request line and headers together, in bytes; larger ones get status 431."""
     header_timeout_s: Seconds = 10.0
-    """Longest time that a request's headers may take to arrive; after it comes status 408."""
+    """Longest time in seconds to receive a request's headers; after it comes status 408."""
     write_timeout_s: Seconds = 60.0
-    """Longest time that a client may read nothing of its answer; then it is cut off."""
+    """Longest time in seconds without the client reading any of its answer; then the gateway closes
+    the connection."""
     max_connections: Count = 4096
-    """Client connections that a process holds, at most half of its limit of open files. Beyond it
-    the connection that has been idle for longest is closed."""
+    """Number of client connections for each process, at most half of its limit of open files. At
+    the limit the connection that was idle longest is closed."""
     max_requests_in_flight: Count = 1000
-    """Requests under `/v1/` that are answered at a time; more are refused with status 503."""
+    """Number of concurrent requests under `/v1/`; more get status 503."""
     max_requests_in_flight_per_key: Count | None = None
-    """The same for one key, with status 429. By default a key may use three times what is free, so
-    that one busy key leaves a quarter to others. Each process counts for itself."""
+    """Number of concurrent requests of one key in each process; more get status 429. By default a
+    key may use three times as many as are free, so that one busy key leaves a quarter to others."""
     max_buffered_bytes: Count = 256 * 1024 * 1024
-    """Memory that the bodies and answers of all requests in flight may take. Beyond it requests are
-    refused with status 503, or with 429 if their key uses more than three times what is free, and
-    answers are passed on as they arrive. Bodies and answers count three times: they are copied."""
+    """Memory in bytes for the bodies and answers of all requests in flight, each counted three
+    times because it is copied. At the limit requests get status 503, or 429 if their key uses more
+    than three times what is free, and answers are relayed without buffering."""
     max_queued_decisions: Annotated[int, Field(ge=0)] = 500
-    """Requests that wait for a decision; more are refused with status 503."""
+    """Number of requests that may wait for a decision; more get status 503."""
     max_decision_wait_s: Seconds = 5.0
-    """Longest wait for a decision to begin; what waits longer is refused with status 503."""
-    decision_threads: Count = min(4, os.cpu_count() or 1)
-    """Decisions made at the same time; the model's runtime releases the interpreter's lock."""
+    """Longest time in seconds until a decision starts; after it comes status 503."""
+    decision_threads: Count = Field(
+        default_factory=lambda: min(4, os.cpu_count() or 1),
+        json_schema_extra={"x-default": "the number of CPU cores, at most 4"},
+    )
+    """Number of concurrent decisions. Threads suffice because the model's runtime releases the
+    interpreter's lock."""
     drain_delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """How long requests are served on after the process was asked to stop, while readiness says
-    that none should come: what a load balancer takes to see it, some 5 s."""
+    """Time in seconds to keep serving after a stop signal, while the readiness probe fails. A load
+    balancer needs about 5 s to notice."""
     shutdown_timeout_s: Count = 30
-    """How long answers in flight may go on after that, while new requests are refused."""
+    """Time in seconds that running answers get to finish after `drain_delay_s`, while new requests
+    are refused."""
     redis_url: RedisAddress | None = None
-    """Where replicas share state; without it each keeps its own in memory."""
+    """Address of the Redis in which replicas share state, such as `redis://:PASSWORD@host:6379/0`.
+    Without Redis, each replica keeps its state in memory."""
     decision_ttl_s: Count = 24 * 3600
-    """How long `GET /v1/decisions/{id}` knows a decision."""
+    """Time in seconds that `GET /v1/decisions/{id}` can return a decision."""
     response_ttl_s: Count = 30 * 24 * 3600
-    """How long it is known which deployment holds a response of the Responses API: as long as
-    OpenAI keeps one."""
+    """Time in seconds that the gateway remembers which deployment stores a response of the
+    Responses API. The default is as long as OpenAI keeps responses."""
     max_responses: Count = 50_000
-    """Of these kept in memory, 0.7 KB each; the oldest go first. Redis has no such limit."""
+    """Number of such responses in memory, 0.7 KB each; the oldest are dropped first. Redis has no
+    such limit."""
     max_decisions: Count = 10_000
-    """Decisions kept in memory, about 1 KB each; the oldest go first. Redis has no such limit."""
+    """Number of decisions in memory, about 1 KB each; the oldest are dropped first. Redis has no
+    such limit."""
 
 
 class KeySettings(Frozen):
-    """The file's `keys` section; without any key, everyone who can connect may use the gateway.
+    """API keys. Without any key, everyone who can connect may use the gateway.
 
-    Each is a key in plain text, or `sha256:` and its hash, as `switchcraft key` writes it.
+    A key is written in plain text, or as `sha256:` and its hash, which `switchcraft key` prints.
     """
 
     api: Mapping[Name, ClientKey] = Field(default_factory=dict)
-    """Keys of clients, by the name that logs know them by."""
+    """Client keys by name; the names appear in logs and metrics."""
     admin: ClientKey | None = None
-    """The key for `/metrics`, `/openapi.json` and `/admin/`; it is good for everything else too."""
+    """Key for `/metrics`, `/openapi.json` and `/admin/`; it also works as a client key."""
     metrics: ClientKey | None = None
-    """A key for `GET /metrics` only, so that Prometheus need not hold the admin key."""
+    """Key for `GET /metrics` only, so that Prometheus does not need the admin key."""
 
     @field_validator("api")
     @classmethod
-    def _clients(cls, keys: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+    def _has_no_reserved_name(cls, keys: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
         if ADMIN in keys:
-            raise ValueError(f"{ADMIN!r} is what keys.admin is known by; give it another name")
+            raise ValueError(f"{ADMIN!r} is the name of keys.admin; choose another name")
         return keys
 
     @model_validator(mode="after")
@@ -359,11 +389,11 @@ class KeySettings(Frozen):
         metrics = keys.pop("keys.metrics")
         for where, digest in keys.items():
             if hmac.compare_digest(digest, metrics):
-                raise ValueError(f"keys.metrics is the same key as {where}; make another one")
+                raise ValueError(f"keys.metrics is the same key as {where}; use another key")
         return self
 
     def by_path(self) -> dict[str, str]:
-        """Return all keys by where they stand in the file."""
+        """Return all keys by their path in the file."""
         keys = {f"keys.api.{name}": key for name, key in self.api.items()}
         keys |= {} if self.admin is None else {"keys.admin": self.admin}
         keys |= {} if self.metrics is None else {"keys.metrics": self.metrics}
@@ -371,59 +401,66 @@ class KeySettings(Frozen):
 
 
 class TracingSettings(Frozen):
-    """The file's `tracing` section: where OpenTelemetry spans go; nowhere by default.
+    """Export of OpenTelemetry spans, which is off by default.
 
-    The exporter reads the standard `OTEL_EXPORTER_OTLP_*` variables (certificate, compression,
-    timeout, further headers), the queue `OTEL_BSP_SCHEDULE_DELAY`.
+    The exporter also reads the standard `OTEL_EXPORTER_OTLP_*` variables (certificate, compression,
+    timeout, further headers), and its queue reads `OTEL_BSP_SCHEDULE_DELAY`.
     """
 
     otlp_endpoint: HttpAddress | None = Field(default=None, repr=False)
-    """Base address of a collector that takes OTLP over HTTP, such as `http://collector:4318`; spans
-    go to `/v1/traces` below it."""
+    """Base address of a collector that accepts OTLP over HTTP, such as `http://collector:4318`;
+    spans are sent to `/v1/traces` below it."""
     headers: Mapping[Name, SecretStr] = Field(default_factory=dict)
-    """What the collector wants with each request, its key for one."""
+    """Headers of each request to the collector, such as its API key."""
     sample_share: Share = 1.0
-    """Of the requests that begin a trace here; one that a client began is kept as the client says
-    in `traceparent`."""
-    service_name: Name | None = None
-    """What the spans' service is called; by default `OTEL_SERVICE_NAME`, else `switchcraft`."""
+    """Share (0 to 1) of the traces that start at this gateway to keep. For a trace that a client
+    started, the client decides in its `traceparent` header."""
+    service_name: Name | None = Field(
+        None, json_schema_extra={"x-default": "`OTEL_SERVICE_NAME`, or `switchcraft`"}
+    )
+    """Service name of the spans."""
 
 
 class LoggingSettings(Frozen):
-    """The file's `logging` section."""
+    """The log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written; a request's line is `info`, a probe's `debug`. No level has
-    prompts, answers or keys."""
+    """Lowest level to log. Requests are logged at `info`, probes at `debug`. Prompts, answers and
+    keys are not logged at any level."""
 
 
 class DecisionLogSettings(Frozen):
-    """The file's `decision_log` section: what is kept of decisions for those who train on them."""
+    """The decision log: files of decisions to train and evaluate with."""
 
     path: Path | None = None
-    """Folder of the log's files, which workers and replicas may share; without it there is none."""
+    """Directory of the log's files, which workers and replicas may share. Without it there is no
+    decision log."""
     content: bool = False
-    """Whether requests, answers and expected calls are kept in full; else hashes of them are."""
+    """Whether to log requests, answers and expected calls in full; otherwise their hashes are
+    logged."""
     evidence: bool = False
-    """Whether a conversation's next turn is searched for weak evidence against its last calls."""
+    """Whether to search the next turn of a conversation for weak evidence that its last calls were
+    wrong."""
     check_calls: bool = True
-    """Whether the tool calls of answers are held against their tools' schemas, log or none."""
+    """Whether to check the tool calls of answers against the schemas of their tools. This does not
+    need the log."""
     retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
-    """How long a line is kept at most; files are deleted whole, by when they were begun. A
-    clock that jumps deletes nothing early: then, and after a stop of more than a week, only the
-    time counts for which a gateway has run."""
+    """Longest time in days to keep a line. Whole files are deleted, by the time of their first
+    line. A clock that jumps deletes nothing early: after a jump, or a stop of more than a week,
+    only the time counts during which a gateway ran."""
     max_file_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
-    """A file that has reached this many millions of bytes is followed by another."""
+    """Size in millions of bytes at which a new file is started."""
     max_queued: Count = 1000
-    """Answers that wait to be written; more are dropped and counted, for no request waits."""
+    """Number of answers that may wait to be written. More are dropped and counted, because
+    requests do not wait for the log."""
 
 
 class Settings(Frozen):
-    """All of the configuration; one that names no models is completed by `Settings.sandbox`."""
+    """The whole configuration. Without models, `Settings.sandbox` completes it."""
 
     models: tuple[Model, ...] = ()
     aliases: Mapping[str, str] = Field(default_factory=dict)
-    """Further names that clients may ask for, and the model that each stands for."""
+    """Model by additional name that clients may use for it."""
     router: RouterSettings = RouterSettings()
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
@@ -432,10 +469,10 @@ class Settings(Frozen):
     logging: LoggingSettings = LoggingSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
     source: str = "the default configuration"
-    """Where it was read from, for error messages."""
-    without_effect: tuple[str, ...] = ()
-    """What is accepted in the file but does not do here what it does in LiteLLM: each with its
-    dotted path, and what happens instead."""
+    """File that it was read from, for error messages."""
+    unsupported: tuple[str, ...] = ()
+    """LiteLLM settings of the file that behave differently here, each as its dotted path and the
+    consequence."""
 
     @classmethod
     def sandbox(
@@ -446,7 +483,7 @@ class Settings(Frozen):
         server: ServerSettings | None = None,
         upstreams: UpstreamSettings | None = None,
     ) -> Settings:
-        """Return settings under which each arm is a model of that name on one sandbox."""
+        """Return settings with one model for each arm, all served by one sandbox."""
         upstreams = upstreams or UpstreamSettings()
         url, timeouts = base_url.rstrip("/"), upstreams.timeouts
         served = (Deployment(upstream_model=a, base_url=url, timeouts=timeouts) for a in arms)

@@ -39,7 +39,7 @@ from router_service.core.tracing import (
     UpstreamSpan,
 )
 from router_service.settings import TracingSettings
-from router_service.settings.providers import PROVIDERS
+from router_service.settings.deployments import PROVIDERS
 
 TRACES_PATH = "/v1/traces"
 

@@ -48,7 +48,7 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
     [
         (None, "gateway.yaml: cannot be read"),
         ("a: [", "gateway.yaml: line 1: is not valid YAML"),
-        ("model_list: []", "gateway.yaml: model_list: names no model"),
+        ("model_list: []", "gateway.yaml: model_list: there is no model"),
         (
             (
                 "model_list: [{model_name: m, litellm_params:"

@@ -204,7 +204,7 @@ def test_the_configuration_is_read() -> None:
     assert set(re.findall(r"os\.environ/(\w+)", text)) <= SECRET.keys()
     settings = gateway_settings()
     assert Pool.build(settings, Artifact.load(SHIPPED).manifest).by_arm
-    assert not settings.without_effect
+    assert not settings.unsupported
     assert settings.keys.api
     assert settings.keys.admin
     assert settings.keys.metrics

@@ -116,7 +116,7 @@ def test_litellm_behind_is_a_valid_configuration(monkeypatch: pytest.MonkeyPatch
     settings = load_settings(EXAMPLES / "litellm_behind.yaml", os.environ)
     addresses = [model.deployments[0].base_url for model in settings.models]
     assert addresses == ["http://litellm:4000/v1"] * 2
-    assert settings.without_effect == ()
+    assert settings.unsupported == ()
 
 
 def test_every_example_is_tested() -> None:

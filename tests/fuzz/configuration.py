@@ -14,8 +14,7 @@ import yaml
 
 from router_service.core.errors import ConfigError
 from router_service.settings import Settings
-from router_service.settings.reading import read_settings
-from router_service.settings.references import REFERENCE
+from router_service.settings.reading import REFERENCE, read_settings
 from tests.fuzz.mutation import of_yaml
 from tests.fuzz.target import Target, expect
 
@@ -63,7 +62,7 @@ def check(data: bytes) -> None:
 def check_settings(settings: Settings, secrets: set[str]) -> None:
     """Check that what was accepted can be used, and hides its secrets."""
     _check_hidden(repr(settings), secrets)
-    _check_hidden("\n".join(settings.without_effect), secrets)
+    _check_hidden("\n".join(settings.unsupported), secrets)
     for model in settings.models:
         for deployment in model.deployments:
             url = httpx.URL(deployment.url("/chat/completions", "a=b"))
@@ -158,10 +157,8 @@ TARGET = Target(
     measured=(
         "router_service/settings/reading.py",
         "router_service/settings/litellm.py",
-        "router_service/settings/entries.py",
-        "router_service/settings/merging.py",
-        "router_service/settings/references.py",
-        "router_service/settings/unused.py",
+        "router_service/settings/deployments.py",
+        "router_service/settings/unsupported.py",
     ),
     runs=800,
 )

@@ -1,4 +1,4 @@
-"""Prices: the file's, else the provider's list, else the artifact's; unknown is never 0."""
+"""Prices come from the file, then the price list, then the artifact; unknown is never 0."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ OWN = Price(input_usd_per_mtok=7, output_usd_per_mtok=7)
 @pytest.mark.parametrize(
     "base_url", [OPENAI, "https://mine.openai.azure.com/openai/deployments/gpt-4o"]
 )
-def test_a_provider_s_model_has_its_list_price(base_url: str) -> None:
-    """A dated name is its model's, cached input included; Azure lists OpenAI's models too."""
+def test_providers_model_has_its_list_price(base_url: str) -> None:
+    """Dated names have their model's price, with cached input; Azure lists OpenAI's models too."""
     listing = look_up(base_url, "gpt-4o-2024-08-06", NOW)
     assert listing is not None
     assert (listing.price, listing.context_window_tokens) == (GPT, 128_000)
 
 
 def test_long_prompts_have_their_own_price() -> None:
-    """A price that rises with the prompt's length is listed with the length where it does."""
+    """A price that rises with the prompt's length is listed with that length."""
     listing = look_up("https://api.anthropic.com/v1", "claude-sonnet-4-5", NOW)
     assert listing is not None
     assert listing.price == Price(
@@ -54,8 +54,8 @@ def test_long_prompts_have_their_own_price() -> None:
 
 
 @pytest.mark.parametrize("hour", [0, 12, 20])
-def test_a_price_by_the_hour_is_the_dearest_of_the_day(hour: int) -> None:
-    """DeepSeek's nights are cheaper; what is shown is never below what is paid."""
+def test_highest_hourly_price_of_the_day_counts(hour: int) -> None:
+    """DeepSeek is cheaper at night; the listed price is never below the paid one."""
     listing = look_up("https://api.deepseek.com/v1", "deepseek-chat", NOW.replace(hour=hour))
     assert listing is not None
     assert listing.price is not None
@@ -69,15 +69,17 @@ def test_a_price_by_the_hour_is_the_dearest_of_the_day(hour: int) -> None:
         ("https://x.openai.azure.com/openai", "text-embedding-ada-002", 0.1),
     ],
 )
-def test_an_embedding_costs_its_input(base_url: str, model: str, usd_per_mtok: float) -> None:
-    """What has no tokens of output needs no price for them."""
+def test_embedding_model_needs_no_output_price(
+    base_url: str, model: str, usd_per_mtok: float
+) -> None:
+    """It has no output tokens."""
     listing = look_up(base_url, model, NOW)
     assert listing is not None
     assert listing.price == Price(input_usd_per_mtok=usd_per_mtok, output_usd_per_mtok=0)
 
 
-def test_half_a_listed_price_is_none() -> None:
-    """A model that writes, and of which the list prices the input alone, has no price."""
+def test_listing_without_output_price_has_no_price() -> None:
+    """The model has output, and the list only has an input price."""
     listing = look_up("https://x.openai.azure.com/openai", "davinci", NOW)
     assert listing is not None
     assert listing.price is None
@@ -92,13 +94,13 @@ def test_half_a_listed_price_is_none() -> None:
         ("https://mine.openai.azure.com/openai/v1", "my-deployment"),
     ],
 )
-def test_a_namesake_has_no_price(base_url: str, model: str) -> None:
-    """A server of one's own is not priced by what its model is called, nor a stranger at all."""
+def test_same_name_at_another_address_has_no_price(base_url: str, model: str) -> None:
+    """Neither private servers nor unknown models get a provider's price."""
     assert look_up(base_url, model, NOW) is None
 
 
 def pool(models: dict[str, Deployment], price: Price | None = None, **router: str) -> Pool:
-    """Build a pool of these and the arm `small`, priced as profiled at 1 USD."""
+    """Return a pool of these models and the arm `small`, whose profiled price is 1 USD."""
     own = Deployment(upstream_model="small", base_url="http://h/v1")
     made = (
         Model(name="small", deployments=(own,)),
@@ -109,20 +111,20 @@ def pool(models: dict[str, Deployment], price: Price | None = None, **router: st
     return Pool.build(settings, manifest())
 
 
-def test_the_file_s_price_counts_before_the_list_s() -> None:
-    """An operator's contract is what is paid."""
+def test_price_in_the_file_overrides_the_list() -> None:
+    """An operator's contract decides the cost."""
     gpt = Deployment(upstream_model="gpt-4o", base_url=OPENAI)
     assert pool({"gpt": gpt}).models["gpt"].price == GPT
     assert pool({"gpt": gpt}, OWN).models["gpt"].price == OWN
 
 
-def test_an_arm_s_profiled_price_is_the_last_resort() -> None:
-    """A model that plays an arm costs what the arm was profiled at, where nobody lists it."""
+def test_profiled_price_is_used_last() -> None:
+    """A model without a listed price has the price of its arm's cost profile."""
     assert pool({}).models["small"].price == Price(input_usd_per_mtok=1, output_usd_per_mtok=1)
 
 
-def test_an_operator_s_name_may_be_listed_as_another() -> None:
-    """Azure's deployments have any name; `listed_as` says what they are."""
+def test_listed_as_names_the_model_in_the_list() -> None:
+    """Azure's deployments can have any name."""
     azure = Deployment(
         upstream_model="mine", listed_as="gpt-4o", base_url="https://x.openai.azure.com/openai/v1"
     )
@@ -131,8 +133,8 @@ def test_an_operator_s_name_may_be_listed_as_another() -> None:
     assert model.capabilities == Capabilities(context_window_tokens=128_000)
 
 
-def test_an_unknown_price_stops_the_start() -> None:
-    """Nobody finds out from the bill: the error names the model and what to write."""
+def test_unknown_price_stops_the_start() -> None:
+    """The error names the model and the remedy."""
     own = Deployment(upstream_model="llama", base_url="http://h/v1")
     with pytest.raises(ConfigError, match=r"model_list: local: .*input_cost_per_token") as caught:
         pool({"local": own})

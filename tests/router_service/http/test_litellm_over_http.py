@@ -54,7 +54,7 @@ def http(sandbox: Sandbox, tmp_path: Path) -> Iterator[httpx.Client]:
     path = tmp_path / "config.yaml"
     path.write_text(FILE)
     settings = load_settings(path, {"BASE": sandbox.base_url})
-    assert settings.without_effect == ()
+    assert settings.unsupported == ()
     with (
         served(create_app(settings, FakeRouter())) as url,
         httpx.Client(base_url=url, timeout=20) as client,

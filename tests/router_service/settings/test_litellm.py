@@ -1,4 +1,4 @@
-"""A LiteLLM user's file: what it says holds here too, and what does not is told, one by one."""
+"""A LiteLLM user's file: its settings apply, and the others are reported."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ LOCAL = "{model: openai/x, api_base: 'http://h/v1'}"
 
 @pytest.fixture
 def load(load_file: Load) -> Load:
-    """Return what loads a text, with this module's variables unless others are given."""
+    """Return a loader of texts with this module's variables by default."""
     return lambda text, environ=ENVIRON: load_file(text, environ)
 
 
@@ -107,13 +107,13 @@ def listing(*entries: str, extra: str = "") -> str:
 
 
 def only(settings: Settings) -> Deployment:
-    """Return the one deployment of the one model."""
+    """Return the only deployment of the only model."""
     ((deployment,),) = (model.deployments for model in settings.models)
     return deployment
 
 
-def test_deployments_share_a_model_by_weight(load: Load) -> None:
-    """Entries of one name are one model; without weights their limits are their shares."""
+def test_deployments_without_weights_share_by_limits(load: Load) -> None:
+    """Entries of one name are one model; `rpm` or `tpm` are the shares without weights."""
     eu, us = by_name(load(PRODUCTION))["gpt-4o"].deployments
     assert (eu.weight, us.weight) == (900, 100)
     assert eu.url("/chat/completions") == (
@@ -126,8 +126,8 @@ def test_deployments_share_a_model_by_weight(load: Load) -> None:
     assert (eu.key_header, eu.listed_as, us.listed_as) == ("api-key", "gpt-4o", None)
 
 
-def test_a_weight_counts_before_a_limit(load: Load) -> None:
-    """As in LiteLLM's shuffle: weights where any is given, else rpm, else tpm, else equal."""
+def test_weights_take_precedence_over_limits(load: Load) -> None:
+    """As in LiteLLM: weight if any deployment has one, then rpm, then tpm, then equal shares."""
     params = "{{model: openai/x, api_base: 'http://{}', {}}}"
 
     def weights(*shares: str) -> list[float]:
@@ -141,8 +141,8 @@ def test_a_weight_counts_before_a_limit(load: Load) -> None:
     assert weights("timeout: 1", "timeout: 1") == [1, 1]
 
 
-def test_time_outs_are_of_the_deployment_else_of_all(load: Load) -> None:
-    """A deployment's own time-outs count before the router's, and those before the library's."""
+def test_deployment_timeouts_override_router_timeouts(load: Load) -> None:
+    """The router's timeouts override the library's, and our section overrides both."""
     models = by_name(load(PRODUCTION))
     eu, us = (deployment.timeouts for deployment in models["gpt-4o"].deployments)
     assert (eu.total_s, eu.first_byte_s, eu.idle_s) == (120, 120, 20)
@@ -151,8 +151,8 @@ def test_time_outs_are_of_the_deployment_else_of_all(load: Load) -> None:
     assert own == Timeouts(total_s=5, first_byte_s=60, idle_s=60)
 
 
-def test_each_time_of_a_deployment_can_be_named(load: Load) -> None:
-    """Our own `timeouts` of an entry count before LiteLLM's names, each on its own."""
+def test_own_timeouts_of_a_deployment_override_litellms(load: Load) -> None:
+    """Each name in `timeouts` overrides separately."""
     params = "{model: x, api_base: 'http://h', timeout: 60, timeouts: {connect_s: 1, idle_s: 7}}"
     (model,) = load(f"model_list: [{{model_name: m, litellm_params: {params}}}]").models
     (deployment,) = model.deployments
@@ -163,8 +163,8 @@ def test_each_time_of_a_deployment_can_be_named(load: Load) -> None:
         )
 
 
-def test_retries_and_cool_downs(load: Load) -> None:
-    """`router_settings` count before `litellm_settings`, and our own section before both."""
+def test_router_settings_override_litellm_settings(load: Load) -> None:
+    """Our own section overrides both, for retries and cooldowns."""
     upstreams = load(PRODUCTION).upstreams
     assert upstreams.retries.max_retries == 4
     assert (upstreams.breaker.allowed_fails, upstreams.breaker.cooldown_s) == (5, 90)
@@ -178,8 +178,8 @@ def test_retries_and_cool_downs(load: Load) -> None:
     assert settings.upstreams.breaker.allowed_fails == 0
 
 
-def test_fallbacks(load: Load) -> None:
-    """A model's own fallbacks, else those of `*`, then those for long inputs; each once."""
+def test_fallbacks_are_own_or_default_then_for_long_inputs(load: Load) -> None:
+    """Fallbacks of `*` apply to models without their own; each fallback is listed once."""
     models = by_name(load(PRODUCTION))
     assert models["gpt-4o"].fallbacks == ("claude-sonnet", "llama")
     assert models["claude-sonnet"].fallbacks == ("llama",)
@@ -189,8 +189,8 @@ def test_fallbacks(load: Load) -> None:
     assert by_name(load(two))["n"].fallbacks == ()
 
 
-def test_an_alias_is_another_name_of_a_model(load: Load) -> None:
-    """Clients may ask for a group by its alias, whichever way the alias is written."""
+def test_alias_is_another_name_of_a_model(load: Load) -> None:
+    """Both forms of an alias work, and fallbacks may use it."""
     settings = load(PRODUCTION)
     assert settings.aliases == {"gpt-4": "gpt-4o", "hidden-claude": "claude-sonnet"}
     aliases = "{model_group_alias: {a: n}, fallbacks: [{m: [a, n]}]}"
@@ -198,8 +198,8 @@ def test_an_alias_is_another_name_of_a_model(load: Load) -> None:
     assert by_name(two)["m"].fallbacks == ("n",)
 
 
-def test_redis(load: Load) -> None:
-    """Host, port and password become one address; our own setting counts before it."""
+def test_redis_settings_become_one_address(load: Load) -> None:
+    """Our own setting overrides host, port and password."""
     redis_url = load(PRODUCTION).server.redis_url
     assert redis_url is not None
     assert redis_url.get_secret_value() == "redis://:p%40ss%2Fword@redis.internal:6380/0"
@@ -212,8 +212,8 @@ def test_redis(load: Load) -> None:
     assert load(listing(entry())).server.redis_url is None
 
 
-def test_prices_of_every_kind(load: Load) -> None:
-    """Cache prices, prices of long prompts, and seconds of a machine are read."""
+def test_all_kinds_of_prices_are_read(load: Load) -> None:
+    """Cache prices, prices of long prompts and prices per second are read."""
     models = by_name(load(PRODUCTION))
     sonnet = {"cached_input_usd_per_mtok": 0.3, "cache_write_usd_per_mtok": 3.75}
     long = Price(input_usd_per_mtok=6, output_usd_per_mtok=22.5, **sonnet)
@@ -255,37 +255,39 @@ def test_prices_of_every_kind(load: Load) -> None:
         ),
     ],
 )
-def test_capabilities(load: Load, info: str, capabilities: Capabilities) -> None:
-    """What `model_info` denies is lacking; what it grants or leaves out is not."""
+def test_capabilities_are_missing_only_if_denied(
+    load: Load, info: str, capabilities: Capabilities
+) -> None:
+    """Values that `model_info` grants or omits are not missing."""
     assert load(listing(entry(info=info))).models[0].capabilities == capabilities
 
 
-def test_a_model_can_what_all_its_deployments_can(load: Load) -> None:
-    """Any of them may be drawn, so the shortest window and every lack count."""
+def test_model_has_the_capabilities_that_all_deployments_share(load: Load) -> None:
+    """Any deployment may be chosen, so the smallest window and every missing feature count."""
     assert by_name(load(PRODUCTION))["gpt-4o"].capabilities == Capabilities(
         context_window_tokens=64_000, unsupported=frozenset({Feature.IMAGES})
     )
 
 
 WARNED = {
-    "general_settings.database_url": "nothing is kept in a database",
-    "general_settings.alerting": "alert on /metrics",
-    "litellm_settings.success_callback": "no callback is called",
-    "litellm_settings.cache": "answers are not cached",
-    "litellm_settings.cache_params": "answers are not cached",
-    "litellm_settings.drop_params": "its upstream says so",
+    "general_settings.database_url": "does not implement",
+    "general_settings.alerting": "does not implement",
+    "litellm_settings.success_callback": "does not implement",
+    "litellm_settings.cache": "does not implement",
+    "litellm_settings.cache_params": "does not implement",
+    "litellm_settings.drop_params": "an upstream may refuse",
     "router_settings.context_window_fallbacks": "after the other fallbacks",
     "model_list.0.litellm_params.rpm": "not enforced",
     "model_list.1.litellm_params.rpm": "not enforced",
 }
 
 
-def test_each_setting_without_an_equivalent_is_told(load: Load) -> None:
-    """One line a setting: its path, and what happens instead; what works is not mentioned."""
-    told = dict(line.split(": ", 1) for line in load(PRODUCTION).without_effect)
-    assert told.keys() == WARNED.keys()
+def test_each_unsupported_setting_is_reported(load: Load) -> None:
+    """One line per setting has its path and the consequence; supported settings are not listed."""
+    reported = dict(line.split(": ", 1) for line in load(PRODUCTION).unsupported)
+    assert reported.keys() == WARNED.keys()
     for path, words in WARNED.items():
-        assert words in told[path]
+        assert words in reported[path]
 
 
 @pytest.mark.parametrize(
@@ -305,32 +307,36 @@ def test_each_setting_without_an_equivalent_is_told(load: Load) -> None:
         (
             "router_settings: {enable_pre_call_checks: false}",
             "router_settings.enable_pre_call_checks",
-            "in any case",
+            "only go to models that can serve them",
         ),
         (
             "router_settings: {fallbacks: [{m: [gone]}]}",
             "router_settings.fallbacks",
-            "'gone' is no model",
+            "'gone' is not in model_list",
         ),
         (
             "litellm_settings: {default_fallbacks: [gone]}",
             "litellm_settings.default_fallbacks",
-            "'gone' is no model",
+            "'gone' is not in model_list",
         ),
         (
             "router_settings: {model_group_alias: {a: gone}}",
             "router_settings.model_group_alias.a",
-            "no model",
+            "not in model_list",
         ),
-        ("general_settings: {custom_auth: my.auth}", "general_settings.custom_auth", "no code"),
-        ("litellm_settings: {brand_new: 1}", "litellm_settings.brand_new", "no equivalent"),
+        ("general_settings: {custom_auth: my.auth}", "general_settings.custom_auth", "not run"),
+        ("litellm_settings: {brand_new: 1}", "litellm_settings.brand_new", "no effect"),
         ("guardrails: [{guardrail_name: x}]", "guardrails", "no guardrail"),
-        ("brand_new: {a: 1}", "brand_new", "no equivalent"),
+        ("brand_new: {a: 1}", "brand_new", "no effect"),
+        ("sever: {port: 1}", "sever", "did you mean 'server'?"),
+        ("litellm_settings: {max_budget: 0}", "litellm_settings.max_budget", "not enforced"),
     ],
 )
-def test_a_setting_without_an_equivalent(load: Load, text: str, path: str, words: str) -> None:
-    """Known settings have a sentence of their own, unknown ones a general one."""
-    (line,) = load(listing(entry(), extra=text)).without_effect
+def test_consequence_of_an_unsupported_setting(
+    load: Load, text: str, path: str, words: str
+) -> None:
+    """Settings that matter for keys, limits and retries have their own sentence."""
+    (line,) = load(listing(entry(), extra=text)).unsupported
     assert line.startswith(f"{path}: ")
     assert words in line
 
@@ -346,20 +352,20 @@ def test_a_setting_without_an_equivalent(load: Load, text: str, path: str, words
         ("timeout: 3", "{input_cost_per_token: 1}", "model_list.0"),
     ],
 )
-def test_a_deployment_s_setting_without_an_equivalent(
+def test_unsupported_setting_of_a_deployment_is_reported(
     load: Load, params: str, info: str, path: str
 ) -> None:
-    """An entry's parameters are told one by one as well, half a price among them."""
+    """The path contains the entry's index; an incomplete price is reported too."""
     text = listing(entry(f"{{model: openai/x, api_base: 'http://h/v1', {params}}}", info))
-    (line,) = load(text).without_effect
+    (line,) = load(text).unsupported
     assert line.partition(": ")[0] == path
 
 
-def test_names_without_values_are_not_there(load: Load) -> None:
-    """A heading, or a name, with nothing behind it changes nothing and is not told."""
+def test_names_without_values_are_ignored(load: Load) -> None:
+    """They change nothing and are not reported."""
     empty = "router_settings: {fallbacks: , num_retries: }\nlitellm_settings:\ngeneral_settings:\n"
     settings = load(listing(entry(), extra=empty))
-    assert settings.without_effect == ()
+    assert settings.unsupported == ()
     assert settings.upstreams.retries.max_retries == 2
 
 
@@ -391,8 +397,10 @@ def test_names_without_values_are_not_there(load: Load) -> None:
         ),
     ],
 )
-def test_providers(load: Load, params: str, url: str, key: str | None) -> None:
-    """Providers are where LiteLLM has them, at their OpenAI-compatible address."""
+def test_providers_have_litellms_addresses_and_keys(
+    load: Load, params: str, url: str, key: str | None
+) -> None:
+    """The address is that of the provider's OpenAI-compatible API."""
     environ = {
         "XAI_API_KEY": "x",
         "FIREWORKS_AI_API_KEY": "f",
@@ -404,8 +412,8 @@ def test_providers(load: Load, params: str, url: str, key: str | None) -> None:
     assert (deployment.api_key.get_secret_value() if deployment.api_key else None) == key
 
 
-def test_a_model_of_fireworks_has_its_full_name(load: Load) -> None:
-    """LiteLLM's short name is completed; a name of an account is as it is."""
+def test_short_name_of_a_fireworks_model_is_completed(load: Load) -> None:
+    """A name with an account is kept."""
     for short, full in (("m", "accounts/fireworks/models/m"), ("accounts/a/models/m",) * 2):
         params = f"{{model: fireworks_ai/{short}, api_key: k}}"
         assert only(load(listing(entry(params)))).upstream_model == full
@@ -424,19 +432,19 @@ def test_a_model_of_fireworks_has_its_full_name(load: Load) -> None:
         ("environment_variables: {A: os.environ/UNSET}", "environment_variables.A"),
         (
             "router_settings: {model_group_alias: {switchcraft: m}}",
-            "router_settings.model_group_alias.switchcraft: 'switchcraft' asks for routing",
+            "router_settings.model_group_alias.switchcraft: the name",
         ),
     ],
 )
-def test_mistakes_are_explained(load: Load, text: str, wanted: str) -> None:
-    """A mistake in LiteLLM's sections is an error that names where it stands."""
+def test_mistakes_in_litellm_sections_are_refused(load: Load, text: str, wanted: str) -> None:
+    """The error names the path."""
     with pytest.raises(ConfigError) as caught:
         load(listing(entry(), extra=text))
     assert wanted in str(caught.value)
 
 
-def test_a_price_beyond_all_numbers_is_explained(load: Load) -> None:
-    """A price that would be infinite by the million tokens is a mistake with a place."""
+def test_price_that_would_be_infinite_is_refused(load: Load) -> None:
+    """The price per million tokens must stay finite."""
     with pytest.raises(ConfigError, match=r"litellm_params\.input_cost_per_token"):
         load(
             "model_list: [{model_name: m, litellm_params: {model: openai/x, api_base: 'http://h',"
@@ -444,8 +452,8 @@ def test_a_price_beyond_all_numbers_is_explained(load: Load) -> None:
         )
 
 
-def test_secrets_are_not_told(load: Load) -> None:
-    """Neither warnings nor the settings' representation hold a key or a password."""
+def test_reports_do_not_contain_secrets(load: Load) -> None:
+    """Neither the report nor the settings' representation contains a key or a password."""
     settings = load(PRODUCTION + "keyword: very-secret")
-    for text in (repr(settings), settings.model_dump_json(), *settings.without_effect):
+    for text in (repr(settings), settings.model_dump_json(), *settings.unsupported):
         assert not any(s in text for s in ("azure-eu", "p@ss", "p%40ss", "very-secret"))

@@ -1,4 +1,4 @@
-"""A port or an address that means something else than it says stops the start, wherever it is."""
+"""Invalid ports and addresses stop the start, in the file, the environment and options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODELS = "model_list: [{model_name: m, litellm_params: {model: openai/m, api_bas
 
 
 def entry(params: str) -> str:
-    """Return a file whose only model has these parameters."""
+    """Return a file with one model with these parameters."""
     return f"model_list: [{{model_name: m, litellm_params: {{model: openai/m, {params}}}}}]"
 
 
@@ -44,15 +44,17 @@ def entry(params: str) -> str:
         (MODELS + "tracing: {otlp_endpoint: 'http://h:99999'}", "tracing.otlp_endpoint"),
     ],
 )
-def test_files_with_another_port_are_refused(load_file: Load, text: str, where: str) -> None:
-    """The error names the setting and what it must be."""
+def test_invalid_ports_and_addresses_in_the_file_are_refused(
+    load_file: Load, text: str, where: str
+) -> None:
+    """The error names the setting and the requirement."""
     with pytest.raises(ConfigError, match=r"must|brackets|before the slash") as caught:
         load_file(text, {})
     assert where in caught.value.where
 
 
-def test_ipv6_hosts_get_their_brackets(load_file: Load) -> None:
-    """A Redis host that LiteLLM takes without brackets is an address with them."""
+def test_ipv6_redis_host_gets_brackets(load_file: Load) -> None:
+    """LiteLLM accepts the host without brackets."""
     settings = load_file(MODELS + "router_settings: {redis_host: '::1', redis_port: '6380'}", {})
     assert settings.server.redis_url is not None
     assert settings.server.redis_url.get_secret_value() == "redis://[::1]:6380/0"
@@ -66,7 +68,7 @@ def test_ipv6_hosts_get_their_brackets(load_file: Load) -> None:
         ("HTTPS_PROXY", "http://proxy:99999"), ("http_proxy", "proxy:0"), ("ALL_PROXY", "ftp://p"),
     ],
 )  # fmt: skip
-def test_the_environment_is_checked_too(
+def test_invalid_ports_in_the_environment_are_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     """The error names the variable."""
@@ -77,38 +79,38 @@ def test_the_environment_is_checked_too(
 
 @pytest.mark.parametrize("port", ["99999", "-1", "+80", "8_0", "x", "\uff18\uff10"])
 @pytest.mark.parametrize("command", ["serve", "sandbox"])
-def test_commands_check_their_port(
+def test_invalid_port_option_is_a_usage_error(
     capsys: pytest.CaptureFixture[str], command: str, port: str
 ) -> None:
-    """A command line with another port ends with its usage before anything listens."""
+    """The command ends before anything listens."""
     with pytest.raises(SystemExit) as ended:
         main([command, f"--port={port}"])
     assert ended.value.code == 2
     assert "argument --port: the port must be a whole number" in capsys.readouterr().err
 
 
-def test_a_port_in_code_is_checked() -> None:
-    """What a caller passes beside the file is no exception."""
+def test_port_argument_is_checked() -> None:
+    """A caller's port gets the same check as the file's."""
     with pytest.raises(ConfigError, match="--port: the port must"):
         read_settings(port=99999)
 
 
-def test_azures_address_from_the_environment(load_file: Load) -> None:
-    """The error names the variable that the address is from."""
+def test_invalid_azure_address_in_the_environment_is_refused(load_file: Load) -> None:
+    """The error names the variable."""
     environ = {"AZURE_API_BASE": "https://h:99999", "AZURE_API_KEY": "k"}
     with pytest.raises(ConfigError, match="AZURE_API_BASE: the port"):
         load_file("model_list: [{model_name: m, litellm_params: {model: azure/m}}]", environ)
 
 
 @pytest.mark.parametrize("place", ["127.0.0.1:99999", "127.0.0.1:0", "[::1]:65536", "h:8_0"])
-def test_nothing_is_sent_to_another_port(place: str) -> None:
-    """The client itself refuses such an address, whoever made the deployment."""
+def test_client_refuses_invalid_ports(place: str) -> None:
+    """The client checks too, wherever the deployment came from."""
     with pytest.raises(httpx.UnsupportedProtocol, match="port"):
         transport_to(f"http://{place}", ssl.create_default_context(), 1)
 
 
-def test_a_proxy_of_another_port_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy variable that was set after the start is checked before it is used."""
+def test_proxy_variable_set_later_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is checked before the proxy is used."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:99999")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)

@@ -1,4 +1,4 @@
-"""One file, LiteLLM's or ours, becomes one frozen value, or an error that says what to do."""
+"""Reading of the configuration file and the environment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from router_service.core.keys import hashed
 from router_service.settings import (
     Deployment,
     KeySettings,
+    LoggingSettings,
     Model,
     Settings,
+    TracingSettings,
     read_settings,
 )
 from tests.router_service.settings.conftest import LoadFile as Load
@@ -47,17 +49,20 @@ ENVIRON = {"MY_KEY": "key-1", "ANTHROPIC_API_KEY": "key-2", "MASTER": "key-3"}
 
 @pytest.fixture
 def load(load_file: Load) -> Load:
-    """Return what loads a text, with this module's variables unless others are given."""
+    """Return a loader of texts with this module's variables by default."""
     return lambda text, environ=ENVIRON: load_file(text, environ)
 
 
+OPENAI = "{model: openai/m, api_key: k}"
+
+
 def one(params: str, extra: str = "") -> str:
-    """Return a file with one model of these parameters."""
+    """Return a file with one model with these parameters."""
     return f"model_list: [{{model_name: m, litellm_params: {params}}}]\n{extra}"
 
 
 def only(model: Model) -> Deployment:
-    """Return a model's one deployment."""
+    """Return the only deployment of a model."""
     (deployment,) = model.deployments
     return deployment
 
@@ -67,8 +72,8 @@ def key_of(deployment: Deployment) -> str | None:
     return deployment.api_key.get_secret_value() if deployment.api_key else None
 
 
-def test_litellm_file_works_as_it_is(load: Load) -> None:
-    """Names, addresses, keys and prices are read in LiteLLM's form; what has no effect is named."""
+def test_litellm_file_works_unchanged(load: Load) -> None:
+    """Names, addresses, keys and prices are read as LiteLLM reads them."""
     settings = load(LITELLM)
     gpt, claude, local = settings.models
     first, second = gpt.deployments
@@ -92,27 +97,27 @@ def test_litellm_file_works_as_it_is(load: Load) -> None:
         "http://127.0.0.1:8000/v1",
     )
     assert (local.price, only(local).api_key) == (None, None)
-    assert [line.partition(": ")[0] for line in settings.without_effect] == [
-        "general_settings.database_url",
+    assert [line.partition(": ")[0] for line in settings.unsupported] == [
         "litellm_settings.drop_params",
+        "general_settings.database_url",
         "model_list.0.litellm_params.rpm",
         "model_list.4",
     ]
 
 
-def test_keys_are_never_shown(load: Load) -> None:
-    """Neither a settings' representation nor its dump has a key in it."""
+def test_settings_do_not_show_keys(load: Load) -> None:
+    """Neither the representation nor the dump of settings contains a key."""
     settings = load(LITELLM + "server: {redis_url: 'redis://:redis-key@x/0'}")
     for text in (repr(settings), str(settings), settings.model_dump_json()):
         assert not any(secret in text for secret in ("key-1", "key-2", "key-3", "redis-key"))
 
 
-def test_the_decision_logs_section(load: Load) -> None:
-    """It is off, and without content, until the file says otherwise."""
-    default = load(one("{model: openai/m, api_key: k}")).decision_log
+def test_decision_log_is_off_by_default(load: Load) -> None:
+    """The log, its content and the evidence are off unless the file sets them."""
+    default = load(one(OPENAI)).decision_log
     assert (default.path, default.content, default.evidence) == (None, False, False)
     text = "decision_log: {path: logs, content: true, retention_days: 7}"
-    settings = load(one("{model: openai/m, api_key: k}", text)).decision_log
+    settings = load(one(OPENAI, text)).decision_log
     assert (settings.path, settings.content, settings.retention_days) == (Path("logs"), True, 7)
 
 
@@ -124,16 +129,16 @@ def test_the_decision_logs_section(load: Load) -> None:
         "decision_log: {x: 1}",
     ],
 )
-def test_a_log_that_cannot_be_kept_is_refused(load: Load, text: str) -> None:
+def test_invalid_log_settings_are_refused(load: Load, text: str) -> None:
     """The error names the field."""
     with pytest.raises(ConfigError, match=r"decision_log\.|router\.exploration_share"):
-        load(one("{model: openai/m, api_key: k}", text))
+        load(one(OPENAI, text))
 
 
-def test_no_client_is_called_admin(load: Load) -> None:
-    """Records are the admin's to see by that name, so that no client may have it."""
-    with pytest.raises(ConfigError, match=r"keys\.api.*'admin' is what keys\.admin"):
-        load(one("{model: openai/m, api_key: k}", "keys: {api: {admin: some-long-key-5f1c}}"))
+def test_client_key_cannot_be_named_admin(load: Load) -> None:
+    """Only the admin may see records under that name."""
+    with pytest.raises(ConfigError, match=r"keys\.api.*'admin' is the name of keys\.admin"):
+        load(one(OPENAI, "keys: {api: {admin: some-long-key-5f1c}}"))
 
 
 @pytest.mark.parametrize(
@@ -146,29 +151,29 @@ def test_no_client_is_called_admin(load: Load) -> None:
         ("{metrics: ''}", "keys.metrics: .*is empty"),
     ],
 )
-def test_metrics_key_is_a_key_of_its_own(load: Load, keys: str, problem: str) -> None:
-    """A metrics key that also opens something else is refused, in plain text or as a hash."""
+def test_metrics_key_must_differ_from_other_keys(load: Load, keys: str, problem: str) -> None:
+    """A metrics key that also has another use is refused, in plain text or as a hash."""
     written = keys.replace("KEY", "key-of-this-test").replace("HASH", hashed("key-of-this-test"))
     with pytest.raises(ConfigError, match=problem) as caught:
-        load(one("{model: openai/m, api_key: k}", f"keys: {written}"))
+        load(one(OPENAI, f"keys: {written}"))
     assert "key-of-this-test" not in str(caught.value)
 
 
-def test_metrics_key_is_not_the_master_key(load: Load) -> None:
-    """LiteLLM's master key is the admin key, so it cannot be the metrics key as well."""
+def test_metrics_key_must_differ_from_the_master_key(load: Load) -> None:
+    """LiteLLM's master key is the admin key."""
     sections = "keys: {metrics: same-key}\ngeneral_settings: {master_key: same-key}"
     with pytest.raises(ConfigError, match=r"same key as keys\.admin"):
-        load(one("{model: openai/m, api_key: k}", sections))
+        load(one(OPENAI, sections))
 
 
-def test_metrics_key_is_read(load: Load) -> None:
-    """It may come from the environment like every other key."""
-    settings = load(one("{model: openai/m, api_key: k}", "keys: {metrics: os.environ/MY_KEY}"))
+def test_metrics_key_may_come_from_the_environment(load: Load) -> None:
+    """References work for this key too."""
+    settings = load(one(OPENAI, "keys: {metrics: os.environ/MY_KEY}"))
     assert settings.keys.by_path() == {"keys.metrics": "key-1"}
 
 
-def test_client_keys(load: Load) -> None:
-    """Keys have names, and may be hashed or in the environment; LiteLLM's is the admin's."""
+def test_client_keys_may_be_plain_hashed_or_references(load: Load) -> None:
+    """LiteLLM's master key is the admin key."""
     digest = "ab" * 32
     keys = f"keys: {{api: {{team-a: os.environ/MY_KEY, team-b: 'sha256:{digest}'}}}}"
     settings = load(f"{LITELLM}\n{keys}")
@@ -177,7 +182,7 @@ def test_client_keys(load: Load) -> None:
         "keys.api.team-b": f"sha256:{digest}",
         "keys.admin": "key-3",
     }
-    assert load(one("{model: openai/m, api_key: k}", "general_settings:")).keys == KeySettings()
+    assert load(one(OPENAI, "general_settings:")).keys == KeySettings()
 
 
 @pytest.mark.parametrize(
@@ -186,12 +191,12 @@ def test_client_keys(load: Load) -> None:
         ("{api: {a: 'sha256:12'}}", "keys.api.a: .*64 hexadecimal digits"),
         ("{api: {a: ''}}", "keys.api.a: .*is empty"),
         ("{api: {a: os.environ/NOT_SET}}", "keys.api.a: the environment variable NOT_SET"),
-        ("{admin: a}", "general_settings.master_key: .*leave one out"),
+        ("{admin: a}", "general_settings.master_key: .*remove one of them"),
         ("{users: {}}", "keys.users: "),
     ],
 )
-def test_client_keys_that_are_none(load: Load, keys: str, problem: str) -> None:
-    """What is no key is an error that names where it stands, and does not show it."""
+def test_invalid_client_keys_are_refused(load: Load, keys: str, problem: str) -> None:
+    """The error names the path and does not show the key."""
     with pytest.raises(ConfigError, match=problem):
         load(f"{LITELLM}\nkeys: {keys}")
 
@@ -216,20 +221,20 @@ def test_client_keys_that_are_none(load: Load, keys: str, problem: str) -> None:
         ),
     ],
 )
-def test_addresses(load: Load, params: str, url: str, header: str) -> None:
-    """Azure's addresses are its own; any other `api_base` is OpenAI-compatible."""
+def test_azure_has_its_own_addresses(load: Load, params: str, url: str, header: str) -> None:
+    """An `api_base` without a provider is OpenAI-compatible."""
     (model,) = load(one(params), {"BASE": "http://local/v1"}).models
     assert (only(model).url("/chat/completions"), only(model).key_header) == (url, header)
 
 
-def test_a_providers_key_goes_to_that_provider_alone(load: Load) -> None:
-    """A key that only the environment names is not sent to an address that the file names."""
+def test_key_from_the_environment_is_sent_only_to_its_provider(load: Load) -> None:
+    """An address from the file never receives it."""
     (model,) = load(one("{model: openai/x, api_base: http://h/v1}"), {"OPENAI_API_KEY": "k"}).models
     assert only(model).api_key is None
 
 
-def test_accounts_are_deployments(load: Load) -> None:
-    """Two keys at one address are told apart, and neither is in what tells them apart."""
+def test_two_keys_at_one_address_are_two_deployments(load: Load) -> None:
+    """The ids differ and do not contain the keys."""
     entry = "{{model_name: m, litellm_params: {{model: x, api_base: 'http://h', api_key: {}}}}}"
     (model,) = load(f"model_list: [{entry.format('one')}, {entry.format('two')}]").models
     first, second = (deployment.id for deployment in model.deployments)
@@ -237,57 +242,10 @@ def test_accounts_are_deployments(load: Load) -> None:
     assert not {"one", "two"} & {first.partition("@")[2], second.partition("@")[2]}
 
 
-def test_half_a_price_is_unknown(load: Load) -> None:
-    """A model without both prices has none: unknown is never free."""
+def test_price_without_output_price_is_unknown(load: Load) -> None:
+    """An unknown price is never free."""
     text = one("{model: x, api_base: http://h, input_cost_per_token: 1e-6}")
     assert load(text).models[0].price is None
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("", "config.yaml: must be a mapping"),
-        ("a: [", "config.yaml: line 1: is not valid YAML"),
-        ("\x00", "not valid YAML"),
-        ("server: {port: 1}", "config.yaml: model_list: names no model"),
-        ("model_list: 3", "config.yaml: model_list"),
-        ("model_list: [{model_name: '*', litellm_params: {model: openai/*}}]", "names no model"),
-        (one("{api_key: k}"), "model_list.0.litellm_params.model: Field required"),
-        (one("{model: openai/x, api_key: os.environ/UNSET}"), "variable UNSET is not set"),
-        (one("{model: mistral/x}"), "set the environment variable MISTRAL_API_KEY"),
-        (one("{model: bedrock/x}"), "'bedrock' has no known address"),
-        (one("{model: mystery}"), "'mystery' names no provider"),
-        (one("{model: azure/, api_base: 'https://h'}"), "'azure/' names no model"),
-        (
-            one("{model: x, api_base: 'ftp://h'}"),
-            "litellm_params.api_base: the address must start with http:",
-        ),
-        (one("{model: x, api_base: 'http://h'}", "server: {prot: 1}"), "server.prot"),
-        (one("{model: x, api_base: 'http://h'}", "server: {port: high}"), "server.port"),
-        (one("{model: x, api_base: 'http://h'}", "server: 3"), "config.yaml: server"),
-        (
-            one("{model: x, api_base: 'http://h'}", "router: {forward_headers: [Cookie]}"),
-            "'cookie' is never forwarded",
-        ),
-        (
-            "model_list: [{model_name: 'switchcraft:x', litellm_params: {model: openai/x}}]",
-            "asks for routing",
-        ),
-    ],
-)
-def test_mistakes_are_explained(load: Load, text: str, wanted: str) -> None:
-    """Each mistake is an error that names the file, where in it, and what to do."""
-    with pytest.raises(ConfigError) as caught:
-        load(text)
-    assert wanted in str(caught.value)
-    assert "config.yaml" in str(caught.value)
-
-
-def test_a_mistake_does_not_show_a_key(load: Load) -> None:
-    """The error about a field beside a key, and its cause, do not have the key in them."""
-    with pytest.raises(ConfigError) as caught:
-        load(one("{model: [], api_key: very-secret}"))
-    assert "very-secret" not in f"{caught.value} {caught.value.__cause__}"
 
 
 @pytest.mark.parametrize(
@@ -308,12 +266,12 @@ def test_a_mistake_does_not_show_a_key(load: Load) -> None:
     ids="date int timestamp bool digits deep letter large-letter version cycle variables".split(),
 )
 def test_unusable_yaml_is_a_configuration_error(load: Load, text: str) -> None:
-    """A value that does not fit its YAML type, deep nesting and endless aliases are explained."""
+    """Values that do not fit their YAML type, deep nesting and cycles are explained."""
     with pytest.raises(ConfigError, match=r"config\.yaml"):
         load(text)
 
 
-def test_aliases_that_repeat_a_value_exponentially_are_refused(load: Load) -> None:
+def test_exponential_yaml_aliases_are_refused(load: Load) -> None:
     """A few hundred bytes cannot stand for millions of values."""
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 7)]
@@ -322,27 +280,23 @@ def test_aliases_that_repeat_a_value_exponentially_are_refused(load: Load) -> No
 
 
 @pytest.mark.parametrize("key", ["*secret-of-the-team", "!secret-of-the-team"])
-def test_a_yaml_error_does_not_show_a_key(load: Load, key: str) -> None:
-    """A key that YAML takes for an alias or a tag is not repeated."""
+def test_yaml_error_does_not_show_a_key(load: Load, key: str) -> None:
+    """A key that YAML reads as an alias or a tag is not repeated."""
     with pytest.raises(ConfigError, match="quote") as caught:
         load(f"keys:\n  admin: {key}\n")
     assert key[1:] not in str(caught.value)
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    """A file that is not there is an error of the configuration."""
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_settings(tmp_path / "none.yaml")
-
-
-def test_an_empty_section_is_the_default(load: Load) -> None:
-    """A heading with nothing below it changes nothing."""
+def test_empty_section_keeps_the_defaults(load: Load) -> None:
+    """A section name without content changes nothing."""
     settings = load(one("{model: x, api_base: 'http://h'}", "server:\nrouter:\n"))
     assert settings.server == Settings().server
 
 
-def test_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An argument counts more than a SWITCHCRAFT_ variable, and that more than the file."""
+def test_arguments_override_variables_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order is: argument, SWITCHCRAFT_ variable, file."""
     path = tmp_path / "config.yaml"
     path.write_text(one("{model: x, api_base: 'http://h'}", "server: {host: a, port: 1}"))
     monkeypatch.setenv("SWITCHCRAFT_CONFIG", str(path))
@@ -355,8 +309,8 @@ def test_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert server.redis_url.get_secret_value() == "redis://c"
 
 
-def test_workers_need_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that share nothing would not know each other's decisions; the error says so."""
+def test_several_workers_require_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Redis, workers would not share decisions."""
     path = tmp_path / "config.yaml"
     path.write_text(one("{model: x, api_base: 'http://h'}", "server: {workers: 2}"))
     with pytest.raises(ConfigError, match=r"server\.workers: .* set server\.redis_url"):
@@ -367,15 +321,8 @@ def test_workers_need_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert read_settings(path).server.workers == 3
 
 
-def test_bad_environment_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that does not fit is named."""
-    monkeypatch.setenv("SWITCHCRAFT_PORT", "high")
-    with pytest.raises(ConfigError, match="SWITCHCRAFT_PORT"):
-        read_settings()
-
-
-def test_sandbox_plays_every_arm() -> None:
-    """Without a file each arm is a model of its own name on the sandbox, at an unknown price."""
+def test_sandbox_settings_have_a_model_for_each_arm() -> None:
+    """Each model has the arm's name, the sandbox's address and no price."""
     settings = Settings.sandbox("http://h/v1", ["a", "b"])
     assert [(m.name, only(m).upstream_model, only(m).base_url) for m in settings.models] == [
         ("a", "a", "http://h/v1"),
@@ -384,6 +331,44 @@ def test_sandbox_plays_every_arm() -> None:
 
 
 def test_settings_are_frozen() -> None:
-    """Nothing changes settings once they are read."""
+    """Settings cannot be changed after reading."""
     with pytest.raises(ValidationError, match="frozen"):
-        Settings().source = "x"  # type: ignore[misc]  # the very point
+        Settings().source = "x"  # type: ignore[misc]  # it must fail
+
+
+def test_tracing_and_logging_sections_are_read(load: Load) -> None:
+    """References work in these sections too, and keys are not shown."""
+    text = f"""{one(OPENAI)}
+tracing:
+  otlp_endpoint: os.environ/OTEL_EXPORTER_OTLP_ENDPOINT
+  headers: {{x-api-key: os.environ/COLLECTOR_KEY}}
+  sample_share: 0.1
+logging: {{level: warning}}
+"""
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "COLLECTOR_KEY": "hidden"}
+    settings = load(text, environ)
+    assert settings.tracing.otlp_endpoint == "http://collector:4318"
+    assert settings.tracing.headers["x-api-key"].get_secret_value() == "hidden"
+    assert settings.tracing.sample_share == 0.1
+    assert settings.logging == LoggingSettings(level="warning")
+    assert "hidden" not in repr(settings)
+
+
+def test_tracing_is_off_by_default(load: Load) -> None:
+    """Standard OpenTelemetry variables alone do not turn it on."""
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+    assert load(one(OPENAI), environ).tracing == TracingSettings(otlp_endpoint=None)
+
+
+@pytest.mark.parametrize(
+    ("section", "where"),
+    [
+        ("tracing: {otlp_endpoint: collector:4318}", "tracing.otlp_endpoint"),
+        ("tracing: {sample_share: 2}", "tracing.sample_share"),
+        ("logging: {level: loud}", "logging.level"),
+    ],
+)
+def test_invalid_tracing_settings_are_refused(load: Load, section: str, where: str) -> None:
+    """The error names the field."""
+    with pytest.raises(ConfigError, match=where):
+        load(one(OPENAI, section))

@@ -1,0 +1,280 @@
+"""`model_list` of the file -> the models of the pool, with their deployments and fallbacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from pydantic import SecretStr
+
+from router_service.core.addresses import check_http_address
+from router_service.core.capabilities import Capabilities
+from router_service.core.errors import ConfigError
+from router_service.settings.litellm import (
+    Entry,
+    File,
+    LiteLLMSection,
+    Params,
+    Reliability,
+    RouterSection,
+)
+from router_service.settings.values import Deployment, Model, Timeouts
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider's OpenAI-compatible address, and LiteLLM's variables for its key.
+
+    A provider without variables needs no key.
+    """
+
+    api_base: str
+    key_names: tuple[str, ...]
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    name: Provider(api_base=api_base, key_names=tuple(keys.split()))
+    for name, api_base, keys in (
+        ("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("text-completion-openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+        (
+            "gemini",
+            "https://generativelanguage.googleapis.com/v1beta/openai",
+            "GEMINI_API_KEY GOOGLE_API_KEY",
+        ),
+        ("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+        ("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+        (
+            "together_ai",
+            "https://api.together.xyz/v1",
+            "TOGETHER_API_KEY TOGETHER_AI_API_KEY TOGETHERAI_API_KEY TOGETHER_AI_TOKEN",
+        ),
+        ("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+        ("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
+        ("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY OR_API_KEY"),
+        ("xai", "https://api.x.ai/v1", "XAI_API_KEY"),
+        (
+            "fireworks_ai",
+            "https://api.fireworks.ai/inference/v1",
+            "FIREWORKS_API_KEY FIREWORKS_AI_API_KEY FIREWORKSAI_API_KEY FIREWORKS_AI_TOKEN",
+        ),
+        ("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
+        ("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY"),
+        ("sambanova", "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
+        ("nvidia_nim", "https://integrate.api.nvidia.com/v1", "NVIDIA_NIM_API_KEY"),
+        ("ollama", "http://localhost:11434/v1", ""),
+        ("ollama_chat", "http://localhost:11434/v1", ""),
+        ("perplexity", "https://api.perplexity.ai", "PERPLEXITYAI_API_KEY PERPLEXITY_API_KEY"),
+    )
+}
+"""Providers by LiteLLM's name, with LiteLLM's names of their variables."""
+
+# A wrong guess would show a key to the wrong provider, so only unmistakable names are listed.
+BARE_NAMES = (
+    (re.compile(r"(gpt-|chatgpt-|o\d|ft:|text-embedding-|dall-e-|whisper-|tts-)"), "openai"),
+    (re.compile(r"claude-"), "anthropic"),
+)
+"""Names of models that imply their provider."""
+
+WITHOUT_V1 = frozenset({"ollama", "ollama_chat", "anthropic"})
+"""Providers whose `api_base` lacks `/v1` in LiteLLM, although their compatible API is below it."""
+
+FIREWORKS_MODELS = "accounts/fireworks/models/"
+"""Prefix that LiteLLM adds to Fireworks' models that name no account."""
+
+
+def read_models(
+    file: File, timeouts: Timeouts, source: str, environ: Mapping[str, str]
+) -> Iterator[Model]:
+    """Yield the pool's models, without wildcards.
+
+    Entries with the same name are deployments of one model. Raise ConfigError, which names the
+    entry.
+    """
+    groups: dict[str, list[_Place]] = {}
+    for index, entry in enumerate(file.model_list):
+        if not entry.is_wildcard:
+            place = _Place(entry, f"model_list.{index}", source, environ)
+            groups.setdefault(entry.model_name, []).append(place)
+    known = {name: name for name in groups} | known_aliases(file)
+    for name, places in groups.items():
+        weights = _weights([place.entry.litellm_params for place in places])
+        prices = (place.entry.price() for place in places)
+        wanted = _fallbacks(name, file.router_settings, file.litellm_settings)
+        fallbacks = dict.fromkeys(known[other] for other in wanted if other in known)
+        yield Model(
+            name=name,
+            deployments=tuple(
+                place.deployment(weight, timeouts)
+                for place, weight in zip(places, weights, strict=True)
+            ),
+            price=next((price for price in prices if price is not None), None),
+            capabilities=_common([place.entry.model_info.capabilities() for place in places]),
+            fallbacks=tuple(other for other in fallbacks if other != name),
+        )
+
+
+def known_aliases(file: File) -> dict[str, str]:
+    """Return the model of each alias, without aliases of models that the file does not list."""
+    names = {entry.model_name for entry in file.model_list if not entry.is_wildcard}
+    aliases = file.router_settings.aliases()
+    return {alias: name for alias, name in aliases.items() if name in names}
+
+
+def override(timeouts: Timeouts, timeout: float | None, stream_timeout: float | None) -> Timeouts:
+    """Return timeouts with LiteLLM's `timeout` and `stream_timeout` applied.
+
+    `timeout` limits the whole call, and so each part of it. `stream_timeout` limits only the time
+    between parts, because the first byte of an answer that is not streamed comes after all of the
+    model's reasoning.
+    """
+    changes = {}
+    if timeout is not None:
+        idle_s = min(timeouts.idle_s, timeout)
+        changes = {"total_s": timeout, "first_byte_s": timeout, "idle_s": idle_s}
+    if stream_timeout is not None:
+        changes["idle_s"] = stream_timeout
+    return timeouts.model_copy(update=changes)
+
+
+def _weights(params: Sequence[Params]) -> Sequence[float]:
+    """Return each deployment's share, from the first of weight, rpm and tpm that any of them sets.
+
+    LiteLLM does the same.
+    """
+    for measure in ("weight", "rpm", "tpm"):
+        weights = [getattr(deployment, measure) or 0.0 for deployment in params]
+        if any(weights):
+            return weights
+    return [1.0] * len(params)
+
+
+def _common(known: Sequence[Capabilities]) -> Capabilities:
+    """Return the capabilities that all deployments share, because any of them may be chosen."""
+
+    def least(name: str) -> int | None:
+        limits = (getattr(capabilities, name) for capabilities in known)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    return Capabilities(
+        context_window_tokens=least("context_window_tokens"),
+        max_output_tokens=least("max_output_tokens"),
+        max_tools=least("max_tools"),
+        unsupported=frozenset().union(*(capabilities.unsupported for capabilities in known)),
+    )
+
+
+def _fallbacks(name: str, router: RouterSection, litellm: LiteLLMSection) -> Iterator[str]:
+    """Yield a model's fallbacks: its own, or the default ones, and then those for long inputs."""
+    own = list(_of_kind("fallbacks", name, router, litellm))
+    yield from own or router.default_fallbacks or litellm.default_fallbacks
+    yield from _of_kind("context_window_fallbacks", name, router, litellm)
+
+
+def _of_kind(kind: str, name: str, *sections: Reliability) -> Iterator[str]:
+    """Yield a model's fallbacks from the first section that has any rules of this kind."""
+    rules: Sequence[Mapping[str, Sequence[str]]] = next(
+        (found for section in sections if (found := getattr(section, kind))), ()
+    )
+    for key in (name, "*"):
+        found = [other for rule in rules for other in rule.get(key, ())]
+        if found:
+            yield from found
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An entry of `model_list` with its path in the file, and the environment for its key."""
+
+    entry: Entry
+    where: str
+    source: str
+    environ: Mapping[str, str]
+
+    def deployment(self, weight: float, timeouts: Timeouts) -> Deployment:
+        """Return the entry's deployment; raise ConfigError."""
+        params = self.entry.litellm_params
+        provider, upstream_model = self._split_provider()
+        api_base, api_key = self._account(provider)
+        try:
+            check_http_address(api_base, has_query=False)
+        except ValueError as exc:
+            where = ".api_base" if params.api_base else ": AZURE_API_BASE"
+            raise self._error(where, str(exc)) from exc
+        base_url, model_path, query = api_base, "", ""
+        if provider in WITHOUT_V1 and not api_base.endswith("/v1"):
+            base_url = f"{api_base}/v1"
+        elif provider == "azure" and not api_base.endswith("/v1"):
+            base = api_base.removesuffix("/openai")
+            base_url = f"{base}/openai/v1"  # the newer API takes the model in the body
+            if params.api_version is not None:
+                base_url, model_path = f"{base}/openai", f"/deployments/{upstream_model}"
+                query = urlencode({"api-version": params.api_version})
+        base_model = self.entry.model_info.base_model
+        return Deployment(
+            upstream_model=upstream_model,
+            listed_as=base_model and base_model.removeprefix("azure/").removeprefix("openai/"),
+            base_url=base_url,
+            model_path=model_path,
+            query=query,
+            api_key=api_key,
+            key_header="api-key" if provider == "azure" else "authorization",
+            weight=weight,
+            timeouts=override(timeouts, params.timeout, params.stream_timeout).model_copy(
+                update={str(name): seconds for name, seconds in params.timeouts.items()}
+            ),
+        )
+
+    def _split_provider(self) -> tuple[str, str]:
+        """Return the provider and the model of `provider/model`, or of a bare name."""
+        model = self.entry.litellm_params.model
+        provider, slash, rest = model.partition("/")
+        if slash and not rest:
+            raise self._error(
+                ".model", f"{model!r} has no model after the slash; write provider/model"
+            )
+        if slash:
+            has_account = rest.startswith("accounts/") or "#" in rest
+            is_short = provider == "fireworks_ai" and not has_account
+            return provider, f"{FIREWORKS_MODELS}{rest}" if is_short else rest
+        for pattern, implied in BARE_NAMES:
+            if pattern.match(model):
+                return implied, model
+        if self.entry.litellm_params.api_base is None:
+            problem = f"{model!r} names no provider; write provider/model, or set api_base"
+            raise self._error(".model", problem)
+        return "openai", model
+
+    def _account(self, provider: str) -> tuple[str, SecretStr | None]:
+        """Return the address and its key.
+
+        A key from the environment is only sent to its provider's address, never to an address of
+        the file.
+        """
+        params = self.entry.litellm_params
+        if params.api_base is not None:
+            return params.api_base.rstrip("/"), params.api_key
+        known = PROVIDERS.get(provider)
+        if provider == "azure" and self.environ.get("AZURE_API_BASE"):
+            known = Provider(self.environ["AZURE_API_BASE"], ("AZURE_API_KEY",))
+        if known is None:
+            problem = f"the provider {provider!r} has no known address; set api_base"
+            raise self._error("", problem)
+        key = params.api_key or None  # an empty key is none
+        if key is None and known.key_names:
+            found = next(filter(None, map(self.environ.get, known.key_names)), None)
+            if found is None:
+                problem = (
+                    f"there is no key; set the environment variable {known.key_names[0]}, or"
+                    " api_key"
+                )
+                raise self._error(".api_key", problem)
+            key = SecretStr(found)
+        return known.api_base.rstrip("/"), key
+
+    def _error(self, field: str, problem: str) -> ConfigError:
+        return ConfigError(self.source, f"{self.where}.litellm_params{field}", problem)

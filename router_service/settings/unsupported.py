@@ -1,0 +1,163 @@
+"""Report of LiteLLM settings in the file that do not do here what they do in LiteLLM."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+
+from router_service.core.messages import Json
+from router_service.settings.litellm import Fallbacks, File, ModelInfo, Section
+
+_UNSUPPORTED = "Switchcraft does not implement this setting; it has no effect"
+_FOR_ALL_MODELS = "it has no effect for one deployment; set router_settings.{} for all of them"
+_NO_BUDGETS = "budgets are not enforced; limit the spending at the provider"
+_KEYS_ONLY = "it has no effect; clients authenticate with the keys of the section keys"
+_NO_CREDENTIALS = "it has no effect; set api_key in each entry"
+_ALL_RETRIED = "it has no effect; every retryable failure is retried up to num_retries times"
+_POLICY_REFUSALS = "it has no effect; a refusal by a provider's content policy is relayed"
+_NOT_A_LIMIT = "it is the deployment's share of the requests and is not enforced as a limit"
+
+_CONSEQUENCES: Mapping[str, str] = {
+    "credential_list": _NO_CREDENTIALS,
+    "guardrails": "no guardrail is applied",
+    "general_settings.custom_auth": "the code is not run; clients authenticate with the keys of the"
+    " section keys",
+    "general_settings.enable_jwt_auth": _KEYS_ONLY,
+    "general_settings.max_parallel_requests": "it has no effect; set"
+    " server.max_requests_in_flight_per_key",
+    "general_settings.global_max_parallel_requests": "it has no effect; set"
+    " server.max_requests_in_flight",
+    "general_settings.max_request_size_mb": "it has no effect; set server.max_body_bytes",
+    "general_settings.forward_client_headers_to_llm_api": "it has no effect; list the headers in"
+    " router.forward_headers",
+    "general_settings.pass_through_endpoints": "it has no effect; set router.pass_through",
+    "litellm_settings.content_policy_fallbacks": _POLICY_REFUSALS,
+    "litellm_settings.drop_params": "it has no effect; an upstream may refuse a parameter that it"
+    " does not know",
+    "litellm_settings.max_budget": _NO_BUDGETS,
+    "litellm_settings.ssl_verify": "it has no effect; certificates are always verified",
+    "router_settings.allowed_fails_policy": "it has no effect; all failures of an upstream count"
+    " towards allowed_fails",
+    "router_settings.content_policy_fallbacks": _POLICY_REFUSALS,
+    "router_settings.disable_cooldowns": "it has no effect; raise allowed_fails to tolerate more"
+    " failures",
+    "router_settings.enable_pre_call_checks": "it has no effect; routed requests only go to models"
+    " that can serve them",
+    "router_settings.max_fallbacks": "it has no effect; all fallbacks are tried until the request"
+    " times out",
+    "router_settings.model_group_retry_policy": _ALL_RETRIED,
+    "router_settings.provider_budget_config": _NO_BUDGETS,
+    "router_settings.redis_startup_nodes": "Redis clusters are not supported; set redis_url",
+    "router_settings.retry_after": "it has no effect; set upstreams.retries.backoff_s. An"
+    " upstream's Retry-After is honoured",
+    "router_settings.retry_policy": _ALL_RETRIED,
+    "router_settings.routing_strategy": "it has no effect; deployments are chosen at random by"
+    " weight",
+    "model_list.litellm_params.cooldown_time": _FOR_ALL_MODELS.format("cooldown_time"),
+    "model_list.litellm_params.extra_headers": "they are not sent; router.forward_headers forwards"
+    " the client's headers",
+    "model_list.litellm_params.litellm_credential_name": _NO_CREDENTIALS,
+    "model_list.litellm_params.max_budget": _NO_BUDGETS,
+    "model_list.litellm_params.max_parallel_requests": "it is not enforced; set"
+    " upstreams.max_connections",
+    "model_list.litellm_params.max_retries": _FOR_ALL_MODELS.format("num_retries"),
+    "model_list.litellm_params.mock_response": "it has no effect; requests go to the model",
+    "model_list.litellm_params.num_retries": _FOR_ALL_MODELS.format("num_retries"),
+    "model_list.litellm_params.organization": "it is not sent; use a key of that organization",
+    "model_list.litellm_params.rpm": _NOT_A_LIMIT,
+    "model_list.litellm_params.tpm": _NOT_A_LIMIT,
+}
+"""Consequences that matter for keys, budgets, limits and retries. All other settings that are not
+implemented get `_UNSUPPORTED`."""
+
+_SAME_HERE: Mapping[str, Json] = {
+    "router_settings.routing_strategy": "simple-shuffle",
+    "router_settings.enable_pre_call_checks": True,
+    "litellm_settings.json_logs": True,
+    "litellm_settings.turn_off_message_logging": True,
+    "litellm_settings.redact_user_api_key_info": True,
+}
+"""Values that describe what Switchcraft does anyway; for other settings that is False."""
+
+_INFORMATION = frozenset(
+    "id description tier metadata db_model created_at updated_at created_by updated_by mode "
+    "litellm_provider key max_tokens supports_system_messages supports_prompt_caching "
+    "supports_reasoning supports_web_search supports_assistant_prefill supports_native_streaming "
+    "supports_audio_output supported_openai_params supported_modalities "
+    "supported_output_modalities source deprecation_date version".split()
+)
+"""Names in `model_info` that only inform readers, in LiteLLM too, or do not matter for routing."""
+
+
+def unsupported_settings(file: File) -> Iterator[str]:
+    """Yield each setting that does not do what it does in LiteLLM, with the consequence.
+
+    Each line is the setting's dotted path, a colon and a sentence.
+    """
+    sections = {
+        "router_settings": file.router_settings,
+        "litellm_settings": file.litellm_settings,
+        "general_settings": file.general_settings,
+    }
+    for name in file.model_extra or {}:
+        similar = difflib.get_close_matches(name, File.model_fields, n=1, cutoff=0.8)
+        hint = f"; did you mean {similar[0]!r}?" if similar else ""
+        yield f"{name}: {_CONSEQUENCES.get(name, _UNSUPPORTED)}{hint}"
+    for name, section in sections.items():
+        yield from _undeclared(name, section)
+    yield from _missing_models(file)
+    for index, entry in enumerate(file.model_list):
+        where = f"model_list.{index}"
+        if entry.is_wildcard:
+            yield f"{where}: wildcards are not served; list each model"
+            continue
+        yield from _undeclared(where, entry)
+        params = entry.litellm_params
+        for limit in ("rpm", "tpm"):
+            if getattr(params, limit) is not None:
+                yield f"{where}.litellm_params.{limit}: {_NOT_A_LIMIT}"
+        yield from _undeclared(f"{where}.litellm_params", params)
+        yield from _undeclared(f"{where}.model_info", entry.model_info)
+        if entry.price() is None and (params.costs() or entry.model_info.costs()):
+            yield (
+                f"{where}: its prices are ignored, because a price needs both input_cost_per_token"
+                " and output_cost_per_token"
+            )
+
+
+def _missing_models(file: File) -> Iterator[str]:
+    """Yield the fallbacks and aliases that refer to models that the file does not list."""
+    known = {entry.model_name for entry in file.model_list} | file.router_settings.aliases().keys()
+    for name, reliability in (
+        ("router_settings", file.router_settings),
+        ("litellm_settings", file.litellm_settings),
+    ):
+        named: Mapping[str, Fallbacks] = {
+            "fallbacks": reliability.fallbacks,
+            "context_window_fallbacks": reliability.context_window_fallbacks,
+            "default_fallbacks": ({"*": reliability.default_fallbacks},),
+        }
+        for field, rules in named.items():
+            models = {each for rule in rules for key in rule for each in (key, *rule[key])}
+            for missing in sorted(models - known - {"*"}):
+                yield f"{name}.{field}: {missing!r} is not in model_list and is ignored"
+        if reliability.context_window_fallbacks:
+            yield (
+                f"{name}.context_window_fallbacks: they are tried after the other fallbacks,"
+                " whatever the failure was"
+            )
+    for alias, model in file.router_settings.aliases().items():
+        if model not in known:
+            yield f"router_settings.model_group_alias.{alias}: its model is not in model_list"
+
+
+def _undeclared(where: str, section: Section) -> Iterator[str]:
+    """Yield the settings of a section that are not implemented."""
+    for name, value in (section.model_extra or {}).items():
+        path = re.sub(r"\.\d+", "", f"{where}.{name}")
+        same = _SAME_HERE.get(path, False)
+        is_same = type(value) is type(same) and value == same
+        is_information = isinstance(section, ModelInfo) and name in _INFORMATION
+        if not is_same and not is_information:
+            yield f"{where}.{name}: {_CONSEQUENCES.get(path, _UNSUPPORTED)}"

@@ -1,0 +1,315 @@
+"""The messages of configuration errors: the file, the dotted path, the problem and the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from router_service.core.errors import ConfigError
+from router_service.settings import read_settings
+
+MODEL = "{model_name: m, litellm_params: {model: openai/m, api_base: 'http://h'}}"
+FILES = [
+    ("", "must be a mapping of sections; add a model_list"),
+    ("a: [", "line 1: is not valid YAML: expected the node content, but found '<stream end>'"),
+    ("\x00", "is not valid YAML; save it as UTF-8 text"),
+    (
+        "keys: {admin: *secret}",
+        "line 1: is not valid YAML: found undefined alias; quote a text that starts with *, & or !",
+    ),
+    (
+        "a: 2001-99-99",
+        (
+            "line 1: is not valid YAML: the value does not fit its type, such as the date "
+            "2001-99-99; quote it"
+        ),
+    ),
+    (
+        "server: {port: 1}",
+        "model_list: there is no model, not counting wildcards; add at least one",
+    ),
+    ("model_list: 3", "model_list: must be a list"),
+    ("model_list: [3]", "model_list.0: must be a mapping of names to values"),
+    (
+        "model_list: [{model_name: '*', litellm_params: {model: openai/*}}]",
+        "model_list: there is no model, not counting wildcards; add at least one",
+    ),
+    (
+        "model_list: [{litellm_params: {model: openai/m}}]",
+        "model_list.0.model_name: is missing; add it",
+    ),
+    ("model_list: [{model_name: m}]", "model_list.0.litellm_params: is missing; add it"),
+    (
+        "model_list: [{model_name: '', litellm_params: {model: openai/m}}]",
+        "model_list.0.model_name: must not be empty",
+    ),
+    (
+        "model_list: [{model_name: 'switchcraft:x', litellm_params: {model: openai/m}}]",
+        (
+            "model_list.0.model_name: the name 'switchcraft:x' requests routing; rename it, or "
+            "set router.model_name"
+        ),
+    ),
+]
+
+ENTRIES = [
+    ("{api_key: k}", "litellm_params.model: is missing; add it"),
+    ("{model: 3}", "litellm_params.model: must be a text in quotes"),
+    (
+        "{model: openai/m, api_key: os.environ/UNSET}",
+        (
+            "litellm_params.api_key: the environment variable UNSET is not set; set it, or write "
+            "the value"
+        ),
+    ),
+    (
+        "{model: mistral/m}",
+        (
+            "litellm_params.api_key: there is no key; set the environment variable "
+            "MISTRAL_API_KEY, or api_key"
+        ),
+    ),
+    (
+        "{model: bedrock/m}",
+        "litellm_params: the provider 'bedrock' has no known address; set api_base",
+    ),
+    (
+        "{model: mystery}",
+        "litellm_params.model: 'mystery' names no provider; write provider/model, or set api_base",
+    ),
+    (
+        "{model: azure/, api_base: 'https://h'}",
+        "litellm_params.model: 'azure/' has no model after the slash; write provider/model",
+    ),
+    (
+        "{model: m, api_base: 'ftp://h'}",
+        "litellm_params.api_base: the address must start with http:// or https://",
+    ),
+    (
+        "{model: m, api_base: 'http://h:99999'}",
+        "litellm_params.api_base: the port must be a whole number from 1 to 65535, in digits",
+    ),
+    (
+        "{model: m, api_base: 'http://h/v1?x=1'}",
+        (
+            "litellm_params.api_base: the address must have neither '?' nor '#': paths are added "
+            "at its end"
+        ),
+    ),
+    ("{model: m, api_base: 'http://h', weight: -1}", "litellm_params.weight: must be at least 0"),
+    (
+        "{model: m, api_base: 'http://h', timeout: 0}",
+        "litellm_params.timeout: must be greater than 0",
+    ),
+    (
+        "{model: m, api_base: 'http://h', timeouts: {ide_s: 1}}",
+        (
+            "litellm_params.timeouts.ide_s: is unknown; the name must be 'connect_s', "
+            "'first_byte_s', 'idle_s', 'total_s', 'write_s' or 'pool_s'"
+        ),
+    ),
+    (
+        "{model: m, api_base: 'http://h', input_cost_per_token: 2000}",
+        "litellm_params.input_cost_per_token: must be at most 1000",
+    ),
+    (
+        "{model: m, api_base: 'http://h'}, model_info: {max_input_tokens: many}",
+        "model_info.max_input_tokens: must be a whole number",
+    ),
+    (
+        "{model: m, api_base: 'http://h'}, model_info: {supports_vision: maybe}",
+        "model_info.supports_vision: must be true or false",
+    ),
+]
+
+SECTIONS = [
+    ("server: 3", "server: must be a mapping of names to values"),
+    ("server: {prot: 1}", "server.prot: is unknown; did you mean 'port'?"),
+    (
+        "server: {port: high}",
+        "server.port: the port must be a whole number from 0 to 65535, in digits",
+    ),
+    (
+        "server: {port: 99999}",
+        "server.port: the port must be a whole number from 0 to 65535, in digits",
+    ),
+    ("server: {workers: 0}", "server.workers: must be at least 1"),
+    ("server: {workers: 1.5}", "server.workers: must be a whole number"),
+    ("server: {host: }", "server.host: has no value; add one, or remove the name"),
+    ("server: {max_body_bytes: big}", "server.max_body_bytes: must be a whole number"),
+    (
+        "server: {redis_url: 'http://h'}",
+        "server.redis_url: the address must start with redis:// or rediss:// or unix://",
+    ),
+    (
+        "server: {fantasy: 1}",
+        (
+            "server.fantasy: is unknown; remove it. The settings here are host, port, workers, "
+            "max_body_bytes, body_timeout_s, max_header_bytes, header_timeout_s, write_timeout_s,"
+            " max_connections, max_requests_in_flight, max_requests_in_flight_per_key, "
+            "max_buffered_bytes, max_queued_decisions, max_decision_wait_s, decision_threads, "
+            "drain_delay_s, shutdown_timeout_s, redis_url, decision_ttl_s, response_ttl_s, "
+            "max_responses, max_decisions"
+        ),
+    ),
+    ("upstreams: {timeouts: {total_s: never}}", "upstreams.timeouts.total_s: must be a number"),
+    (
+        "upstreams: {timeouts: {totl_s: 1}}",
+        "upstreams.timeouts.totl_s: is unknown; did you mean 'total_s'?",
+    ),
+    (
+        "upstreams: {retries: {budget_share: 2}}",
+        "upstreams.retries.budget_share: must be at most 1",
+    ),
+    ("router: {device: tpu}", "router.device: must be 'cpu' or 'cuda'"),
+    ("router: {publication: 3}", "router.publication: must be 'redis' or a path"),
+    ("router: {arms: [a]}", "router.arms: must be a mapping of names to values"),
+    ("router: {forward_headers: Accept}", "router.forward_headers: must be a list"),
+    (
+        "router: {forward_headers: [Cookie]}",
+        "router.forward_headers: the header 'cookie' is never forwarded; remove it",
+    ),
+    ("router: {exploration_share: .nan}", "router.exploration_share: must be at most 1"),
+    ("keys: {admin: ''}", "keys.admin: is empty; write a key, or leave it out"),
+    (
+        "keys: {api: {a: 'sha256:12'}}",
+        "keys.api.a: is not a hash: after 'sha256:' come 64 hexadecimal digits",
+    ),
+    ("keys: {api: {admin: k}}", "keys.api: 'admin' is the name of keys.admin; choose another name"),
+    (
+        "keys: {metrics: same, admin: same}",
+        "keys: keys.metrics is the same key as keys.admin; use another key",
+    ),
+    (
+        "keys: {metrics: k, api: {metrics: other}}",
+        "keys: 'metrics' is the name of keys.metrics; rename keys.api.metrics",
+    ),
+    (
+        "keys: {admin: a}\ngeneral_settings: {master_key: b}",
+        (
+            "general_settings.master_key: keys.admin is set too, and both are the admin key; "
+            "remove one of them"
+        ),
+    ),
+    (
+        "keys: {metrics: b}\ngeneral_settings: {master_key: b}",
+        "keys: keys.metrics is the same key as keys.admin; use another key",
+    ),
+    ("logging: {level: loud}", "logging.level: must be 'debug', 'info', 'warning' or 'error'"),
+    (
+        "tracing: {otlp_endpoint: 'collector:4318'}",
+        "tracing.otlp_endpoint: the address must start with http:// or https://",
+    ),
+    ("decision_log: {retention_days: 0}", "decision_log.retention_days: must be greater than 0"),
+    ("decision_log: {path: 3}", "decision_log.path: must be a path"),
+    ("router_settings: 3", "router_settings: must be a mapping of names to values"),
+    ("router_settings: {num_retries: many}", "router_settings.num_retries: must be a whole number"),
+    (
+        "router_settings: {model_group_alias: {a: 3}}",
+        (
+            "router_settings.model_group_alias.a: must be a text in quotes or a mapping of names "
+            "to values"
+        ),
+    ),
+    (
+        "router_settings: {model_group_alias: {a: {hidden: true}}}",
+        "router_settings.model_group_alias.a.model: is missing; add it",
+    ),
+    (
+        "router_settings: {model_group_alias: {a: {model: 3}}}",
+        "router_settings.model_group_alias.a.model: must be a text in quotes",
+    ),
+    (
+        "router_settings: {model_group_alias: {switchcraft: m}}",
+        (
+            "router_settings.model_group_alias.switchcraft: the name 'switchcraft' requests "
+            "routing; rename it, or set router.model_name"
+        ),
+    ),
+    ("router_settings: {fallbacks: {m: n}}", "router_settings.fallbacks: must be a list"),
+    (
+        "router_settings: {redis_host: 'h:1'}",
+        "router_settings.redis_host: what stands in brackets is not an IPv6 address",
+    ),
+    (
+        "router_settings: {redis_host: h, redis_port: 0}",
+        "router_settings.redis_port: the port must be a whole number from 1 to 65535, in digits",
+    ),
+    (
+        "environment_variables: {A: os.environ/UNSET}",
+        (
+            "environment_variables.A: the environment variable UNSET is not set; set it, or write"
+            " the value"
+        ),
+    ),
+    (
+        "server: {workers: 2}",
+        (
+            "server.workers: several workers share their state in Redis; set server.redis_url, or"
+            " use 1 worker"
+        ),
+    ),
+]
+
+CASES = [
+    *FILES,
+    *(
+        (f"model_list: [{{model_name: m, litellm_params: {text}}}]", f"model_list.0.{message}")
+        for text, message in ENTRIES
+    ),
+    *((f"model_list: [{MODEL}]\n{text}", message) for text, message in SECTIONS),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), CASES, ids=[message for _, message in CASES])
+def test_message_names_path_problem_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+    """The exact message of each broken configuration."""
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path, environ={})
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    """The message says why the file cannot be read."""
+    path = tmp_path / "none.yaml"
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path)
+    assert str(caught.value) == f"{path}: cannot be read: No such file or directory; check the path"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "SWITCHCRAFT_PORT",
+            "high",
+            "SWITCHCRAFT_PORT: the port must be a whole number from 0 to 65535, in digits",
+        ),
+        ("SWITCHCRAFT_WORKERS", "0", "SWITCHCRAFT_WORKERS: must be at least 1"),
+        (
+            "SWITCHCRAFT_REDIS_URL",
+            "redis",
+            "SWITCHCRAFT_REDIS_URL: the address must start with redis:// or rediss:// or unix://",
+        ),
+    ],
+)
+def test_message_names_the_environment_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    """The exact message of each unusable variable."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as caught:
+        read_settings()
+    assert str(caught.value) == f"the environment: {message}"
+
+
+def test_message_does_not_show_keys(tmp_path: Path) -> None:
+    """Neither the message nor its cause contains a key near the mistake."""
+    path = tmp_path / "config.yaml"
+    path.write_text("model_list: [{model_name: m, litellm_params: {model: [], api_key: secret-5}}]")
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path)
+    assert "secret-5" not in f"{caught.value} {caught.value.__cause__}"
