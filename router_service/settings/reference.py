@@ -137,7 +137,7 @@ def _descendants(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def tables() -> str:
     """Return the Markdown tables of all settings and environment variables."""
-    parts = []
+    parts: list[str] = []
     for path, model, without in _SECTIONS:
         title = f"`{path}`"
         if model is Costs:
@@ -156,7 +156,8 @@ def _section(
     path: str, model: type[BaseModel], title: str, without: type[BaseModel] | None = None
 ) -> Iterator[str]:
     """Yield the lines of a model's table, and then those of the sections in it."""
-    rows, inner = [], []
+    rows: list[str] = []
+    inner: list[str] = []
     properties = model.model_json_schema()["properties"]
     for name, field in model.model_fields.items():
         annotation = field.annotation
