@@ -3,7 +3,7 @@
     python benchmarks/decision.py --out runs/decision.json
 
 The requests are those of the installed `bfcl-eval` (`pip install bfcl-eval`), every so many of
-them that `--requests` are left, later turns of agents' conversations among them. `Gateway.plan`
+them that `--requests` are left, later turns of agents' conversations among them. `plan_request`
 decides for each, on uvloop as in service, by the shipped artifact or by another one: first one at
 a time, then as many at a time as `--concurrent` says. Each is measured by a process of its own in
 every round, which has seen no request; `repeated` asks the same requests again. Before each
@@ -20,12 +20,11 @@ import gc
 import multiprocessing
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import orjson
@@ -34,15 +33,12 @@ import uvloop
 from benchmarks.stamp import stamp
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.lifecycle.gateway import Gateway
-from router_service.requests.deciding import Question
-from router_service.requests.endpoints import CHAT
-from router_service.requests.planning import Plan
+from router_service.requests.parsing import CHAT
+from router_service.requests.planning import Plan, plan_request
 from router_service.router import Router
 from router_service.settings import ServerSettings, Settings
 from switchcraft_training.datasets.bfcl import read_source
 from switchcraft_training.datasets.bfcl.files import PACKAGE
-
-T = TypeVar("T")
 
 Samples = dict[str, list[float]]
 """Seconds by stage, a sample a request."""
@@ -190,13 +186,7 @@ async def _tick(lags: list[float]) -> None:
 
 
 async def _plan(gateway: Gateway, body: bytes) -> Plan:
-    def in_queue(decide: Callable[[], T]) -> Awaitable[T]:
-        return gateway.in_queue(None, decide)
-
-    engine = gateway.engine
-    viewer = engine.viewer(None)
-    question = Question(engine.planner, CHAT, body, None, gateway.held_for(viewer))
-    return await gateway.plan(engine, question, viewer, in_queue)
+    return await plan_request(gateway, gateway.engine, CHAT, body)
 
 
 def _gateway(artifact: Path) -> Gateway:

@@ -1,19 +1,36 @@
-"""Pack -> classify -> price -> select, as one Decision."""
+"""The router: predict which arms answer correctly, then choose one by a policy.
+
+    from router_service import Router
+
+    decision = Router.load().decide({"messages": [...], "tools": [...]})
+    print(decision.arm, decision.cost_usd[decision.arm])
+
+`Router.decide` takes a request body. The gateway calls the two halves separately: `predict` runs
+the model and belongs in a thread; `choose` applies a policy and takes microseconds.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from router_service.core.artifact import Artifact
+from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.cache import Cache
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
-from router_service.core.goals import Goal, parse_goal, reach
-from router_service.core.messages import Conversation, ToolSpec, Turn
+from router_service.core.goals import parse_goal, reach
+from router_service.core.messages import (
+    Conversation,
+    Json,
+    ToolSpec,
+    Turn,
+    decode_object,
+    parse_conversation,
+)
 from router_service.core.model import Classifier
 from router_service.core.packing import PackedView, PackedViewer, Packer
 from router_service.core.selection import (
@@ -25,75 +42,66 @@ from router_service.core.selection import (
     ranking,
     select,
 )
-from router_service.core.tracing import Clock, Stage, StageName, Timer
-
-_Content = tuple[tuple[Turn, ...], tuple[ToolSpec, ...]]
+from router_service.core.tracing import StageName, Timer
 
 PREDICTIONS_BYTES = 8 * 2**20
-"""What a router remembers of the model's answers: 1,200 requests of an agent, at 6 KB each."""
+"""Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The arm chosen for one conversation, and all that it was chosen by.
-
-    `ranking` holds the arms that it was chosen among: itself, then the one that the same policy
-    chooses among the rest, and so on.
-    """
+    """The arm chosen for one conversation, with everything that the choice was based on."""
 
     arm: str
     probabilities: Mapping[str, float]
+    """Probability of a correct answer, by arm."""
     cost_usd: Mapping[str, float]
+    """Expected cost of the request, by arm."""
     policy: str
     reason: Reason
     packed_tokens: int
     ranking: tuple[str, ...]
+    """All candidate arms in the order to try them: `arm`, then what the policy chooses among the
+    others, and so on."""
     propensity: float = 1.0
-    """The probability with which this arm was chosen."""
+    """Probability with which this arm was chosen; 1 without exploration."""
     features: tuple[float, ...] = ()
-    """Structural counts, in the order of the artifact's manifest."""
-    stages: tuple[Stage, ...] = ()
-    """How long packing, classifying and selecting took, where a router timed them."""
+    """Structural features, in the order of the artifact's manifest."""
 
     @property
     def probability(self) -> float:
-        """The chosen arm's."""
+        """Probability of a correct answer from the chosen arm."""
         return self.probabilities[self.arm]
 
     @property
     def expected_regret(self) -> float:
-        """What the choice gives up of the highest probability, to save cost."""
+        """Probability of a correct answer that the choice gives up to save cost."""
         return max(self.probabilities.values()) - self.probability
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the model said of one conversation, and what it was shown."""
+    """The model's output for one conversation, and the features of its input."""
 
     probabilities: tuple[float, ...]
-    """Of all arms of the artifact."""
+    """Probability of a correct answer, for all arms of the artifact in its order."""
     features: tuple[float, ...]
     packed_tokens: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory that it takes, about."""
-        return 32 * (len(self.probabilities) + len(self.features))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a policy chooses by a decision's probabilities and costs."""
+    """The arm that a policy chooses for given probabilities and costs."""
 
     policy: str
     arm: str
     reason: Reason
     floor: float
-    """What an arm's probability must reach; nothing where the reason is `unread`."""
+    """Least probability that an arm needs under the policy; unused if the reason is `unread`."""
 
 
 class Router:
-    """Decides for conversations; holds one loaded artifact, and may be shared by threads."""
+    """A loaded artifact that decides for conversations; safe to share between threads."""
 
     def __init__(
         self,
@@ -102,24 +110,24 @@ class Router:
         device: str = "cpu",
         prices: Mapping[str, Price] | None = None,
         arms: Collection[str] | None = None,
-        clock: Clock = time.perf_counter,
         relatives: Iterable[Router] = (),
     ) -> None:
-        """Load the artifact's model; `prices` replaces the profile's list prices by arm.
+        """Load the artifact's model.
 
-        `arms` are those to choose among (default: all of the artifact's), in whatever order;
-        `clock` times the stages of a decision. `relatives` share what was loaded from the same
-        files, and what they have computed with it.
-        Raises ArtifactError where the artifact does not know one of them, or there is none.
+        `prices` replaces list prices of the cost profile, by arm. `arms` restricts the choice
+        (default: all of the artifact's arms). `relatives` are routers to share loaded files and
+        caches with.
+        Raises ArtifactError if the artifact lacks one of the arms, or if `arms` is empty.
         """
         manifest = artifact.manifest
         self.artifact = artifact
-        self._clock = clock
-        self._columns = _columns(artifact, manifest.arms if arms is None else arms)
+        chosen = set(manifest.arms if arms is None else arms)
+        self._check_arms(chosen)
+        self._columns = [column for column, arm in enumerate(manifest.arms) if arm in chosen]
         self.arms: tuple[str, ...] = tuple(manifest.arms[column] for column in self._columns)
         relatives = tuple(relatives)
         alike = next((r for r in relatives if r.artifact.tokenizer is artifact.tokenizer), None)
-        # Made once for a tokenizer, which a packer takes over.
+        # A packer changes the tokenizer's settings, so each tokenizer has one packer.
         self._packer: Packer = (
             alike._packer if alike else Packer(manifest.packing, artifact.tokenizer)
         )
@@ -143,116 +151,109 @@ class Router:
             len(self._columns) == len(manifest.arms) and costs_usd == manifest.costs_usd()
         )
         self._costs_usd = [costs_usd[column] for column in self._columns]
-        same = next((r for r in relatives if r._predicts_like(self)), None)
-        self._predictions: Cache[_Content, Prediction] = (
+        same = next(
+            (
+                relative
+                for relative in relatives
+                if relative._packer is self._packer
+                and relative._model == self._model
+                and relative.artifact.manifest.calibration == manifest.calibration
+            ),
+            None,
+        )
+        self._predictions: Cache[tuple[tuple[Turn, ...], tuple[ToolSpec, ...]], Prediction] = (
             same._predictions if same else Cache(PREDICTIONS_BYTES)
         )
 
-    def _predicts_like(self, other: Router) -> bool:
-        is_same_model = self._packer is other._packer and self._model == other._model
-        calibration = self.artifact.manifest.calibration
-        return is_same_model and calibration == other.artifact.manifest.calibration
-
-    @property
-    def caches(self) -> dict[str, Cache[Any, Any]]:
-        """What is remembered, by name; some may be shared with other routers."""
-        return {"predictions": self._predictions, **self._packer.caches}
-
     @classmethod
-    def load(cls, directory: Path) -> Router:
-        """Load and verify an artifact directory, canaries included; raises ArtifactError."""
-        router = cls(Artifact.load(directory))
+    def load(cls, path: Path | str = SHIPPED) -> Router:
+        """Load an artifact directory (default: the one that the package ships), and verify it.
+
+        Raises ArtifactError if a file's hash or a canary request's probability is wrong.
+        """
+        router = cls(Artifact.load(Path(path)))
         router.check_canaries()
         return router
 
-    def check_canaries(self) -> None:
-        """Replay the artifact's canaries; raises ArtifactError where a probability is off."""
-        self.artifact.check_canaries(self.predict)
-
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
-        """Resolve a policy by name (`economy`), rule (`theta=0.5`) or goal (`accuracy=best@95`).
-
-        None is the default one. A goal is reached by the rule that was measured to, where the
-        router chooses among all arms at their profiled prices. Raises PolicyError, naming
-        `param` as the field that it was asked in.
-        """
-        named = self.artifact.manifest.policies
-        rule = named.get(text or "default")
-        if rule is None and "=" not in (text or ""):
-            known = ", ".join(sorted(named))
-            raise PolicyError(text or "", f"known names are {known}", param=param)
-        asked = rule or text or ""
-        goal = parse_goal(asked, param=param)
-        return parse_policy(asked, param=param) if goal is None else self._reach(goal, param)
-
-    def _reach(self, goal: Goal, param: str) -> Policy:
-        if not self._is_as_measured:
-            problem = "goals hold for all arms of the artifact at their profiled prices alone"
-            raise PolicyError(str(goal), problem, param=param)
-        manifest = self.artifact.manifest
-        point = reach(goal, manifest.frontier, manifest.best_single_accuracy, param=param)
-        return parse_policy(point.policy)
-
-    def predict(self, conversations: Sequence[Conversation]) -> list[list[float]]:
-        """Return the probability that each arm of the artifact is correct, (conversations, all)."""
-        packed = [self._packer.pack(conversation) for conversation in conversations]
-        rows: list[list[float]] = self._classifier.predict(packed).tolist()
-        return rows
-
-    def view(self, conversation: Conversation) -> PackedView:
-        """Show what the model sees of a conversation; CPU-bound, like a decision."""
-        return self._viewer.view(conversation)
-
     def decide(
+        self,
+        request_body: Mapping[str, Json] | bytes | str,
+        policy: Policy | str = "balanced",
+        arms: Collection[str] | None = None,
+    ) -> Decision:
+        """Return the arm that should answer a Chat Completions request.
+
+        `request_body` is the request as JSON text or as a decoded object; only `messages` and
+        `tools` are read. `policy` is a name (`economy`, `balanced`, `quality`), a rule
+        (`theta=0.5`, `drift=0.1`) or a goal (`accuracy=best@95`). `arms` restricts the choice to
+        some of `Router.arms`. Takes some milliseconds of CPU time; the model runs once for the
+        same conversation.
+
+        Raises InvalidRequestError if the body is not a request, PolicyError for an unknown policy,
+        and ArtifactError for an unknown arm.
+        """
+        if isinstance(request_body, bytes | str):
+            request_body = decode_object(request_body)
+        if isinstance(policy, str):
+            policy = self.policy(policy, param="policy")
+        if arms is not None:
+            self._check_arms(arms)
+        return self.decide_conversation(parse_conversation(request_body), policy, arms)
+
+    def decide_conversation(
         self,
         conversation: Conversation,
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
     ) -> Decision:
-        """Choose the arm for one conversation; CPU-bound, so call it off the event loop.
+        """Return the decision for a parsed conversation; CPU-bound.
 
-        `arms` are those of the router's that can serve it (default: all); there is at least one.
+        `arms` are the router's arms that can serve it (default: all); at least one.
         """
-        timer = Timer(self._clock)
-        prediction = self._predictions.peek(_content(conversation))
-        if prediction is None:
-            prediction = self._predict(conversation, timer)
-        return self._decided(conversation, prediction, policy, arms, timer)
+        return self.choose(conversation, self.predict(conversation), policy, arms)
 
-    def recall(
-        self,
-        conversation: Conversation,
-        policy: Policy | None = None,
-        arms: Collection[str] | None = None,
-    ) -> Decision | None:
-        """Choose as `decide` would, where the model was asked about the very same conversation.
+    def cached(self, conversation: Conversation) -> Prediction | None:
+        """Return an earlier prediction for the same conversation, if any; takes some 0.02 ms."""
+        return self._predictions.get((conversation.turns, conversation.tools))
 
-        None where it was not, or that is forgotten; takes some 0.05 ms.
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
+        """Return the model's prediction, from the cache if there is one; CPU-bound.
+
+        `timer` gets the stages `pack` and `classify`. Raises ValueError if the model returns NaN.
         """
-        timer = Timer(self._clock)
-        prediction = self._predictions.get(_content(conversation))
-        if prediction is None:
-            return None
-        return self._decided(conversation, prediction, policy, arms, timer)
-
-    def _predict(self, conversation: Conversation, timer: Timer) -> Prediction:
+        # Parts of a request that could not be parsed are not shown to the model.
+        key = conversation.turns, conversation.tools
+        # A request for the same conversation may have finished while this one was queued.
+        known = self._predictions.peek(key)
+        if known is not None:
+            return known
+        timer = timer or Timer(time.perf_counter)
         packed = self._packer.pack(conversation)
         timer.end(StageName.PACK)
         row: list[float] = self._classifier.predict([packed])[0].tolist()
         timer.end(StageName.CLASSIFY)
+        if any(map(math.isnan, row)):
+            raise ValueError(f"the model returned NaN: {row}")
         prediction = Prediction(tuple(row), packed.features, len(packed.token_ids))
-        size_bytes = prediction.size_bytes + _size_bytes(conversation)
-        self._predictions.put(_content(conversation), prediction, size_bytes)
+        # An estimate of the memory. Tools are shared with other conversations, so not counted.
+        size_bytes = 32 * (len(row) + len(packed.features))
+        for turn in conversation.turns:
+            size_bytes += 300 + len(turn.text)
+            size_bytes += sum(300 + len(call.arguments) for call in turn.tool_calls)
+        self._predictions.put(key, prediction, size_bytes)
         return prediction
 
-    def _decided(
+    def choose(
         self,
         conversation: Conversation,
         prediction: Prediction,
-        policy: Policy | None,
-        arms: Collection[str] | None,
-        timer: Timer,
+        policy: Policy | None = None,
+        arms: Collection[str] | None = None,
     ) -> Decision:
+        """Return the decision that a policy makes from a prediction; takes some 0.03 ms.
+
+        `policy` defaults to the artifact's, `arms` to all of the router's.
+        """
         able = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
         decision = decide_among(
             [self.arms[index] for index in able],
@@ -262,8 +263,59 @@ class Router:
             packed_tokens=prediction.packed_tokens,
             is_unread=bool(conversation.unread),
         )
-        timer.end(StageName.SELECT)
-        return replace(decision, features=prediction.features, stages=timer.stages)
+        return replace(decision, features=prediction.features)
+
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+        """Return the policy for a name (`economy`), a rule (`theta=0.5`) or a goal.
+
+        None is the artifact's default. A goal such as `accuracy=best@95` becomes the rule that was
+        measured to reach it. Goals need all arms of the artifact at their profiled prices, because
+        those were measured. Raises PolicyError, which names `param` as the request's field.
+        """
+        manifest = self.artifact.manifest
+        rule = manifest.policies.get(text or "default")
+        if rule is None and "=" not in (text or ""):
+            known = ", ".join(sorted(manifest.policies))
+            raise PolicyError(text or "", f"known names are {known}", param=param)
+        rule = rule or text or ""
+        goal = parse_goal(rule, param=param)
+        if goal is None:
+            return parse_policy(rule, param=param)
+        if not self._is_as_measured:
+            problem = "goals hold only for all arms of the artifact at their profiled prices"
+            raise PolicyError(str(goal), problem, param=param)
+        point = reach(goal, manifest.frontier, manifest.best_single_accuracy, param=param)
+        return parse_policy(point.policy)
+
+    def predict_batch(self, conversations: Sequence[Conversation]) -> list[list[float]]:
+        """Return the probability that each arm of the artifact is correct, (conversations, arms).
+
+        Does not use the cache.
+        """
+        packed = [self._packer.pack(conversation) for conversation in conversations]
+        rows: list[list[float]] = self._classifier.predict(packed).tolist()
+        return rows
+
+    def check_canaries(self) -> None:
+        """Replay the artifact's canary requests; raises ArtifactError if a probability is off."""
+        self.artifact.check_canaries(self.predict_batch)
+
+    def view(self, conversation: Conversation) -> PackedView:
+        """Return what the model sees of a conversation; CPU-bound, like a prediction."""
+        return self._viewer.view(conversation)
+
+    @property
+    def caches(self) -> dict[str, Cache[Any, Any]]:
+        """The router's caches by name; some may be shared with other routers."""
+        return {"predictions": self._predictions, **self._packer.caches}
+
+    def _check_arms(self, arms: Collection[str]) -> None:
+        """Raise ArtifactError if the artifact lacks one of these arms, or if there are none."""
+        known = self.artifact.manifest.arms
+        unknown = sorted(set(arms) - set(known))
+        if unknown or not arms:
+            problem = f"does not know the arms {unknown}" if unknown else "was given no arm"
+            raise ArtifactError(self.artifact.directory, f"{problem}; it has {list(known)}")
 
 
 def decide_among(
@@ -275,9 +327,12 @@ def decide_among(
     packed_tokens: int,
     is_unread: bool,
 ) -> Decision:
-    """Choose one of these arms, and rank the others; probabilities and costs are (arms,) each."""
+    """Choose one of these arms, and rank the others; probabilities and costs are (arms,) each.
+
+    If part of the request is unread, the most probable arm is chosen: a probability for part of a
+    request does not justify using a cheaper arm.
+    """
     chosen = select(probabilities, costs_usd, policy)
-    # A probability for half a request is no ground to save money on.
     order = ranking(probabilities, costs_usd, None if is_unread else policy)
     return Decision(
         arm=arms[order[0]],
@@ -291,10 +346,10 @@ def decide_among(
 
 
 def explored(decision: Decision, share: float, draw: float) -> Decision:
-    """Return a decision that may be for another arm than the policy's, with its propensity.
+    """Return the decision with its propensity, and for a share of draws with another arm.
 
-    `draw` is uniform in [0, 1). Where the arm fails, the policy's own order is tried. What part of
-    could not be read is decided as before: nothing would be learned from it.
+    `draw` is uniform in [0, 1). If the drawn arm fails, the policy's own order is tried. Requests
+    with unread parts are not explored, because nothing could be learned from them.
     """
     if decision.reason is Reason.UNREAD:
         return decision
@@ -310,7 +365,7 @@ def explored(decision: Decision, share: float, draw: float) -> Decision:
 
 
 def choices(decision: Decision, policies: Iterable[Policy]) -> Iterator[Choice]:
-    """Yield what other policies choose by the same probabilities, without asking the model anew."""
+    """Yield what other policies choose from the decision's probabilities and costs."""
     arms, probabilities = list(decision.probabilities), list(decision.probabilities.values())
     costs_usd = [decision.cost_usd[arm] for arm in arms]
     is_unread = decision.reason is Reason.UNREAD
@@ -322,25 +377,3 @@ def choices(decision: Decision, policies: Iterable[Policy]) -> Iterator[Choice]:
             reason=Reason.UNREAD if is_unread else chosen.reason,
             floor=least_probability(probabilities, policy),
         )
-
-
-def _content(conversation: Conversation) -> _Content:
-    """Return what a prediction follows from; what could not be read is not shown to the model."""
-    return conversation.turns, conversation.tools
-
-
-def _size_bytes(conversation: Conversation) -> int:
-    """Return the memory that a conversation takes, about; its tools are others', too."""
-    calls = (call for turn in conversation.turns for call in turn.tool_calls)
-    called = sum(300 + len(call.arguments) for call in calls)
-    return called + sum(300 + len(turn.text) for turn in conversation.turns)
-
-
-def _columns(artifact: Artifact, arms: Collection[str]) -> list[int]:
-    """Return where these arms stand among the artifact's outputs, in their order."""
-    known = artifact.manifest.arms
-    unknown = sorted(set(arms) - set(known))
-    if unknown or not arms:
-        problem = f"does not know the arms {unknown}" if unknown else "was asked for no arm"
-        raise ArtifactError(artifact.directory, f"{problem}; it has {list(known)}")
-    return [column for column, arm in enumerate(known) if arm in arms]

@@ -22,7 +22,8 @@ from router_service.core.cost import ArmProfile, Price
 from router_service.core.messages import Conversation
 from router_service.core.packing import PackedView, PackingSpec
 from router_service.core.selection import Policy, parse_policy
-from router_service.router import Decision, decide_among
+from router_service.core.tracing import Timer
+from router_service.router import Decision, Prediction, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
 PRICES = {"small": 1.0, "medium": 2.0, "large": 10.0}
@@ -63,37 +64,38 @@ class FakeRouter:
         """Return no caches: nothing is remembered."""
         return {}
 
-    def recall(
-        self,
-        conversation: Conversation,
-        policy: Policy | None = None,
-        arms: Collection[str] | None = None,
-    ) -> Decision | None:
-        """Remember nothing."""
-        del conversation, policy, arms
-        return None
+    def cached(self, conversation: Conversation) -> Prediction | None:
+        """Return nothing: every conversation is new."""
+        del conversation
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy by name or rule."""
         return parse_policy(POLICIES.get(text or "default", text or ""), param=param)
 
-    def decide(
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
+        """Return the fixed probabilities."""
+        del timer
+        self.asked.append(conversation)
+        return Prediction(tuple(self.probabilities.values()), features=(), packed_tokens=7)
+
+    def choose(
         self,
         conversation: Conversation,
+        prediction: Prediction,
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
     ) -> Decision:
-        """Choose by the fixed probabilities, among these arms."""
-        self.asked.append(conversation)
+        """Choose by the real selection, among these arms."""
         manifest = self.artifact.manifest
         costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
+        probabilities = dict(zip(manifest.arms, prediction.probabilities, strict=True))
         able = [arm for arm in manifest.arms if arms is None or arm in arms]
         return decide_among(
             able,
-            [self.probabilities[arm] for arm in able],
+            [probabilities[arm] for arm in able],
             [costs_usd[arm] for arm in able],
             policy or self.policy(),
-            packed_tokens=7,
+            packed_tokens=prediction.packed_tokens,
             is_unread=bool(conversation.unread),
         )
 

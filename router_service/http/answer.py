@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -24,14 +21,11 @@ from router_service.http.exchange import Exchange
 from router_service.http.refusals import refusal
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gateway import Gateway
-from router_service.requests.deciding import Question
-from router_service.requests.endpoints import Endpoint
-from router_service.requests.planning import POLICY_HEADER, Plan
+from router_service.requests.parsing import Endpoint
+from router_service.requests.planning import POLICY_HEADER, plan_request
 from router_service.requests.recorder import Call
 from router_service.upstream.client import DEADLINE_HEADER, unlimited
 from router_service.upstream.retries import UpstreamRequest
-
-T = TypeVar("T")
 
 MAX_DEADLINE_S = 24 * 3600.0
 """Longest time that a request may ask for."""
@@ -59,44 +53,41 @@ class RoutedAnswer(Response):
             await answer(scope, receive, send)
 
     async def _planned(self, engine: Engine, receive: Receive) -> ASGIApp:
-        gateway, call = self._gateway, self._call
+        gateway, request, call = self._gateway, self._request, self._call
         try:
-            deadline_s = read_deadline(self._request)
+            deadline_s = read_deadline(request)
             with call.trace.decision_span():
-                plan = await self._plan(engine, receive)
+                timer = Timer(time.perf_counter)
+                body = await read_body(request, gateway.server)
+                timer.end(StageName.BODY)
+                planning = plan_request(
+                    gateway,
+                    engine,
+                    self._endpoint,
+                    body,
+                    caller=call.key,
+                    policy=request.headers.get(POLICY_HEADER),
+                    timer=timer,
+                )
+                plan = await unless_client_leaves(receive, planning)
         except (ClientDisconnect, SwitchcraftError) as exc:
             return refusal(gateway.recorder, call, exc)
         except Exception:
             gateway.recorder.refused(call, 500)
             raise
-        slot = slot_of(self._request)
+        slot = slot_of(request)
         order = UpstreamRequest(
             plan.candidates,
-            plan.endpoint.path,
-            plan.body,
-            self._request.headers,
+            plan.request.endpoint.path,
+            plan.request.body,
+            request.headers,
             deadline_s,
-            expects_json=plan.endpoint.is_json,
+            expects_json=plan.request.endpoint.is_json,
             client=call.key,
             trace=call.trace,
             hold=slot.hold if slot is not None else unlimited,
         )
         return Exchange(engine.attempts, gateway, order, plan=plan, call=call)
-
-    async def _plan(self, engine: Engine, receive: Receive) -> Plan:
-        def in_queue(decide: Callable[[], T]) -> Awaitable[T]:
-            return unless_client_leaves(receive, gateway.in_queue(call.key, decide))
-
-        gateway, call = self._gateway, self._call
-        timer = Timer(time.perf_counter)
-        body = await read_body(self._request, gateway.server)
-        timer.end(StageName.BODY)
-        policy = self._request.headers.get(POLICY_HEADER)
-        viewer = engine.viewer(call.key)
-        holders = gateway.held_for(viewer)
-        question = Question(engine.planner, self._endpoint, body, policy, holders)
-        plan = await gateway.plan(engine, question, viewer, in_queue)
-        return replace(plan, stages=(*timer.stages, *plan.stages))
 
 
 def read_call(request: Request) -> Call:

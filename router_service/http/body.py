@@ -17,7 +17,7 @@ from router_service.http.admission import slot_of
 from router_service.http.asgi import unless_client_leaves
 from router_service.http.auth import caller_of
 from router_service.http.state import gateway_of
-from router_service.requests.deciding import AT_ONCE_BYTES
+from router_service.requests.planning import AT_ONCE_BYTES
 from router_service.settings import ServerSettings
 
 BODY_COPIES = 3

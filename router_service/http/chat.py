@@ -9,7 +9,7 @@ from starlette.responses import Response
 from router_service.http.answer import RoutedAnswer
 from router_service.http.schemas import ANSWER, chat_request
 from router_service.http.state import gateway_of
-from router_service.requests.endpoints import CHAT
+from router_service.requests.parsing import CHAT
 
 routes = APIRouter()
 

@@ -156,7 +156,7 @@ class Exchange:
                 await send_part(send, events, more=True)
         except UpstreamError as exc:
             broke = exc
-            event = self._plan.endpoint.error_event(error_body(exc), reader.last_number + 1)
+            event = self._plan.request.endpoint.error_event(error_body(exc), reader.last_number + 1)
             gap = b"\n\n" if reader.is_within_event else b""
             await send_part(send, gap + event, more=True)
         await send_part(send, b"", more=False)
@@ -221,7 +221,7 @@ class Exchange:
     def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
         """Return the usage that an answer names, or an estimate if its text was not read."""
         usage = read_usage(value)
-        if usage is not None or not (unread_bytes and self._plan.endpoint.is_routed):
+        if usage is not None or not (unread_bytes and self._plan.request.endpoint.is_routed):
             return usage
         return self._estimate(unread_bytes // CHARACTERS_PER_TOKEN)
 

@@ -121,7 +121,7 @@ async def reload(request: Request) -> ReloadReport:
 async def status(request: Request) -> GatewayStatus:
     """Return the release that serves, open circuits, and the last reload that failed."""
     gateway = gateway_of(request)
-    trial = gateway.engine.planner.canary
+    trial = gateway.engine.releases.canary
     statistics = (
         ReleaseStatistics(
             release=track,

@@ -24,7 +24,7 @@ from router_service.http.schemas import ANSWER, model_request
 from router_service.http.state import gateway_of
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gateway import Gateway
-from router_service.requests.endpoints import unrouted
+from router_service.requests.parsing import unrouted
 from router_service.settings import Model
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]

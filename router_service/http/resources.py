@@ -52,14 +52,14 @@ class FeedbackReceipt(BaseModel):
 @routes.get("/v1/models")
 async def list_models(request: Request) -> ModelList:
     """List every name that a request's `model` may have."""
-    names = gateway_of(request).engine.planner.names
+    names = gateway_of(request).engine.releases.names
     return ModelList(data=[ModelCard(id=name) for name in names])
 
 
 @routes.get("/v1/models/{model:path}")
 async def get_model(request: Request, model: str) -> ModelCard:
     """Return one model; its name may contain slashes."""
-    names = gateway_of(request).engine.planner.names
+    names = gateway_of(request).engine.releases.names
     if model not in names:
         raise ModelNotFoundError(model[:200], names)
     return ModelCard(id=model)

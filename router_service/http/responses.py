@@ -13,7 +13,7 @@ from router_service.http.passing import PassedAnswer
 from router_service.http.schemas import ANSWER, responses_request
 from router_service.http.state import gateway_of
 from router_service.lifecycle.engine import Engine
-from router_service.requests.endpoints import RESPONSES
+from router_service.requests.parsing import RESPONSES
 from router_service.settings import Model
 
 routes = APIRouter()

@@ -16,9 +16,9 @@ from router_service.core.errors import ArtifactError, ConfigError, PolicyError
 from router_service.core.memory import return_freed
 from router_service.core.messages import may_contain_references
 from router_service.core.releases import Canary, ExceededLimit, Publication, Release
-from router_service.lifecycle.trials import CanaryTrial, Shadow, Tallies, TrialPlanner
-from router_service.requests.endpoints import Endpoint
+from router_service.lifecycle.trials import CanaryTrial, Releases, Shadow, Tallies
 from router_service.requests.explaining import Explainer
+from router_service.requests.parsing import Endpoint
 from router_service.requests.planning import DecidingRouter, Planner
 from router_service.requests.pool import Pool, arm_prices
 from router_service.router import Router
@@ -47,7 +47,7 @@ class Engine:
         settings: Settings,
         router: DecidingRouter,
         breakers: CircuitBreakers,
-        with_trials: Callable[[Planner], TrialPlanner] = TrialPlanner,
+        with_trials: Callable[[Planner], Releases] = Releases,
     ) -> None:
         """Create the parts; raises ConfigError if the settings do not fit the artifact.
 
@@ -58,7 +58,7 @@ class Engine:
         self.manifest = router.artifact.manifest
         self.pool = Pool.build(settings, self.manifest)
         stable = make_planner(settings, router, self.pool)
-        self.planner = with_trials(stable)
+        self.releases = with_trials(stable)
         self.explainer = Explainer(router, self.pool, stable)
         self.client = UpstreamClient(
             max_connections=settings.upstreams.max_connections,
@@ -179,9 +179,9 @@ class EngineBuilder:
         loader = _RouterLoader(settings, self._routers)
         tallies: dict[object, Tallies] = {}
 
-        def with_trials(stable: Planner) -> TrialPlanner:
+        def with_trials(stable: Planner) -> Releases:
             if publication is None:
-                return TrialPlanner(stable)
+                return Releases(stable)
             shadow, canary, trial = publication.shadow, publication.canary, None
             if canary is not None:
                 compared = (publication.stable.key, canary)
@@ -189,7 +189,7 @@ class EngineBuilder:
                 trial = CanaryTrial(canary, planner, on_excess, self._tallies.get(compared))
                 tallies[compared] = trial.tallies
             shadowing = Shadow(loader.planner(shadow), resources.metrics) if shadow else None
-            return TrialPlanner(stable, canary=trial, shadow=shadowing)
+            return Releases(stable, canary=trial, shadow=shadowing)
 
         engine = Engine(settings, loader.stable(publication), resources.breakers, with_trials)
         self._routers, self._tallies = loader.routers, tallies

@@ -7,11 +7,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
-from router_service.core.errors import OverloadedError, ResponseNotFoundError
-from router_service.core.messages import Reference, decode_object, find_references
+from router_service.core.errors import OverloadedError
 from router_service.core.tracing import Tracer
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gauges import Gauges
@@ -20,11 +18,10 @@ from router_service.lifecycle.reloading import Reloader, ReloadSource
 from router_service.lifecycle.startup import Stores, shared_state
 from router_service.lifecycle.syncing import Syncer
 from router_service.requests.aftermath import Aftermath
-from router_service.requests.deciding import InQueue, Question, plan_for
 from router_service.requests.evidence import Evidence
 from router_service.requests.feedback import Feedback
 from router_service.requests.ownership import Ownership
-from router_service.requests.planning import DecidingRouter, Holders, Plan
+from router_service.requests.planning import DecidingRouter
 from router_service.requests.recent import Recent
 from router_service.requests.recorder import Ended, Recorder
 from router_service.settings import Settings, TracingSettings
@@ -33,9 +30,7 @@ from router_service.store.base import (
     EvidenceMark,
     FeedbackMark,
     RememberedCall,
-    UpstreamObject,
 )
-from router_service.store.upstream_objects import Viewer
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 
@@ -178,31 +173,6 @@ class Gateway:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
 
-    async def plan(
-        self, engine: Engine, question: Question, viewer: Viewer, in_queue: InQueue
-    ) -> Plan:
-        """Plan a request; raises as `plan_for` does, and as `Ownership.check_references`.
-
-        `in_queue` runs what takes long, and the question's holders are those for the viewer.
-        """
-        started_s = time.perf_counter()
-        endpoint, body = question.endpoint, question.body
-        if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
-            references = await in_queue(lambda: find_references(decode_object(body)))
-            await self.ownership.check_references(viewer, references)
-        try:
-            plan = await plan_for(question, in_queue)
-        except ResponseNotFoundError as exc:
-            # Another replica may have relayed it: this is the one request that waits for Redis.
-            await self.held.fetch(exc.identifier)
-            question = replace(question, holders=self.held_for(viewer, is_fetched=True))
-            plan = await plan_for(question, in_queue)
-        seconds = time.perf_counter() - started_s
-        self.metrics.decision_seconds.observe(seconds)
-        if seconds > engine.settings.router.latency_budget_s:
-            self.metrics.decisions_over_budget.inc()
-        return plan
-
     async def in_queue(
         self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -211,20 +181,6 @@ class Gateway:
         Raises OverloadedError.
         """
         return await self._decisions.run(caller, decide, *args, **kwargs)
-
-    def held_for(self, viewer: Viewer, *, is_fetched: bool = False) -> Holders:
-        """Return what says who holds a reference, or raises ResponseNotFoundError.
-
-        Unless it `is_fetched`, what this process does not know may be known to the shared store.
-        """
-
-        def holder(reference: Reference) -> UpstreamObject | None:
-            held = self.held.find(reference.id)
-            if not viewer.sees(held) or (held is None and not is_fetched):
-                raise ResponseNotFoundError(reference.id[:200], param=reference.param)
-            return held
-
-        return holder
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -97,7 +97,7 @@ class Gauges:
         self._deployment_ids |= present
         for deployment_id in self._deployment_ids:
             metrics.breaker_open.labels(deployment_id).set(deployment_id in open_ids)
-        caches = {item for router in engine.planner.routers for item in router.caches.items()}
+        caches = {item for router in engine.releases.routers for item in router.caches.items()}
         for name, cache in caches:
             before, now = self._counted.get(cache, CacheCounts()), cache.counts
             metrics.cache_lookups.labels(name, "hit").inc(now.hits - before.hits)

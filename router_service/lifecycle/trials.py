@@ -1,4 +1,4 @@
-"""Releases that are tried beside the stable one: a canary decides for some, a shadow for none."""
+"""Releases beside the stable one: a canary release serves a share, a shadow release serves none."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import Conversation
 from router_service.core.releases import Canary, ExceededLimit, ReleaseStats, find_exceeded_limit
-from router_service.requests.planning import Asked, DecidingRouter, Holders, Plan, Planner, Track
+from router_service.core.tracing import Timer
+from router_service.requests.parsing import ParsedRequest
+from router_service.requests.planning import DecidingRouter, Plan, Planner, Track
+from router_service.router import Prediction
+from router_service.store.base import UpstreamObject
 from router_service.telemetry.metrics import Metrics
 
 MAX_WAITING = 64
 """Decisions that may wait for the shadow: about a second's worth on one core."""
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""Bodies that may wait for it, together; one body may be larger."""
+"""Total size of the bodies that may wait for the shadow; one body may be larger."""
 
 Tallies = Mapping[Track, ReleaseStats]
 
 
 class CanaryTrial:
-    """One canary's share of the conversations, and how it does beside the stable release.
+    """A canary release's share of the conversations, and its results beside the stable release's.
 
-    It ends itself: from the request on that shows an excess, the stable release decides all.
+    The trial ends itself: after the request that shows an excess, the stable release decides for
+    all conversations.
     """
 
     def __init__(
@@ -35,7 +41,7 @@ class CanaryTrial:
         on_excess: Callable[[Canary, ExceededLimit], None],
         tallies: Tallies | None = None,
     ) -> None:
-        """Begin, or go on from `tallies`; `on_excess` is called once, on the event loop."""
+        """Start, or continue from `tallies`; `on_excess` is called once, on the event loop."""
         self.canary = canary
         self.planner = planner
         self.tallies: Tallies = tallies or {track: ReleaseStats() for track in Track}
@@ -43,11 +49,16 @@ class CanaryTrial:
         self._is_over = False
 
     def takes(self, conversation: Conversation) -> bool:
-        """Whether the canary decides for a conversation: the same at each of its turns."""
-        return not self._is_over and self._lot(conversation) < self.canary.share
+        """Return whether the canary decides for a conversation; the same for all its turns."""
+        if self._is_over:
+            return False
+        # A number in [0, 1) from the conversation's opening, and different for each release.
+        facts = "\0".join((self.canary.release.key, *conversation.opening))
+        digest = hashlib.sha256(facts.encode(errors="surrogatepass")).digest()
+        return int.from_bytes(digest[:8]) / 2**64 < self.canary.share
 
     def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:
-        """Count a request that has ended, and judge."""
+        """Count a request that has ended, and end the trial if the canary exceeds a limit."""
         self.tallies[track].add(has_failed=has_failed, cost_usd=cost_usd)
         if self._is_over or track is not Track.CANARY:
             return
@@ -58,16 +69,9 @@ class CanaryTrial:
             self._is_over = True
             self._on_excess(self.canary, excess)
 
-    def _lot(self, conversation: Conversation) -> float:
-        """Draw a number in [0, 1) by how the conversation opens, and anew for each release."""
-        facts = "\0".join((self.canary.release.key, *conversation.opening)).encode(
-            errors="surrogatepass"
-        )
-        return int.from_bytes(hashlib.sha256(facts).digest()[:8]) / 2**64
-
 
 class Shadow:
-    """Lets a release decide what another has decided already, in a thread of its own."""
+    """A release that decides for requests without being used, in a thread of its own."""
 
     def __init__(self, planner: Planner, metrics: Metrics) -> None:
         """Decide with a planner, one request at a time; the thread ends with this object."""
@@ -78,41 +82,50 @@ class Shadow:
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
 
-    def ask(self, asked: Asked, policy: str | None, obeyed: Plan) -> Future[str | None] | None:
-        """Decide later; return the arm's future, or None if too much waits already."""
-        size_bytes = asked.body.size_bytes
+    def compare(self, plan: Plan) -> Future[str | None] | None:
+        """Decide later for a planned request; return the arm's future, or None if too many wait."""
+        size_bytes = plan.request.body.size_bytes
         with self._lock:
             if self._waiting >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
                 self._metrics.shadow_decisions.labels("dropped").inc()
                 return None
             self._waiting += 1
             self._waiting_bytes += size_bytes
-        arm = self._thread.submit(self._decide, asked, policy, obeyed.model.name)
-        arm.add_done_callback(lambda _: self._done(size_bytes))
+
+        def finish(_: object) -> None:
+            with self._lock:
+                self._waiting -= 1
+                self._waiting_bytes -= size_bytes
+
+        # Not the plan itself: it would keep the stable release alive.
+        arm = self._thread.submit(
+            self._decide, plan.request, plan.requested_policy, plan.model.name
+        )
+        arm.add_done_callback(finish)
         return arm
 
-    def _done(self, size_bytes: int) -> None:
-        with self._lock:
-            self._waiting -= 1
-            self._waiting_bytes -= size_bytes
-
-    def _decide(self, asked: Asked, policy: str | None, obeyed_model: str) -> str | None:
-        plan = _decided(lambda planner: planner.plan(asked, policy), self._planner)
-        if plan is None:
+    def _decide(self, request: ParsedRequest, policy: str | None, served: str) -> str | None:
+        """Return the arm that this release chooses, and count whether its model is the same."""
+        prediction: Prediction | None = None
+        with suppress(SwitchcraftError):  # for example a policy that this release does not have
+            plan = self._planner.prepare(request, policy)
+            prediction = self._planner.predict(plan)
+        if prediction is None:
             self._metrics.shadow_decisions.labels("failed").inc()
             return None
-        agrees = "yes" if plan.model.name == obeyed_model else "no"
+        plan = self._planner.choose(plan, prediction)
+        agrees = "yes" if plan.model.name == served else "no"
         self._metrics.shadow_decisions.labels(agrees).inc()
         return plan.decision.arm if plan.decision else None
 
 
-class TrialPlanner:
-    """Plans as the stable release's planner does, but for what a canary takes."""
+class Releases:
+    """The stable release's planner, and the releases that are tried beside it."""
 
     def __init__(
         self, stable: Planner, *, canary: CanaryTrial | None = None, shadow: Shadow | None = None
     ) -> None:
-        """Plan with the stable planner, and with those that are tried."""
+        """Plan with the stable planner, and with the canary's for its share of conversations."""
         self._stable = stable
         self.canary = canary
         self._shadow = shadow
@@ -120,55 +133,62 @@ class TrialPlanner:
 
     @property
     def routers(self) -> frozenset[DecidingRouter]:
-        """All that decide: the stable release's, and those that are tried."""
+        """The routers of all releases."""
         canary = () if self.canary is None else (self.canary.planner.router,)
         shadow = () if self._shadow is None else (self._shadow.router,)
         return frozenset((self._stable.router, *canary, *shadow))
 
-    def plan(
-        self, asked: Asked, policy: str | None = None, holders: Holders = lambda _: None
-    ) -> Plan:
-        """Decide for a request; CPU-bound, raises as the stable planner does."""
-        return self._plan(asked, policy, lambda planner: planner.plan(asked, policy, holders))
+    def prepare(self, request: ParsedRequest, policy: str | None = None) -> Plan:
+        """Return the plan of the release that decides for this conversation, as `Planner.prepare`.
 
-    def recall(
-        self, asked: Asked, policy: str | None = None, holders: Holders = lambda _: None
-    ) -> Plan:
-        """Decide as `plan` does, at once; raises NotRecalledError where a model must be asked."""
-        return self._plan(asked, policy, lambda planner: planner.recall(asked, policy, holders))
-
-    def _plan(self, asked: Asked, policy: str | None, decide: Callable[[Planner], Plan]) -> Plan:
-        planner, plan = self._obeyed(decide, asked.request.conversation)
-        if plan.decision is None:
-            return plan
-        shadow_arm = self._shadow.ask(asked, policy, plan) if self._shadow else None
-        plan = planner.explored(plan)
-        return replace(plan, shadow_arm=shadow_arm) if shadow_arm else plan
-
-    def _obeyed(
-        self, decide: Callable[[Planner], Plan], conversation: Conversation
-    ) -> tuple[Planner, Plan]:
-        """Return who decides, and how: by its policy, for a shadow is compared with that."""
+        If the canary fails, for example because it lacks the policy, the stable release decides.
+        """
         trial = self.canary
         if trial is None:
-            return self._stable, decide(self._stable)
-        if not trial.takes(conversation):
-            return self._stable, replace(decide(self._stable), trial=trial)
-        plan = _decided(decide, trial.planner)
-        if plan is None:
-            stable = decide(self._stable)
-            failed = replace(stable, trial=trial, track=Track.CANARY, router_failed=True)
-            return self._stable, failed
-        # What the router is not asked for is the stable release's: its prices, its chat model.
-        if plan.decision is None:
-            return self._stable, decide(self._stable)
-        return trial.planner, replace(plan, trial=trial, track=Track.CANARY)
+            return self._stable.prepare(request, policy)
+        if not trial.takes(request.chat.conversation):
+            return replace(self._stable.prepare(request, policy), trial=trial)
+        try:
+            plan = trial.planner.prepare(request, policy)
+        except SwitchcraftError:
+            return self._without_canary(request, policy)
+        # Requests that are not routed get the stable release's prices and chat model.
+        if not plan.arms:
+            return self._stable.prepare(request, policy)
+        return replace(plan, trial=trial, track=Track.CANARY)
 
+    def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
+        """Return the plan for a request that continues a stored response."""
+        return self._stable.continued(plan, held)
 
-def _decided(decide: Callable[[Planner], Plan], tried: Planner) -> Plan | None:
-    """Return a tried release's plan, or None where it has none: that must cost no request."""
-    try:
-        plan = decide(tried)
-    except SwitchcraftError:  # a policy, say, that it does not have
-        return None
-    return None if plan.router_failed else plan
+    def cached(self, plan: Plan) -> Prediction | None:
+        """Return an earlier prediction of the plan's release for the same conversation, if any."""
+        return self._planner(plan).router.cached(plan.request.chat.conversation)
+
+    def predict(self, plan: Plan, timer: Timer | None = None) -> tuple[Plan, Prediction | None]:
+        """Return a prediction, or None if the router fails, with the plan that it is for.
+
+        CPU-bound. If the canary fails, the plan and the prediction are the stable release's.
+        """
+        prediction = self._planner(plan).predict(plan, timer)
+        if prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
+            plan = self._without_canary(plan.request, plan.requested_policy)
+            prediction = self._stable.predict(plan, timer)
+        return plan, prediction
+
+    def choose(self, plan: Plan, prediction: Prediction) -> Plan:
+        """Return the plan with the chosen arm, after exploration; the shadow decides later."""
+        planner = self._planner(plan)
+        plan = planner.choose(plan, prediction)
+        # A shadow is compared with the policy's choice, not with an arm drawn at random.
+        shadow_arm = self._shadow.compare(plan) if self._shadow else None
+        plan = planner.explore(plan)
+        return replace(plan, shadow_arm=shadow_arm) if shadow_arm else plan
+
+    def _planner(self, plan: Plan) -> Planner:
+        is_canary = plan.track is Track.CANARY and not plan.canary_failed
+        return self.canary.planner if self.canary and is_canary else self._stable
+
+    def _without_canary(self, request: ParsedRequest, policy: str | None) -> Plan:
+        plan = self._stable.prepare(request, policy)
+        return replace(plan, trial=self.canary, track=Track.CANARY, canary_failed=True)

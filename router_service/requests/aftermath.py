@@ -61,7 +61,7 @@ class Aftermath:
         if not self._concerns(ended):
             return
         said = ended.outcome.said
-        size_bytes = sum(map(len, ended.plan.body.parts)) + (said.characters if said else 0)
+        size_bytes = sum(map(len, ended.plan.request.body.parts)) + (said.characters if said else 0)
         if self._afterwards.put(ended, size_bytes):
             return
         if self._is_logged(ended):
@@ -88,13 +88,13 @@ class Aftermath:
             self._note(item)
 
     def _note(self, ended: Ended) -> None:
-        body = orjson.loads(ended.plan.body.with_model(""))
+        body = orjson.loads(ended.plan.request.body.with_model(""))
         fits = self._fits(ended, body)
         self._count_calls(ended, fits)
         plan = ended.plan
         if plan.decision is not None:
             said = ended.outcome.said
-            content = content_of(plan.endpoint, body, said) if self.keeps_content else None
+            content = content_of(plan.request.endpoint, body, said) if self.keeps_content else None
             line = decision_line(ended, plan.decision, fits, content)
             self._log.write(line, line.type)
         if self._settings.evidence:

@@ -129,7 +129,7 @@ def _call_key(ended: Ended, call_id: str) -> str:
 
     The key of the client takes part: no other client can speak against its calls.
     """
-    facts = (ended.record.key or "", ended.plan.fingerprint.conversation, call_id)
+    facts = (ended.record.key or "", ended.plan.request.conversation_id, call_id)
     return _digest("\0".join(facts).encode(errors="surrogatepass"))[:32]
 
 

@@ -5,20 +5,16 @@ For people who look; nothing is sent to an upstream, and nothing of it is kept.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
 from router_service.core.packing import PackedView
 from router_service.core.selection import Policy, parse_policy
-from router_service.requests.endpoints import Endpoint
-from router_service.requests.planning import (
-    Asked,
-    DecidingRouter,
-    GatewayReason,
-    Plan,
-    Planner,
-)
+from router_service.core.tracing import StageName, Timer
+from router_service.requests.parsing import Endpoint, parse_request
+from router_service.requests.planning import DecidingRouter, GatewayReason, Planner
 from router_service.requests.pool import Pool
 from router_service.router import Choice, Decision, choices
 
@@ -74,14 +70,24 @@ class Explainer:
         return self._planner.policy(None, None)
 
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
-        """Explain a request body; raises as `Asked.read` and `Planner.plan` do."""
-        asked = Asked.read(endpoint, body)
-        plan = self._planner.plan(asked, policy)
-        conversation = asked.request.conversation
-        chosen_by = plan.policy or self._planner.policy(_suffix(asked, plan), policy)
-        decision = plan.decision or self._router.decide(
-            conversation, chosen_by, tuple(self._pool.by_arm)
+        """Explain a request body; raises as `parse_request` and `Planner.prepare` do."""
+        request = parse_request(endpoint, body)
+        conversation = request.chat.conversation
+        plan = self._planner.prepare(request, policy)
+        if plan.reason is GatewayReason.CONTINUED:
+            plan = self._planner.continued(plan, None)
+        # The model is asked even if the gateway has a reason of its own, to show its prediction.
+        timer = Timer(time.perf_counter)
+        prediction = self._router.predict(conversation, timer)
+        if plan.arms:
+            plan = self._planner.choose(plan, prediction)
+        is_pinned = plan.reason is GatewayReason.PINNED
+        suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
+        chosen_by = plan.policy or self._planner.policy(suffix, policy)
+        decision = plan.decision or self._router.choose(
+            conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )
+        timer.end(StageName.SELECT)
         return Explained(
             reason=plan.reason,
             candidates=tuple(model.name for model in plan.candidates),
@@ -90,7 +96,7 @@ class Explainer:
             excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
             choices=tuple(choices(decision, self._policies)),
             view=self._router.view(conversation),
-            decided_s=sum(stage.seconds for stage in decision.stages),
+            decided_s=sum(stage.seconds for stage in timer.stages),
             unread=conversation.unread,
         )
 
@@ -100,10 +106,3 @@ class Explainer:
             for arm, probability in decision.probabilities.items()
         )
         return tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability)))
-
-
-def _suffix(asked: Asked, plan: Plan) -> str | None:
-    """Return the policy that a request's model name asks for; a pinned name has none."""
-    if plan.reason is GatewayReason.PINNED:
-        return None
-    return asked.request.model.partition(":")[2] or None

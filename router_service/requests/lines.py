@@ -8,7 +8,7 @@ from router_service.core.answers import ParsedAnswer, Usage
 from router_service.core.decision_log import Call, Content, LoggedDecision
 from router_service.core.messages import Json, as_list, to_chat_messages, unwrap_tool
 from router_service.core.schema_check import CallValidity
-from router_service.requests.endpoints import RESPONSES, Endpoint
+from router_service.requests.parsing import RESPONSES, Endpoint
 from router_service.requests.recorder import Ended
 from router_service.router import Decision
 
@@ -22,8 +22,8 @@ def decision_line(
     shared = record.model_dump(include=_SHARED)
     return LoggedDecision(
         **shared,
-        conversation=plan.fingerprint.conversation,
-        request_sha256=plan.fingerprint.body_sha256,
+        conversation=plan.request.conversation_id,
+        request_sha256=plan.request.sha256,
         artifact=plan.artifact.manifest.name,
         artifact_sha256=plan.artifact.sha256,
         arm=decision.arm,

@@ -87,6 +87,17 @@ class Ownership:
             if held is not None:
                 raise ObjectNotFoundError(reference.id, param=reference.param)
 
+    async def holder(self, viewer: Viewer, reference: Reference) -> UpstreamObject | None:
+        """Return what is known about the response or conversation that a request continues.
+
+        Reads local memory, and the shared store only for what another replica may have relayed.
+        Raises ResponseNotFoundError if it is another key's, and StoreError.
+        """
+        held = await self._held.fetch(reference.id)
+        if not viewer.sees(held):
+            raise ResponseNotFoundError(reference.id[:200], param=reference.param)
+        return held
+
     async def creator(self, caller: str | None, method: str, segments: Sequence[str]) -> str | None:
         """Return the key that owns what a request creates; None if that cannot be told.
 

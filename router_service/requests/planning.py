@@ -1,47 +1,110 @@
-"""A request body -> which models may answer it, in which order, and why."""
+"""Plan a request: which models may answer it, in which order, and why.
+
+`plan_request` is the whole story: parse the body, predict, choose.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from router_service.core.artifact import Artifact
 from router_service.core.cache import Cache
-from router_service.core.capabilities import Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
     ResponseElsewhereError,
     ResponseNotFoundError,
-    SwitchcraftError,
 )
-from router_service.core.messages import ChatRequest, Conversation, Reference, decode_object
+from router_service.core.messages import Conversation, decode_object, find_references
 from router_service.core.packing import PackedView
 from router_service.core.selection import Policy, Reason
-from router_service.core.tracing import Stage
-from router_service.requests.endpoints import Endpoint
+from router_service.core.tracing import Stage, StageName, Timer
+from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
 from router_service.requests.pool import Pool, capable
-from router_service.router import Decision, explored
+from router_service.router import Decision, Prediction, explored
 from router_service.settings import Model
 from router_service.store.base import UpstreamObject
-from router_service.upstream.body_template import BodyTemplate
+
+if TYPE_CHECKING:
+    from router_service.lifecycle.engine import Engine
+    from router_service.lifecycle.gateway import Gateway
 
 _log = logging.getLogger("switchcraft.planning")
 
 POLICY_HEADER = "x-switchcraft-policy"
 
-Holders = Callable[[Reference], UpstreamObject | None]
-"""Says who holds what a request goes on from, and None where it is not known."""
+AT_ONCE_BYTES = 16 * 1024
+"""Larger bodies are parsed in a thread. Parsing this much takes 0.2 ms, as long as a hop to a
+thread, and the event loop would wait as long for the interpreter lock of a thread that parses."""
 
 
-_Decide = Callable[[Conversation, Policy, Collection[str]], Decision | None]
-"""Decides among arms for a conversation; None where the router failed."""
+async def plan_request(  # noqa: PLR0913
+    gateway: Gateway,
+    engine: Engine,
+    endpoint: Endpoint,
+    body: bytes,
+    *,
+    caller: str | None = None,
+    policy: str | None = None,
+    timer: Timer | None = None,
+) -> Plan:
+    """Return the plan for a request body: parse it, predict, choose.
+
+    Only the model's prediction runs in a thread, and the parsing of a large body. A request that
+    names its model, or whose prediction is cached, needs no thread. `caller` is the name of the
+    client's key, `policy` the policy header.
+
+    Raises InvalidRequestError (ModelNotFoundError, PolicyError, NoCapableModelError,
+    ResponseNotFoundError and ResponseElsewhereError are some), OverloadedError and StoreError.
+    """
+    started_s = time.perf_counter()
+    timer = timer or Timer(time.perf_counter)
+    releases, viewer = engine.releases, engine.viewer(caller)
+
+    def prepare() -> tuple[Plan, Prediction | None]:
+        request = parse_request(endpoint, body)
+        timer.end(StageName.PARSE)
+        plan = releases.prepare(request, policy)
+        return plan, releases.cached(plan) if plan.arms else None
+
+    def prepare_and_predict() -> tuple[Plan, Prediction | None]:
+        timer.end(StageName.QUEUE)
+        plan, prediction = prepare()
+        if plan.arms and prediction is None:
+            return releases.predict(plan, timer)
+        return plan, prediction
+
+    def predict() -> tuple[Plan, Prediction | None]:
+        timer.end(StageName.QUEUE)
+        return releases.predict(plan, timer)
+
+    if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
+        references = await gateway.in_queue(caller, lambda: find_references(decode_object(body)))
+        await gateway.ownership.check_references(viewer, references)
+    if len(body) > AT_ONCE_BYTES:
+        plan, prediction = await gateway.in_queue(caller, prepare_and_predict)
+    else:
+        plan, prediction = prepare()
+        if plan.arms and prediction is None:
+            plan, prediction = await gateway.in_queue(caller, predict)
+    if plan.request.chat.continues is not None:
+        held = await gateway.ownership.holder(viewer, plan.request.chat.continues)
+        plan = releases.continued(plan, held)
+    elif plan.arms and prediction is not None:
+        plan = releases.choose(plan, prediction)
+        timer.end(StageName.SELECT)
+    seconds = time.perf_counter() - started_s
+    gateway.metrics.decision_seconds.observe(seconds)
+    if seconds > engine.settings.router.latency_budget_s:
+        gateway.metrics.decisions_over_budget.inc()
+    return replace(plan, stages=timer.stages)
 
 
 class GatewayReason(StrEnum):
@@ -50,156 +113,102 @@ class GatewayReason(StrEnum):
     PINNED = "pinned"
     """The request names a model of the pool."""
     CHAT = "chat"
-    """The request has no tools, of which alone the router knows."""
+    """The request has no tools; only tool calls are routed."""
     FALLBACK = "fallback"
     """The chosen model failed, and the next one answered."""
     UNDECIDED = "undecided"
-    """The router failed: the arm with the highest profiled cost, which is the surest guess."""
+    """The router failed; the arm with the highest profiled cost is the safest guess."""
     CONTINUED = "continued"
-    """The request goes on from a response, and only who holds that can answer."""
+    """The request continues a response, and only the provider that stored it can answer."""
 
 
 class DecidingRouter(Protocol):
-    """What the gateway needs of a router; `router.Router` is one."""
+    """The part of `router.Router` that the gateway uses."""
 
     artifact: Artifact
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
-        """What is remembered, by name; some may be shared with other routers."""
+        """The router's caches by name; some may be shared with other routers."""
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
-        """Resolve a policy; raises PolicyError."""
+        """Return the policy for a name, rule or goal; raises PolicyError."""
 
-    def decide(
+    def cached(self, conversation: Conversation) -> Prediction | None:
+        """Return an earlier prediction for the same conversation, if any."""
+
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
+        """Return the model's prediction; CPU-bound."""
+
+    def choose(
         self,
         conversation: Conversation,
+        prediction: Prediction,
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
     ) -> Decision:
-        """Choose one of these arms for a conversation, and rank the others; CPU-bound."""
-
-    def recall(
-        self,
-        conversation: Conversation,
-        policy: Policy | None = None,
-        arms: Collection[str] | None = None,
-    ) -> Decision | None:
-        """Choose likewise, at once, or return None where the model must be asked."""
+        """Return the decision that a policy makes among these arms."""
 
     def view(self, conversation: Conversation) -> PackedView:
-        """Show what the model sees of a conversation."""
-
-
-class NotRecalledError(Exception):
-    """The model has to be asked about this request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """What a request and its conversation are known by where nothing of them is kept.
-
-    Hashed when somebody wants it: only logs do.
-    """
-
-    _body: bytes
-    _conversation: Conversation
-
-    @property
-    def body_sha256(self) -> str:
-        """Of the whole body as it came."""
-        return sha256(self._body).hexdigest()
-
-    @property
-    def conversation(self) -> str:
-        """32 hexadecimal digits, the same at each of a conversation's turns."""
-        opening = "\0".join(self._conversation.opening).encode(errors="surrogatepass")
-        return sha256(opening).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request as it was read, once, for all who plan it."""
-
-    endpoint: Endpoint
-    request: ChatRequest
-    wanted: Requirements
-    body: BodyTemplate
-    fingerprint: Fingerprint
-
-    @classmethod
-    def read(cls, endpoint: Endpoint, body: bytes) -> Asked:
-        """Read a request body, or find what was read of the same; raises InvalidRequestError."""
-        asked = _read.get((endpoint, body))
-        if asked is None:
-            asked = cls._of(endpoint, body)
-            _read.put((endpoint, body), asked, _READ_BYTES + 2 * len(body))
-        return asked
-
-    @classmethod
-    def _of(cls, endpoint: Endpoint, body: bytes) -> Asked:
-        decoded = decode_object(body)
-        request = endpoint.parse(decoded)
-        wanted = read_requirements(decoded, request.conversation, endpoint.path)
-        fingerprint = Fingerprint(body, request.conversation)
-        return cls(endpoint, request, wanted, BodyTemplate.of(body), fingerprint)
-
-
-_READ_BYTES = 2_000
-"""Memory that a read request takes beside the body and its texts, about; tools are others', too."""
-_read: Cache[tuple[Endpoint, bytes], Asked] = Cache(max_bytes=12 * 2**20)
-"""The same body comes again where answers are sampled or a client tries again: 0.15 ms each."""
+        """Return what the model sees of a conversation."""
 
 
 class Track(StrEnum):
-    """Which of the published releases decides."""
+    """The published release that decides."""
 
     STABLE = "stable"
     CANARY = "canary"
 
 
 class Trial(Protocol):
-    """What learns how the requests of either release ended."""
+    """Compares how requests of both releases end."""
 
     def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:
-        """Take note of one request; on the event loop."""
+        """Count one request; called on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be asked of whom; `decision` and `policy` are None without the router."""
+    """The models that may answer a request, with the policy and the reason."""
 
-    endpoint: Endpoint
+    request: ParsedRequest
     candidates: tuple[Model, ...]
-    """Who is asked: the chosen model, and after it those that answer where it fails."""
+    """The chosen model, then those that answer if it fails."""
     reason: Reason | GatewayReason
-    stream: bool
-    body: BodyTemplate
-    fingerprint: Fingerprint
     artifact: Artifact
-    """Whose router decides, or would."""
+    """The artifact of the release that plans."""
+    arms: frozenset[str] = frozenset()
+    """The arms that the router chooses among; empty if the request is not routed."""
+    requested_policy: str | None = None
+    """The policy header, which each release resolves by its own names."""
     policy: Policy | None = None
     decision: Decision | None = None
+    """The router's decision; None if the request is not routed, or if the router failed."""
     track: Track = Track.STABLE
     trial: Trial | None = None
-    """Who is to learn how this ends."""
-    router_failed: bool = False
-    """Whether the track's own release could not decide: the stable one did instead, or nobody."""
+    """Counts how this request ends, if a canary release is running."""
+    canary_failed: bool = False
+    """Whether the canary should have decided, and the stable release did because it failed."""
     shadow_arm: Future[str | None] | None = None
-    """What a shadow release will have chosen; None where it failed."""
+    """The arm that a shadow release chooses; None as its result if it failed."""
     baseline: Model | None = None
-    """Whose price savings are counted against."""
+    """The model against whose price savings are counted."""
     stages: tuple[Stage, ...] = ()
-    """How long the gateway's own work took, from reading the body to the choice."""
+    """Durations of the gateway's own steps, from reading the body to the choice."""
 
     @property
     def model(self) -> Model:
         """The chosen model."""
         return self.candidates[0]
 
+    @property
+    def router_failed(self) -> bool:
+        """Whether the track's own release could not decide."""
+        return self.canary_failed or self.reason is GatewayReason.UNDECIDED
+
 
 class Planner:
-    """Plans requests; CPU-bound, and may be shared by threads."""
+    """Plans requests with one release's router; safe to share between threads."""
 
     def __init__(
         self,
@@ -210,121 +219,100 @@ class Planner:
         default_policy: Policy,
         exploration_share: float = 0.0,
     ) -> None:
-        """Plan with a router for a pool; `model_name` asks for routing."""
+        """Plan with a router for a pool; `model_name` is the name that asks for routing."""
         self.router = router
         self._pool = pool
         self._model_name = model_name
         self._default_policy = default_policy
         self._exploration_share = exploration_share
-        self.policy_names = tuple(
-            name for name in router.artifact.manifest.policies if name != "default"
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
+        manifest = router.artifact.manifest
+        routed = (f"{model_name}:{name}" for name in manifest.policies if name != "default")
+        self.names = (model_name, *routed, *pool.models)
         """Every model name that a request may have, the router's own first."""
-        routed = (f"{self._model_name}:{name}" for name in self.policy_names)
-        return (self._model_name, *routed, *self._pool.models)
+        costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
+        self._dearest_first = sorted(pool.by_arm, key=lambda arm: (-costs_usd[arm], arm))
 
-    def plan(
-        self, asked: Asked, policy: str | None = None, holders: Holders = lambda _: None
-    ) -> Plan:
-        """Decide for a request; `policy` is that of the header, and goes before the name's.
+    def prepare(self, request: ParsedRequest, policy: str | None = None) -> Plan:
+        """Return the plan as far as it is known without a prediction.
 
-        Raises ModelNotFoundError, PolicyError, NoCapableModelError, ResponseNotFoundError and
-        ResponseElsewhereError.
+        If the plan has `arms`, `choose` completes it. Until then it is what happens if the router
+        fails: the dearest arms answer. A continued response needs `continued`. `policy` is the
+        policy header, which overrides the policy in the model's name.
+
+        Raises ModelNotFoundError, PolicyError and NoCapableModelError.
         """
-        return self._plan(asked, policy, holders, self._decide)
-
-    def recall(
-        self, asked: Asked, policy: str | None = None, holders: Holders = lambda _: None
-    ) -> Plan:
-        """Decide as `plan` does, at once; raises NotRecalledError where the model must be asked."""
-        return self._plan(asked, policy, holders, self._recall)
-
-    def _plan(self, asked: Asked, policy: str | None, holders: Holders, decide: _Decide) -> Plan:
-        endpoint, request, wanted = asked.endpoint, asked.request, asked.wanted
+        chat, wanted = request.chat, request.requirements
+        pinned = self._pool.models.get(chat.model)
+        name, _, suffix = chat.model.partition(":")
+        is_routed = request.endpoint.is_routed
+        if pinned is None and not (is_routed and name == self._model_name):
+            known = self.names if is_routed else tuple(self._pool.models)
+            raise ModelNotFoundError(chat.model[:200], known)
         plan = partial(
             Plan,
-            endpoint,
-            stream=request.stream,
-            body=asked.body,
-            baseline=self._pool.baseline,
-            fingerprint=asked.fingerprint,
+            request,
             artifact=self.router.artifact,
+            requested_policy=policy,
+            baseline=self._pool.baseline,
         )
-        pinned = self._pool.models.get(request.model)
-        name, _, suffix = request.model.partition(":")
-        if pinned is None and not (endpoint.is_routed and name == self._model_name):
-            raise ModelNotFoundError(request.model[:200], self._names_at(endpoint))
-        if request.continues is not None:
-            held = holders(request.continues)
-            candidate = self._continuing(request.continues, held, pinned)
-            return plan((candidate,), GatewayReason.CONTINUED)
+        if chat.continues is not None:
+            return plan(candidates=(), reason=GatewayReason.CONTINUED)
         if pinned is not None:
-            return plan(self._pool.pinned(pinned, wanted), GatewayReason.PINNED)
-        chosen = self.policy(suffix or None, policy)
-        if not request.has_tools:
-            return plan(capable(self._pool.chat_models, wanted), GatewayReason.CHAT)
-        able = self._pool.capable_arms(wanted)
-        decision = decide(request.conversation, chosen, able)
-        if decision is None:
-            guess = self._dearest_first(able)
-            return plan(guess, GatewayReason.UNDECIDED, policy=chosen, router_failed=True)
-        candidates = self._pool.playing(decision.ranking)
-        return plan(candidates, decision.reason, policy=chosen, decision=decision)
+            candidates = self._pool.pinned(pinned, wanted)
+            return plan(candidates=candidates, reason=GatewayReason.PINNED)
+        rule = self.policy(suffix or None, policy)
+        if not chat.has_tools:
+            candidates = capable(self._pool.chat_models, wanted)
+            return plan(candidates=candidates, reason=GatewayReason.CHAT)
+        arms = self._pool.capable_arms(wanted)
+        candidates = self._pool.playing(arm for arm in self._dearest_first if arm in arms)
+        reason = GatewayReason.UNDECIDED
+        return plan(candidates=candidates, reason=reason, policy=rule, arms=arms)
 
-    def explored(self, plan: Plan) -> Plan:
-        """Return a plan of this planner's, for a share of requests with another arm."""
+    def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
+        """Return the plan for a request that continues a response which `held` describes.
+
+        Raises ResponseNotFoundError, and ResponseElsewhereError if the request names a model that
+        is not served by the provider that stored the response.
+        """
+        chat = plan.request.chat
+        assert chat.continues is not None  # noqa: S101 - for mypy; only called for such requests
+        holder, pinned = self._pool.holder(held), self._pool.models.get(chat.model)
+        if holder is None:
+            raise ResponseNotFoundError(chat.continues.id[:200], param=chat.continues.param)
+        if pinned is not None and pinned.name != holder.name:
+            beside = self._pool.beside(holder, pinned)
+            if beside is None:
+                raise ResponseElsewhereError(chat.continues.id[:200], pinned.name, holder.name)
+            holder = beside
+        return replace(plan, candidates=(holder,))
+
+    def predict(self, plan: Plan, timer: Timer | None = None) -> Prediction | None:
+        """Return the model's prediction, or None if the router fails; CPU-bound."""
+        try:
+            return self.router.predict(plan.request.chat.conversation, timer)
+        except Exception:  # noqa: BLE001 - no failure of the router may fail the request
+            _log.exception("router failed, falling back to the dearest arm")
+            return None
+
+    def choose(self, plan: Plan, prediction: Prediction) -> Plan:
+        """Return the plan with the arm that its policy chooses."""
+        conversation = plan.request.chat.conversation
+        decision = self.router.choose(conversation, prediction, plan.policy, plan.arms)
+        candidates = self._pool.playing(decision.ranking)
+        return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
+
+    def explore(self, plan: Plan) -> Plan:
+        """Return the plan with its propensity, and for the exploration share with another arm."""
         if plan.decision is None or self._exploration_share == 0:
             return plan
-        draw = random.random()  # noqa: S311 - nobody gains by guessing it
+        draw = random.random()  # noqa: S311 - nothing is gained by guessing it
         decision = explored(plan.decision, self._exploration_share, draw)
         candidates = self._pool.playing(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 
-    def _decide(
-        self, conversation: Conversation, policy: Policy, arms: Collection[str]
-    ) -> Decision | None:
-        try:
-            return self.router.decide(conversation, policy, arms)
-        except SwitchcraftError:
-            raise
-        except Exception:  # noqa: BLE001 - whatever it is, it must not cost a request
-            _log.exception("the router failed, the request goes to the dearest arm")
-            return None
-
-    def _recall(
-        self, conversation: Conversation, policy: Policy, arms: Collection[str]
-    ) -> Decision:
-        decision = self.router.recall(conversation, policy, arms)
-        if decision is None:
-            raise NotRecalledError
-        return decision
-
-    def _dearest_first(self, arms: Collection[str]) -> tuple[Model, ...]:
-        manifest = self.router.artifact.manifest
-        costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
-        return self._pool.playing(sorted(arms, key=lambda arm: (-costs_usd[arm], arm)))
-
-    def _names_at(self, endpoint: Endpoint) -> tuple[str, ...]:
-        return self.names if endpoint.is_routed else tuple(self._pool.models)
-
-    def _continuing(
-        self, continues: Reference, held: UpstreamObject | None, pinned: Model | None
-    ) -> Model:
-        holder = self._pool.holder(held)
-        if holder is None:
-            raise ResponseNotFoundError(continues.id[:200], param=continues.param)
-        if pinned is None or pinned.name == holder.name:
-            return holder
-        beside = self._pool.beside(holder, pinned)
-        if beside is None:
-            raise ResponseElsewhereError(continues.id[:200], pinned.name, holder.name)
-        return beside
-
     def policy(self, suffix: str | None, header: str | None) -> Policy:
-        """Return the policy of a model name's suffix or of the header; raises PolicyError."""
+        """Return the policy of the header, else of the model name's suffix; raises PolicyError."""
         text, param = (header, POLICY_HEADER) if header is not None else (suffix, "model")
         if text in {None, "default"}:
             return self._default_policy

@@ -174,7 +174,7 @@ class Recorder:
         if outcome.model is not plan.model:
             metrics.child(metrics.fallbacks, plan.model.name, model).inc()
         metrics.child(metrics.upstream_seconds, model).observe(outcome.upstream_s)
-        if plan.stream and outcome.first_byte_s is not None:
+        if plan.request.chat.stream and outcome.first_byte_s is not None:
             metrics.child(metrics.time_to_first_token, model).observe(outcome.first_byte_s)
         if outcome.ending is Ending.CLIENT_LEFT:
             metrics.client_disconnects.inc()
@@ -190,7 +190,7 @@ class Recorder:
         metrics.child(metrics.chosen_probability, decision.arm).observe(decision.probability)
         metrics.expected_regret.observe(decision.expected_regret)
         metrics.packed_tokens.observe(decision.packed_tokens)
-        metrics.request_bytes.observe(plan.body.size_bytes)
+        metrics.request_bytes.observe(plan.request.body.size_bytes)
 
     def _count_savings(self, plan: Plan, outcome: Outcome, cost_usd: float | None) -> None:
         """Count a cost beside the baseline's for the same usage, where both are known."""
@@ -308,7 +308,7 @@ def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) ->
         probabilities=decision.probabilities if decision else None,
         cost_usd=decision.cost_usd if decision else None,
         packed_tokens=decision.packed_tokens if decision else None,
-        stream=plan.stream,
+        stream=plan.request.chat.stream,
         status=outcome.status,
         ending=outcome.ending,
         prompt_tokens=usage.prompt_tokens if usage else None,

@@ -25,8 +25,8 @@ from router_service.http.auth import UI_PATH, caller_of, is_ui_path
 from router_service.http.body import read_body
 from router_service.http.state import gateway_of
 from router_service.lifecycle.engine import Engine
-from router_service.requests.endpoints import CHAT, RESPONSES
 from router_service.requests.explaining import Explained
+from router_service.requests.parsing import CHAT, RESPONSES
 from router_service.requests.pool import arm_prices
 from router_service.requests.recent import MAX_RECENT
 from router_service.store.base import DecisionRecord

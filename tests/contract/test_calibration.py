@@ -49,10 +49,10 @@ def test_training_and_service_see_the_same_probabilities(calibrated: Path) -> No
     arms = len(artifact.manifest.arms)
     raw = Classifier(artifact.model_path("cpu"), arms=arms).predict(packed)
     trained = shifted(arms)
-    assert router.predict(conversations) == trained.apply(raw).tolist()
+    assert router.predict_batch(conversations) == trained.apply(raw).tolist()
     assert np.abs(trained.apply(raw) - raw).max() > 0.05
-    decided = router.decide(conversations[0])
-    assert list(decided.probabilities.values()) == router.predict(conversations[:1])[0]
+    decided = router.decide_conversation(conversations[0])
+    assert list(decided.probabilities.values()) == router.predict_batch(conversations[:1])[0]
 
 
 def test_canaries_notice_another_calibration(calibrated: Path) -> None:

@@ -7,9 +7,8 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import httpx
 import pytest
@@ -22,16 +21,13 @@ from router_service.core.selection import Reason
 from router_service.http.app import create_app
 from router_service.http.server import uvicorn_config
 from router_service.lifecycle.gateway import Gateway
-from router_service.requests.deciding import Question
-from router_service.requests.endpoints import CHAT, RESPONSES, Endpoint
-from router_service.requests.planning import Plan
+from router_service.requests.parsing import CHAT, RESPONSES, Endpoint
+from router_service.requests.planning import Plan, plan_request
 from router_service.router import Router
 from router_service.settings import KeySettings, Settings
 from tests.bodies import ASK, BODY, TOOLS
 from tests.bodies import CHAT as CHAT_PATH
 from tests.serving import Sandbox, served
-
-T = TypeVar("T")
 
 SIZE_BYTES = 10_000_000
 MAX_CPU_S = 1.0
@@ -188,15 +184,8 @@ def test_heavy_bodies_are_decided_or_refused_soon(gateway: Gateway, name: str) -
 def planned(gateway: Gateway, endpoint: Endpoint, text: bytes) -> tuple[str, float]:
     """Return what becomes of a request, and the processor time that it takes."""
 
-    def in_queue(decide: Callable[[], T]) -> Awaitable[T]:
-        return gateway.in_queue(None, decide)
-
-    engine = gateway.engine
-    viewer = engine.viewer(None)
-    question = Question(engine.planner, endpoint, text, None, gateway.held_for(viewer))
-
     async def plan_once() -> Plan:
-        return await gateway.plan(engine, question, viewer, in_queue)
+        return await plan_request(gateway, gateway.engine, endpoint, text)
 
     started_s = time.process_time()
     try:

@@ -30,7 +30,7 @@ def chosen_arm(page: Page) -> str:
 def test_it_loads_whole_and_routes(page: Page, shipped: Router) -> None:
     """The first example is decided as the router decides it, with a bar for every arm."""
     open_playground(page)
-    decision = shipped.decide(shown_request(page))
+    decision = shipped.decide_conversation(shown_request(page))
     assert chosen_arm(page) == decision.arm
     for arm, probability in decision.probabilities.items():
         row = page.locator(f'.arms tr[data-arm="{arm}"]')
@@ -55,7 +55,7 @@ def walk(page: Page, shipped: Router, conversation: Conversation) -> list[str]:
     for _ in range(int(slider.get_attribute("max") or 0)):
         policy = parse_policy(page.locator("#policy-now").inner_text())
         arms.append(chosen_arm(page))
-        assert arms[-1] == shipped.decide(conversation, policy).arm
+        assert arms[-1] == shipped.decide_conversation(conversation, policy).arm
         assert str(policy) in (slider.get_attribute("aria-valuetext") or "")
         slider.press("ArrowRight")
     return arms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
@@ -15,7 +16,8 @@ from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.features import extract
 from router_service.core.messages import Conversation, Role, ToolSpec, Turn
-from router_service.core.selection import Drift, Reason, Threshold, parse_policy, select
+from router_service.core.selection import Drift, Policy, Reason, Threshold, parse_policy, select
+from router_service.core.tracing import Timer
 from router_service.router import Decision, Router, choices, explored
 
 
@@ -37,7 +39,7 @@ def test_a_decision_follows_from_what_it_shows(
 ) -> None:
     """The arm and the reason are those that `select` makes of the probabilities and costs."""
     for conversation in conversations:
-        decision = router.decide(conversation, policy)
+        decision = router.decide_conversation(conversation, policy)
         chosen = select(
             list(decision.probabilities.values()), list(decision.cost_usd.values()), policy
         )
@@ -49,16 +51,16 @@ def test_a_decision_does_not_depend_on_its_neighbours(
     router: Router, conversations: list[Conversation]
 ) -> None:
     """Alone, in a batch, or among threads: the same conversation has the same probabilities."""
-    alone = [router.predict([conversation])[0] for conversation in conversations]
-    assert router.predict(conversations) == alone
+    alone = [router.predict_batch([conversation])[0] for conversation in conversations]
+    assert router.predict_batch(conversations) == alone
     with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(lambda c: router.predict([c])[0], conversations * 5))
+        rows = list(pool.map(lambda c: router.predict_batch([c])[0], conversations * 5))
     assert rows == alone * 5
 
 
 def test_no_turns_and_no_tools_still_decide(router: Router) -> None:
     """An empty conversation is routed like any other."""
-    decision = router.decide(Conversation(()))
+    decision = router.decide_conversation(Conversation(()))
     assert decision.arm in router.arms
 
 
@@ -68,7 +70,7 @@ def test_what_was_not_read_is_decided_by_probability_alone(
     """With part of the request unread, the likeliest arm is taken, whatever the policy."""
     for conversation in conversations:
         partial = Conversation(conversation.turns, conversation.tools, unread=("tools[3]",))
-        decision = router.decide(partial, Threshold(0.0))
+        decision = router.decide_conversation(partial, Threshold(0.0))
         assert decision.reason is Reason.UNREAD
         assert decision.probabilities[decision.arm] == max(decision.probabilities.values())
 
@@ -78,7 +80,7 @@ def test_an_operator_s_price_changes_the_cost(conversations: list[Conversation])
     free = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
     arm = "gpt-4-turbo-2024-04-09-FC"
     router = Router(Artifact.load(SHIPPED), prices={arm: free})
-    decision = router.decide(conversations[0], Threshold(0.0))
+    decision = router.decide_conversation(conversations[0], Threshold(0.0))
     assert decision.cost_usd[arm] == 0
     assert decision.arm == arm
 
@@ -103,7 +105,10 @@ def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation])
     arms = {"gpt-4o-mini-2024-07-18-FC", "gpt-4o-2024-08-06-FC"}
     few, all_arms = Router(Artifact.load(SHIPPED), arms=arms), Router.load(SHIPPED)
     for conversation in conversations:
-        decision, full = few.decide(conversation), all_arms.decide(conversation)
+        decision, full = (
+            few.decide_conversation(conversation),
+            all_arms.decide_conversation(conversation),
+        )
         assert set(decision.probabilities) == set(decision.cost_usd) == arms
         assert all(decision.probabilities[arm] == full.probabilities[arm] for arm in arms)
         assert decision.arm in arms
@@ -121,10 +126,10 @@ def test_a_decision_among_some_arms_ranks_those_alone(
 ) -> None:
     """Without the chosen arm, the next of the ranking is chosen: what is tried where it fails."""
     for conversation in conversations:
-        full = router.decide(conversation, Threshold(0.5))
+        full = router.decide_conversation(conversation, Threshold(0.5))
         assert full.ranking[0] == full.arm
         assert set(full.ranking) == set(router.arms)
-        rest = router.decide(conversation, Threshold(0.5), full.ranking[1:])
+        rest = router.decide_conversation(conversation, Threshold(0.5), full.ranking[1:])
         assert rest.ranking == full.ranking[1:]
         assert rest.probabilities == {arm: full.probabilities[arm] for arm in rest.probabilities}
         assert full.arm not in rest.probabilities
@@ -134,7 +139,7 @@ def test_an_explored_arm_stands_before_the_policy_s_order(
     router: Router, conversations: list[Conversation]
 ) -> None:
     """Every arm is drawn by some number, with the share of it that is its own, and may fail."""
-    decision = router.decide(conversations[0], Threshold(0.5))
+    decision = router.decide_conversation(conversations[0], Threshold(0.5))
     arms = len(router.arms)
     drawn = [explored(decision, 0.4, 0.4 * (i + 0.5) / arms) for i in range(arms)]
     assert tuple(d.arm for d in drawn) == decision.ranking
@@ -151,7 +156,7 @@ def test_what_was_not_read_is_not_explored(
 ) -> None:
     """Of a request that was read in part nothing would be learned."""
     partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
-    decision = router.decide(partial, Threshold(0.0))
+    decision = router.decide_conversation(partial, Threshold(0.0))
     assert explored(decision, 1.0, 0.99) == decision
 
 
@@ -160,7 +165,7 @@ def test_a_decision_has_the_counts_that_it_was_made_from(
 ) -> None:
     """The features are those of the manifest, in its order."""
     names = router.artifact.manifest.packing.features
-    assert router.decide(conversations[0]).features == extract(conversations[0], names)
+    assert router.decide_conversation(conversations[0]).features == extract(conversations[0], names)
 
 
 def test_what_was_not_read_is_ranked_by_probability(
@@ -168,18 +173,19 @@ def test_what_was_not_read_is_ranked_by_probability(
 ) -> None:
     """With part of the request unread, the next arm is the next likeliest."""
     partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
-    decision = router.decide(partial, Threshold(0.0))
+    decision = router.decide_conversation(partial, Threshold(0.0))
     ranked = [decision.probabilities[arm] for arm in decision.ranking]
     assert ranked == sorted(ranked, reverse=True)
 
 
-def test_each_step_of_a_decision_is_timed(conversations: list[Conversation]) -> None:
-    """Packing, classifying and selecting follow each other by the clock that a router is given."""
+def test_prediction_is_timed_by_stage(conversations: list[Conversation]) -> None:
+    """Packing and classifying follow each other by the given timer; a cached one takes no time."""
     ticks = count(10.0)
-    router = Router(Artifact.load(SHIPPED), clock=lambda: next(ticks))
-    stages = router.decide(conversations[0]).stages
-    told = [(stage.name, stage.started_s, stage.seconds) for stage in stages]
-    assert told == [("pack", 10, 1), ("classify", 11, 1), ("select", 12, 1)]
+    router, timer = Router(Artifact.load(SHIPPED)), Timer(lambda: next(ticks))
+    for _ in range(2):
+        router.predict(conversations[0], timer)
+    stages = [(stage.name, stage.started_s, stage.seconds) for stage in timer.stages]
+    assert stages == [("pack", 10, 1), ("classify", 11, 1)]
 
 
 def test_tool_signatures_are_looked_up(router: Router) -> None:
@@ -187,7 +193,9 @@ def test_tool_signatures_are_looked_up(router: Router) -> None:
     tool = ToolSpec("measure_the_moon", "", ())
     before = router.caches["signatures"].counts
     for number in range(3):
-        router.decide(Conversation((Turn(Role.USER, f"How far is moon {number}?"),), (tool,)))
+        router.decide_conversation(
+            Conversation((Turn(Role.USER, f"How far is moon {number}?"),), (tool,))
+        )
     after = router.caches["signatures"].counts
     assert (after.hits - before.hits, after.misses - before.misses) == (2, 1)
 
@@ -198,8 +206,8 @@ def test_other_policies_choose_as_they_would_have(
     """What a policy of the frontier chooses by a decision is what the router decides with it."""
     policies = [parse_policy(point.policy) for point in router.artifact.manifest.frontier]
     for conversation in conversations[:3]:
-        chosen = list(choices(router.decide(conversation), policies))
-        decided = [router.decide(conversation, policy) for policy in policies]
+        chosen = list(choices(router.decide_conversation(conversation), policies))
+        decided = [router.decide_conversation(conversation, policy) for policy in policies]
         assert [(c.arm, c.reason, c.policy) for c in chosen] == [
             (d.arm, d.reason, d.policy) for d in decided
         ]
@@ -212,47 +220,53 @@ def test_no_policy_saves_on_what_was_not_read(
 ) -> None:
     """With part of the request unread, every policy chooses the likeliest arm."""
     partial = Conversation(conversations[0].turns, conversations[0].tools, unread=("tools[3]",))
-    decision = router.decide(partial)
+    decision = router.decide_conversation(partial)
     chosen = set(choices(decision, [Threshold(0.0), Drift(1.0)]))
     assert {(c.arm, c.reason) for c in chosen} == {(decision.arm, Reason.UNREAD)}
 
 
 @pytest.mark.parametrize("policy", [Threshold(0.5), Drift(0.1)])
-def test_what_is_recalled_is_what_was_decided(
+def test_cached_predictions_decide_alike(
     conversations: list[Conversation], policy: Threshold | Drift
 ) -> None:
-    """The same conversation is decided alike without the model, under any policy and any arms."""
+    """A cached prediction gives the same decision, under any policy and any arms."""
     router = Router(Artifact.load(SHIPPED))
-    decided = [router.decide(conversation) for conversation in conversations]
-    assert [plain(router.recall(c)) for c in conversations] == list(map(plain, decided))
-    anew = Router(Artifact.load(SHIPPED))
+    decided = [router.decide_conversation(conversation) for conversation in conversations]
+    assert [cached_decision(router, c) for c in conversations] == decided
+    fresh = Router(Artifact.load(SHIPPED))
     for conversation in conversations:
         arms = router.arms[::2]
-        recalled = router.recall(conversation, policy, arms)
-        assert plain(recalled) == plain(anew.decide(conversation, policy, arms))
+        decision = cached_decision(router, conversation, policy, arms)
+        assert decision == fresh.decide_conversation(conversation, policy, arms)
 
 
-def test_only_the_very_same_conversation_is_recalled(conversations: list[Conversation]) -> None:
-    """With another turn, another tool or another text it is a new one; asked twice it is known."""
+def test_only_the_same_conversation_is_cached(conversations: list[Conversation]) -> None:
+    """With another turn, another tool or another text it is a new one."""
     router, asked = Router(Artifact.load(SHIPPED)), conversations[0]
-    assert router.recall(asked) is None
-    router.decide(asked)
+    assert router.cached(asked) is None
+    router.decide_conversation(asked)
     others = [
         replace(asked, turns=(*asked.turns, Turn(Role.USER, "And then?"))),
         replace(asked, tools=(*asked.tools, ToolSpec("another"))),
         replace(asked, turns=(replace(asked.turns[0], text="?"), *asked.turns[1:])),
     ]
-    assert [router.recall(other) for other in others] == [None] * 3
-    assert router.recall(asked) is not None
-    unread = router.recall(replace(asked, unread=("messages[7]",)))
+    assert [router.cached(other) for other in others] == [None] * 3
+    assert router.cached(asked) is not None
+    unread = cached_decision(router, replace(asked, unread=("messages[7]",)))
     assert unread is not None
     assert unread.reason is Reason.UNREAD
     assert router.caches["predictions"].counts == CacheCounts(hits=2, misses=4)
 
 
-def plain(decision: Decision | None) -> Decision | None:
-    """Return a decision without how long it took."""
-    return decision and replace(decision, stages=())
+def cached_decision(
+    router: Router,
+    conversation: Conversation,
+    policy: Policy | None = None,
+    arms: Sequence[str] | None = None,
+) -> Decision | None:
+    """Return the decision from the cached prediction, or None if there is none."""
+    prediction = router.cached(conversation)
+    return prediction and router.choose(conversation, prediction, policy, arms)
 
 
 def test_routers_of_the_same_files_share_what_was_loaded(
@@ -263,12 +277,12 @@ def test_routers_of_the_same_files_share_what_was_loaded(
     assert artifact.tokenizer is router.artifact.tokenizer
     other = Router(artifact, arms=router.arms[:2], relatives=[router])
     assert other.caches == router.caches
-    decided = router.decide(conversations[0])
-    recalled = other.recall(conversations[0])
+    decided = router.decide_conversation(conversations[0])
+    recalled = cached_decision(other, conversations[0])
     assert recalled is not None
     shared = {arm: decided.probabilities[arm] for arm in other.arms}
     assert recalled.probabilities == shared
-    assert other.predict(conversations[:2]) == router.predict(conversations[:2])
+    assert other.predict_batch(conversations[:2]) == router.predict_batch(conversations[:2])
 
 
 def test_another_calibration_shares_no_predictions(
@@ -277,7 +291,7 @@ def test_another_calibration_shares_no_predictions(
     """The same graph under another calibration answers for itself."""
     manifest = router.artifact.manifest.model_copy(update={"calibration": IDENTITY})
     other = Router(replace(router.artifact, manifest=manifest), relatives=[router])
-    router.decide(conversations[0])
-    assert other.recall(conversations[0]) is None
+    router.decide_conversation(conversations[0])
+    assert other.cached(conversations[0]) is None
     assert other.caches["signatures"] is router.caches["signatures"]
-    assert other.predict(conversations[:1]) != router.predict(conversations[:1])
+    assert other.predict_batch(conversations[:1]) != router.predict_batch(conversations[:1])

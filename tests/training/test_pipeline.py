@@ -102,7 +102,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert len(sources) == 2
     assert manifest.provenance.data_sha256 == sources_sha256(sources, benchmark)
     assert "80 queries of the pool, 7 that only teach" in result.stderr
-    decision = router.decide(next(router.artifact.canaries()).conversation)
+    decision = router.decide_conversation(next(router.artifact.canaries()).conversation)
     assert decision.arm in router.arms
 
 

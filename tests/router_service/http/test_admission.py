@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
@@ -21,10 +21,10 @@ from pydantic import SecretStr
 from router_service.core.errors import OverloadedError
 from router_service.core.keys import new_key
 from router_service.core.messages import Conversation
-from router_service.core.selection import Policy
+from router_service.core.tracing import Timer
 from router_service.http.app import create_app
 from router_service.lifecycle.overload import Slots
-from router_service.router import Decision
+from router_service.router import Prediction
 from router_service.settings import KeySettings, ServerSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
@@ -40,15 +40,10 @@ class SlowRouter(FakeRouter):
         super().__init__()
         self._decision_s = decision_s
 
-    def decide(
-        self,
-        conversation: Conversation,
-        policy: Policy | None = None,
-        arms: Collection[str] | None = None,
-    ) -> Decision:
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
         """Decide, after a while."""
         time.sleep(self._decision_s)
-        return super().decide(conversation, policy, arms)
+        return super().predict(conversation, timer)
 
 
 @contextmanager

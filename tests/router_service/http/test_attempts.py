@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from router_service.http.app import create_app
-from router_service.router import Decision
+from router_service.router import Prediction
 from router_service.sandbox.server import run_in_thread
 from router_service.settings import (
     BreakerSettings,
@@ -356,7 +356,7 @@ def test_what_is_cancelled_is_billed(house: House) -> None:
 class BrokenRouter(FakeRouter):
     """A router whose graph fails."""
 
-    def decide(self, *_args: object, **_kwargs: object) -> Decision:
+    def predict(self, *_args: object, **_kwargs: object) -> Prediction:
         """Fail."""
         raise RuntimeError("the graph does not run")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from router_service.core.messages import Conversation
-from router_service.core.selection import Policy
+from router_service.core.tracing import Timer
 from router_service.http.app import create_app
-from router_service.router import Decision
+from router_service.router import Prediction
 from router_service.settings import ServerSettings, Settings
 from tests.bodies import BODY, CHAT
 from tests.fakes import FakeRouter
@@ -95,15 +95,10 @@ class PausedRouter(FakeRouter):
         super().__init__()
         self.may_decide = threading.Event()
 
-    def decide(
-        self,
-        conversation: Conversation,
-        policy: Policy | None = None,
-        arms: Collection[str] | None = None,
-    ) -> Decision:
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
         """Wait, and decide."""
         self.may_decide.wait(10)
-        return super().decide(conversation, policy, arms)
+        return super().predict(conversation, timer)
 
 
 def test_leaving_before_a_decision_is_made(sandbox: Sandbox) -> None:

@@ -38,7 +38,7 @@ def built(builder: EngineBuilder, prices: Mapping[str, float]) -> DecidingRouter
         for name in (*ARMS, EXTRA)
     )
     engine = builder.engine(Settings(models=models), None, Shared(), lambda *_: None)
-    (router,) = engine.planner.routers
+    (router,) = engine.releases.routers
     return router
 
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from router_service.core.errors import ModelNotFoundError
 from router_service.core.messages import Conversation
 from router_service.core.releases import Canary, ExceededLimit, Release
-from router_service.core.selection import Policy
+from router_service.core.tracing import Timer
 from router_service.lifecycle.engine import make_planner
 from router_service.lifecycle.trials import (
     MAX_WAITING,
     MAX_WAITING_BYTES,
     CanaryTrial,
+    Releases,
     Shadow,
-    TrialPlanner,
 )
-from router_service.requests.endpoints import CHAT
-from router_service.requests.planning import Asked, Plan, Planner, Track
+from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.planning import Plan, Planner, Track
 from router_service.requests.pool import Pool
-from router_service.router import Decision
+from router_service.router import Prediction
 from router_service.settings import RouterSettings, Settings
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
@@ -38,7 +38,7 @@ BOUNDS = Canary(release=RELEASE, share=0.3, min_requests=10)
 class BrokenRouter(FakeRouter):
     """A router that cannot decide."""
 
-    def decide(self, *_args: object, **_kwargs: object) -> Decision:
+    def predict(self, *_args: object, **_kwargs: object) -> Prediction:
         """Fail as a graph that is damaged does."""
         raise RuntimeError("the graph is damaged")
 
@@ -50,15 +50,10 @@ class SlowRouter(FakeRouter):
         super().__init__()
         self._go_on = go_on
 
-    def decide(
-        self,
-        conversation: Conversation,
-        policy: Policy | None = None,
-        arms: Collection[str] | None = None,
-    ) -> Decision:
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
         """Wait, and decide."""
         self._go_on()
-        return super().decide(conversation, policy, arms)
+        return super().predict(conversation, timer)
 
 
 EXPLORING = SETTINGS.model_copy(
@@ -84,18 +79,22 @@ def trial(
     return CanaryTrial(BOUNDS, planner(router), on_excess)
 
 
-def plan(trials: TrialPlanner, *texts: str, **fields: object) -> Plan:
+def plan(trials: Releases, *texts: str, **fields: object) -> Plan:
     """Plan for a conversation whose user says these texts."""
     messages: list[Mapping[str, object]] = [{"role": "system", "content": "Be brief."}]
     for text in texts:
         messages += [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]
     body = {**BODY, "messages": messages[:-1], **fields}
-    return trials.plan(Asked.read(CHAT, json.dumps(body).encode()))
+    plan = trials.prepare(parse_request(CHAT, json.dumps(body).encode()))
+    if not plan.arms:
+        return plan
+    plan, prediction = trials.predict(plan)
+    return plan if prediction is None else trials.choose(plan, prediction)
 
 
 def test_a_canary_decides_for_its_share_of_conversations() -> None:
     """Of 1,000 conversations about 300 are the canary's, each of them at every turn."""
-    trials = TrialPlanner(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
     taken = 0
     for number in range(1000):
         first = plan(trials, f"Question {number}")
@@ -111,7 +110,7 @@ def test_another_canary_takes_other_conversations() -> None:
     other = BOUNDS.model_copy(update={"release": RELEASE.model_copy(update={"created": "later"})})
     router = planner(FakeRouter(TRIED))
     one, two = (CanaryTrial(bounds, router, lambda *_: None) for bounds in (BOUNDS, other))
-    trials = [TrialPlanner(router, canary=canary) for canary in (one, two)]
+    trials = [Releases(router, canary=canary) for canary in (one, two)]
     tracks = [tuple(plan(t, f"Question {n}").track for t in trials) for n in range(200)]
     assert len(set(tracks)) == 4
 
@@ -119,7 +118,7 @@ def test_another_canary_takes_other_conversations() -> None:
 @pytest.mark.parametrize("router", [BrokenRouter(), FakeRouter(TRIED)])
 def test_a_canary_that_fails_costs_no_request(router: FakeRouter) -> None:
     """Where the canary cannot decide, the stable release does, and the canary is counted down."""
-    trials = TrialPlanner(planner(FakeRouter(STABLE)), canary=trial(router))
+    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(router))
     plans = [plan(trials, f"Question {number}") for number in range(100)]
     tried = [p for p in plans if p.track is Track.CANARY]
     is_broken = isinstance(router, BrokenRouter)
@@ -132,14 +131,14 @@ def test_a_canary_that_fails_costs_no_request(router: FakeRouter) -> None:
 @pytest.mark.parametrize("fields", [{"model": "medium"}, {"tools": []}])
 def test_what_no_router_decides_is_no_canarys(fields: dict[str, object]) -> None:
     """A pinned model and a request without tools are the stable release's, and not compared."""
-    trials = TrialPlanner(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
     plans = [plan(trials, f"Question {number}", **fields) for number in range(30)]
     assert {p.track for p in plans} == {Track.STABLE}
 
 
 def test_a_clients_error_is_the_clients() -> None:
     """A model that does not exist is the same error with a canary as without."""
-    trials = TrialPlanner(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
+    trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
     for number in range(30):
         with pytest.raises(ModelNotFoundError):
             plan(trials, f"Question {number}", model="nobody")
@@ -148,8 +147,8 @@ def test_a_clients_error_is_the_clients() -> None:
 def test_a_canary_beyond_its_bounds_decides_no_more() -> None:
     """From the request on that shows it, all is the stable release's; it is told once."""
     told: list[str] = []
-    canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.limit))
-    trials = TrialPlanner(planner(FakeRouter(STABLE)), canary=canary)
+    canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.bound))
+    trials = Releases(planner(FakeRouter(STABLE)), canary=canary)
     for _ in range(100):
         canary.observe(Track.STABLE, has_failed=False, cost_usd=None)
     for _ in range(20):
@@ -162,7 +161,7 @@ def test_a_shadow_is_asked_and_not_obeyed() -> None:
     """The plan is the stable release's; the shadow's arm comes with it, and counts as unlike."""
     metrics = Metrics()
     shadow = Shadow(planner(FakeRouter(TRIED)), metrics)
-    trials = TrialPlanner(planner(FakeRouter(STABLE)), shadow=shadow)
+    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
     planned = plan(trials, "Question")
     assert planned.model.name == "small"
     assert planned.shadow_arm is not None
@@ -175,7 +174,7 @@ def test_a_shadow_is_compared_with_the_policy_and_explores_nothing() -> None:
     """An arm that was drawn is nobody's opinion: equal releases agree at each request."""
     metrics = Metrics()
     shadow = Shadow(planner(FakeRouter(STABLE), EXPLORING), metrics)
-    trials = TrialPlanner(planner(FakeRouter(STABLE), EXPLORING), shadow=shadow)
+    trials = Releases(planner(FakeRouter(STABLE), EXPLORING), shadow=shadow)
     plans = [plan(trials, f"Question {number}") for number in range(30)]
     assert {p.shadow_arm.result(5) for p in plans if p.shadow_arm} == {"small"}
     assert count(metrics, "yes") == 30
@@ -186,7 +185,7 @@ def test_either_release_explores_its_own_arms() -> None:
     """A canary keeps its share of the conversations, and draws among the arms that it has."""
     tried = FakeRouter({"medium": 0.9, "large": 0.9})
     canary = CanaryTrial(BOUNDS, planner(tried, EXPLORING), lambda *_: None)
-    trials = TrialPlanner(planner(FakeRouter(STABLE), EXPLORING), canary=canary)
+    trials = Releases(planner(FakeRouter(STABLE), EXPLORING), canary=canary)
     plans = [plan(trials, f"Question {number}") for number in range(200)]
     for track, arms in ((Track.STABLE, set(STABLE)), (Track.CANARY, {"medium", "large"})):
         decisions = [p.decision for p in plans if p.track is track and p.decision]
@@ -197,9 +196,7 @@ def test_either_release_explores_its_own_arms() -> None:
 def test_a_shadow_that_fails_is_counted() -> None:
     """A shadow's error is its own."""
     metrics = Metrics()
-    trials = TrialPlanner(
-        planner(FakeRouter(STABLE)), shadow=Shadow(planner(BrokenRouter()), metrics)
-    )
+    trials = Releases(planner(FakeRouter(STABLE)), shadow=Shadow(planner(BrokenRouter()), metrics))
     planned = plan(trials, "Question")
     assert planned.shadow_arm is not None
     assert planned.shadow_arm.result(5) is None
@@ -210,7 +207,7 @@ def test_a_slow_shadow_holds_up_nothing() -> None:
     """So many requests wait for it and no more; the others are counted as dropped."""
     go_on, metrics = threading.Event(), Metrics()
     shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
-    trials = TrialPlanner(planner(FakeRouter(STABLE)), shadow=shadow)
+    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
     plans = [plan(trials, f"Question {number}") for number in range(MAX_WAITING + 5)]
     assert sum(p.shadow_arm is None for p in plans) == count(metrics, "dropped") == 5
     go_on.set()
@@ -221,7 +218,7 @@ def test_large_requests_wait_for_a_shadow_up_to_a_size() -> None:
     """Bodies that wait take memory that no limit on requests in flight counts."""
     go_on, metrics = threading.Event(), Metrics()
     shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
-    trials = TrialPlanner(planner(FakeRouter(STABLE)), shadow=shadow)
+    trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
     large = "x" * (MAX_WAITING_BYTES // 4)
     plans = [plan(trials, f"{number}{large}") for number in range(7)]
     assert [p.shadow_arm is None for p in plans] == [False] * 4 + [True] * 3

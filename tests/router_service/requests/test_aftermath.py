@@ -13,9 +13,8 @@ from router_service.core.answers import ParsedAnswer, WrittenCall
 from router_service.core.decision_log import LoggedFeedback
 from router_service.lifecycle.engine import make_planner
 from router_service.requests.aftermath import Aftermath
-from router_service.requests.endpoints import CHAT
 from router_service.requests.evidence import Evidence
-from router_service.requests.planning import Asked
+from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.pool import Pool
 from router_service.requests.recorder import Ended, Ending, Outcome
 from router_service.settings import DecisionLogSettings, Settings
@@ -33,8 +32,11 @@ SETTINGS = Settings.sandbox("http://127.0.0.1:9/v1", list(ROUTER.probabilities))
 def ended(model: str = "switchcraft") -> Ended:
     """Return a request for a model, with an answer that calls a tool."""
     pool = Pool.build(SETTINGS, ROUTER.artifact.manifest)
-    asked = Asked.read(CHAT, json.dumps(BODY | {"model": model}).encode())
-    plan = make_planner(SETTINGS, ROUTER, pool).plan(asked)
+    request = parse_request(CHAT, json.dumps(BODY | {"model": model}).encode())
+    planner = make_planner(SETTINGS, ROUTER, pool)
+    plan = planner.prepare(request)
+    if plan.arms:
+        plan = planner.choose(plan, ROUTER.predict(request.chat.conversation))
     call = WrittenCall("call_1", "get_weather", '{"city": "Oslo"}')
     outcome = Outcome(200, plan.model, ending=Ending.COMPLETE, said=ParsedAnswer((call,)))
     record = DecisionRecord(

@@ -11,8 +11,8 @@ import pytest
 from router_service.core.answers import Usage
 from router_service.core.cost import Price
 from router_service.lifecycle.engine import make_planner
-from router_service.requests.endpoints import CHAT
-from router_service.requests.planning import Asked, Track
+from router_service.requests.parsing import CHAT, parse_request
+from router_service.requests.planning import Track
 from router_service.requests.pool import Pool
 from router_service.requests.recorder import Call, Ending, Outcome, Recorder
 from router_service.settings import Deployment, Model, Settings
@@ -84,7 +84,9 @@ def test_a_release_is_judged_by_what_was_not_the_clients_fault(
     metrics, trial, router = Metrics(), Trial(), FakeRouter()
     settings = Settings.sandbox("http://127.0.0.1:9/v1", list(router.probabilities))
     pool = Pool.build(settings, router.artifact.manifest)
-    plan = make_planner(settings, router, pool).plan(Asked.read(CHAT, json.dumps(BODY).encode()))
+    planner = make_planner(settings, router, pool)
+    request = parse_request(CHAT, json.dumps(BODY).encode())
+    plan = planner.choose(planner.prepare(request), router.predict(request.chat.conversation))
     plan = replace(plan, track=Track.CANARY, trial=trial)
 
     async def record() -> None:

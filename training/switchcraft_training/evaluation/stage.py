@@ -49,7 +49,7 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
     conversations = [parse_conversation(e.request) for e in recorded.table.examples]
     experiment = Experiment(
         table=recorded.table,
-        probabilities=np.array(router.predict(conversations), dtype=np.float64),
+        probabilities=np.array(router.predict_batch(conversations), dtype=np.float64),
         expected_costs_usd=manifest.costs_usd(),
         policies=manifest.policies,
         usage=recorded.usage,

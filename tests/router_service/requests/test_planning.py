@@ -1,0 +1,139 @@
+"""Plans: what runs in a thread, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ParamSpec, TypeVar
+
+import pytest
+
+from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.errors import InvalidRequestError, OverloadedError
+from router_service.core.tracing import StageName
+from router_service.lifecycle.gateway import Gateway
+from router_service.requests.parsing import CHAT
+from router_service.requests.planning import (
+    AT_ONCE_BYTES,
+    DecidingRouter,
+    GatewayReason,
+    Plan,
+    plan_request,
+)
+from router_service.router import Router
+from router_service.settings import Settings
+from tests.bodies import BODY
+from tests.fakes import FakeRouter
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CountingGateway(Gateway):
+    """A gateway that runs what belongs in a thread at once, and counts it."""
+
+    def __init__(self, router: DecidingRouter) -> None:
+        super().__init__(
+            Settings.sandbox("http://127.0.0.1:9/v1", router.artifact.manifest.arms), router
+        )
+        self.hops = 0
+        self.is_full = False
+
+    async def in_queue(
+        self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run it here, or refuse it."""
+        del caller
+        if self.is_full:
+            raise OverloadedError("decisions_queued", "Too many requests wait for a decision.")
+        self.hops += 1
+        return decide(*args, **kwargs)
+
+
+def planned(router: DecidingRouter, *bodies: bytes) -> tuple[CountingGateway, list[Plan]]:
+    """Plan these bodies one after the other."""
+
+    async def plan() -> tuple[CountingGateway, list[Plan]]:
+        gateway = CountingGateway(router)
+        return gateway, [await plan_request(gateway, gateway.engine, CHAT, b) for b in bodies]
+
+    return asyncio.run(plan())
+
+
+def body(**fields: object) -> bytes:
+    """Return a chat request with these fields."""
+    return json.dumps({**BODY, **fields}).encode()
+
+
+def large(small: bytes) -> bytes:
+    """Return the same request, too large to be parsed on the event loop."""
+    return small + b" " * AT_ONCE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"model": "small"}, GatewayReason.PINNED), ({"tools": []}, GatewayReason.CHAT)],
+)
+def test_unrouted_requests_need_no_thread(fields: dict[str, object], reason: GatewayReason) -> None:
+    """Neither a named model nor a chat without tools does, unless the body is large."""
+    gateway, (plan,) = planned(FakeRouter(), body(**fields))
+    assert (plan.reason, gateway.hops) == (reason, 0)
+    assert [stage.name for stage in plan.stages] == [StageName.PARSE]
+    gateway, (plan,) = planned(FakeRouter(), large(body(**fields)))
+    assert (plan.reason, gateway.hops) == (reason, 1)
+    assert [stage.name for stage in plan.stages] == [StageName.QUEUE, StageName.PARSE]
+
+
+def test_prediction_runs_once_and_in_a_thread() -> None:
+    """The same request again is decided alike without a thread, and also as a large body."""
+    small = body()
+    gateway, plans = planned(Router(Artifact.load(SHIPPED)), small, small, large(small))
+    first, again, large_one = plans
+    assert gateway.hops == 2
+    assert [stage.name for stage in first.stages] == [
+        "parse",
+        "queue",
+        "pack",
+        "classify",
+        "select",
+    ]
+    assert [stage.name for stage in again.stages] == ["parse", "select"]
+    assert [stage.name for stage in large_one.stages] == ["queue", "parse", "select"]
+    assert first.decision is not None
+    for plan in (again, large_one):
+        assert plan.decision == first.decision
+        assert plan.candidates == first.candidates
+
+
+def test_large_body_is_parsed_and_predicted_in_one_hop() -> None:
+    """A large body that the model has not seen takes no second hop to a thread."""
+    gateway, (plan,) = planned(Router(Artifact.load(SHIPPED)), large(body()))
+    assert gateway.hops == 1
+    names = [stage.name for stage in plan.stages]
+    assert names == ["queue", "parse", "pack", "classify", "select"]
+
+
+def test_invalid_and_overloaded_requests_are_refused() -> None:
+    """An invalid request is refused at once; a full queue refuses only what needs the model."""
+
+    async def check() -> None:
+        gateway = CountingGateway(FakeRouter())
+        for refused in (b"{", body(model="switchcraft:none")):
+            with pytest.raises(InvalidRequestError):
+                await plan_request(gateway, gateway.engine, CHAT, refused)
+        assert gateway.hops == 0
+        gateway.is_full = True
+        with pytest.raises(OverloadedError):
+            await plan_request(gateway, gateway.engine, CHAT, body())
+        plan = await plan_request(gateway, gateway.engine, CHAT, body(model="small"))
+        assert plan.candidates
+
+    asyncio.run(check())
+
+
+def test_plans_are_equal_but_for_their_stages() -> None:
+    """The release plans the same request in the same way each time."""
+    _, (first, second) = planned(FakeRouter(), body(), body())
+    assert replace(first, stages=()) == replace(second, stages=())
