@@ -147,7 +147,7 @@ def test_a_clients_error_is_the_clients() -> None:
 def test_a_canary_beyond_its_bounds_decides_no_more() -> None:
     """From the request on that shows it, all is the stable release's; it is told once."""
     told: list[str] = []
-    canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.bound))
+    canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.limit))
     trials = Releases(planner(FakeRouter(STABLE)), canary=canary)
     for _ in range(100):
         canary.observe(Track.STABLE, has_failed=False, cost_usd=None)
