@@ -67,6 +67,7 @@ class FakeRouter:
     def cached(self, conversation: Conversation) -> Prediction | None:
         """Return nothing: every conversation is new."""
         del conversation
+        return None
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Resolve a policy by name or rule."""

@@ -266,7 +266,9 @@ def cached_decision(
 ) -> Decision | None:
     """Return the decision from the cached prediction, or None if there is none."""
     prediction = router.cached(conversation)
-    return prediction and router.choose(conversation, prediction, policy, arms)
+    if prediction is None:
+        return None
+    return router.choose(conversation, prediction, policy, arms)
 
 
 def test_routers_of_the_same_files_share_what_was_loaded(

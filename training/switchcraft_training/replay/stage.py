@@ -162,7 +162,7 @@ def _opinion_of(router: Router, known: Logged, found: DecisionLog) -> tuple[Logg
     kept = known.take(list(asked))
     if len({decision.conversation for decision in kept.decisions}) < 2:
         raise DataError(found.path, None, TOO_FEW_REQUESTS)
-    said = np.array(router.predict(list(asked.values())))[:, theirs]
+    said = np.array(router.predict_batch(list(asked.values())))[:, theirs]
     probabilities = np.full_like(kept.probabilities, np.nan)
     probabilities[:, ours] = np.where(np.isnan(kept.probabilities[:, ours]), np.nan, said)
     costs_usd = np.full_like(probabilities, np.nan)
