@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from switchcraft_training.baselines.base import Baseline, held_out
-from switchcraft_training.baselines.embedder import EncoderEmbedder
-from switchcraft_training.baselines.heuristics import Heuristic
-from switchcraft_training.baselines.registry import contenders
-from switchcraft_training.baselines.simple import DatasetOracle
-from switchcraft_training.baselines.views import Views
+from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
+from switchcraft_training.baselines.registry import baselines_to_fit
+from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
 from switchcraft_training.evaluation.calibrating import (
     CalibrationStudy,
     calibrated_unseen,
@@ -153,7 +151,7 @@ def _baselines(material: Material) -> Iterator[Entrant]:
     table = dataset.table(config)
     splits = dataset.folds(config.evaluation.folds, config.seed)
     rule = config.policies["default"]
-    for baseline in contenders(views, embed, truncated=config.evaluation.truncated):
+    for baseline in baselines_to_fit(views, embed, truncated=config.evaluation.truncated):
         log.info("baseline: %s", baseline.name)
         said = held_out(baseline, table, splits, (rule,))
         order = np.argsort(said.rows)

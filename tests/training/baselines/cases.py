@@ -1,4 +1,4 @@
-"""Tables whose right answer is known: words of a query decide which arm is right."""
+"""Tables with a known best routing: the words of a query decide which arm is correct."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from router_service.core.packing import Ids, PackingSpec
-from switchcraft_training.baselines.views import Views
+from switchcraft_training.baselines.inputs import Views
 from switchcraft_training.evaluation.table import Floats, Table
 from switchcraft_training.preferences.splits import Split
 from switchcraft_training.records import Example
@@ -24,7 +24,7 @@ SPLIT = Split(tuple(range(120)), tuple(range(120, 160)), tuple(range(160, 240)))
 
 
 def example(number: int, text: str, tools: int = 1, *, category: str = "simple") -> Example:
-    """Return a query with some tools that take nothing."""
+    """Return a query with tools that have no parameters."""
     function = {"name": "look", "parameters": {"type": "object", "properties": {}}}
     request = {
         "messages": [{"role": "user", "content": text}],
@@ -34,9 +34,10 @@ def example(number: int, text: str, tools: int = 1, *, category: str = "simple")
 
 
 def learnable(queries: int = 240, seed: int = 0) -> Table:
-    """Return queries of two kinds of words: the small arm is right on the easy kind only.
+    """Return easy and hard queries; the small arm is correct only on the easy ones.
 
-    The large arm is right on nine of ten. Hard queries have three tools and another category.
+    The large arm is correct on nine of ten. Hard queries have other words, three tools and another
+    category.
     """
     rng = np.random.default_rng(seed)
     is_hard = rng.integers(0, 2, queries).astype(bool)
@@ -55,7 +56,7 @@ def learnable(queries: int = 240, seed: int = 0) -> Table:
 
 
 def views(budget_tokens: int = 64) -> Views:
-    """Return views through a tokenizer of one id for each word."""
+    """Return views through a tokenizer with one id for each word."""
     words = ["[UNK]", "[CLS]", "[SEP]", *EASY, *HARD, *FILLERS, *ARMS, "user", "look"]
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
@@ -63,18 +64,18 @@ def views(budget_tokens: int = 64) -> Views:
 
 
 class CountingEmbedder:
-    """Counts of the token ids, each but the unknown, as a vector of length 1."""
+    """Embedder that counts the known token ids, scaled to length 1."""
 
     def __call__(self, rows: Sequence[Ids]) -> Floats:
         """Return (rows, 32)."""
         counts = np.stack([np.bincount(row, minlength=32).astype(float) for row in rows])
-        counts[:, 0] = 0.1  # never a vector of length 0
+        counts[:, 0] = 0.1  # A vector must not have length 0.
         vectors: Floats = counts / np.linalg.norm(counts, axis=1, keepdims=True)
         return vectors
 
 
 def without_labels(table: Table, rows: Sequence[int], arm: int) -> Table:
-    """Return a table in which an arm was not asked some of the queries."""
+    """Return a table without the labels of an arm for some of the queries."""
     correct, cost_usd = table.correct.copy(), table.cost_usd.copy()
     correct[list(rows), arm] = np.nan
     cost_usd[list(rows), arm] = np.nan

@@ -1,1 +1,1 @@
-"""Routers to hold ours against, all fitted and measured under one protocol."""
+"""Baselines: other routers, fitted and measured in the same way as ours."""

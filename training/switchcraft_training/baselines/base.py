@@ -1,4 +1,4 @@
-"""What a baseline is, and what it says of queries that it was not fitted on."""
+"""Protocol of baselines, and their evaluation on held-out queries."""
 
 from __future__ import annotations
 
@@ -14,81 +14,81 @@ from switchcraft_training.preferences.splits import Split
 from switchcraft_training.records import Example
 
 PAPER_RULE = "theta=0.5"
-"""The cheapest arm predicted correct, the most probable where none is (section 3.3)."""
+"""The cheapest arm that is predicted correct, else the most probable arm (section 3.3)."""
 
 
-class Fitted(Protocol):
-    """A baseline after it has seen its training queries."""
+class FittedBaseline(Protocol):
+    """A baseline that was fitted on training queries."""
 
     def probabilities(self, examples: Sequence[Example]) -> Floats | None:
-        """Return how probably each arm answers correctly, (queries, arms).
+        """Return each arm's probability of a correct answer, (queries, arms).
 
-        None for a baseline that only chooses.
+        None if the baseline chooses without probabilities.
         """
         ...
 
     def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:
-        """Return an arm's index for each query, (queries,).
+        """Return the index of the chosen arm for each query, (queries,).
 
-        `rule` is a policy; a baseline that only chooses has no use for it. Labels and costs of
-        the table are for the oracle alone.
+        `rule` is a policy, which only baselines with probabilities use. Only the oracle may read
+        the table's labels and costs.
         """
         ...
 
 
 class Baseline(Protocol):
-    """A way of routing, by the name it has in tables."""
+    """A way of routing, with its name in reports."""
 
     @property
     def name(self) -> str:
-        """What the baseline is called."""
+        """Name in reports."""
         ...
 
-    def fit(self, train: Table, validation: Table) -> Fitted:
-        """Learn from training queries; validation queries decide when to stop, or how many.
+    def fit(self, train: Table, validation: Table) -> FittedBaseline:
+        """Fit on training queries; validation queries select epochs or hyperparameters.
 
-        Raises ValueError where an arm has no training label.
+        Raises ValueError if an arm has no training label.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Chooses by predicted probabilities and profiled costs, (arms,)."""
+    """A fitted baseline that chooses by predicted probabilities and profiled costs, (arms,)."""
 
     predict: Callable[[Sequence[Example]], Floats]
     costs_usd: tuple[float, ...]
 
     def probabilities(self, examples: Sequence[Example]) -> Floats | None:
-        """Return how probably each arm answers correctly, (queries, arms)."""
+        """Return each arm's probability of a correct answer, (queries, arms)."""
         return self.predict(examples)
 
     def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:
-        """Return the arm that the policy picks for each query."""
+        """Return the arm that the policy chooses for each query."""
         return route(self.predict(table.examples), self.costs_usd, rule)
 
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """Chooses without a probability."""
+    """A fitted baseline that chooses without probabilities."""
 
     choose: Callable[[Table], Choices]
 
-    def probabilities(self, examples: Sequence[Example]) -> Floats | None:  # noqa: ARG002 - none
+    def probabilities(self, examples: Sequence[Example]) -> Floats | None:  # noqa: ARG002 - the protocol's
         """Return None."""
         return None
 
-    def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:  # noqa: ARG002 - no use
+    def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:  # noqa: ARG002 - the protocol's
         """Return the arm chosen for each query."""
         return self.choose(table)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """What a baseline said of queries that it was not fitted on.
+class HeldOutResult:
+    """A baseline's results on held-out queries.
 
-    `rows` are their places in the table; `probabilities` is (rows, arms), None where the baseline
-    only chooses; `choices` has an arm for each row, by policy.
+    `rows` are the queries' indices in the table. `probabilities` is (rows, arms), or None if the
+    baseline has none. `choices` has the chosen arm of each row, by policy.
     """
 
     rows: tuple[int, ...]
@@ -98,10 +98,10 @@ class HeldOut:
 
 def held_out(
     baseline: Baseline, table: Table, splits: Sequence[Split], rules: Sequence[str] = (PAPER_RULE,)
-) -> HeldOut:
-    """Fit a baseline on each split's training part and ask it about the test part.
+) -> HeldOutResult:
+    """Fit a baseline on each split's training part and apply it to the test part.
 
-    One split gives its test queries, `grouped_folds` give every query once.
+    With the splits of `grouped_folds`, the result contains every query once.
     """
     probabilities: list[Floats] = []
     choices: dict[str, list[Choices]] = {rule: [] for rule in rules}
@@ -113,7 +113,7 @@ def held_out(
             probabilities.append(predicted)
         for rule in rules:
             choices[rule].append(fitted.choices(test, rule))
-    return HeldOut(
+    return HeldOutResult(
         rows=tuple(row for split in splits for row in split.test),
         probabilities=np.concatenate(probabilities) if probabilities else None,
         choices={rule: np.concatenate(parts) for rule, parts in choices.items()},
@@ -121,9 +121,9 @@ def held_out(
 
 
 def profiled_costs_usd(train: Table) -> tuple[float, ...]:
-    """Return what an answer of each arm cost on average, over the queries that it was asked.
+    """Return the mean cost of each arm's answers, over the queries that it was asked.
 
-    Raises ValueError where an arm has no training label.
+    Raises ValueError if an arm has no training label.
     """
     asked = ~np.isnan(train.correct)
     unasked = [arm for arm, known in zip(train.arms, asked.T, strict=True) if not known.any()]

@@ -1,4 +1,4 @@
-"""Every baseline, in one place."""
+"""All baselines, with their hyperparameters."""
 
 from __future__ import annotations
 
@@ -9,70 +9,75 @@ from pathlib import Path
 import yaml
 
 from switchcraft_training.baselines.base import Baseline
-from switchcraft_training.baselines.embedder import Embedder
-from switchcraft_training.baselines.heuristics import Heuristic
-from switchcraft_training.baselines.lexical import Lexical
-from switchcraft_training.baselines.neighbours import Nearest, Similarity
-from switchcraft_training.baselines.networks import (
+from switchcraft_training.baselines.inputs import Embedder, Views, turns
+from switchcraft_training.baselines.predictors import (
     Fitting,
+    Lexical,
     MatrixFactorization,
+    Nearest,
     Network,
+    Similarity,
     by_cost,
     equal_weights,
     item_response,
     mlp,
 )
-from switchcraft_training.baselines.simple import DatasetOracle, Oracle, Random, Single
-from switchcraft_training.baselines.views import Views, turns
+from switchcraft_training.baselines.simple import (
+    DatasetOracle,
+    Heuristic,
+    Oracle,
+    RandomChoice,
+    SingleModel,
+)
 
 MLP_FITTING = Fitting(learning_rate=1e-3, batch_size=64, max_epochs=200, weight_decay=1e-4)
 FACTORIZATION_FITTING = Fitting(
     learning_rate=3e-4, batch_size=64, max_epochs=1000, weight_decay=1e-5
 )
-"""RouteLLM's, but its 100 epochs are of far more queries: here validation decides."""
+"""RouteLLM's values, except the epochs: its 100 are on more queries; here validation decides."""
 
 ITEM_RESPONSE_FITTING = Fitting(learning_rate=5e-3, batch_size=16, max_epochs=30)
-"""The paper's (appendix on MIRT-DistilBERT), but its batches are of 16 pairs of query and arm."""
+"""The paper's values (appendix on MIRT-DistilBERT); its batches are 16 pairs of query and arm."""
 
 
 def baselines(
     arms: tuple[str, ...], views: Views, embed: Embedder, seed: int = 0
 ) -> tuple[Baseline, ...]:
-    """Return every baseline for a pool, in the order of the main table."""
+    """Return all baselines for a pool, in the order of the report's main table."""
     return (
-        *(Single(arm) for arm in arms),
+        *(SingleModel(arm) for arm in arms),
         Heuristic("number of turns", turns),
         Heuristic("length", lambda example: len(views.raw(example))),
         Heuristic("number of tools", lambda example: len(example.request["tools"])),
-        Random(seed),
+        RandomChoice(seed),
         DatasetOracle(),
         Lexical("TF-IDF + LR", views.packed),
         Lexical("TF-IDF + LR, truncated input", views.truncated),
         Nearest(views.packed, embed),
         Similarity(views.packed, embed),
-        *networks(views, embed, seed),
+        *_networks(views, embed, seed),
         Oracle(),
     )
 
 
-def contenders(
+def baselines_to_fit(
     views: Views, embed: Embedder, seed: int = 0, *, truncated: bool = True
 ) -> tuple[Baseline, ...]:
-    """Return the baselines that an evaluation does not know by itself.
+    """Return the baselines that an evaluation must fit.
 
-    Single models, random choice and the oracle are the same whatever they are fitted on; on
-    truncated input only where asked for.
+    Single models, random choice and the oracle need no fitting. Baselines with truncated input are
+    included only if `truncated` is true.
     """
-    known = {"random", "oracle"}
+    need_no_fitting = {"random", "oracle"}
     return tuple(
         each
         for each in baselines((), views, embed, seed)
-        if each.name not in known and (truncated or "truncated" not in each.name)
+        if each.name not in need_no_fitting and (truncated or "truncated" not in each.name)
     )
 
 
-def networks(views: Views, embed: Embedder, seed: int) -> tuple[Network, ...]:
-    """Return the small networks on frozen embeddings."""
+def _networks(views: Views, embed: Embedder, seed: int) -> tuple[Network, ...]:
+    """Return the networks on frozen embeddings."""
     network = partial(Network, embed=embed, weigh=equal_weights, seed=seed)
     mirt = item_response(views, embed, read_profiles())
     return (
@@ -92,7 +97,7 @@ def networks(views: Views, embed: Embedder, seed: int) -> tuple[Network, ...]:
 
 
 def read_profiles() -> Mapping[str, str]:
-    """Return what is known of each arm in words: release, abilities, use (appendix on MIRT)."""
+    """Return a description of each arm: release, abilities and use (appendix on MIRT)."""
     profiles: Mapping[str, str] = yaml.safe_load(
         Path(__file__).with_name("profiles.yaml").read_text()
     )

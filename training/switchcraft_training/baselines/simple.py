@@ -1,8 +1,9 @@
-"""Baselines that read no query: one arm, a random one, the best of a category, the oracle."""
+"""Baselines without a model: one arm, random choice, one threshold, and the oracles."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +13,13 @@ from switchcraft_training.evaluation.evaluate import Choices
 from switchcraft_training.evaluation.table import Floats, Table
 from switchcraft_training.records import Example
 
+MAX_THRESHOLDS = 100
+"""Number of quantiles of the training queries that are tried as thresholds."""
+
 
 @dataclass(frozen=True, slots=True)
-class Single:
-    """One arm for every query."""
+class SingleModel:
+    """The same arm for every query."""
 
     arm: str
 
@@ -25,20 +29,20 @@ class Single:
         return self.arm
 
     def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
-        """Look up the arm; raises ValueError where the table has none of that name."""
+        """Look up the arm. Raises ValueError if the table has no arm of that name."""
         index = train.arms.index(self.arm)
         return Chooser(lambda table: np.full(len(table.examples), index))
 
 
 @dataclass(frozen=True, slots=True)
-class Random:
-    """Any arm, each as probably as the others."""
+class RandomChoice:
+    """A random arm, each with the same probability."""
 
     seed: int
     name: str = "random"
 
     def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
-        """Learn nothing; the same queries always get the same arms."""
+        """Fit nothing. The same queries always get the same arms."""
         return Chooser(
             lambda table: np.random.default_rng(self.seed).integers(
                 len(table.arms), size=len(table.examples)
@@ -47,10 +51,63 @@ class Random:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetOracle:
-    """Knows each query's dataset and category, and takes the arm that did best there in training.
+class Heuristic:
+    """One arm for queries up to a threshold, another for queries above it (paper, section 4.3).
 
-    Of equal arms it takes the one that costs less; in an unseen category, the best arm overall.
+    The paper profiles thresholds on training data and gives no details. Here the threshold and the
+    two arms are those with the most correct training answers, and among equal ones the cheapest.
+    """
+
+    name: str
+    feature: Callable[[Example], float]
+
+    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
+        """Find the best threshold, and the best arm on each side of it."""
+        costs_usd = profiled_costs_usd(train)
+        values = self._values(train)
+        # An arm that was not asked a query counts with its mean.
+        means = np.nanmean(train.correct, axis=0)
+        correct = np.where(np.isnan(train.correct), means, train.correct)
+        shares = np.linspace(0, 1, MAX_THRESHOLDS + 1)
+        thresholds: list[float] = np.unique(np.quantile(values, shares, method="lower")).tolist()
+        rules = [_threshold_rule(values, correct, each, costs_usd) for each in thresholds]
+        best = min(rules, key=lambda rule: (-rule.correct, rule.cost_usd))
+        return Chooser(
+            lambda table: np.where(self._values(table) <= best.threshold, best.low, best.high)
+        )
+
+    def _values(self, table: Table) -> Floats:
+        return np.array([float(self.feature(example)) for example in table.examples])
+
+
+@dataclass(frozen=True, slots=True)
+class _ThresholdRule:
+    """A threshold with its two arms, and their correct answers and cost on training queries."""
+
+    threshold: float
+    low: int
+    high: int
+    correct: float
+    cost_usd: float
+
+
+def _threshold_rule(
+    values: Floats, correct: Floats, threshold: float, costs_usd: tuple[float, ...]
+) -> _ThresholdRule:
+    below = values <= threshold
+    low = best_arm(correct[below], costs_usd)
+    high = best_arm(correct[~below], costs_usd) if not below.all() else low
+    picked: Choices = np.where(below, low, high)
+    right = correct[np.arange(len(values)), picked].sum()
+    cost = np.asarray(costs_usd)[picked].sum()
+    return _ThresholdRule(threshold, low, high, float(right), float(cost))
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetOracle:
+    """The arm that was most often correct in training on the query's dataset and category.
+
+    Among equal arms, it takes the cheaper one; in an unseen category, the best arm overall.
     """
 
     name: str = "dataset oracle"
@@ -72,30 +129,30 @@ class DatasetOracle:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """Knows every answer: the cheapest correct arm, the dearest where none is (section 3.3).
+    """The cheapest correct arm, by the labels, or the most expensive if none is (section 3.3).
 
-    Where labels are probabilities, the cheapest of the most probable arms. Arms that were not
-    asked are not taken.
+    If labels are probabilities, it takes the cheapest of the most probable arms. It never takes an
+    arm that was not asked.
     """
 
     name: str = "oracle"
 
     def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
-        """Learn nothing: the answers are in the table that it chooses for."""
-        return Chooser(_omniscient)
+        """Fit nothing, because the labels are in the table that it chooses for."""
+        return Chooser(_cheapest_correct)
 
 
 def best_arm(correct: Floats, costs_usd: tuple[float, ...]) -> int:
-    """Return the arm most often correct, (queries, arms); of equal ones the cheapest.
+    """Return the arm that is most often correct, (queries, arms); among equal arms the cheapest.
 
-    An arm that was asked none of them is not taken.
+    It never returns an arm that was asked none of the queries.
     """
     asked = (~np.isnan(correct)).sum(0)
     accuracy = np.where(asked > 0, np.nansum(correct, axis=0) / np.maximum(asked, 1), -1.0)
     return min(range(len(costs_usd)), key=lambda arm: (-accuracy[arm], costs_usd[arm]))
 
 
-def _omniscient(table: Table) -> Choices:
+def _cheapest_correct(table: Table) -> Choices:
     asked = ~np.isnan(table.correct)
     correct = np.where(asked, table.correct, -1.0)
     best = correct.max(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What baselines read of a query."""
+"""Inputs of baselines: views of a query, and embeddings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from tokenizers import Tokenizer
 from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.packing import Ids
-from switchcraft_training.baselines.embedder import EncoderEmbedder
+from switchcraft_training.baselines.inputs import EncoderEmbedder, turns
 from switchcraft_training.baselines.registry import read_profiles
-from switchcraft_training.baselines.views import turns
 from switchcraft_training.config import load_config
 from switchcraft_training.finetune.encoders import PretrainedEncoder
 from switchcraft_training.records import Example
@@ -20,7 +19,7 @@ from tests.training.baselines.cases import example, views
 
 
 def long_chat() -> Example:
-    """Return a conversation whose latest turn stands far behind its start."""
+    """Return a conversation whose latest turn is far from its start."""
     messages = [
         {"role": "user", "content": "river " * 40},
         {"role": "assistant", "content": "cloud"},
@@ -32,8 +31,8 @@ def long_chat() -> Example:
 VIOLIN = views().text("violin")[0]
 
 
-def test_truncation_loses_the_latest_turn_where_packing_keeps_it() -> None:
-    """Cut on the right, a long conversation ends before its latest turn; packed, it has it."""
+def test_truncation_loses_the_latest_turn_and_packing_keeps_it() -> None:
+    """A truncated long conversation lacks its latest turn; a packed one contains it."""
     seen = views(budget_tokens=32)
     assert VIOLIN not in seen.truncated(long_chat())
     assert VIOLIN in seen.raw(long_chat())
@@ -42,14 +41,14 @@ def test_truncation_loses_the_latest_turn_where_packing_keeps_it() -> None:
     assert len(seen.truncated(long_chat())) == 32
 
 
-def test_turns_are_those_of_the_whole_conversation() -> None:
-    """Every message counts, whoever wrote it."""
+def test_turns_count_all_messages() -> None:
+    """Every message counts, regardless of its role."""
     assert turns(long_chat()) == 3
     assert turns(example(0, "river")) == 1
 
 
 class CountingModel(DistilBertModel):  # type: ignore[no-untyped-call]  # of its base class
-    """A small encoder of random weights that counts the rows it embeds."""
+    """A small encoder with random weights that counts the rows that it embeds."""
 
     rows = 0
 
@@ -73,8 +72,8 @@ SHORT: Ids = (1, 5)
 LONG: Ids = (1, 5, 6, 7, 8, 9, 10, 11)
 
 
-def test_an_embedding_does_not_depend_on_its_batch() -> None:
-    """Vectors have length 1, and padding to a longer neighbour changes none."""
+def test_embedding_does_not_depend_on_its_batch() -> None:
+    """Vectors have length 1, and padding to a longer row does not change them."""
     alone, _ = embedder()
     together, _ = embedder()
     beside = together([LONG, SHORT])
@@ -82,22 +81,22 @@ def test_an_embedding_does_not_depend_on_its_batch() -> None:
     np.testing.assert_allclose(np.linalg.norm(beside, axis=1), 1, atol=1e-6)
 
 
-def test_a_text_is_embedded_once() -> None:
-    """Baselines that ask for the same rows again cost the encoder nothing."""
+def test_each_row_is_embedded_once() -> None:
+    """Repeated rows do not run the encoder again."""
     embed, model = embedder()
     first = embed([SHORT, LONG, SHORT])
     np.testing.assert_array_equal(embed([LONG, SHORT]), first[[1, 0]])
     assert model.rows == 2
 
 
-def test_states_are_kept_for_the_next_run(tmp_path: Path) -> None:
-    """What one embedder has computed another reads from the folder, to the same bits."""
+def test_states_are_cached_for_the_next_run(tmp_path: Path) -> None:
+    """A second embedder reads the first one's states from the folder, bit for bit."""
     (first, _), (second, model) = embedder(tmp_path), embedder(tmp_path)
     np.testing.assert_array_equal(first([SHORT, LONG]), second([SHORT, LONG]))
     assert model.rows == 0
 
 
-def test_every_arm_of_the_shipped_pool_has_a_profile() -> None:
-    """MIRT knows the reference pool in words, not by name alone."""
+def test_every_arm_of_the_reference_pool_has_a_profile() -> None:
+    """MIRT has a description, and not only a name, of every arm of the reference pool."""
     config = load_config(Path("configs/reference-pool.yaml"))
     assert set(config.arms) <= read_profiles().keys()

@@ -1,0 +1,119 @@
+"""Inputs of baselines: token ids of a query, packed or truncated, and their frozen embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import orjson
+import torch
+from tokenizers import Tokenizer
+
+from router_service.core.messages import Conversation, parse_conversation
+from router_service.core.packing import Ids, Packer, PackingSpec, signature
+from switchcraft_training.evaluation.table import Floats
+from switchcraft_training.finetune.encoders import PretrainedEncoder
+from switchcraft_training.finetune.frozen import row_inputs
+from switchcraft_training.finetune.model import EncoderBranch
+from switchcraft_training.records import Example
+
+View = Callable[[Example], Ids]
+"""Function from an example to token ids, including the encoder's special tokens."""
+
+
+class Views:
+    """Views of examples through one tokenizer; each is computed once."""
+
+    def __init__(self, spec: PackingSpec, tokenizer: Tokenizer) -> None:
+        self._window_tokens = spec.budget_tokens
+        # Copies, because the packer changes how its tokenizer treats special tokens.
+        self._packer = Packer(spec, Tokenizer.from_str(tokenizer.to_str()))
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._cache: dict[tuple[str, bytes], Ids] = {}
+
+    def packed(self, example: Example) -> Ids:
+        """Return the token ids that the service gives its encoder."""
+        return self._cached("packed", example, lambda chat: self._packer.pack(chat).token_ids)
+
+    def vanilla(self, example: Example) -> Ids:
+        """Return the latest user message and all tool signatures, truncated at the end.
+
+        This is the input of the MIRT router (appendix on the MIRT-DistilBERT baseline).
+        """
+
+        def read(chat: Conversation) -> Ids:
+            latest = "" if chat.latest_user is None else chat.turns[chat.latest_user].text
+            return self.text(" ".join([latest, *map(signature, chat.tools)]))
+
+        return self._truncate(self._cached("vanilla", example, read))
+
+    def truncated(self, example: Example) -> Ids:
+        """Return the conversation from its start, then the tools, truncated at the end.
+
+        This is the naive input of the appendix on token packing.
+        """
+        return self._truncate(self.raw(example))
+
+    def raw(self, example: Example) -> Ids:
+        """Return the conversation from its start, then the tools as JSON, without truncation."""
+
+        def read(chat: Conversation) -> Ids:
+            lines = []
+            for turn in chat.turns:
+                calls = (f"{call.name}({call.arguments})" for call in turn.tool_calls)
+                lines.append(" ".join([f"{turn.role}:", turn.text, *calls]))
+            return self.text("\n".join([*lines, orjson.dumps(example.request["tools"]).decode()]))
+
+        return self._cached("raw", example, read)
+
+    def text(self, text: str) -> Ids:
+        """Return a text's token ids."""
+        return tuple(self._tokenizer.encode(text).ids)
+
+    def _cached(self, view: str, example: Example, read: Callable[[Conversation], Ids]) -> Ids:
+        key = view, orjson.dumps(example.request)
+        if key not in self._cache:
+            self._cache[key] = read(parse_conversation(example.request))
+        return self._cache[key]
+
+    def _truncate(self, ids: Ids) -> Ids:
+        """Truncate to the encoder's window and keep the closing special token."""
+        if len(ids) <= self._window_tokens:
+            return ids
+        return (*ids[: self._window_tokens - 1], ids[-1])
+
+
+def turns(example: Example) -> int:
+    """Return the number of turns of a conversation."""
+    return len(parse_conversation(example.request).turns)
+
+
+class Embedder(Protocol):
+    """Function from token ids to vectors."""
+
+    def __call__(self, rows: Sequence[Ids]) -> Floats:
+        """Return a vector of length 1 for each row, (rows, hidden)."""
+        ...
+
+
+class EncoderEmbedder:
+    """Mean hidden state of a pretrained encoder, scaled to length 1 (appendix on MIRT)."""
+
+    def __init__(self, encoder: PretrainedEncoder, cache: Path | None = None) -> None:
+        """Use `encoder`; hidden states are cached in memory, and in the folder `cache`."""
+        self._branch = EncoderBranch(encoder.model, 1, pooling="mean", dropout=0.0)
+        self._cache = cache
+        self._vectors: dict[Ids, Floats] = {}
+
+    def __call__(self, rows: Sequence[Ids]) -> Floats:
+        """Return (rows, hidden); each distinct row is computed once."""
+        new = list(set(rows) - self._vectors.keys())
+        if new:
+            states = torch.cat(row_inputs(self._branch, "all", new, self._cache))  # (new, hidden)
+            vectors = torch.nn.functional.normalize(states, dim=1).double().numpy()
+            self._vectors.update(zip(new, vectors, strict=True))
+        return np.stack([self._vectors[row] for row in rows])
