@@ -161,7 +161,7 @@ def test_paper_rule_takes_the_cheapest_arm_that_is_probably_correct() -> None:
 
 
 def test_cost_weighted_loss_lowers_expensive_arms_most() -> None:
-    """Compared with the same network without weights, the expensive arm's probability falls most."""
+    """Compared with the network without weights, the expensive arm's probability falls most."""
     plain, weighted = (
         learnable_result(name).probabilities for name in ("MLP", "MLP, cost-weighted loss")
     )

@@ -42,7 +42,7 @@ class Lexical:
     view: View
 
     def fit(self, train: Table, validation: Table) -> Predictor:  # noqa: ARG002 - the protocol's
-        """Fit the vectorizer on all queries, and an arm's model on the queries that it was asked."""
+        """Fit the vectorizer on all queries, and a model per arm on the queries it was asked."""
         costs_usd = profiled_costs_usd(train)
         vectorizer = TfidfVectorizer(
             sublinear_tf=True,
