@@ -22,12 +22,11 @@ import orjson
 from benchmarks.stamp import stamp
 from switchcraft_training.checking import check
 from switchcraft_training.checking.score import score_lines
-from switchcraft_training.comparison.peer import PeerChecker, Question, peer_questions
-from switchcraft_training.datasets.bfcl import read_source
-from switchcraft_training.datasets.bfcl.files import PACKAGE
+from switchcraft_training.comparison.compare import PeerChecker, PeerQuestion, peer_questions
+from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 from switchcraft_training.records import Call, ExpectedCall, Json, Judged, OneOf
 
-Pair = tuple[Judged, Question, list[Call]]
+Pair = tuple[Judged, PeerQuestion, list[Call]]
 TARGET_PAIRS_PER_S = 20_000
 
 

@@ -37,8 +37,7 @@ from router_service.requests.parsing import CHAT
 from router_service.requests.planning import Plan, plan_request
 from router_service.router import Router
 from router_service.settings import ServerSettings, Settings
-from switchcraft_training.datasets.bfcl import read_source
-from switchcraft_training.datasets.bfcl.files import PACKAGE
+from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 
 Samples = dict[str, list[float]]
 """Seconds by stage, a sample a request."""

@@ -126,7 +126,7 @@ def noise(data: Path) -> Iterator[dict[str, object]]:
 
     The AUC of a predictor that is 0 or 1 is the mean of its two rates of being right.
     """
-    source = Checked.of(bfcl.recorded(data / REPEATED))
+    source = Checked.of(bfcl.open_recording(data / REPEATED))
     for arm in source.arms():
         runs: Mapping[str, dict[int, float]] = defaultdict(dict)
         for outcome in source.outcomes(arm):

@@ -60,9 +60,7 @@ from benchmarks.stamp import stamp
 from router_service.core.artifact import MANIFEST, read_manifest, save_manifest, sha256
 from router_service.core.keys import hashed
 from router_service.core.releases import Release
-from switchcraft_training.publishing.changes import put_stable
-from switchcraft_training.publishing.pointers import RedisPointer
-from switchcraft_training.publishing.releases import make_release
+from switchcraft_training.publishing.releases import RedisPointer, make_release, put_stable
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer, gateway
 from tests.publishing import make_artifact
 from tests.serving import Sandbox

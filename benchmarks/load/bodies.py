@@ -13,8 +13,7 @@ import orjson
 
 from benchmarks.load.client import PATH
 from benchmarks.load.upstream import PACED
-from switchcraft_training.datasets.bfcl import read_source
-from switchcraft_training.datasets.bfcl.files import PACKAGE
+from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 from switchcraft_training.records import Json
 
 MODEL = "gpt-4o-mini"

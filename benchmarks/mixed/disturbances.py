@@ -11,14 +11,15 @@ from typing import Protocol
 
 from router_service.core.errors import PublicationError
 from router_service.core.releases import Canary, Release
-from switchcraft_training.publishing.changes import (
+from switchcraft_training.publishing.releases import (
+    PublicationUpdate,
+    RedisPointer,
     promote,
     put_canary,
     put_shadow,
     put_stable,
     withdraw,
 )
-from switchcraft_training.publishing.pointers import Change, RedisPointer
 from tests.drills.processes import ARMS, GatewayProcess, RedisServer
 from tests.serving import Sandbox
 
@@ -205,7 +206,7 @@ class Disturber:
         self._store_until_s = time.monotonic() + STORE_LAG_S
         return "Redis restart"
 
-    def _move(self, change: Change) -> None:
+    def _move(self, change: PublicationUpdate) -> None:
         """Move the pointer, and return once the gateway has taken it up."""
         published = self._pointer.move(change)
         series = "switchcraft_publication_serial"

@@ -122,7 +122,7 @@ def test_own_questions_through_the_running_gateway(gateway: str) -> None:
 @pytest.mark.recorded
 def test_recorded_questions_through_the_running_gateway(gateway: str, recorded_data: Path) -> None:
     """A hundred and more real questions, streamed and not: each routed, answered, recorded."""
-    judged = bfcl.read_examples(recorded_data / "bfcl-2024-08")
+    judged = list(bfcl.open_recording(recorded_data / "bfcl-2024-08").judged())
     chosen = random.Random(0).sample(judged, RECORDED_QUESTIONS)
     route_all(gateway, [dict(example.request) for example, _ in chosen])
 

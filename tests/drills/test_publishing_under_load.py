@@ -9,9 +9,7 @@ from pathlib import Path
 
 from router_service.core.releases import POINTER_FILE, Release
 from switchcraft_training.cli import main
-from switchcraft_training.publishing.changes import put_stable
-from switchcraft_training.publishing.pointers import open_pointer
-from switchcraft_training.publishing.releases import make_release
+from switchcraft_training.publishing.releases import make_release, open_pointer, put_stable
 from tests.drills.processes import GatewayProcess, Load, gateway, write_config
 from tests.publishing import flip
 from tests.serving import Sandbox

@@ -1,4 +1,4 @@
-"""`switchcraft-train <stage>`: the stages of training on the command line."""
+"""`switchcraft-train COMMAND`: the stages of training as commands."""
 
 from __future__ import annotations
 
@@ -20,10 +20,25 @@ from switchcraft_training.replay import command as replay
 from switchcraft_training.review import command as review
 from switchcraft_training.sweep import command as sweep
 
+_DESCRIPTION = """\
+Train a router for a pool of models, and evaluate and publish it.
+
+From recorded answers:   switchcraft-train run configs/NAME.yaml --out runs/today
+From your own queries:   import, then label, then run
+From a gateway's log:    import decisions:PATH, then run, then publish
+
+`switchcraft-train COMMAND --help` describes a command and shows an example.
+"""
+
+_RUN_EXAMPLE = """\
+example:
+  switchcraft-train run configs/mcpmark.yaml --data ../shared/data --out runs/today
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one stage; return the process's exit status, 1 after an error that is explained."""
-    arguments = _parser().parse_args(argv)
+    """Run one command and return the exit status, which is 1 after an error message."""
+    arguments = _create_parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         status: int = arguments.stage(arguments)
@@ -31,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"switchcraft-train: {exc}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as exc:
-        if (exc.name or "").startswith(("training", "router_service")):
+        if (exc.name or "").startswith(("switchcraft_training", "router_service")):
             raise
         extras = "pip install 'switchcraft-router[cpu,train,review]'"
         print(f"switchcraft-train: {exc.name} is not installed; run {extras}", file=sys.stderr)
@@ -39,27 +54,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="switchcraft-train", description=__doc__)
-    stages = parser.add_subparsers(required=True, metavar="stage")
-
-    run = stages.add_parser("run", help="the whole pipeline, from recorded answers to an artifact")
-    run.add_argument("config", type=Path, help="a YAML file, or one shipped as configs/NAME.yaml")
-    run.add_argument("--out", type=Path, required=True, help="where artifact and report go")
+def _create_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="switchcraft-train",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    stages = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = stages.add_parser(
+        "run",
+        help="run the whole pipeline, from recorded answers to an artifact and a report",
+        epilog=_RUN_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("config", type=Path, help="a YAML file, or the name of a shipped one")
+    run.add_argument(
+        "--out", type=Path, required=True, help="directory for the artifact and the report"
+    )
     run.add_argument(
         "--data",
         type=Path,
         default=Path(os.environ.get("SWITCHCRAFT_DATA", "../shared/data")),
-        help="the folder of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
+        help="directory of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
     )
     run.add_argument(
         "--workspace",
         type=Path,
-        help="checkpoints, labels and frozen states, which later runs reuse (default: OUT/work)",
+        help="directory for checkpoints, labels and encoder outputs, which later runs reuse"
+        " (default: OUT/work)",
     )
-    run.set_defaults(stage=_run)
+    run.set_defaults(stage=_run_pipeline)
 
-    datasets.register(stages)
+    datasets.register(stages, _import_decisions)
     checking.register(stages)
     comparison.register(stages)
     review.register(stages)
@@ -71,8 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    # Imported here: torch takes seconds to load, and judging answers does not need it.
+def _run_pipeline(arguments: argparse.Namespace) -> int:
+    # Imported here because torch takes seconds to load and most commands do not need it.
     from switchcraft_training.config import load_config  # noqa: PLC0415
     from switchcraft_training.pipeline import run  # noqa: PLC0415
 
@@ -80,6 +106,12 @@ def _run(arguments: argparse.Namespace) -> int:
     directory = run(config, arguments.data, arguments.out, workspace=arguments.workspace)
     print(directory)
     return 0
+
+
+def _import_decisions(path: Path, arguments: argparse.Namespace) -> int:
+    from switchcraft_training.decisions.command import import_decisions  # noqa: PLC0415
+
+    return import_decisions(path, arguments)
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def open_source(
             return Traffic.of_rows(path)
         case "labelled" if source.answers is not None:
             return Checked.of(Labelled(path, data / source.answers), alike)
-    return Checked.of(bfcl.recorded(path), alike)
+    return Checked.of(bfcl.open_recording(path), alike)
 
 
 def _heads(

@@ -9,11 +9,11 @@ from pathlib import Path
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import check
-from switchcraft_training.datasets.lines import OnFault
-from switchcraft_training.datasets.rows import decode, encode
+from switchcraft_training.datasets.lines import RowErrorHandler
+from switchcraft_training.datasets.rows import decode_row, encode_row
 from switchcraft_training.records import Call, Json, Judged
 
-Reader = Callable[[Path, OnFault], Iterator[Judged]]
+Reader = Callable[[Path, RowErrorHandler], Iterator[Judged]]
 
 
 def read(reader: Reader, path: Path) -> tuple[list[Judged], list[str]]:
@@ -29,7 +29,7 @@ def read(reader: Reader, path: Path) -> tuple[list[Judged], list[str]]:
 
     rows = list(reader(path, note))
     for judged in rows:
-        assert decode(json.loads(encode(judged))) == judged
+        assert decode_row(json.loads(encode_row(judged))) == judged
         assert not parse_conversation(judged.example.request).unread
         request, expected = judged.example.request, judged.expected
         first = [Call(c.name, {p: v[0] for p, v in c.arguments.items()}) for c in expected.calls]

@@ -15,7 +15,7 @@ from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import check_answer
 from switchcraft_training.config import load_config
 from switchcraft_training.datasets import bfcl
-from switchcraft_training.datasets.bfcl.schema import to_tools
+from switchcraft_training.datasets.bfcl.format import convert_functions
 from switchcraft_training.preferences.labels import label_matrix
 from switchcraft_training.preferences.outcomes import Checked
 from switchcraft_training.records import Call, Example, Expected, OneOf
@@ -41,7 +41,7 @@ FUNCTION = {
 
 def test_a_question_becomes_the_request_that_a_client_would_send() -> None:
     """The benchmark's type words become JSON Schema's, and dots in names underscores."""
-    function = to_tools([FUNCTION], "simple", version=1)[0]["function"]
+    function = convert_functions([FUNCTION], "simple", version=1)[0]["function"]
     assert function["name"] == "Sky_scan"
     assert function["parameters"] == {
         "type": "object",
@@ -63,7 +63,7 @@ def test_java_types_become_strings_with_a_note() -> None:
         "type": "dict",
         "properties": {"ids": {"type": "ArrayList", "items": {"type": "int"}}},
     }
-    tool = to_tools([{"name": "f", "parameters": parameters}], "java", version=1)[0]
+    tool = convert_functions([{"name": "f", "parameters": parameters}], "java", version=1)[0]
     assert tool["function"]["parameters"]["properties"]["ids"] == {
         "type": "string",
         "description": "This is Java ArrayList type in string representation.",
@@ -102,7 +102,7 @@ def root(tmp_path: Path) -> Path:
 
 def examples(root: Path) -> dict[str, tuple[Example, Expected]]:
     """Read the examples by category."""
-    return {pair[0].category: pair for pair in bfcl.read_examples(root)}
+    return {pair[0].category: pair for pair in list(bfcl.open_recording(root).judged())}
 
 
 def test_truths_are_read(root: Path) -> None:
@@ -139,19 +139,19 @@ def test_answers_are_read_with_their_counts(root: Path) -> None:
             },
         ]
         write(root / "result" / arm / f"{PREFIX}relevance_result.json.gz", *rows)
-        answer, failure = bfcl.read_answers(root, arm)
+        answer, failure = bfcl.open_recording(root).answers(arm)
         assert answer.calls is not None
         assert isinstance(answer.calls[0], Call)
         assert (answer.input_tokens, answer.output_tokens) == (7, 3)
         assert (failure.calls, failure.problem, failure.input_tokens) == (None, "no_answer", None)
-    assert bfcl.arms(root) == ["m", "m-FC"]
+    assert bfcl.open_recording(root).arms() == ["m", "m-FC"]
 
 
 def test_a_failure_of_the_provider_is_never_correct(root: Path) -> None:
     """Where no call is expected, an error message is still no right answer."""
     row = {"id": "relevance_0", "result": "Internal error", "output_token_count": 0}
     write(root / "result" / "m-FC" / f"{PREFIX}relevance_result.json.gz", row)
-    source = Checked.of(bfcl.recorded(root))
+    source = Checked.of(bfcl.open_recording(root))
     example, _ = examples(root)["relevance"]
     assert label_matrix([example], ["m-FC"], source.outcomes).correct.tolist() == [[0.0]]
 
@@ -164,19 +164,19 @@ def test_a_truth_that_makes_no_sense_stops_the_reading(root: Path, truth: object
     path = root / "data" / "possible_answer" / f"{PREFIX}parallel_function.json.gz"
     write(path, {"id": "parallel_function_0", "ground_truth": truth})
     with pytest.raises(DataError, match=r"parallel_function\.json\.gz:1"):
-        bfcl.read_examples(root)
+        list(bfcl.open_recording(root).judged())
 
 
 def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
     """An empty folder is an error and not an empty benchmark."""
-    with pytest.raises(DataError, match="holds no data"):
-        bfcl.read_examples(tmp_path)
+    with pytest.raises(DataError, match="contains no data"):
+        list(bfcl.open_recording(tmp_path).judged())
 
 
 @pytest.mark.recorded
 def test_every_recorded_question_is_a_request_that_the_router_reads(recorded_data: Path) -> None:
     """All judged questions convert to requests whose every message and tool is read."""
-    judged = bfcl.read_examples(recorded_data / "bfcl-2024-08")
+    judged = list(bfcl.open_recording(recorded_data / "bfcl-2024-08").judged())
     assert len(judged) >= 1000
     for example, _ in judged:
         conversation = parse_conversation(example.request)
@@ -191,7 +191,7 @@ def test_our_verdicts_agree_with_the_benchmark_s_own(recorded_data: Path) -> Non
     Measured: 98.5%. Four in five differences are answers in Java that are right and spelled
     otherwise; the rest are defaults that may be left out, and integers for floats.
     """
-    recording = bfcl.recorded(recorded_data / "bfcl-2024-08")
+    recording = bfcl.open_recording(recorded_data / "bfcl-2024-08")
     judged = {question.example.id: question for question in recording.judged()}
     agreements: Counter[bool] = Counter()
     for arm in load_config(Path("configs/reference-pool.yaml")).arms:

@@ -12,8 +12,8 @@ import pytest
 
 from router_service.core.errors import DataError
 from switchcraft_training.datasets import bfcl
-from switchcraft_training.datasets.bfcl.environment import Environment
-from switchcraft_training.datasets.bfcl.files import package_data
+from switchcraft_training.datasets.bfcl.format import package_data
+from switchcraft_training.datasets.bfcl.multi_turn import Environment
 from switchcraft_training.records import Call, Judged
 
 UTILS = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
@@ -181,7 +181,7 @@ def test_a_documented_default_may_be_left_out(conversations: dict[str, list[Judg
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("teleport()", "simulates no 'teleport' here"),
+        ("teleport()", "does not simulate 'teleport' here"),
         ("cd('a', 'b')", "more arguments than"),
         ("cd(folder=home)", "ValueError"),
         ("cd", "not a call"),

@@ -49,7 +49,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_runs_of_one_model_are_attempts(runs: Path) -> None:
     """Each run's answers and verdicts carry its number; only asked questions are judged."""
-    recording = bfcl.recorded(runs)
+    recording = bfcl.open_recording(runs)
     assert recording.arms() == ["m"]
     first, second = recording.answers("m")
     assert (first.attempt, second.attempt) == (0, 1)
@@ -63,7 +63,7 @@ def test_runs_of_one_model_are_attempts(runs: Path) -> None:
 
 def test_every_step_of_a_multi_turn_log_is_read(runs: Path) -> None:
     """Steps are named by turn and step, and one that cannot be read has its code."""
-    steps = {step.example_id: step for step in bfcl.Runs(runs).steps("m")}
+    steps = {step.example_id: step for step in bfcl.RepeatedRuns(runs).steps("m")}
     assert {name: step.problem for name, step in steps.items()} == {
         "multi_turn_base_0:0:0": None,
         "multi_turn_base_0:0:1": "arguments_not_json",
@@ -81,7 +81,7 @@ def test_models_served_locally_answer_in_text(tmp_path: Path, arm: str) -> None:
     row = {"id": "simple_0", "result": text, "output_token_count": 5}
     write(tmp_path / "result" / arm / "BFCL_v3_simple_result.json.gz", row)
     write(tmp_path / "verdict" / arm / "simple.json.gz", {"id": "simple_0", "valid": True})
-    recording = bfcl.recorded(tmp_path)
+    recording = bfcl.open_recording(tmp_path)
     (answer,) = recording.answers(arm)
     assert answer.calls == (Call("Hotel.book", {"nights": 2}),)
     assert list(recording.verdicts(arm)) == [("simple_0", True, None, 0)]
@@ -97,17 +97,17 @@ def test_the_time_an_answer_took_is_read(
     """Seconds, of several steps together; what was not measured is unknown, and not 0."""
     row = {"id": "simple_0", "result": "[f()]", "latency": latency}
     write(tmp_path / "result" / "m" / "BFCL_v3_simple_result.json.gz", row)
-    (answer,) = bfcl.recorded(tmp_path).answers("m")
+    (answer,) = bfcl.open_recording(tmp_path).answers("m")
     assert answer.seconds == seconds
 
 
 def test_a_model_that_was_not_recorded_is_an_error(runs: Path, tmp_path: Path) -> None:
     """Neither an unknown model nor a folder without answers reads as having answered nothing."""
-    for recording in (bfcl.recorded(runs), bfcl.recorded(tmp_path / "empty")):
-        with pytest.raises(DataError, match="holds no recorded answers"):
+    for recording in (bfcl.open_recording(runs), bfcl.open_recording(tmp_path / "empty")):
+        with pytest.raises(DataError, match="contains no recorded answers"):
             list(recording.answers("nobody"))
     with pytest.raises(DataError, match="there are no recorded answers here"):
-        bfcl.recorded(tmp_path / "empty").arms()
+        bfcl.open_recording(tmp_path / "empty").arms()
 
 
 @pytest.mark.recorded
@@ -116,7 +116,7 @@ def test_every_recorded_answer_has_its_question_and_its_verdict(
     recorded_data: Path, folder: str
 ) -> None:
     """In each folder, every model answered every judged question, and each answer has a verdict."""
-    recording = bfcl.recorded(recorded_data / folder)
+    recording = bfcl.open_recording(recorded_data / folder)
     asked = {judged.example.id for judged in recording.judged()}
     assert len(recording.arms()) == FOLDERS[folder]
     for arm in recording.arms():
@@ -132,7 +132,7 @@ def test_nearly_all_recorded_calls_of_v4_are_read(recorded_data: Path) -> None:
 
     Measured: 12,371 of 12,380, and 27,906 of 28,049.
     """
-    runs = bfcl.Runs(recorded_data / "bfcl-v4-gptoss")
+    runs = bfcl.RepeatedRuns(recorded_data / "bfcl-v4-gptoss")
     answers = [answer.problem for arm in runs.arms() for answer in runs.answers(arm)]
     steps = [step.problem for arm in runs.arms() for step in runs.steps(arm)]
     assert answers.count(None) / len(answers) >= 0.999
@@ -146,7 +146,7 @@ def test_verdicts_on_later_versions_agree_too(recorded_data: Path, folder: str) 
 
     Measured over all models: 98.3% of v3's, 98.9% of v4's.
     """
-    recording = bfcl.recorded(recorded_data / folder)
+    recording = bfcl.open_recording(recorded_data / folder)
     judged = {j.example.id: j for j in recording.judged() if not j.expected.any_call}
     arm = recording.arms()[0]
     verdicts = {(v.example_id, v.attempt): v.valid for v in recording.verdicts(arm)}

@@ -16,10 +16,15 @@ import pytest
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.datasets import bfcl
-from switchcraft_training.datasets.bfcl.files import ANY_CALL, LEFT_OUT, NO_CALL, package_data
-from switchcraft_training.datasets.bfcl.schema import to_tools
-from switchcraft_training.datasets.bfcl.truths import read_truth
-from switchcraft_training.datasets.rows import decode, encode
+from switchcraft_training.datasets.bfcl.format import (
+    ANY_CALL,
+    LEFT_OUT,
+    NO_CALL,
+    convert_functions,
+    package_data,
+    read_truth,
+)
+from switchcraft_training.datasets.rows import decode_row, encode_row
 from switchcraft_training.records import Expected, Json, Judged, OneOf
 
 INSTALLED = Path("bfcl-eval")
@@ -106,9 +111,13 @@ def test_relevance_is_judged_without_a_truth(tmp_path: Path, category: str) -> N
 @pytest.mark.parametrize(
     ("asked", "truth", "problem"),
     [
-        (ASKED, None, "not an accepted answer"),
-        (ASKED, [{"Hotel.cancel": {}}], "no function of the question"),
-        (ASKED, [{"Hotel.book": {"room": [1]}}], r"does not take \['room'\]"),
+        (ASKED, None, "invalid accepted answer"),
+        (ASKED, [{"Hotel.cancel": {}}], "which the question does not offer"),
+        (
+            ASKED,
+            [{"Hotel.book": {"room": [1]}}],
+            r"the arguments \['room'\], which it does not take",
+        ),
         (ASKED, ["Hotel.cancel(guest=1)"], "which is not offered"),
         ([ASKED[0], ASKED[0]], [TRUTH], "TypeError"),
         ([], [TRUTH], "neither a text nor the messages"),
@@ -130,14 +139,14 @@ def test_a_category_is_judged_or_left_out_by_name(tmp_path: Path) -> None:
     """What is not judged is on a list with its reason; what is on no list stops the reading."""
     for category in LEFT_OUT:
         write(tmp_path / f"BFCL_v4_{category}.json", "not a question")
-    with pytest.raises(DataError, match="holds no data"):
+    with pytest.raises(DataError, match="contains no data"):
         only(tmp_path)
     question("BFCL_v3_simple.json", ASKED, [TRUTH], tmp_path)
     assert only(tmp_path).example.category == "simple"
     question("BFCL_v5_simple.json", ASKED, [TRUTH], tmp_path)
     assert only(tmp_path).example.dataset == "bfcl-v3"
     question("BFCL_v4_telepathy.json", ASKED, [TRUTH], tmp_path)
-    with pytest.raises(DataError, match="'telepathy' is not known"):
+    with pytest.raises(DataError, match="unknown category 'telepathy'"):
         only(tmp_path)
 
 
@@ -152,7 +161,7 @@ def test_what_is_json_schema_stays_in_the_tools() -> None:
             "d": {"type": "dict", "additionalProperties": False, "properties": {}},
         },
     }
-    tools = to_tools([{"name": "f", "parameters": given}], "simple_python", version=4)
+    tools = convert_functions([{"name": "f", "parameters": given}], "simple_python", version=4)
     assert tools[0]["function"]["parameters"]["properties"] == {
         "a": {"description": "What you like."},
         "b": {"anyOf": [{"type": "number", "minimum": 0}, {"type": ["string", "null"]}]},
@@ -163,8 +172,8 @@ def test_what_is_json_schema_stays_in_the_tools() -> None:
         },
         "d": {"type": "object", "properties": {}, "additionalProperties": False},
     }
-    with pytest.raises(ValueError, match="'quaternion' is no type word"):
-        to_tools(
+    with pytest.raises(ValueError, match="'quaternion' is not a type"):
+        convert_functions(
             [{"name": "f", "parameters": {"properties": {"a": {"type": "quaternion"}}}}], "", 4
         )
 
@@ -227,7 +236,7 @@ def assert_offered(judged: Judged) -> None:
 
 def test_every_example_survives_being_written(installed: list[Judged]) -> None:
     """An imported row, read again, is the same example with the same expectation."""
-    assert all(decode(orjson.loads(encode(judged))) == judged for judged in installed)
+    assert all(decode_row(orjson.loads(encode_row(judged))) == judged for judged in installed)
 
 
 @pytest.mark.recorded

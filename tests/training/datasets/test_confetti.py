@@ -137,11 +137,11 @@ def test_a_result_in_json_is_its_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("question", "reason"),
     [
-        ([{**ASK, "content_type": "tool_use"}], "content of the type 'tool_use' is not known"),
-        ([{**ASK, "role": "api"}], "'api' is nobody who speaks"),
-        ([ASK, OPENAI[1]], "a result answers no call"),
-        ([ASK, OPENAI[0], ASK], "1 calls were never answered"),
-        ([{"role": "user", "content": [{"image": {}}]}], "a block of ['image'] is not known"),
+        ([{**ASK, "content_type": "tool_use"}], "unknown content type 'tool_use'"),
+        ([{**ASK, "role": "api"}], "unknown role 'api'"),
+        ([ASK, OPENAI[1]], "a tool result has no matching call"),
+        ([ASK, OPENAI[0], ASK], "1 calls have no result"),
+        ([{"role": "user", "content": [{"image": {}}]}], "unknown block ['image']"),
     ],
 )
 def test_a_conversation_in_another_layout_is_a_fault(
@@ -159,8 +159,11 @@ def test_a_conversation_in_another_layout_is_a_fault(
     ("truth", "reason"),
     [
         ([{"search": {}}], "calls 'search'"),
-        ([{"BookFlight_search_flights": {"to": ["X"]}}], "does not take ['to']"),
-        (None, "not an accepted answer"),
+        (
+            [{"BookFlight_search_flights": {"to": ["X"]}}],
+            "the arguments ['to'], which it does not take",
+        ),
+        (None, "invalid accepted answer"),
     ],
 )
 def test_an_accepted_answer_that_is_none_is_a_fault(

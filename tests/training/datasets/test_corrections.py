@@ -11,13 +11,13 @@ import pytest
 from router_service.core.errors import DataError
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,
-    Category,
     Correction,
-    Kind,
-    apply,
+    CorrectionKind,
+    ErrorCategory,
+    apply_patch,
+    last_utterance,
     row_sha256,
     truth_of,
-    utterance_of,
 )
 from switchcraft_training.records import Example, Expected, ExpectedCall, Judged, OneOf
 
@@ -71,33 +71,35 @@ def patch(folder: Path, *lines: dict[str, Any]) -> Path:
 
 def test_a_truth_is_replaced_and_all_else_kept(tmp_path: Path) -> None:
     """The named row expects the corrected calls; its example and the other rows are the same."""
-    corrected = list(apply(ROWS, patch(tmp_path, correction(ROWS[1]))))
+    corrected = list(apply_patch(ROWS, patch(tmp_path, correction(ROWS[1]))))
     wanted = ExpectedCall("pay_out", {"amount": (7,)}, frozenset({"amount"}))
     assert corrected == [ROWS[0], Judged(ROWS[1].example, Expected((wanted,))), ROWS[2]]
 
 
 def test_an_utterance_is_replaced_and_the_truth_kept(tmp_path: Path) -> None:
     """The last thing that the user says changes, and no other message, and no expected call."""
-    (corrected, *_) = apply(ROWS, patch(tmp_path, input_correction(ROWS[0], "Pay 5 to Ann in May")))
-    assert utterance_of(corrected.example) == "Pay 5 to Ann in May"
+    (corrected, *_) = apply_patch(
+        ROWS, patch(tmp_path, input_correction(ROWS[0], "Pay 5 to Ann in May"))
+    )
+    assert last_utterance(corrected.example) == "Pay 5 to Ann in May"
     before, after = ROWS[0].example.request["messages"], corrected.example.request["messages"]
     assert [*before[:2], before[3]] == [*after[:2], after[3]]
     assert corrected.expected == ROWS[0].expected
-    assert utterance_of(ROWS[0].example) == "Pay five to Ann, a."
+    assert last_utterance(ROWS[0].example) == "Pay five to Ann, a."
 
 
 def test_truth_and_input_of_one_row_are_both_corrected(tmp_path: Path) -> None:
     """Both corrections name the row as it was before either."""
     path = patch(tmp_path, correction(ROWS[0]), input_correction(ROWS[0], "Pay out seven"))
-    (corrected, *_) = apply(ROWS, path)
-    assert utterance_of(corrected.example) == "Pay out seven"
+    (corrected, *_) = apply_patch(ROWS, path)
+    assert last_utterance(corrected.example) == "Pay out seven"
     assert corrected.expected.calls[0].name == "pay_out"
 
 
 def test_accepted_values_inside_objects_survive(tmp_path: Path) -> None:
     """What a row spells as a correction is read back as it was, `OneOf` and all."""
     expected = [call.model_dump(mode="json") for call in truth_of(ROWS[0])]
-    (_, _, corrected) = apply(ROWS, patch(tmp_path, correction(ROWS[2], expected=expected)))
+    (_, _, corrected) = apply_patch(ROWS, patch(tmp_path, correction(ROWS[2], expected=expected)))
     assert corrected.expected == ROWS[0].expected
 
 
@@ -110,7 +112,7 @@ def test_rows_are_streamed(tmp_path: Path) -> None:
             taken.append(judged.example.id)
             yield judged
 
-    stream = apply(source(), patch(tmp_path, correction(ROWS[0])))
+    stream = apply_patch(source(), patch(tmp_path, correction(ROWS[0])))
     next(stream)
     assert taken == ["a"]
 
@@ -119,23 +121,23 @@ def test_a_patch_is_refused_twice(tmp_path: Path) -> None:
     """A row that is corrected already is not the row that was reviewed."""
     path = patch(tmp_path, correction(ROWS[0]))
     with pytest.raises(DataError, match=r"a is not the row that was reviewed"):
-        list(apply(list(apply(ROWS, path)), path))
+        list(apply_patch(list(apply_patch(ROWS, path)), path))
 
 
 def test_a_row_that_never_comes_is_an_error_at_the_end(tmp_path: Path) -> None:
     """All rows come out, and then the missing ids are named; a namesake elsewhere is no match."""
     missing = row("a", CALL, dataset="other")
-    stream = apply(ROWS, patch(tmp_path, correction(missing)))
+    stream = apply_patch(ROWS, patch(tmp_path, correction(missing)))
     assert [next(stream), next(stream), next(stream)] == ROWS
-    with pytest.raises(DataError, match=r"corrects 1 rows that never came: a"):
+    with pytest.raises(DataError, match=r"corrects 1 missing rows: a"):
         next(stream)
 
 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"kind": "input"}, "neither has both"),
-        ({"category": "temporal_ambiguity"}, "no category of kind truth"),
+        ({"kind": "input"}, "`utterance`"),
+        ({"category": "temporal_ambiguity"}, "not a category of kind truth"),
         ({"category": "bad"}, "category: Input should be"),
         ({"expected": [{"name": "f", "arguments": {"a": []}}]}, r"expected\.0\.arguments\.a"),
         ({"expected": [{"name": "f", "arguments": {}, "optional": ["a"]}]}, "optional names"),
@@ -149,7 +151,7 @@ def test_a_line_that_does_not_parse_is_named(
     """A patch with a bad line is refused before any row, with file, line and reason."""
     path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[1], **fields))
     with pytest.raises(DataError, match=rf"patch\.jsonl:2: .*{problem}"):
-        apply(ROWS, path)
+        apply_patch(ROWS, path)
 
 
 @pytest.mark.parametrize(
@@ -164,28 +166,30 @@ def test_calls_that_no_row_can_hold_are_refused(
 ) -> None:
     """Expected calls are read as rows read them, and what cannot be read is an error."""
     with pytest.raises(DataError, match=rf"a: .*{problem}"):
-        list(apply(ROWS, patch(tmp_path, correction(ROWS[0], expected=expected))))
+        list(apply_patch(ROWS, patch(tmp_path, correction(ROWS[0], expected=expected))))
 
 
 def test_two_corrections_of_one_truth_are_refused(tmp_path: Path) -> None:
     """Which of two would stand is not for the reader to guess."""
     path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[0], round=2))
     with pytest.raises(DataError, match="corrects the truth of a twice"):
-        apply(ROWS, path)
+        apply_patch(ROWS, path)
 
 
 def test_an_utterance_that_is_no_text_is_not_replaced(tmp_path: Path) -> None:
     """Messages of parts are left to the dataset's own reader."""
     parts = {"messages": [{"role": "user", "content": [{"type": "text"}]}], "tools": []}
     judged = Judged(Example("p", "simple", parts, "bank"), Expected(()))
-    assert utterance_of(judged.example) is None
-    with pytest.raises(DataError, match=r"p: .*no plain text"):
-        list(apply([judged], patch(tmp_path, input_correction(judged, "x"))))
+    assert last_utterance(judged.example) is None
+    with pytest.raises(DataError, match=r"p: .*not plain text"):
+        list(apply_patch([judged], patch(tmp_path, input_correction(judged, "x"))))
 
 
 def test_every_category_is_of_one_kind() -> None:
     """The six of the paper are errors of truths, the two of ambiguity are of inputs."""
-    assert [len(CATEGORIES[kind]) for kind in Kind] == [6, 2]
-    assert set(CATEGORIES[Kind.TRUTH]) | set(CATEGORIES[Kind.INPUT]) == set(Category)
+    assert [len(CATEGORIES[kind]) for kind in CorrectionKind] == [6, 2]
+    assert set(CATEGORIES[CorrectionKind.TRUTH]) | set(CATEGORIES[CorrectionKind.INPUT]) == set(
+        ErrorCategory
+    )
     line = Correction.model_validate(correction(ROWS[0]))
     assert line.category in CATEGORIES[line.kind]

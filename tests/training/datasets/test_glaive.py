@@ -217,18 +217,21 @@ GOOD = {"system": SYSTEM, "chat": asks("Hi.") + calls("get_current_time", "'{}'"
         (GOOD | {"system": OFFERS + '{"name": "a", }'}, "JSONDecodeError"),
         (GOOD | {"system": OFFERS + CLOCK + "and"}, "JSONDecodeError"),
         (GOOD | {"chat": "Hi."}, "the chat does not start with a turn"),
-        (GOOD | {"chat": calls("get_current_time", "'{}'")}, "before anyone has asked"),
+        (GOOD | {"chat": calls("get_current_time", "'{}'")}, "before the first user message"),
         (GOOD | {"chat": asks("Hi.") + says("<functioncall> now()")}, "not a call"),
-        (GOOD | {"chat": asks("Hi.") + calls("note", "'[1]'")}, "the arguments are no object"),
+        (GOOD | {"chat": asks("Hi.") + calls("note", "'[1]'")}, "the arguments are not an object"),
         (GOOD | {"chat": asks("Hi.") + calls("note", """'{"text": }'""")}, "neither JSON nor"),
         (GOOD | {"chat": asks("Hi.") + calls("note", """'{"text": null}'""")}, "'text' is None"),
-        (GOOD | {"chat": asks("Hi.") + calls("note", """'{"other": 1}'""")}, "not take ['other']"),
+        (
+            GOOD | {"chat": asks("Hi.") + calls("note", """'{"other": 1}'""")},
+            "the arguments ['other'], which it does not take",
+        ),
         (
             GOOD | {"chat": asks("Hi.") + calls("other", "'{}'")},
             "calls 'other', which is not offered",
         ),
-        (GOOD | {"chat": asks("Hi.") + returns("1")}, "a result answers no call"),
-        (GOOD | {"chat": GOOD["chat"] + asks("And?")}, "1 calls were never answered"),
+        (GOOD | {"chat": asks("Hi.") + returns("1")}, "a tool result has no matching call"),
+        (GOOD | {"chat": GOOD["chat"] + asks("And?")}, "1 calls have no result"),
     ],
 )
 def test_a_conversation_that_does_not_parse_gives_no_record(

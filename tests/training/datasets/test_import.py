@@ -103,7 +103,7 @@ def test_with_a_quarantine_bad_rows_are_set_aside_and_counted(
     assert before == {"from": "an import before"}
     assert (first["file"], first["line"], json.loads(first["row"])) == (str(path), 2, bad)
     assert first["reason"] == (
-        "row 2 of the array: ValueError: the truth calls 'f', which is not offered"
+        "row 2 of the array: ValueError: the expected answer calls 'f', which is not offered"
     )
     assert (second["line"], second["row"]) == (4, '"no object"')
     assert "2 rows read, 2 quarantined" in capsys.readouterr().out
@@ -133,11 +133,11 @@ def test_corrections_are_applied_to_what_was_reviewed(
     ("source", "content", "problem"),
     [
         ("xlam", None, "cannot be read: [Errno 2]"),
-        ("xlam", "[]", "holds no row of xlam"),
-        ("glaive", "", "holds no row of glaive"),
+        ("xlam", "[]", "contains no row of xlam"),
+        ("glaive", "", "contains no row of glaive"),
         ("xlam", '[{"id": 0}, ', "row 1 of the array: KeyError: 'tools'"),
-        ("hermes", "[]", "is none of func-calling-singleturn.json"),
-        ("confetti", None, "holds no data/BFCL_v2_conversationsclean.json"),
+        ("hermes", "[]", "has an unknown name; expected func-calling-singleturn.json"),
+        ("confetti", None, "contains no data/BFCL_v2_conversationsclean.json"),
     ],
 )
 def test_a_file_that_is_missing_or_empty_is_an_error(

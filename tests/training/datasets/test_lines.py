@@ -74,7 +74,7 @@ def test_an_array_that_stops_being_json_ends_the_reading(rest: str, tmp_path: Pa
     """What comes after cannot be told apart into rows, so that it cannot be set aside either."""
     path = tmp_path / "rows.json"
     path.write_text('[{"a": 1}' + rest)
-    with pytest.raises(DataError, match=r"is not JSON from row [123] or soon after"):
+    with pytest.raises(DataError, match=r"is not valid JSON at row [123] or soon after"):
         read(path)
 
 

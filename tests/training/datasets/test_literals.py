@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchcraft_training.datasets.literals import read_json, read_literal, read_objects
+from switchcraft_training.datasets.python_syntax import read_json, read_literal, read_objects
 from switchcraft_training.records import Json
 
 VALUES = st.recursive(

@@ -45,6 +45,6 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_a_row_that_has_no_json_is_named(tmp_path: Path) -> None:
     """A value that JSON cannot hold ends the writing with the row's id."""
-    with pytest.raises(DataError, match="r7 has no JSON: "):
+    with pytest.raises(DataError, match="r7 cannot be written as JSON: "):
         write_rows([judged(7, 2**70)], tmp_path / "rows.jsonl")
     assert list(tmp_path.iterdir()) == []

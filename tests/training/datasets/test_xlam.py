@@ -103,17 +103,23 @@ CALL = {"name": "ping", "arguments": {}}
     ("bad", "reason"),
     [
         (row(0, [CALL]) | {"answers": "[{'name'"}, "JSONDecodeError: Expecting property name"),
-        (row(0, [CALL]) | {"query": None}, "ValueError: the query is no text"),
+        (row(0, [CALL]) | {"query": None}, "ValueError: the query is not a text"),
         (row(0, [{"name": "ping"}]), "KeyError: 'arguments'"),
         (row(0, [{"name": "ping", "arguments": "{}"}]), "AttributeError: 'str' object has no"),
         (row(0, [{"name": "pong", "arguments": {}}]), "calls 'pong', which is not offered"),
-        (row(0, [{"name": "ping", "arguments": {"a": 1}}]), "'ping' does not take ['a']"),
+        (
+            row(0, [{"name": "ping", "arguments": {"a": 1}}]),
+            "gives 'ping' the arguments ['a'], which it does not take",
+        ),
         (
             row(0, [CALL], [NOTHING, {**FORECAST, "name": "ping"}]),
             "two functions are called 'ping'",
         ),
         (row(0, [CALL], [{**NOTHING, "name": "p" * 65}]), "has 1 to 64 characters"),
-        (row(0, [CALL], [{**NOTHING, "parameters": {"a": {"type": "strng"}}}]), "is no type"),
+        (
+            row(0, [CALL], [{**NOTHING, "parameters": {"a": {"type": "strng"}}}]),
+            "is not a known type",
+        ),
     ],
 )
 def test_a_row_that_is_not_as_published_is_a_fault(bad: Json, reason: str, tmp_path: Path) -> None:

@@ -136,17 +136,17 @@ def test_rows_without_expected_calls_are_not_taken_for_a_benchmark_s(tmp_path: P
     """Where only verdicts are known, a reader of expected calls is told so."""
     folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
     assert main(["import", f"decisions:{folder}", "--out", str(out)]) == 0
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*nobody said which calls"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*has verdicts only"):
         list(read_rows(out))
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["decisions"], "name one, as decisions:PATH or as decisions PATH"),
-        (["decisions:log", "log"], "name one, as decisions:PATH"),
-        (["xlam:log", "--weak-evidence"], "is for decisions:PATH alone"),
-        (["decisions:log", "--corrections", "p"], "corrects rows of benchmarks"),
+        (["decisions"], "give one path, either as decisions:PATH or as decisions PATH"),
+        (["decisions:log", "log"], "give one path, either as decisions:PATH"),
+        (["xlam:log", "--weak-evidence"], "is only for decisions:PATH"),
+        (["decisions:log", "--corrections", "p"], "applies to datasets"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

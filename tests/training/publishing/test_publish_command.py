@@ -1,4 +1,4 @@
-"""`switchcraft-train publish`: complete and verified before the pointer moves, or not at all."""
+"""`switchcraft-train publish`: the pointer moves only to complete, verified releases."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ from router_service.core.artifact import (
 from router_service.core.releases import POINTER_FILE, POINTER_KEY, Publication, Release
 from router_service.router import Router
 from switchcraft_training.cli import main
-from switchcraft_training.publishing.changes import put_stable
-from switchcraft_training.publishing.pointers import open_pointer
-from switchcraft_training.publishing.releases import make_release
+from switchcraft_training.publishing.releases import make_release, open_pointer, put_stable
 from tests.publishing import flip, make_artifact
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an artifact that is not the shipped one."""
+    """Return an artifact that differs from the shipped one."""
     return make_artifact(tmp_path_factory.mktemp("artifacts"), "other")
 
 
 def published(directory: Path) -> Publication:
-    """Return what a directory's pointer says."""
+    """Return the publication in a directory."""
     return Publication.parse((directory / POINTER_FILE).read_bytes(), "test")
 
 
@@ -44,8 +42,8 @@ def publish(*arguments: object) -> int:
     return main(["publish", *map(str, arguments)])
 
 
-def test_to_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The release beside the pointer is whole, loads, and is what the output says."""
+def test_publish_to_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The release beside the pointer is complete, loads, and is named in the output."""
     assert publish(SHIPPED, "--to", tmp_path) == 0
     pointer = published(tmp_path)
     release = pointer.stable.directory(tmp_path)
@@ -58,10 +56,10 @@ def test_to_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [release.name]
 
 
-def test_to_redis(
+def test_publish_to_redis(
     redis_url: str, tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With Redis the pointer is a key, and its release an absolute path in the store."""
+    """With Redis, the pointer is a key, and the release an absolute path in the store."""
     with redis.Redis.from_url(redis_url) as server:
         server.delete(POINTER_KEY)
         assert publish(other, "--to", redis_url, "--store", tmp_path) == 0
@@ -75,10 +73,10 @@ def test_to_redis(
         server.delete(POINTER_KEY)
 
 
-def test_trials_come_and_go(
+def test_shadow_and_canary_can_be_added_withdrawn_and_promoted(
     tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A shadow and a canary stand beside the stable release; one is withdrawn, one promoted."""
+    """A shadow and a canary exist beside the stable release until withdrawn or promoted."""
     publish(SHIPPED, "--to", tmp_path)
     publish(other, "--to", tmp_path, "--as", "shadow")
     publish(other, "--to", tmp_path, "--as", "canary", "--share", 0.25, "--min-requests", 50)
@@ -107,10 +105,10 @@ def test_trials_come_and_go(
         ([str(SHIPPED), "--as", "canary", "--max-cost-ratio", "nan"], "--max-cost-ratio"),
     ],
 )
-def test_what_cannot_be_done_changes_nothing(
+def test_invalid_command_leaves_publication_unchanged(
     tmp_path: Path, arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error says what is wrong, and the pointer stays."""
+    """The error names the problem, and the pointer does not move."""
     publish(SHIPPED, "--to", tmp_path)
     before = published(tmp_path)
     assert publish("--to", tmp_path, *arguments) == 1
@@ -118,20 +116,20 @@ def test_what_cannot_be_done_changes_nothing(
     assert published(tmp_path) == before
 
 
-def test_a_trial_needs_something_to_stand_beside(
+def test_shadow_requires_stable_release(
     tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a stable release nothing is tried, and nothing is copied."""
+    """Without a stable release, the command fails before it copies anything."""
     assert publish(other, "--to", tmp_path, "--as", "shadow") == 1
-    assert "publish a stable one first" in capsys.readouterr().err
+    assert "publish a stable release first" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: _replace(path, b"")])
-def test_a_damaged_artifact_is_not_published(
+def test_damaged_artifact_is_not_published(
     tmp_path: Path, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A flipped bit, a missing file, an empty one: the pointer stays, and nothing is left over."""
+    """A flipped bit, a missing or an empty file: the pointer stays, and no files remain."""
     target = tmp_path / "published"
     publish(SHIPPED, "--to", target)
     before = published(target), sorted(target.iterdir())
@@ -142,8 +140,10 @@ def test_a_damaged_artifact_is_not_published(
     assert (published(target), sorted(target.iterdir())) == before
 
 
-def test_canaries_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An artifact whose hashes hold, but that predicts otherwise than recorded, is refused."""
+def test_artifact_with_wrong_canary_predictions_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An artifact with valid hashes but other predictions than recorded is refused."""
     artifact = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
     canaries = artifact / "canary.jsonl"
     first, rest = canaries.read_text().split("\n", 1)
@@ -156,8 +156,10 @@ def test_canaries_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "probability" in capsys.readouterr().err
 
 
-def test_a_release_is_never_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An artifact published again is the same folder; one that was damaged there is refused."""
+def test_existing_release_is_never_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Publishing again reuses the release's directory, and fails if it has been damaged."""
     publish(SHIPPED, "--to", tmp_path)
     release = published(tmp_path).stable.directory(tmp_path)
     inodes = {path.name: path.stat().st_ino for path in release.iterdir()}
@@ -169,10 +171,10 @@ def test_a_release_is_never_changed(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("kind", ["directory", "redis"])
-def test_publishers_at_the_same_time_undo_nothing(
+def test_concurrent_publishers_do_not_overwrite_each_other(
     kind: str, tmp_path: Path, redis_url: str
 ) -> None:
-    """Of twenty moves at once each counts: the serial has grown by twenty."""
+    """After twenty concurrent moves, the serial number has grown by twenty."""
     release = make_release(SHIPPED, tmp_path, is_beside_pointer=False)
     place = str(tmp_path) if kind == "directory" else redis_url
     with redis.Redis.from_url(redis_url) as server, ThreadPoolExecutor(8) as pool:
@@ -184,13 +186,15 @@ def test_publishers_at_the_same_time_undo_nothing(
         server.delete(POINTER_KEY)
 
 
-def test_a_password_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error about a Redis names its host, and neither user nor password."""
+def test_redis_error_does_not_show_password(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error about Redis names its host, but neither user nor password."""
     url = "redis://someone:planted-secret@127.0.0.1:9/0"
     assert publish(SHIPPED, "--to", url, "--store", tmp_path) == 1
-    told = "".join(capsys.readouterr())
-    assert "redis://127.0.0.1:9/0: is away" in told
-    assert "planted-secret" not in told
+    output = "".join(capsys.readouterr())
+    assert "redis://127.0.0.1:9/0: is not reachable" in output
+    assert "planted-secret" not in output
 
 
 def _move(place: str, release: Release) -> None:

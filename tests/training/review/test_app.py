@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static, TextArea
 
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.corrections import Category, Kind
+from switchcraft_training.datasets.corrections import CorrectionKind, ErrorCategory
 from switchcraft_training.review.app import ReviewApp
 from switchcraft_training.review.decisions import Action, Ledger, Step
 from switchcraft_training.review.dialogs import EditDialog
@@ -114,7 +114,7 @@ def test_a_decision_says_all_that_a_correction_needs(path: Path) -> None:
     (step,) = read_entries(path, Step)
     assert (step.reviewer, step.round, step.id) == ("ann", 1, "savings")
     assert step.row_sha256 == FINDINGS[0].row_sha256
-    assert (step.kind, step.category) == (Kind.TRUTH, Category.INCORRECT_VALUE)
+    assert (step.kind, step.category) == (CorrectionKind.TRUTH, ErrorCategory.INCORRECT_VALUE)
     assert step.change is not None
     assert step.change.expected is not None
     assert step.change.expected[0].arguments == {"account": ["S-204"]}
@@ -192,7 +192,7 @@ def test_keys_typed_in_the_editor_are_text(path: Path) -> None:
 
     play(path, script)
     (step,) = read_entries(path, Step)
-    assert (step.id, step.action, step.kind) == ("christmas", Action.EDIT, Kind.INPUT)
+    assert (step.id, step.action, step.kind) == ("christmas", Action.EDIT, CorrectionKind.INPUT)
     assert step.change is not None
     assert step.change.utterance == f"{UTTERANCE} ads"
 
@@ -211,8 +211,8 @@ def test_truth_and_input_of_an_entry_can_both_change(path: Path) -> None:
     play(path, script, size=(120, 40))
     changes = Ledger(read_entries(path, Step)).changes("savings", 1)
     assert {kind: step.action for kind, step in changes.items()} == {
-        Kind.TRUTH: Action.ACCEPT,
-        Kind.INPUT: Action.EDIT,
+        CorrectionKind.TRUTH: Action.ACCEPT,
+        CorrectionKind.INPUT: Action.EDIT,
     }
 
 
@@ -220,11 +220,17 @@ def test_a_category_is_chosen_and_can_be_taken_back(path: Path) -> None:
     """The proposed category is highlighted; another one is saved at once, before any decision."""
     press(path, "c", "down", "enter")
     ledger = Ledger(read_entries(path, Step))
-    proposed = Category.INCORRECT_VALUE
-    assert ledger.category("savings", Kind.TRUTH, proposed) is Category.INCORRECT_CONTENT
+    proposed = ErrorCategory.INCORRECT_VALUE
+    assert (
+        ledger.category("savings", CorrectionKind.TRUTH, proposed)
+        is ErrorCategory.INCORRECT_CONTENT
+    )
     assert ledger.decision("savings", 1) is None
     press(path, "a", "u", "u")
-    assert Ledger(read_entries(path, Step)).category("savings", Kind.TRUTH, proposed) is proposed
+    assert (
+        Ledger(read_entries(path, Step)).category("savings", CorrectionKind.TRUTH, proposed)
+        is proposed
+    )
 
 
 def test_arrows_and_letters_move(path: Path) -> None:
@@ -257,8 +263,8 @@ def test_all_that_a_decision_needs_is_on_one_screen(path: Path, size: tuple[int,
         await pilot.pause()
         assert "The savings one, please." in text_of(pilot, "conversation")
         assert "account* string" in text_of(pilot, "tools")
-        (changed,) = [s for s in text_of(pilot, "changes").splitlines() if "account" in s]
-        assert re.search(r"-     account: \[C-881\] .* \+     account: \[S-204\]", changed)
+        (apply_change,) = [s for s in text_of(pilot, "changes").splitlines() if "account" in s]
+        assert re.search(r"-     account: \[C-881\] .* \+     account: \[S-204\]", apply_change)
         assert "incorrect parameter value" in text_of(pilot, "opinion")
         assert "The user asks for the savings account" in text_of(pilot, "opinion")
 
@@ -294,8 +300,8 @@ def test_round_two_shows_what_was_skipped_or_edited(path: Path) -> None:
     assert [(step.id, step.round) for step in taken_back] == [("unknown", 2), ("christmas", 2)]
     press(path, "d", "d", round_=2)
     ledger = Ledger(read_entries(path, Step))
-    assert set(ledger.changes("christmas", 2)) == {Kind.INPUT}
-    assert set(ledger.changes("savings", 2)) == {Kind.TRUTH}
+    assert set(ledger.changes("christmas", 2)) == {CorrectionKind.INPUT}
+    assert set(ledger.changes("savings", 2)) == {CorrectionKind.TRUTH}
     assert not ledger.changes("unknown", 2)
 
 
@@ -318,11 +324,11 @@ def test_decisions_on_another_row_are_refused(path: Path) -> None:
     """A file that changed after it was reviewed, or verified, is an error that says what to do."""
     press(path, "a")
     ledger = Ledger(read_entries(path, Step))
-    changed = SAVINGS._replace(expected=CHRISTMAS.expected)
+    apply_change = SAVINGS._replace(expected=CHRISTMAS.expected)
     with pytest.raises(DataError, match="savings has changed since it was reviewed"):
-        list(entries([changed, *ROWS[1:]], ROWS_FILE, FINDINGS, ledger, 1))
+        list(entries([apply_change, *ROWS[1:]], ROWS_FILE, FINDINGS, ledger, 1))
     with pytest.raises(DataError, match="1 rows are not as they were verified, as savings"):
-        list(entries([changed, *ROWS[1:]], ROWS_FILE, FINDINGS, Ledger([]), 1))
-    newer = (*FINDINGS, finding(changed, VERDICTS["right"]))
-    found = list(entries([changed, *ROWS[1:]], ROWS_FILE, newer, Ledger([]), 1))
+        list(entries([apply_change, *ROWS[1:]], ROWS_FILE, FINDINGS, Ledger([]), 1))
+    newer = (*FINDINGS, finding(apply_change, VERDICTS["right"]))
+    found = list(entries([apply_change, *ROWS[1:]], ROWS_FILE, newer, Ledger([]), 1))
     assert [e.id for e in found] == ["christmas", "unknown", "garbled"]

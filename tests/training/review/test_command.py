@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 
 from switchcraft_training.cli import main
-from switchcraft_training.datasets.corrections import Category, Kind, apply, utterance_of
+from switchcraft_training.datasets.corrections import (
+    CorrectionKind,
+    ErrorCategory,
+    apply_patch,
+    last_utterance,
+)
 from switchcraft_training.datasets.rows import read_rows, write_rows
 from switchcraft_training.records import Judged
 from switchcraft_training.review.decisions import Ledger, Step
@@ -44,7 +49,7 @@ def decide(rows: Path) -> None:
     """Decide on everything in both rounds."""
     with Journal(rows.parent / "review" / "decisions.jsonl", Step) as journal:
         first = session(rows, journal, 1)
-        first.categorize(Category.LOGICAL)
+        first.categorize(ErrorCategory.LOGICAL)
         first.accept()
         first.accept()
         first.skip()
@@ -66,9 +71,9 @@ def test_decisions_become_a_patch_that_corrects_the_rows(
     decide(rows)
     assert export(rows) == 0
     patch = rows.parent / "review" / "patch.jsonl"
-    corrected = {judged.example.id: judged for judged in apply(read_rows(rows), patch)}
+    corrected = {judged.example.id: judged for judged in apply_patch(read_rows(rows), patch)}
     assert corrected["savings"].expected.calls[0].arguments == {"account": ("S-204",)}
-    assert utterance_of(corrected["christmas"].example) == UTTERANCE
+    assert last_utterance(corrected["christmas"].example) == UTTERANCE
     assert corrected["christmas"].expected == CHRISTMAS.expected
     assert corrected["unknown"].expected.calls == ()
     same = {"right", "spelling", "garbled"}
@@ -184,7 +189,7 @@ def test_the_command_opens_in_a_terminal_and_saves(rows: Path) -> None:
         assert process.wait(20) == 0
     os.close(master)
     (step,) = read_entries(rows.parent / "review" / "decisions.jsonl", Step)
-    assert (step.id, step.reviewer, step.kind) == ("savings", "bea", Kind.TRUTH)
+    assert (step.id, step.reviewer, step.kind) == ("savings", "bea", CorrectionKind.TRUTH)
 
 
 def read_until(terminal: int, wanted: bytes | None) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from switchcraft_training.datasets.corrections import Category, Kind
+from switchcraft_training.datasets.corrections import CorrectionKind, ErrorCategory
 from switchcraft_training.records import Judged
 from switchcraft_training.review.findings import judge
 from tests.training.review.cases import CHRISTMAS, GARBLED, SAVINGS, UTTERANCE, VERDICTS, corrected
@@ -21,7 +21,7 @@ def test_a_correction_that_can_be_used_is_a_suggestion() -> None:
     """A wrong truth comes with the calls that would be right, and with its category."""
     opinion = judge(SAVINGS, VERDICTS["savings"])
     assert opinion.is_flagged
-    assert (opinion.kind, opinion.category) == (Kind.TRUTH, Category.INCORRECT_VALUE)
+    assert (opinion.kind, opinion.category) == (CorrectionKind.TRUTH, ErrorCategory.INCORRECT_VALUE)
     assert opinion.change is not None
     assert opinion.change.expected is not None
     assert opinion.change.expected[0].arguments == {"account": ["S-204"]}
@@ -31,7 +31,7 @@ def test_a_correction_that_can_be_used_is_a_suggestion() -> None:
 def test_an_ambiguous_input_comes_with_an_utterance() -> None:
     """The truth stays, and what the user says changes."""
     opinion = judge(CHRISTMAS, VERDICTS["christmas"])
-    assert (opinion.is_flagged, opinion.kind) == (True, Kind.INPUT)
+    assert (opinion.is_flagged, opinion.kind) == (True, CorrectionKind.INPUT)
     assert opinion.change is not None
     assert (opinion.change.utterance, opinion.change.expected) == (UTTERANCE, None)
 
@@ -94,4 +94,4 @@ def test_an_unknown_category_becomes_the_most_frequent() -> None:
     """A category is never a reason to lose a correction."""
     text = verdict("wrong_truth", category="temporal_ambiguity", expected=corrected("S-204"))
     opinion = judge(SAVINGS, text)
-    assert (opinion.category, opinion.problem) == (Category.INCORRECT_VALUE, None)
+    assert (opinion.category, opinion.problem) == (ErrorCategory.INCORRECT_VALUE, None)

@@ -1,1 +1,1 @@
-"""Our verdicts beside those of the leaderboard's own checker."""
+"""Comparison of our checker's verdicts with those of the leaderboard's own checker."""

@@ -1,15 +1,106 @@
-"""Our verdicts beside recorded ones: accuracies, disagreements, and what could not be read."""
+"""Verdicts of our checker beside recorded ones: accuracies, disagreements, unreadable answers."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import importlib
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Final
+
+import orjson
+from tqdm import tqdm
 
 from switchcraft_training.checking import TEXT_PROBLEMS, Verdict, check_answer
-from switchcraft_training.comparison.peer import PeerChecker, Question
-from switchcraft_training.datasets.bfcl import Recording
-from switchcraft_training.records import Answer, Judged
+from switchcraft_training.datasets.bfcl import PACKAGE, Recording, RepeatedRuns, open_recording
+from switchcraft_training.datasets.bfcl.format import (
+    ANY_CALL,
+    MULTI_TURN,
+    NO_CALL,
+    package_missing_error,
+    question_files,
+)
+from switchcraft_training.datasets.bfcl.questions import read_accepted_answers
+from switchcraft_training.datasets.lines import read_lines
+from switchcraft_training.datasets.rows import encode_row
+from switchcraft_training.records import Answer, Call, Json, Judged
+
+_MODEL_CONFIG_MODULE: Final = "bfcl_eval.constants.model_config"
+_KEEPS_DOTS, _REPLACES_DOTS = "text", "native"
+_FIRST_PEER_VERSION: Final = 3
+"""First leaderboard version whose accepted answers the installed checker can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerQuestion:
+    """A question as the leaderboard's checker takes it: its functions and accepted answers."""
+
+    category: str
+    functions: Sequence[Mapping[str, Json]]
+    truth: Sequence[Mapping[str, Json]]
+
+
+class PeerChecker:
+    """The AST checker of the installed `bfcl-eval`."""
+
+    def __init__(self) -> None:
+        """Import the checker; raises ConfigError if `bfcl-eval` is not installed."""
+        try:
+            importlib.import_module("bfcl_eval")
+            # The checker reads only from this module whether a model's names have their dots
+            # replaced. The real module imports the client library of every provider.
+            module = ModuleType(_MODEL_CONFIG_MODULE)
+            styles = {_KEEPS_DOTS: False, _REPLACES_DOTS: True}
+            vars(module)["MODEL_CONFIG_MAPPING"] = {
+                name: SimpleNamespace(underscore_to_dot=replaces)
+                for name, replaces in styles.items()
+            }
+            sys.modules.setdefault(_MODEL_CONFIG_MODULE, module)
+            self._check = importlib.import_module(
+                "bfcl_eval.eval_checker.ast_eval.ast_checker"
+            ).ast_checker
+            self._languages = importlib.import_module("bfcl_eval.constants.enums").Language
+        except ImportError as exc:
+            raise package_missing_error() from exc
+
+    def accepts(self, question: PeerQuestion, calls: Sequence[Call]) -> bool:
+        """Return whether the checker accepts an answer's calls; False if the checker crashes."""
+        names = {function["name"] for function in question.functions}
+        if question.category.endswith("javascript"):
+            language = self._languages.JAVASCRIPT
+        elif question.category.endswith("java"):
+            language = self._languages.JAVA
+        else:
+            language = self._languages.PYTHON
+        try:
+            verdict = self._check(
+                question.functions,
+                [{call.name: call.arguments} for call in calls],
+                question.truth,
+                language,
+                question.category,
+                _KEEPS_DOTS if all(call.name in names for call in calls) else _REPLACES_DOTS,
+            )
+        except Exception:  # noqa: BLE001 - an unknown schema can make it raise any exception
+            return False
+        return bool(verdict["valid"])
+
+
+def peer_questions(path: Path) -> dict[str, PeerQuestion]:
+    """Return the questions of a directory that the leaderboard's AST checker judges, by id."""
+    questions: dict[str, PeerQuestion] = {}
+    for file in question_files(path):
+        is_judged = file.category not in NO_CALL | ANY_CALL | MULTI_TURN
+        if is_judged and file.version >= _FIRST_PEER_VERSION:
+            truths = read_accepted_answers(file)
+            for name, functions in read_lines(file.path, lambda row: (row["id"], row["function"])):
+                questions[name] = PeerQuestion(file.category, functions, truths[name])
+    return questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +116,34 @@ class Disagreement:
 
     @property
     def kind(self) -> str:
-        """`FN` where ours accepts, `FP` where theirs does (paper, table of the checkers)."""
+        """`FN` if only ours accepts, `FP` if only theirs does (the paper's table of checkers)."""
         return "FN" if self.ours.correct else "FP"
+
+    def to_json(self) -> Json:
+        """Return everything that a person needs to judge the answer."""
+        return {
+            "kind": self.kind,
+            "dataset": self.dataset,
+            "category": self.judged.example.category,
+            "id": self.judged.example.id,
+            "model": self.arm,
+            "query": self.judged.example.query,
+            "expected": orjson.loads(encode_row(self.judged))["expected"],
+            "calls": self.answer.calls,
+            "problem": self.answer.problem,
+            "theirs": self.their_reason,
+            "ours": [asdict(error) for error in self.ours.errors],
+            "tools": self.judged.example.request["tools"],
+        }
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts over the answers of one model in one dataset.
+    """Counts of one model's answers in one dataset.
 
-    `theirs`: valid by the recorded verdict; `ours`: correct here; `rerun`, of the `peer` answers
-    that the installed checker judges: those that it accepts, and `ours_on_peer` those that we do.
+    `theirs` counts answers that the recorded verdicts accept, `ours` those that our checker
+    accepts. `peer` counts the answers that the installed checker judges: it accepts `rerun` of
+    them, and our checker `ours_on_peer`.
     """
 
     dataset: str
@@ -51,50 +160,144 @@ class Tally:
 
     @property
     def parsed(self) -> float:
-        """The share of answers that were read as calls or as deliberate words."""
+        """The share of answers that were parsed as calls or as intentional text."""
         unread = sum(n for problem, n in self.problems.items() if problem not in TEXT_PROBLEMS)
         return 1 - unread / self.answers if self.answers else 1.0
+
+    def add(self, answer: Answer, *, theirs: bool, ours: bool) -> None:
+        """Count an answer with the recorded verdict and with ours."""
+        self.answers += 1
+        self.theirs += theirs
+        self.ours += ours
+        self.false_negatives += ours and not theirs
+        self.false_positives += theirs and not ours
+        if answer.problem is not None:
+            self.problems[answer.problem] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The installed checker with the questions that it can judge."""
+    """The installed checker, with the questions that it can judge."""
 
     checker: PeerChecker
-    questions: Mapping[str, Question]
+    questions: Mapping[str, PeerQuestion]
+
+
+def compare_recordings(
+    recordings: Sequence[Path], out: Path, *, with_peer: bool, sample_size: int, seed: int
+) -> str:
+    """Compare the checkers on recordings; write table, disagreements and sample; return the table.
+
+    Raises DataError if a recording cannot be read.
+    """
+    tallies: list[Tally] = []
+    disagreements: list[Disagreement] = []
+    for folder in recordings:
+        recording = open_recording(folder)
+        judged = {entry.example.id: entry for entry in recording.judged()}
+        source = Path(PACKAGE) if isinstance(recording, RepeatedRuns) else folder
+        peer = Peer(PeerChecker(), peer_questions(source)) if with_peer else None
+        for arm in tqdm(recording.arms(), desc=folder.name, unit="model"):
+            tally, found = compare_arm(folder.name, arm, recording, judged, peer)
+            tallies.append(tally)
+            disagreements.extend(found)
+    out.mkdir(parents=True, exist_ok=True)
+    table = to_markdown(tallies)
+    (out / "table.md").write_text(table)
+    drawn = draw_sample(disagreements, sample_size, seed)
+    for name, chosen in (("disagreements.jsonl", disagreements), ("sample.jsonl", drawn)):
+        lines = (orjson.dumps(each.to_json(), default=str) + b"\n" for each in chosen)
+        (out / name).write_bytes(b"".join(lines))
+    return table
 
 
 def compare_arm(
     dataset: str, arm: str, recording: Recording, judged: Mapping[str, Judged], peer: Peer | None
 ) -> tuple[Tally, list[Disagreement]]:
-    """Judge every answer of one model; raises DataError where an answer has no verdict."""
+    """Judge every answer of one model; raises KeyError if an answer has no recorded verdict."""
     tally, disagreements = Tally(dataset, arm), []
     verdicts = {(v.example_id, v.attempt): v for v in recording.verdicts(arm)}
     for answer in recording.answers(arm):
         entry, theirs = judged[answer.example_id], verdicts[answer.example_id, answer.attempt]
         ours = check_answer(*entry, answer)
-        _count(tally, answer, theirs=theirs.valid, ours=ours.correct)
-        if peer is not None:
-            _count_peer(tally, answer, peer, ours=ours.correct)
+        tally.add(answer, theirs=theirs.valid, ours=ours.correct)
+        if peer is not None and answer.example_id in peer.questions:
+            question = peer.questions[answer.example_id]
+            tally.peer += 1
+            tally.rerun += peer.checker.accepts(question, answer.calls or ())
+            tally.ours_on_peer += ours.correct
         if theirs.valid != ours.correct:
             disagreements.append(Disagreement(dataset, arm, entry, answer, theirs.error_type, ours))
     return tally, disagreements
 
 
-def _count(tally: Tally, answer: Answer, *, theirs: bool, ours: bool) -> None:
-    tally.answers += 1
-    tally.theirs += theirs
-    tally.ours += ours
-    tally.false_negatives += ours and not theirs
-    tally.false_positives += theirs and not ours
-    if answer.problem is not None:
-        tally.problems[answer.problem] += 1
+def draw_sample(disagreements: Sequence[Disagreement], size: int, seed: int) -> list[Disagreement]:
+    """Draw disagreements at random, in turn from each class (dataset, kind, category).
+
+    If several models gave the same answer to a question, at most one of them is drawn.
+    """
+    rng = random.Random(seed)  # noqa: S311 - a sample, not a secret
+    shuffled = rng.sample(disagreements, len(disagreements))
+    distinct = {(d.judged.example.id, repr(d.answer.calls)): d for d in shuffled}
+    classes: dict[tuple[str, ...], list[Disagreement]] = defaultdict(list)
+    for found in distinct.values():
+        classes[found.dataset, found.kind, found.judged.example.category].append(found)
+    drawn: list[Disagreement] = []
+    while len(drawn) < size and any(classes.values()):
+        drawn.extend(members.pop() for members in classes.values() if members)
+    return drawn[:size]
 
 
-def _count_peer(tally: Tally, answer: Answer, peer: Peer, *, ours: bool) -> None:
-    question = peer.questions.get(answer.example_id)
-    if question is None:
-        return
-    tally.peer += 1
-    tally.rerun += peer.checker.accepts(question, answer.calls or ())
-    tally.ours_on_peer += ours
+def to_markdown(tallies: Sequence[Tally]) -> str:
+    """Return a summary by dataset, a table of models for each, and the unreadable answers."""
+    datasets = {name: list(group) for name, group in groupby(tallies, lambda t: t.dataset)}
+    has_peer = any(tally.peer for tally in tallies)
+    totals = [_sum_tallies(name, members) for name, members in datasets.items()]
+    sections = [_tally_table("dataset", totals, has_peer=has_peer)]
+    for name, members in datasets.items():
+        ranked = sorted(members, key=lambda tally: -tally.ours / tally.answers)
+        sections.append(f"### {name}\n\n{_tally_table('model', ranked, has_peer=has_peer)}")
+    counted = sum((total.problems for total in totals), Counter[str]())
+    problems = [
+        f"| code | {' | '.join(total.arm for total in totals)} |",
+        "|---|" + "--:|" * len(totals),
+    ]
+    for problem, _ in counted.most_common():
+        cells = " | ".join(f"{total.problems[problem]:,}" for total in totals)
+        problems.append(f"| `{problem}` | {cells} |")
+    sections.append("### Answers without readable calls\n\n" + "\n".join(problems))
+    return "\n\n".join(sections) + "\n"
+
+
+def _sum_tallies(name: str, members: Iterable[Tally]) -> Tally:
+    total = Tally(name, name)
+    for tally in members:
+        for count in (
+            "answers", "theirs", "ours", "false_negatives", "false_positives",
+            "peer", "rerun", "ours_on_peer",
+        ):  # fmt: skip
+            setattr(total, count, getattr(total, count) + getattr(tally, count))
+        total.problems.update(tally.problems)
+    return total
+
+
+def _tally_table(title: str, tallies: Iterable[Tally], *, has_peer: bool) -> str:
+    head = f"| {title} | answers | read | BFCL | ours | FN | FP |"
+    head += " re-judged | bfcl-eval | ours |" if has_peer else ""
+    lines = [head, "|---|" + "--:|" * (head.count("|") - 2)]
+    for tally in tallies:
+        cells = [
+            tally.arm,
+            f"{tally.answers:,}",
+            f"{tally.parsed:.1%}",
+            f"{tally.theirs / tally.answers:.1%}",
+            f"{tally.ours / tally.answers:.1%}",
+            f"{tally.false_negatives:,}",
+            f"{tally.false_positives:,}",
+        ]
+        if has_peer:
+            cells.append(f"{tally.peer:,}")
+            shares = (tally.rerun, tally.ours_on_peer)
+            cells.extend(f"{share / tally.peer:.1%}" if tally.peer else "" for share in shares)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

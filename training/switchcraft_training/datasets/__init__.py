@@ -1,1 +1,1 @@
-"""Readers of benchmarks: one module a source, one schema of rows out."""
+"""Readers of published datasets: one module a dataset, and one format of rows for all."""

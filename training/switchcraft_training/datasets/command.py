@@ -1,152 +1,271 @@
-"""`switchcraft-train import`: a dataset, or a decision log -> rows, and a report of counts."""
+"""`switchcraft-train import`: convert a dataset or a decision log to rows, and count them."""
 
 from __future__ import annotations
 
 import argparse
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from router_service.core.errors import ConfigError
-from switchcraft_training.datasets.sources import SOURCES
+from pydantic import BaseModel, ConfigDict
+
+from router_service.core.errors import ConfigError, DataError
+from switchcraft_training.datasets.corrections import apply_patch
+from switchcraft_training.datasets.lines import Quarantine, RowErrorHandler, raise_error
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.preferences.splits import Key, Stratum, key_of, split_keys
 from switchcraft_training.records import Judged
 
 if TYPE_CHECKING:
-    from switchcraft_training.datasets.quarantine import Quarantine
-    from switchcraft_training.datasets.report import Report
+    from rich.table import Table
+
+DatasetReader: TypeAlias = Callable[[Path, RowErrorHandler], Iterator[Judged]]
+DecisionImporter: TypeAlias = Callable[[Path, argparse.Namespace], int]
 
 DECISIONS: Final = "decisions"
-"""The source that is a gateway's log."""
+"""The source that is a gateway's decision log."""
+
+_READER_MODULES: Final[Mapping[str, str]] = {
+    "bfcl": "switchcraft_training.datasets.bfcl",
+    "confetti": "switchcraft_training.datasets.confetti",
+    "glaive": "switchcraft_training.datasets.glaive",
+    "hermes": "switchcraft_training.datasets.hermes",
+    "xlam": "switchcraft_training.datasets.xlam",
+}
+"""The module of each dataset, which has a function `read_source`."""
+
+_EXAMPLE = """\
+examples:
+  switchcraft-train import xlam:downloads/xlam --out rows.jsonl --quarantine bad.jsonl
+  switchcraft-train import decisions:/var/log/switchcraft --out queries.jsonl
+"""
 
 
-def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the stage to the command line's."""
+def register(
+    stages: argparse._SubParsersAction[argparse.ArgumentParser], import_decisions: DecisionImporter
+) -> None:
+    """Add the `import` command; `import_decisions` imports a decision log."""
+    sources = (*_READER_MODULES, DECISIONS)
+
+    def read_source_argument(text: str) -> tuple[str, Path | None]:
+        name, _, path = text.partition(":")
+        if name not in sources:
+            problem = f"invalid choice: {name!r} (choose from {', '.join(sources)})"
+            raise argparse.ArgumentTypeError(problem)
+        return name, Path(path) if path else None
+
     parser = stages.add_parser(
         "import",
-        help="read a dataset as published, or a gateway's decision log, into rows of training",
+        help="convert a published dataset, or a gateway's decision log, to rows for training",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "source",
-        type=_named,
+        type=read_source_argument,
         metavar="SOURCE[:PATH]",
-        help=f"which it is: {', '.join((*SOURCES, DECISIONS))}",
+        help=f"the format: {', '.join(sources)}",
     )
     parser.add_argument(
-        "path", type=Path, nargs="?", help="its folder or file, where SOURCE does not name it"
+        "path", type=Path, nargs="?", help="the directory or file, if SOURCE does not include it"
     )
-    parser.add_argument("--out", type=Path, help="where the rows go, the first of duplicates only")
+    parser.add_argument(
+        "--out", type=Path, help="file for the rows; only the first of duplicate rows is written"
+    )
     parser.add_argument(
         "--quarantine",
         type=Path,
         metavar="FILE",
-        help="append rows that do not parse to FILE and go on (default: stop at the first)",
+        help="append rows that cannot be read to FILE and continue (default: stop at the first)",
     )
-    parser.add_argument("--corrections", type=Path, metavar="PATCH", help="reviewed changes")
-    parser.add_argument("--seed", type=int, default=1, help="of the split (default: %(default)s)")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="the counts as JSON")
+    parser.add_argument(
+        "--corrections", type=Path, metavar="PATCH", help="apply the changes of a review"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the split (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write the counts as JSON to FILE"
+    )
     parser.add_argument(
         "--weak-evidence",
         action="store_true",
-        help="of a decision log: a call that the next turn speaks against, and nobody judged, is"
-        " 0.25 right; it never says that a call was right (default: it says nothing)",
+        help="for a decision log: a call without a verdict counts as correct with probability 0.25"
+        " if the next turn suggests that it was wrong (default: ignore such calls)",
     )
-    parser.set_defaults(stage=import_source)
+
+    def run(arguments: argparse.Namespace) -> int:
+        name, path = arguments.source
+        if (path is None) == (arguments.path is None):
+            problem = f"give one path, either as {name}:PATH or as {name} PATH"
+            raise ConfigError("import", "path", problem)
+        arguments.source, arguments.path = name, path or arguments.path
+        if name == DECISIONS:
+            if arguments.corrections is not None:
+                raise ConfigError("import", "--corrections", "applies to datasets, not to a log")
+            return import_decisions(arguments.path, arguments)
+        if arguments.weak_evidence:
+            raise ConfigError("import", "--weak-evidence", "is only for decisions:PATH")
+        return import_dataset(arguments)
+
+    parser.set_defaults(stage=run)
 
 
-def _named(text: str) -> tuple[str, Path | None]:
-    """Read `SOURCE` or `SOURCE:PATH`."""
-    name, _, path = text.partition(":")
-    if name not in (*SOURCES, DECISIONS):
-        known = ", ".join((*SOURCES, DECISIONS))
-        raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {known})")
-    return name, Path(path) if path else None
+class StratumCounts(BaseModel):
+    """Numbers of rows in one category of a dataset."""
+
+    model_config = ConfigDict(frozen=True)
+
+    dataset: str
+    category: str
+    read: int
+    duplicates: int
+    train: int
+    validation: int
+    test: int
 
 
-def import_source(arguments: argparse.Namespace) -> int:
-    """Import as the arguments say, print the counts, and return 0.
+class ImportReport(BaseModel):
+    """Numbers of rows in an import; `quarantined` counts rows of the published file."""
 
-    Raises ConfigError where not exactly one path is given, or an option is another source's.
+    model_config = ConfigDict(frozen=True)
+
+    source: str
+    path: str
+    seed: int
+    read: int
+    quarantined: int
+    duplicates: int
+    strata: tuple[StratumCounts, ...]
+
+
+@dataclass(slots=True)
+class ImportCounter:
+    """Counts of the rows that pass through `deduplicate`."""
+
+    read: Counter[Stratum] = field(default_factory=Counter)
+    keys: list[Key] = field(default_factory=list)
+    _seen: set[bytes] = field(default_factory=set)
+
+    def deduplicate(self, rows: Iterable[Judged]) -> Iterator[Judged]:
+        """Yield the first row of each (query, tools); only the keys stay in memory."""
+        for judged in rows:
+            key = key_of(judged.example)
+            self.read[key.stratum] += 1
+            if key.row not in self._seen:
+                self._seen.add(key.row)
+                self.keys.append(key)
+                yield judged
+
+    def strata(self, seed: int) -> tuple[StratumCounts, ...]:
+        """Return the counts of each category after a split with a seed."""
+        parts = split_keys(self.keys, seed).parts()
+        train, validation, test = (Counter(self.keys[i].stratum for i in part) for part in parts)
+        kept = train + validation + test
+        return tuple(
+            StratumCounts(
+                dataset=stratum.dataset,
+                category=stratum.category,
+                read=read,
+                duplicates=read - kept[stratum],
+                train=train[stratum],
+                validation=validation[stratum],
+                test=test[stratum],
+            )
+            for stratum, read in sorted(self.read.items())
+        )
+
+
+def import_dataset(arguments: argparse.Namespace) -> int:
+    """Import a dataset, print the counts, and return the exit status 0.
+
+    Raises DataError if a file cannot be read or written, or contains no row.
     """
-    name, path = arguments.source
-    if (path is None) == (arguments.path is None):
-        raise ConfigError("import", "path", f"name one, as {name}:PATH or as {name} PATH")
-    arguments.source, arguments.path = name, path or arguments.path
-    if name == DECISIONS:
-        return _import_decisions(arguments)
-    if arguments.weak_evidence:
-        raise ConfigError("import", "--weak-evidence", "is for decisions:PATH alone")
-    return _import_dataset(arguments)
-
-
-def _import_decisions(arguments: argparse.Namespace) -> int:
-    from switchcraft_training.decisions.command import import_decisions  # noqa: PLC0415
-
-    if arguments.corrections is not None:
-        raise ConfigError("import", "--corrections", "corrects rows of benchmarks, not a log")
-    return import_decisions(arguments.path, arguments)
-
-
-def _import_dataset(arguments: argparse.Namespace) -> int:
-    # Imported here: a command line with many stages loads what one of them needs.
-    from switchcraft_training.datasets.quarantine import Quarantine  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415 - of the `train` extra
 
     if arguments.quarantine is None:
-        report = _import(arguments, None)
+        report = _import_rows(arguments, raise_error, lambda: 0)
     else:
         with closing(Quarantine(arguments.quarantine)) as quarantine:
-            report = _import(arguments, quarantine)
-    _show(report, arguments.quarantine)
-    return 0
-
-
-def _import(arguments: argparse.Namespace, quarantine: Quarantine | None) -> Report:
-    from switchcraft_training.datasets.report import Intake, Report  # noqa: PLC0415
-    from switchcraft_training.datasets.rows import write_rows  # noqa: PLC0415
-
-    intake = Intake()
-    rows = intake.first_of_each(_rows(arguments, quarantine))
-    if arguments.out is None:
-        deque(rows, maxlen=0)
-    else:
-        write_rows(rows, arguments.out)
-    strata = intake.strata(arguments.seed)
-    report = Report(
-        source=arguments.source,
-        path=str(arguments.path),
-        seed=arguments.seed,
-        read=sum(counts.read for counts in strata),
-        quarantined=quarantine.count if quarantine else 0,
-        duplicates=sum(counts.duplicates for counts in strata),
-        strata=strata,
-    )
+            report = _import_rows(arguments, quarantine.add, lambda: quarantine.count)
     if arguments.report is not None:
-        report.save(arguments.report)
-    return report
-
-
-def _rows(arguments: argparse.Namespace, quarantine: Quarantine | None) -> Iterator[Judged]:
-    from switchcraft_training.datasets.corrections import apply  # noqa: PLC0415
-    from switchcraft_training.datasets.lines import refuse  # noqa: PLC0415
-    from switchcraft_training.datasets.sources import read_source  # noqa: PLC0415
-
-    on_fault = quarantine.add if quarantine else refuse
-    rows = read_source(arguments.source, arguments.path, on_fault)
-    return rows if arguments.corrections is None else apply(rows, arguments.corrections)
-
-
-def _show(report: Report, quarantine: Path | None) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
-    from switchcraft_training.datasets.report import to_table  # noqa: PLC0415
-
+        try:
+            arguments.report.write_text(report.model_dump_json(indent=2) + "\n")
+        except OSError as exc:
+            raise DataError(arguments.report, None, f"cannot be written: {exc}") from exc
     console = Console()
-    where = f" (in {quarantine})" if quarantine else ""
+    where = f" (in {arguments.quarantine})" if arguments.quarantine else ""
     console.print(
         f"{report.read:,} rows read, {report.quarantined:,} quarantined{where}, "
         f"{report.duplicates:,} duplicates",
         highlight=False,
         soft_wrap=True,
     )
-    console.print(to_table(report.strata))
+    console.print(_to_table(report.strata))
+    return 0
+
+
+def _import_rows(
+    arguments: argparse.Namespace, on_error: RowErrorHandler, quarantined: Callable[[], int]
+) -> ImportReport:
+    rows = read_dataset(arguments.source, arguments.path, on_error)
+    if arguments.corrections is not None:
+        rows = apply_patch(rows, arguments.corrections)
+    counter = ImportCounter()
+    distinct = counter.deduplicate(rows)
+    if arguments.out is None:
+        deque(distinct, maxlen=0)
+    else:
+        write_rows(distinct, arguments.out)
+    strata = counter.strata(arguments.seed)
+    return ImportReport(
+        source=arguments.source,
+        path=str(arguments.path),
+        seed=arguments.seed,
+        read=sum(counts.read for counts in strata),
+        quarantined=quarantined(),
+        duplicates=sum(counts.duplicates for counts in strata),
+        strata=strata,
+    )
+
+
+def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator[Judged]:
+    """Stream a dataset's rows; rows that cannot be read are passed to `on_error`.
+
+    Raises DataError if a file is missing, or contains neither valid nor invalid rows.
+    """
+    is_empty = True
+
+    def note_error(error: DataError, raw: bytes) -> None:
+        nonlocal is_empty
+        is_empty = False
+        on_error(error, raw)
+
+    # Imported here so that only the reader in use is loaded.
+    reader = cast("DatasetReader", import_module(_READER_MODULES[source]).read_source)
+    for judged in reader(path, note_error):
+        is_empty = False
+        yield judged
+    if is_empty:
+        raise DataError(path, None, f"contains no row of {source}; is it another dataset?")
+
+
+def _to_table(strata: Iterable[StratumCounts]) -> Table:
+    """Return the counts as a table, with totals if there are several categories."""
+    from rich import box  # noqa: PLC0415 - of the `train` extra
+    from rich.table import Table  # noqa: PLC0415
+
+    rows = list(strata)
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, show_footer=len(rows) > 1)
+    table.add_column("dataset", "all", overflow="fold")
+    table.add_column("category", overflow="fold")
+    for name in ("read", "duplicates", "train", "validation", "test"):
+        total = sum(getattr(counts, name) for counts in rows)
+        table.add_column(name, f"{total:,}", justify="right")
+    for counts in rows:
+        table.add_row(*(v if isinstance(v, str) else f"{v:,}" for _, v in counts))
+    return table

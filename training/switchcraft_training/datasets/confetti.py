@@ -1,57 +1,51 @@
-"""ConFETTI (Amazon): turns of conversations between people, in the files of the leaderboard's v2.
+"""ConFETTI (Amazon): turns of conversations between people, in the format of leaderboard v2.
 
-The dataset's README says that its files are made for the leaderboard. A line a turn,
-`{"id", "dialog_id", "question": [message], "function": [...]}`, is in
-`data/BFCL_v2_conversationsclean.json`, and the accepted calls in the file of that name in
-`possible_answer`, as public surveys and evaluations of it quote them. A message has `role`,
-`content` and `content_type`. No public copy shows how calls and results inside a conversation are
-written: read are OpenAI's way, which the leaderboard sends on as it is, and Bedrock Converse's, and
-a row with any other is refused.
+The dataset's README says that its files are made for the leaderboard. Each line of
+`data/BFCL_v2_conversationsclean.json` is a turn,
+`{"id", "dialog_id", "question": [message], "function": [...]}`. The accepted calls are in the file
+of the same name in `possible_answer`, as public surveys and evaluations of the dataset quote them.
+A message has `role`, `content` and `content_type`. No public copy shows how calls and results
+inside a conversation are written. This module reads OpenAI's format, which the leaderboard sends
+unchanged, and Bedrock Converse's. It rejects rows in any other format.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import orjson
 
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.bfcl.schema import to_tools
-from switchcraft_training.datasets.bfcl.truths import read_truth
-from switchcraft_training.datasets.conversations import Turn, to_messages
-from switchcraft_training.datasets.lines import OnFault, read_lines, refuse
-from switchcraft_training.datasets.literals import read_json
-from switchcraft_training.datasets.tools import to_name
+from switchcraft_training.datasets.bfcl.format import convert_functions, read_truth
+from switchcraft_training.datasets.conversations import Turn, to_messages, to_name
+from switchcraft_training.datasets.lines import RowErrorHandler, raise_error, read_lines
+from switchcraft_training.datasets.python_syntax import read_json
 from switchcraft_training.records import Call, Example, Json, Judged
 
 DATASET = "confetti"
 CATEGORY = "conversations"
 FILE = "BFCL_v2_conversationsclean.json"
-_VERSION = 2
-"""Which of the leaderboard's layouts the files have."""
+_LEADERBOARD_VERSION = 2
 
 _TURN_NUMBER: Final = re.compile(r"_\d+$")
 
 
-def read_source(path: Path, on_fault: OnFault = refuse) -> Iterator[Judged]:
-    """Stream the turns of the repository's folder, its `data`, or the file itself.
+def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
+    """Stream the turns in the repository's directory, its `data`, or the file itself.
 
-    Rows that do not parse go to `on_fault`. Raises DataError where a file is missing.
+    Rows that cannot be read are passed to `on_error`. Raises DataError if a file is missing.
     """
-    file = _file(path)
+    candidates = (path, path / FILE, path / "data" / FILE)
+    file = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if file is None:
+        raise DataError(path, None, f"contains no data/{FILE}")
     answers = file.with_name("possible_answer") / file.name
-    truths = dict(read_lines(answers, lambda row: (row["id"], row["ground_truth"]), on_fault))
-    yield from read_lines(file, lambda row: _read_row(row, truths), on_fault)
-
-
-def _file(path: Path) -> Path:
-    found = [file for file in (path, path / FILE, path / "data" / FILE) if file.is_file()]
-    if not found:
-        raise DataError(path, None, f"holds no data/{FILE}")
-    return found[0]
+    truths = dict(read_lines(answers, lambda row: (row["id"], row["ground_truth"]), on_error))
+    yield from read_lines(file, partial(_read_row, truths=truths), on_error)
 
 
 def _read_row(row: Mapping[str, Json], truths: Mapping[str, Json]) -> Judged:
@@ -59,48 +53,42 @@ def _read_row(row: Mapping[str, Json], truths: Mapping[str, Json]) -> Judged:
         raise ValueError(f"there is no accepted answer to {row['id']!r}")
     functions = row["function"]
     request = {
-        "messages": to_messages(turn for said in row["question"] for turn in _turns(said)),
-        "tools": to_tools(functions, CATEGORY, _VERSION),
+        "messages": to_messages(turn for each in row["question"] for turn in _read_turns(each)),
+        "tools": convert_functions(functions, CATEGORY, _LEADERBOARD_VERSION),
     }
-    # The number behind a dialogue's name counts its turns, which must not be parted.
+    # The number at the end counts a dialogue's turns, which must stay in the same split.
     dialogue = _TURN_NUMBER.sub("", row["dialog_id"])
     example = Example(row["id"], CATEGORY, request, DATASET, dialogue)
-    return Judged(example, read_truth(truths[row["id"]], functions, _VERSION))
+    return Judged(example, read_truth(truths[row["id"]], functions, _LEADERBOARD_VERSION))
 
 
-def _turns(message: Mapping[str, Json]) -> Iterator[Turn]:
+def _read_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
     role, content = message["role"], message.get("content")
     if role not in {"user", "assistant", "tool"}:
-        raise ValueError(f"{role!r} is nobody who speaks in this dataset")
+        raise ValueError(f"unknown role {role!r}")
     if isinstance(content, list):
-        yield from _converse(role, content)
+        yield from _read_converse_blocks(role, content)
     elif message.get("content_type", "text") != "text":
-        raise ValueError(f"content of the type {message['content_type']!r} is not known here")
+        raise ValueError(f"unknown content type {message['content_type']!r}")
     else:
-        calls = tuple(_openai(made["function"]) for made in message.get("tool_calls") or ())
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        calls = tuple(Call(to_name(f["name"]), read_json(f["arguments"])) for f in functions)
         yield Turn(role, content or "", calls)
 
 
-def _openai(function: Mapping[str, Json]) -> Call:
-    return Call(to_name(function["name"]), read_json(function["arguments"]))
-
-
-def _converse(role: str, blocks: list[Mapping[str, Json]]) -> Iterator[Turn]:
-    """Yield the turns of Converse's blocks: results, which the user's side gives, and one more."""
+def _read_converse_blocks(role: str, blocks: list[Mapping[str, Json]]) -> Iterator[Turn]:
+    """Yield the turns in Converse's blocks: tool results of the user's side, then at most one."""
     text = "\n".join(block["text"] for block in blocks if "text" in block)
-    calls = tuple(
-        Call(to_name(block["toolUse"]["name"]), block["toolUse"]["input"])
-        for block in blocks
-        if "toolUse" in block
-    )
+    uses = [block["toolUse"] for block in blocks if "toolUse" in block]
+    calls = tuple(Call(to_name(use["name"]), use["input"]) for use in uses)
     for block in blocks:
         if "toolResult" in block:
-            yield Turn("tool", "\n".join(map(_result, block["toolResult"]["content"])))
+            results = [
+                part["text"] if "text" in part else orjson.dumps(part["json"]).decode()
+                for part in block["toolResult"]["content"]
+            ]
+            yield Turn("tool", "\n".join(results))
         elif not block.keys() & {"text", "toolUse"}:
-            raise ValueError(f"a block of {sorted(block)} is not known here")
+            raise ValueError(f"unknown block {sorted(block)}")
     if text or calls:
         yield Turn("assistant" if role == "assistant" else "user", text, calls)
-
-
-def _result(block: Mapping[str, Json]) -> str:
-    return block["text"] if "text" in block else orjson.dumps(block["json"]).decode()

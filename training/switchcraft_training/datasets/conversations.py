@@ -1,20 +1,96 @@
-"""Conversations -> one record a turn that calls tools (section 4.1 of the paper)."""
+"""Conversations and tools as datasets describe them, converted to OpenAI requests.
+
+A conversation becomes one example for each turn that calls tools (section 4.1 of the paper).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import orjson
 
-from switchcraft_training.datasets.tools import Tools, expect
-from switchcraft_training.records import Call, Example, Json, Judged
+from switchcraft_training.records import Call, Example, Expected, ExpectedCall, Json, Judged
+
+Tools = Sequence[Mapping[str, Json]]
+"""OpenAI tools, in the order in which they are offered."""
+
+_NOT_ALLOWED_IN_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_NAME_LENGTH = 64
+"""The Chat Completions API accepts names that match `[a-zA-Z0-9_-]{1,64}`."""
+
+
+def to_name(name: str) -> str:
+    """Return a function's name with `_` in place of characters that the API does not accept.
+
+    Raises ValueError if the name is empty or longer than the API accepts.
+    """
+    if not 0 < len(name) <= _MAX_NAME_LENGTH:
+        raise ValueError(f"a function's name has 1 to {_MAX_NAME_LENGTH} characters: {name!r}")
+    return _NOT_ALLOWED_IN_NAME.sub("_", name)
+
+
+def to_tools(functions: Iterable[Mapping[str, Json]]) -> Tools:
+    """Return functions, whose `parameters` are JSON Schema, as OpenAI tools without duplicates.
+
+    A function may already be a tool. Raises ValueError if two different functions have the same
+    name, because a call could then mean either.
+    """
+    tools: dict[str, dict[str, Json]] = {}
+    for given in functions:
+        function = given["function"] if given.get("type") == "function" else given
+        name = to_name(function["name"])
+        parameters = function.get("parameters") or {}
+        tool = {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": function.get("description") or "",
+                "parameters": {"type": "object", "properties": {}, **parameters},
+            },
+        }
+        if tools.setdefault(name, tool) != tool:
+            raise ValueError(f"two functions are called {name!r}")
+    return list(tools.values())
+
+
+def parameters_of(tools: Tools) -> dict[str, Mapping[str, Json]]:
+    """Return the schema of each tool's parameters, by the tool's name."""
+    return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+
+
+def expect(calls: Iterable[Call], tools: Tools) -> Expected:
+    """Return calls as the expected calls, with one accepted value for each argument.
+
+    Raises ValueError if a function or a parameter is not offered.
+    """
+    expected = tuple(
+        ExpectedCall(call.name, {name: (value,) for name, value in call.arguments.items()})
+        for call in calls
+    )
+    check_offered(expected, parameters_of(tools))
+    return Expected(expected)
+
+
+def check_offered(calls: Iterable[ExpectedCall], offered: Mapping[str, Json]) -> None:
+    """Raise ValueError if an expected call needs a function or a parameter that is not offered."""
+    known = {name.replace(".", "_"): schema for name, schema in offered.items()}
+    for call in calls:
+        if call.name not in known:
+            raise ValueError(f"the expected answer calls {call.name!r}, which is not offered")
+        unknown = call.arguments.keys() - (known[call.name].get("properties") or {}).keys()
+        if unknown:
+            raise ValueError(
+                f"the expected answer gives {call.name!r} the arguments {sorted(unknown)},"
+                " which it does not take"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a user or an assistant says, with the assistant's calls, or what one call returned."""
+    """A message of the user or the assistant, with the assistant's calls, or one call's result."""
 
     role: Literal["user", "assistant", "tool"]
     text: str
@@ -23,7 +99,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A dataset's conversation: its name, the category it counts for, and the tools it offers."""
+    """A dataset's conversation, with the category that it belongs to and the offered tools."""
 
     id: str
     dataset: str
@@ -33,44 +109,37 @@ class Conversation:
 
 
 def read_turns(conversation: Conversation) -> Iterator[Judged]:
-    """Yield a record for each turn that calls: the messages so far, and the calls to make.
+    """Yield an example for each turn with calls: the messages so far, and the expected calls.
 
-    Turns in words are no records: whether one says the right thing is nothing that comparing
-    calls can tell. Raises ValueError where results and calls do not answer one another, or a
-    call is of nothing that is offered.
+    Turns without calls give no example, because comparing calls cannot judge a text. Raises
+    ValueError if results do not match calls, or if a call's function is not offered.
     """
-    history = _History()
-    for number, turn in enumerate(_joined(conversation.turns)):
+    history = _MessageHistory()
+    for number, turn in enumerate(_join_assistant_turns(conversation.turns)):
         if turn.calls:
-            yield _record(conversation, number, history.messages, turn)
+            if not history.messages:
+                raise ValueError("the assistant calls a function before the first user message")
+            example = Example(
+                f"{conversation.id}:{number}",
+                conversation.category,
+                {"messages": list(history.messages), "tools": conversation.tools},
+                conversation.dataset,
+                conversation.id,
+            )
+            yield Judged(example, expect(turn.calls, conversation.tools))
         history.add(turn)
 
 
 def to_messages(turns: Iterable[Turn]) -> list[Json]:
-    """Return turns as OpenAI's messages; raises ValueError as above."""
-    history = _History()
-    for turn in _joined(turns):
+    """Return turns as OpenAI messages; raises ValueError if results do not match calls."""
+    history = _MessageHistory()
+    for turn in _join_assistant_turns(turns):
         history.add(turn)
     return history.messages
 
 
-def _record(
-    conversation: Conversation, number: int, messages: Sequence[Json], turn: Turn
-) -> Judged:
-    if not messages:
-        raise ValueError("the assistant calls before anyone has asked for anything")
-    example = Example(
-        f"{conversation.id}:{number}",
-        conversation.category,
-        {"messages": list(messages), "tools": conversation.tools},
-        conversation.dataset,
-        conversation.id,
-    )
-    return Judged(example, expect(turn.calls, conversation.tools))
-
-
-def _joined(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Yield turns with an assistant's that follow one another as one: nobody spoke in between."""
+def _join_assistant_turns(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """Yield turns, with consecutive assistant turns joined into one."""
     held: Turn | None = None
     for turn in turns:
         if held is not None and turn.role == "assistant":
@@ -87,36 +156,35 @@ def _joined(turns: Iterable[Turn]) -> Iterator[Turn]:
 
 
 @dataclass(slots=True)
-class _History:
-    """The messages so far, and the calls among them that wait for their result."""
+class _MessageHistory:
+    """The messages so far, and the ids of calls that have no result yet."""
 
     messages: list[Json] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
-    called: int = 0
+    calls: int = 0
 
     def add(self, turn: Turn) -> None:
         if turn.role == "tool":
-            self._answer(turn.text)
+            if not self.waiting:
+                raise ValueError("a tool result has no matching call")
+            message = {"role": "tool", "tool_call_id": self.waiting.pop(0), "content": turn.text}
+            self.messages.append(message)
             return
         if self.waiting:
-            raise ValueError(f"{len(self.waiting)} calls were never answered")
+            raise ValueError(f"{len(self.waiting)} calls have no result")
         if turn.calls:
-            made = [self._make(call) for call in turn.calls]
+            tool_calls = []
+            for call in turn.calls:
+                self.calls += 1
+                self.waiting.append(f"call_{self.calls}")
+                arguments = orjson.dumps(call.arguments).decode()
+                function = {"name": call.name, "arguments": arguments}
+                tool_calls.append(
+                    {"id": self.waiting[-1], "type": "function", "function": function}
+                )
             content = turn.text or None
-            self.messages.append({"role": "assistant", "content": content, "tool_calls": made})
+            self.messages.append(
+                {"role": "assistant", "content": content, "tool_calls": tool_calls}
+            )
         elif turn.text:
             self.messages.append({"role": turn.role, "content": turn.text})
-
-    def _make(self, call: Call) -> Json:
-        self.called += 1
-        identifier = f"call_{self.called}"
-        self.waiting.append(identifier)
-        arguments = orjson.dumps(call.arguments).decode()
-        function = {"name": call.name, "arguments": arguments}
-        return {"id": identifier, "type": "function", "function": function}
-
-    def _answer(self, text: str) -> None:
-        if not self.waiting:
-            raise ValueError("a result answers no call")
-        identifier = self.waiting.pop(0)
-        self.messages.append({"role": "tool", "tool_call_id": identifier, "content": text})

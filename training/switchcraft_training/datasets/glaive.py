@@ -1,13 +1,14 @@
-"""Glaive Function Calling v2: conversations as two texts, with the paper's two cleanings.
+"""Glaive Function Calling v2: conversations as two texts, with the paper's two cleaning steps.
 
 The layout is that of the dataset on the Hub: `glaive-function-calling-v2.json` is one array of
-`{"system", "chat"}`. `system` ends in the functions, one JSON object after the other, or in none;
-`chat` is a text with a mark before each turn, and a call as `<functioncall> {"name": "f",
-"arguments": '{"a": 1}'}`: JSON but for the quotes around the arguments.
+`{"system", "chat"}`. `system` ends with the functions, as JSON objects that follow one another, or
+has none. `chat` is a text with a mark before each turn. A call is written as
+`<functioncall> {"name": "f", "arguments": '{"a": 1}'}`, which is JSON except for the quotes around
+the arguments.
 
-A record is a turn that calls. The cleanings are those of the paper's appendix on the datasets:
-a placeholder `None` becomes what the schema has for it, and an empty text for a parameter that may
-be left out is left out.
+Each turn with calls gives an example. The cleaning steps are those of the paper's appendix on the
+datasets: a placeholder `None` is replaced by the schema's default or an empty value, and an empty
+text for an optional parameter is removed.
 """
 
 from __future__ import annotations
@@ -19,20 +20,27 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from switchcraft_training.datasets.conversations import Conversation, Turn, read_turns
-from switchcraft_training.datasets.lines import OnFault, read_array, refuse
-from switchcraft_training.datasets.literals import read_json, read_literal, read_objects
-from switchcraft_training.datasets.tools import Tools, parameters_of, to_name, to_tools
+from switchcraft_training.datasets.conversations import (
+    Conversation,
+    Tools,
+    Turn,
+    parameters_of,
+    read_turns,
+    to_name,
+    to_tools,
+)
+from switchcraft_training.datasets.lines import RowErrorHandler, raise_error, read_array
+from switchcraft_training.datasets.python_syntax import read_json, read_literal, read_objects
 from switchcraft_training.records import Call, Json, Judged
 
 DATASET = "glaive"
 CATEGORY = "function_calling_v2"
 FILE = "glaive-function-calling-v2.json"
 
-_MARK: Final = re.compile(
+_TURN_MARK: Final = re.compile(
     r"(?:\A|\n|<\|endoftext\|>)\s*(USER|ASSISTANT|FUNCTION RESPONSE)\s*:", re.MULTILINE
 )
-_END: Final = "<|endoftext|>"
+_END_MARK: Final = "<|endoftext|>"
 _CALL_MARK: Final = "<functioncall>"
 _CALL: Final = re.compile(
     r"\s*\{\s*\"name\"\s*:\s*\"(?P<name>[^\"]+)\"\s*"
@@ -40,102 +48,92 @@ _CALL: Final = re.compile(
     re.DOTALL,
 )
 _NO_ARGUMENTS: Final = frozenset({"", "None", "null"})
+_EMPTY_VALUES: Final[Mapping[str, Json]] = {"object": {}, "array": []}
 
 
-def read_source(path: Path, on_fault: OnFault = refuse) -> Iterator[Judged]:
-    """Stream the file, or the one of its name in a folder; rows that do not parse to `on_fault`.
+def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
+    """Stream the dataset from its file, or from the directory that contains it.
 
-    A conversation that cannot be read whole gives no record.
+    Rows that cannot be read are passed to `on_error`. A conversation gives no examples unless
+    all of it can be read.
     """
     file = path / FILE if path.is_dir() else path
-    return chain.from_iterable(read_array(file, _read_row, on_fault))
+    return chain.from_iterable(read_array(file, _read_row, on_error))
 
 
 def _read_row(row: Mapping[str, Json]) -> list[Judged]:
-    tools = _tools(row["system"])
+    system, chat = row["system"], row["chat"]
+    start = system.find("{")
+    tools = to_tools(read_objects(system[start:].strip())) if start >= 0 else []
     if not tools:
         return []
-    turns = list(_turns(row["chat"], tools))
-    name = f"{DATASET}_{_digest(row)}"
+    before, *parts = _TURN_MARK.split(chat)
+    if before.strip() or not parts:
+        raise ValueError(f"the chat does not start with a turn: {chat[:40]!r}")
+    turns: list[Turn] = []
+    for speaker, raw in zip(parts[::2], parts[1::2], strict=True):
+        text = raw.replace(_END_MARK, "").strip()
+        if speaker == "USER":
+            turns.append(Turn("user", text))
+        elif speaker == "FUNCTION RESPONSE":
+            turns.append(Turn("tool", text))
+        else:
+            words, *calls = text.split(_CALL_MARK)
+            made = tuple(_read_call(call, tools) for call in calls)
+            turns.append(Turn("assistant", words.strip(), made))
+    # The rows have no id, so a hash of the content identifies a conversation.
+    digest = blake2b(f"{system}\0{chat}".encode(), digest_size=8).hexdigest()
+    name = f"{DATASET}_{digest}"
     return list(read_turns(Conversation(name, DATASET, CATEGORY, tools, turns)))
 
 
-def _digest(row: Mapping[str, str]) -> str:
-    """Return what names a conversation, wherever in the file it stands: the rows have no id."""
-    return blake2b(f"{row['system']}\0{row['chat']}".encode(), digest_size=8).hexdigest()
-
-
-def _tools(system: str) -> Tools:
-    """Return the functions of a system text; none where it offers none."""
-    start = system.find("{")
-    return to_tools(read_objects(system[start:].strip())) if start >= 0 else []
-
-
-def _turns(chat: str, tools: Tools) -> Iterator[Turn]:
-    before, *parts = _MARK.split(chat)
-    if before.strip() or not parts:
-        raise ValueError(f"the chat does not start with a turn: {chat[:40]!r}")
-    for speaker, said in zip(parts[::2], parts[1::2], strict=True):
-        text = said.replace(_END, "").strip()
-        if speaker == "USER":
-            yield Turn("user", text)
-        elif speaker == "FUNCTION RESPONSE":
-            yield Turn("tool", text)
-        else:
-            words, *calls = text.split(_CALL_MARK)
-            yield Turn("assistant", words.strip(), tuple(_call(call, tools) for call in calls))
-
-
-def _call(text: str, tools: Tools) -> Call:
+def _read_call(text: str, tools: Tools) -> Call:
     match = _CALL.fullmatch(text)
     if match is None:
         raise ValueError(f"not a call: {text[:80]!r}")
     name = to_name(match["name"])
-    return Call(
-        name, _cleaned(_arguments(match["arguments"] or ""), parameters_of(tools).get(name, {}))
-    )
+    arguments = _read_arguments(match["arguments"] or "")
+    schema = parameters_of(tools).get(name, {})
+    required = frozenset(schema.get("required") or ())
+    nodes = schema.get("properties") or {}
+    cleaned: dict[str, Json] = {}
+    for parameter, given in arguments.items():
+        value = given
+        if value is None and parameter in required:
+            node = nodes.get(parameter) or {}
+            if "default" in node:
+                value = node["default"]
+            elif node.get("type") in _EMPTY_VALUES:
+                value = _EMPTY_VALUES[node["type"]]
+            else:
+                raise ValueError(f"the required argument {parameter!r} is None")
+        elif value is None:
+            continue
+        if value != "" or parameter in required:
+            cleaned[parameter] = value
+    return Call(name, cleaned)
 
 
-def _arguments(text: str) -> Mapping[str, Json]:
-    """Read arguments: an object, or its text in quotes of either kind, one of which may be missing.
+def _read_arguments(text: str) -> Mapping[str, Json]:
+    """Read arguments: an object, or a text that contains one.
 
-    Quotes inside are as they are, or escaped for the quotes around them.
+    The text may be in single or double quotes, of which one may be missing. Quotes inside it may
+    be escaped or not.
     """
     bare = text.removeprefix("'").removesuffix("'").strip()
     if bare in _NO_ARGUMENTS:
         return {}
     for candidate in (bare, bare.replace("\\'", "'"), bare.replace('\\"', '"')):
         try:
-            return _object(read_json(candidate))
+            return _require_object(read_json(candidate))
         except ValueError:
             continue
-    return _object(read_literal(bare))
+    return _require_object(read_literal(bare))
 
 
-def _object(value: Json) -> Mapping[str, Json]:
+def _require_object(value: Json) -> Mapping[str, Json]:
     if isinstance(value, str):
         value = read_json(value)
     if not isinstance(value, dict):
-        raise ValueError(f"the arguments are no object: {value!r}")  # noqa: TRY004 - a bad row
+        raise ValueError(f"the arguments are not an object: {value!r}")  # noqa: TRY004 - a bad row
     return value
-
-
-def _cleaned(arguments: Mapping[str, Json], schema: Mapping[str, Json]) -> dict[str, Json]:
-    required = frozenset(schema.get("required") or ())
-    nodes = schema.get("properties") or {}
-    filled = {
-        name: _filled(name, nodes.get(name) or {}) if value is None else value
-        for name, value in arguments.items()
-        if value is not None or name in required
-    }
-    return {name: value for name, value in filled.items() if value != "" or name in required}
-
-
-def _filled(name: str, schema: Mapping[str, Json]) -> Json:
-    """Return what stands for a required argument that is given as `None`."""
-    if "default" in schema:
-        return schema["default"]
-    empty: Mapping[str, Json] = {"object": {}, "array": []}
-    if schema.get("type") not in empty:
-        raise ValueError(f"the required argument {name!r} is None")
-    return empty[schema["type"]]

@@ -1,11 +1,11 @@
-"""MCPMark: long tasks of agents over MCP servers, each run several times by every arm.
+"""MCPMark: long tasks of agents over MCP servers, which every arm ran several times.
 
-Wu et al., "MCPMark: A Benchmark for Stress-Testing Realistic and Comprehensive MCP Use", 2025. A
-run's success is what the benchmark's own script for the task found in the end; nothing is judged
-here. An arm is a model, where it has several with its reasoning effort.
+Wu et al., "MCPMark: A Benchmark for Stress-Testing Realistic and Comprehensive MCP Use", 2025. The
+benchmark's own script decides whether a run succeeded; nothing is judged here. An arm is a model,
+with its reasoning effort if there are several.
 
-The tools that a service's server offered were not recorded. In each request one function tool
-stands for the server, named like the service, so that a router sees at least which one it is.
+The tools of the MCP servers were not recorded. In each request, one function tool with the
+service's name represents the server, so that a router sees at least which server is used.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ TASKS: Final = "tasks.jsonl.gz"
 RUNS: Final = "runs.jsonl.gz"
 
 BROKEN_RUNS: Final = frozenset({"deepseek-v3-1-terminus"})
-"""An arm of whose runs every one on a service failed before the first turn, and that twice: its
-harness was down, which says nothing of the model. Of other arms single tasks failed so."""
+"""Twice, all runs of this arm on a service failed before the first turn. The harness was down, which
+shows nothing about the model. Other arms have such failures only for single tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class McpMark:
-    """A folder with tasks and runs; every method raises DataError at what cannot be read."""
+    """A directory of tasks and runs. Every method raises DataError if a file cannot be read."""
 
     root: Path
 
     def arms(self) -> list[str]:
-        """Return the arms that ran the tasks, broken runs left out."""
+        """Return the arms that ran the tasks, without broken runs."""
         found = set(read_lines(self.root / RUNS, lambda row: str(row["arm"])))
         return sorted(found - BROKEN_RUNS)
 
     def examples(self) -> Iterator[Example]:
-        """Read the tasks, by service."""
+        """Read the tasks; the category is the service."""
         return read_lines(self.root / TASKS, _read_task)
 
     def calls(self) -> dict[str, int]:
-        """Return nothing: tasks are long, and how many calls they take is up to the model."""
+        """Return an empty dict, because each model decides how many calls a task takes."""
         return {}
 
     def outcomes(self, arm: str) -> Iterator[Outcome]:
@@ -56,22 +56,17 @@ class McpMark:
 def _read_task(row: Mapping[str, Json]) -> Example:
     service = str(row["service"])
     message = {"role": "user", "content": str(row["instruction"])}
-    request = {"messages": [message], "tools": [_server(service)]}
-    return Example(str(row["task"]), service, request, DATASET)
-
-
-def _server(service: str) -> Mapping[str, Json]:
-    """Return the tool that stands for a service's MCP server."""
-    function = {
+    server = {
         "name": service,
         "description": f"Use {service} through the tools of its MCP server.",
         "parameters": {"type": "object", "properties": {}},
     }
-    return {"type": "function", "function": function}
+    tools = [{"type": "function", "function": server}]
+    return Example(str(row["task"]), service, {"messages": [message], "tools": tools}, DATASET)
 
 
 def _read_run(row: Mapping[str, Json]) -> Outcome:
-    """Read a run; counts of 0 are kept, because one that ends before its first turn is free."""
+    """Read a run; token counts of 0 are kept, because a run without a turn costs nothing."""
     success, run = row["success"], str(row["run"])
     if not isinstance(success, bool):
         raise TypeError(f"success is {success!r}, not true or false")

@@ -1,4 +1,4 @@
-"""Judged examples as JSON lines: what `import` writes, and `label`, `review` and `run` read."""
+"""Judged examples as JSON lines: `import` writes them; `label`, `review` and `run` read them."""
 
 from __future__ import annotations
 
@@ -8,30 +8,42 @@ from pathlib import Path
 import orjson
 
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.lines import OnFault, read_lines, refuse, write_lines
+from switchcraft_training.datasets.lines import (
+    RowErrorHandler,
+    raise_error,
+    read_lines,
+    write_lines,
+)
 from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
 
 ONE_OF = "$one_of"
-"""Marks accepted values inside an accepted object; `$optional` beside it: may be left out."""
+"""Key of the accepted values inside an accepted object. `$optional` beside it is true if the key
+may be omitted."""
 
 
-def encode(judged: Judged) -> bytes:
-    """Return one JSON line without its end."""
-    return dump({**example_to_json(judged.example), **expected_to_json(judged.expected)})
+def encode_row(judged: Judged) -> bytes:
+    """Return a row as one JSON line, without a line break."""
+    return to_json_line({**example_to_json(judged.example), **expected_to_json(judged.expected)})
 
 
-def decode(row: Mapping[str, Json]) -> Judged:
-    """Read a row; raises KeyError, TypeError or ValueError where it is not one."""
+def decode_row(row: Mapping[str, Json]) -> Judged:
+    """Read a row; raises KeyError, TypeError or ValueError if it is invalid."""
     return Judged(example_from_json(row), expected_from_json(row))
 
 
-def dump(row: Mapping[str, Json]) -> bytes:
-    """Return a row as one JSON line without its end; raises TypeError where it has no JSON."""
-    return orjson.dumps(row, default=_one_of_to_json, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+def to_json_line(row: Mapping[str, Json]) -> bytes:
+    """Return one JSON line without a line break; raises TypeError for a value without JSON."""
+
+    def encode_one_of(value: object) -> Mapping[str, Json]:
+        if not isinstance(value, OneOf):
+            raise TypeError(type(value).__name__)
+        return {ONE_OF: value.values, "$optional": value.is_optional}
+
+    return orjson.dumps(row, default=encode_one_of, option=orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 def example_to_json(example: Example) -> Mapping[str, Json]:
-    """Return the part of a row that is the query."""
+    """Return the fields of a row that describe the query."""
     return {
         "id": example.id,
         "dataset": example.dataset,
@@ -42,69 +54,69 @@ def example_to_json(example: Example) -> Mapping[str, Json]:
 
 
 def expected_to_json(expected: Expected) -> Mapping[str, Json]:
-    """Return the part of a row that is expected of an answer."""
-    calls = [_call_to_json(call) for call in expected.calls]
+    """Return the fields of a row that describe the expected answer."""
+    calls = [
+        {
+            "name": call.name,
+            "arguments": call.arguments,
+            "optional": sorted(call.optional),
+            "after": sorted(call.after),
+        }
+        for call in expected.calls
+    ]
     return {"expected": calls, "any_call": expected.any_call}
 
 
 def example_from_json(row: Mapping[str, Json]) -> Example:
-    """Read a row's query; raises KeyError where it has none."""
+    """Read a row's query; raises KeyError if a field is missing."""
     return Example(row["id"], row["category"], row["request"], row["dataset"], row["conversation"])
 
 
 def expected_from_json(row: Mapping[str, Json]) -> Expected:
-    """Read what a row expects; raises as `decode` does."""
+    """Read a row's expected answer; raises as `decode_row` does."""
     if row["expected"] is None:
-        raise ValueError(f"nobody said which calls {row['id']} expects, only what was right")
-    return Expected(tuple(map(_call_from_json, row["expected"])), row["any_call"])
+        raise ValueError(f"{row['id']} has verdicts only, and no expected calls")
+    calls = [
+        ExpectedCall(
+            name=call["name"],
+            arguments={
+                name: tuple(map(_decode_value, values))
+                for name, values in call["arguments"].items()
+            },
+            optional=frozenset(call["optional"]),
+            after=frozenset(call["after"]),
+        )
+        for call in row["expected"]
+    ]
+    return Expected(tuple(calls), row["any_call"])
 
 
-def write_rows(rows: Iterable[Judged], path: Path) -> int:
-    """Write rows to a file; return how many there were.
-
-    The file appears when all are written. Raises DataError where it cannot be, or where a row
-    has no JSON.
-    """
-    return write_lines((_line(judged, path) for judged in rows), path)
-
-
-def read_rows(path: Path, on_fault: OnFault = refuse) -> Iterator[Judged]:
-    """Stream a file of rows; raises DataError at the first that cannot be read."""
-    return read_lines(path, decode, on_fault)
-
-
-def _line(judged: Judged, path: Path) -> bytes:
-    try:
-        return encode(judged)
-    except TypeError as exc:
-        raise DataError(path, None, f"{judged.example.id} has no JSON: {exc}") from exc
-
-
-def _call_to_json(call: ExpectedCall) -> Mapping[str, Json]:
-    return {
-        "name": call.name,
-        "arguments": call.arguments,
-        "optional": sorted(call.optional),
-        "after": sorted(call.after),
-    }
-
-
-def _call_from_json(row: Mapping[str, Json]) -> ExpectedCall:
-    arguments = {name: tuple(map(_value, values)) for name, values in row["arguments"].items()}
-    return ExpectedCall(row["name"], arguments, frozenset(row["optional"]), frozenset(row["after"]))
-
-
-def _one_of_to_json(value: object) -> Mapping[str, Json]:
-    if not isinstance(value, OneOf):
-        raise TypeError(type(value).__name__)
-    return {ONE_OF: value.values, "$optional": value.is_optional}
-
-
-def _value(value: Json) -> Json:
+def _decode_value(value: Json) -> Json:
     if isinstance(value, list):
-        return [_value(item) for item in value]
+        return [_decode_value(item) for item in value]
     if not isinstance(value, dict):
         return value
     if ONE_OF in value:
-        return OneOf(tuple(map(_value, value[ONE_OF])), bool(value["$optional"]))
-    return {key: _value(inner) for key, inner in value.items()}
+        return OneOf(tuple(map(_decode_value, value[ONE_OF])), bool(value["$optional"]))
+    return {key: _decode_value(inner) for key, inner in value.items()}
+
+
+def write_rows(rows: Iterable[Judged], path: Path) -> int:
+    """Write rows to a file, which appears only when all are written; return their number.
+
+    Raises DataError if the file cannot be written, or if a row contains a value without JSON.
+    """
+
+    def encode(judged: Judged) -> bytes:
+        try:
+            return encode_row(judged)
+        except TypeError as exc:
+            problem = f"{judged.example.id} cannot be written as JSON: {exc}"
+            raise DataError(path, None, problem) from exc
+
+    return write_lines(map(encode, rows), path)
+
+
+def read_rows(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
+    """Stream a file of rows; raises DataError at the first that cannot be read."""
+    return read_lines(path, decode_row, on_error)

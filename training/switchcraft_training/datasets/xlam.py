@@ -1,7 +1,7 @@
-"""xLAM Function Calling 60K (Salesforce): single-turn questions with types in Python's words.
+"""xLAM Function Calling 60K (Salesforce): single-turn questions with Python type names.
 
 The layout is that of the dataset's card on the Hub: `xlam_function_calling_60k.json` is one array
-of `{"id", "query", "tools", "answers"}`, the last two JSON in a string.
+of `{"id", "query", "tools", "answers"}`. The last two are JSON inside a string.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from switchcraft_training.datasets.lines import OnFault, read_array, refuse
-from switchcraft_training.datasets.literals import read_json
-from switchcraft_training.datasets.python_types import read_type
-from switchcraft_training.datasets.tools import expect, to_name, to_tools
+from switchcraft_training.datasets.conversations import expect, to_name, to_tools
+from switchcraft_training.datasets.lines import RowErrorHandler, raise_error, read_array
+from switchcraft_training.datasets.python_syntax import read_json, read_type
 from switchcraft_training.records import Call, Example, Json, Judged
 
 DATASET = "xlam"
@@ -20,44 +19,38 @@ CATEGORY = "function_calling_60k"
 FILE = "xlam_function_calling_60k.json"
 
 
-def read_source(path: Path, on_fault: OnFault = refuse) -> Iterator[Judged]:
-    """Stream the file, or the one of its name in a folder; rows that do not parse to `on_fault`."""
-    return read_array(path / FILE if path.is_dir() else path, _read_row, on_fault)
+def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
+    """Stream the dataset from its file, or from the directory that contains it.
+
+    Rows that cannot be read are passed to `on_error`.
+    """
+    return read_array(path / FILE if path.is_dir() else path, _read_row, on_error)
 
 
 def _read_row(row: Mapping[str, Json]) -> Judged:
-    tools = to_tools(map(_function, read_json(row["tools"])))
+    tools = to_tools(map(_read_function, read_json(row["tools"])))
     calls = [Call(to_name(a["name"]), a["arguments"]) for a in read_json(row["answers"])]
-    request = {"messages": [{"role": "user", "content": _text(row["query"])}], "tools": tools}
-    return Judged(
-        Example(f"{DATASET}_{row['id']}", CATEGORY, request, DATASET), expect(calls, tools)
-    )
-
-
-def _text(query: Json) -> str:
+    query = row["query"]
     if not isinstance(query, str) or not query.strip():
-        raise ValueError("the query is no text")
-    return query
+        raise ValueError("the query is not a text")
+    request = {"messages": [{"role": "user", "content": query}], "tools": tools}
+    example = Example(f"{DATASET}_{row['id']}", CATEGORY, request, DATASET)
+    return Judged(example, expect(calls, tools))
 
 
-def _function(tool: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a tool with its parameters as JSON Schema.
+def _read_function(tool: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a function with its parameters as JSON Schema.
 
-    A parameter is required where its type does not say `optional` and it has no default, or where
-    its own `required`, which the card describes, says so.
+    The field `required`, which the card describes, says whether a parameter is required. Without
+    it, a parameter is required if its type does not say `optional` and it has no default.
     """
-    read = {name: (given, read_type(given["type"])) for name, given in tool["parameters"].items()}
-    properties = {
-        name: {
-            **parameter.schema,
-            **{k: given[k] for k in ("description", "default") if k in given},
-        }
-        for name, (given, parameter) in read.items()
-    }
-    required = [
-        name
-        for name, (given, parameter) in read.items()
-        if given.get("required", not parameter.is_optional and "default" not in given)
-    ]
+    properties: dict[str, Json] = {}
+    required: list[str] = []
+    for name, given in tool["parameters"].items():
+        schema, is_optional = read_type(given["type"])
+        details = {key: given[key] for key in ("description", "default") if key in given}
+        properties[name] = {**schema, **details}
+        if given.get("required", not is_optional and "default" not in given):
+            required.append(name)
     parameters = {"type": "object", "properties": properties, "required": required}
     return {"name": tool["name"], "description": tool["description"], "parameters": parameters}

@@ -18,8 +18,7 @@ from router_service.core.decision_log import (
     read_line,
 )
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.lines import OnFault, read_lines
-from switchcraft_training.datasets.quarantine import Quarantine
+from switchcraft_training.datasets.lines import Quarantine, RowErrorHandler, read_lines
 from switchcraft_training.records import Json
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ def pass_unfinished(fault: DataError, raw: bytes) -> None:
     log.warning("%s: the last line has no end, and is passed over", fault.path)
 
 
-def read_log(path: Path, on_fault: OnFault = pass_unfinished) -> DecisionLog:
+def read_log(path: Path, on_fault: RowErrorHandler = pass_unfinished) -> DecisionLog:
     """Read a log's folder, or one file of it; what cannot be read goes to `on_fault`.
 
     A decision that is there twice counts once. Raises DataError where a file cannot be read, or
@@ -89,7 +88,7 @@ def read_log_aside(path: Path, quarantine: Path | None) -> tuple[DecisionLog, in
         return read_log(path, aside.add), aside.count
 
 
-def _lines(path: Path, on_fault: OnFault) -> Iterator[Line]:
+def _lines(path: Path, on_fault: RowErrorHandler) -> Iterator[Line]:
     for file in _files(path):
         yield from read_lines(file, _read, on_fault)
 

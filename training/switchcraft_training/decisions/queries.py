@@ -12,7 +12,7 @@ from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import IsParaphrase, check_answer
-from switchcraft_training.datasets.lines import BAD_ROW
+from switchcraft_training.datasets.lines import ROW_ERRORS
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.preferences.splits import key_of
 from switchcraft_training.records import Answer, Call, Example, Expected, ExpectedCall, Outcome
@@ -94,7 +94,7 @@ def read_example(decision: LoggedDecision) -> Example:
         example = Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
         # Tried here, so that no stage behind this one meets what it cannot read.
         _ = (key_of(example), example.query, example.tool_names, parse_conversation(request))
-    except (*BAD_ROW, SwitchcraftError) as exc:
+    except (*ROW_ERRORS, SwitchcraftError) as exc:
         raise ValueError(f"the content is no request for tools: {exc}") from exc
     return example
 
@@ -148,7 +148,7 @@ def checked(
         return float(
             check_answer(example, expected, read_answer(decision, decision.arm), alike).correct
         )
-    except (*BAD_ROW, SwitchcraftError):
+    except (*ROW_ERRORS, SwitchcraftError):
         return None
 
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from switchcraft_training.datasets.lines import read_lines, write_lines
 from switchcraft_training.datasets.rows import (
-    dump,
     example_from_json,
     example_to_json,
     expected_from_json,
     expected_to_json,
+    to_json_line,
 )
 from switchcraft_training.decisions.queries import Query
 from switchcraft_training.records import Json, Outcome
@@ -27,7 +27,7 @@ def write_queries(queries: Iterable[Query], path: Path) -> int:
     Lines are rows as in `switchcraft_training.datasets.rows`, with `calls` and `outcomes`; a row's
     `expected` is null where only verdicts are known. Raises DataError where it cannot be written.
     """
-    return write_lines((dump(_to_json(query)) for query in queries), path)
+    return write_lines((to_json_line(_to_json(query)) for query in queries), path)
 
 
 def read_queries_file(path: Path) -> Iterator[Query]:

@@ -1,1 +1,1 @@
-"""Puts an artifact where gateways find it, and moves the pointer that says which one serves."""
+"""Publishing: copy an artifact to where gateways find it, and move the pointer to it."""

@@ -1,43 +1,61 @@
-"""An artifact -> a release: a directory that is complete and verified, and never changes."""
+"""Releases of artifacts, and the pointer that tells gateways which releases are in use."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
+from redis import Redis
+from redis.exceptions import RedisError, WatchError
+
+from router_service.core.addresses import check_redis_address
 from router_service.core.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import PublicationError
-from router_service.core.releases import Release
+from router_service.core.releases import (
+    POINTER_FILE,
+    POINTER_KEY,
+    Canary,
+    Publication,
+    Release,
+)
 from router_service.router import Router
 
-_NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+PublicationUpdate = Callable[[Publication | None], Publication]
+"""Returns the next publication, given the present one (None: nothing is published yet)."""
+
+REDIS_TIMEOUT_S = 5.0
+
+_NOT_ALLOWED_IN_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Release:
-    """Copy an artifact into a store of releases, unless it is there, and return what it is.
+    """Copy an artifact into a store of releases, unless it is there already, and describe it.
 
-    The release is named by the hash of its manifest. The copy itself is verified, hashes and
-    canaries, before it takes its name. Its path is the folder's name where the pointer lies in
-    the store too, else absolute. Raises ArtifactError, or PublicationError for a store that
-    cannot be written.
+    The release is named by the hash of its manifest. The copy gets this name only after its
+    hashes and canary requests have been verified. The release's path is relative if the pointer
+    is in the store, and absolute otherwise. Raises ArtifactError if the artifact is invalid, and
+    PublicationError if the store cannot be written.
     """
     manifest = Artifact.load(artifact).manifest
     digest = sha256(artifact / MANIFEST)
-    folder = f"{_NOT_IN_A_FOLDER_NAME.sub('-', manifest.name)}-{digest[:12]}"
+    folder = f"{_NOT_ALLOWED_IN_FOLDER_NAME.sub('-', manifest.name)}-{digest[:12]}"
     target = store.resolve() / folder
-    with _translated(store):
+    with _raising_publication_error(str(store)):
         store.mkdir(parents=True, exist_ok=True)
         if not target.exists():
-            _copy(artifact, [*manifest.files, MANIFEST], target)
+            _copy_verified(artifact, [*manifest.files, MANIFEST], target)
     Router.load(target)
     if sha256(target / MANIFEST) != digest:
-        raise PublicationError(str(target), "holds another artifact than its name says; remove it")
+        problem = "contains a different artifact than its name says; remove the directory"
+        raise PublicationError(str(target), problem)
     return Release(
         name=manifest.name,
         path=folder if is_beside_pointer else str(target),
@@ -46,23 +64,24 @@ def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Rel
     )
 
 
-def _copy(artifact: Path, names: list[str], target: Path) -> None:
+def _copy_verified(artifact: Path, names: list[str], target: Path) -> None:
+    """Copy files into a temporary directory, verify the copy, and rename it to the target."""
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         for name in names:
             shutil.copyfile(artifact / name, partial / name)
-            sync(partial / name)
+            flush_to_disk(partial / name)
         Router.load(partial)
-        partial.chmod(0o755)  # temporary folders are their maker's alone
-        sync(partial)
+        partial.chmod(0o755)  # mkdtemp creates a directory that only its owner can read
+        flush_to_disk(partial)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    sync(target.parent)
+    flush_to_disk(target.parent)
 
 
-def sync(path: Path) -> None:
-    """Return once a file or a directory is on its disk, so that no power cut undoes it."""
+def flush_to_disk(path: Path) -> None:
+    """Flush a file or directory to disk, so that it survives a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -71,8 +90,162 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def _translated(store: Path) -> Iterator[None]:
+def _raising_publication_error(place: str) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise PublicationError(str(store), f"cannot be written: {exc.strerror}") from exc
+        raise PublicationError(place, f"cannot be written: {exc.strerror}") from exc
+
+
+def put_stable(published: Publication | None, release: Release) -> Publication:
+    """Make a release the stable one; shadow and canary stay as they are."""
+    if published is None:
+        return Publication(serial=1, stable=release)
+    return _next_publication(published, stable=release)
+
+
+def put_shadow(published: Publication | None, release: Release) -> Publication:
+    """Add a shadow release; raises PublicationError without a stable one."""
+    return _next_publication(_require_published(published), shadow=release)
+
+
+def put_canary(published: Publication | None, canary: Canary) -> Publication:
+    """Add a canary release; raises PublicationError without a stable one."""
+    return _next_publication(_require_published(published), canary=canary)
+
+
+def withdraw(published: Publication | None, role: str) -> Publication:
+    """Remove the `shadow` or the `canary`; raises PublicationError if there is none."""
+    existing = _require_published(published)
+    if getattr(existing, role) is None:
+        raise PublicationError("the publication", f"has no {role} to withdraw")
+    return _next_publication(existing, **{role: None})
+
+
+def promote(published: Publication | None) -> Publication:
+    """Make the canary the stable release; raises PublicationError if there is none."""
+    existing = _require_published(published)
+    if existing.canary is None:
+        raise PublicationError("the publication", "has no canary to promote")
+    return _next_publication(existing, stable=existing.canary.release, canary=None)
+
+
+def _require_published(published: Publication | None) -> Publication:
+    if published is None:
+        problem = "nothing is published yet; publish a stable release first"
+        raise PublicationError("the publication", problem)
+    return published
+
+
+def _next_publication(published: Publication, **changes: Release | Canary | None) -> Publication:
+    return published.model_copy(update={"serial": published.serial + 1, **changes})
+
+
+class Pointer(Protocol):
+    """Record of what is published. Every operation raises PublicationError."""
+
+    name: str
+    """The directory or address to show to users, without a password."""
+    is_beside_releases: bool
+    """Whether the releases are in the same directory."""
+
+    def read(self) -> Publication | None:
+        """Return what is published, or None if nothing is published yet."""
+
+    def move(self, update: PublicationUpdate) -> Publication:
+        """Replace the publication atomically by what `update` returns, and return that."""
+
+
+def open_pointer(place: str) -> Pointer:
+    """Return the pointer in a directory, or in Redis if the place is a Redis address."""
+    is_address = place.startswith(("redis://", "rediss://", "unix://"))
+    return RedisPointer(place) if is_address else DirectoryPointer(Path(place))
+
+
+class DirectoryPointer:
+    """Pointer in a file beside the releases."""
+
+    is_beside_releases = True
+
+    def __init__(self, directory: Path) -> None:
+        """Use a directory, which is created with its first release."""
+        self.name = str(directory)
+        self._directory = directory
+        self._path = directory / POINTER_FILE
+
+    def read(self) -> Publication | None:
+        """Return the publication in the file."""
+        try:
+            text = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise PublicationError(self.name, f"cannot be read: {exc.strerror}") from exc
+        return Publication.parse(text, str(self._path))
+
+    def move(self, update: PublicationUpdate) -> Publication:
+        """Replace the file atomically; a lock keeps publishers from overwriting each other."""
+        with _raising_publication_error(self.name):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with (self._directory / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
+                publication = update(self.read())
+                partial = self._path.with_suffix(".partial")
+                partial.write_bytes(publication.to_json())
+                flush_to_disk(partial)
+                partial.replace(self._path)
+                flush_to_disk(self._directory)
+        return publication
+
+
+class RedisPointer:
+    """Pointer in a Redis key."""
+
+    is_beside_releases = False
+
+    def __init__(self, url: str) -> None:
+        """Connect on first use; raises PublicationError if the address is invalid."""
+        # A password may contain any character that separates the parts of an address, so the
+        # address is cut at the last "@".
+        scheme, _, rest = url.partition("://")
+        self.name = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+        try:
+            check_redis_address(url)
+        except ValueError as exc:
+            raise PublicationError(self.name, str(exc)) from None
+        try:
+            self._redis = Redis.from_url(
+                url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S
+            )
+        except ValueError:
+            # Without `from exc`, because urllib's message quotes what it takes for the port.
+            # That is the password if the password contains a slash.
+            raise PublicationError(self.name, "is not a Redis address") from None
+
+    def read(self) -> Publication | None:
+        """Return the publication in the key."""
+        with self._raising_unavailable():
+            return self._parse(self._redis.get(POINTER_KEY))
+
+    def move(self, update: PublicationUpdate) -> Publication:
+        """Replace the key's value; call `update` again if another publisher was faster."""
+        with self._raising_unavailable(), self._redis.pipeline() as pipeline:
+            while True:
+                pipeline.watch(POINTER_KEY)  # type: ignore[no-untyped-call]  # untyped in redis-py
+                publication = update(self._parse(pipeline.get(POINTER_KEY)))
+                pipeline.multi()
+                pipeline.set(POINTER_KEY, publication.to_json())
+                with suppress(WatchError):
+                    pipeline.execute()
+                    return publication
+
+    def _parse(self, text: object) -> Publication | None:
+        return Publication.parse(text, self.name) if isinstance(text, bytes) else None
+
+    @contextmanager
+    def _raising_unavailable(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, OSError, TimeoutError) as exc:
+            problem = f"is not reachable ({type(exc).__name__})"
+            raise PublicationError(self.name, problem) from exc

@@ -11,11 +11,10 @@ from textual.visual import VisualType
 from textual.widgets import Footer, Static
 
 from switchcraft_training.datasets.corrections import (
-    Category,
-    Kind,
-    title_of,
+    CorrectionKind,
+    ErrorCategory,
+    last_utterance,
     truth_of,
-    utterance_of,
 )
 from switchcraft_training.review import panes
 from switchcraft_training.review.dialogs import CategoryDialog, EditDialog, HelpDialog
@@ -86,7 +85,7 @@ class ReviewApp(App[None]):
     def action_edit_truth(self) -> None:
         """Edit the expected calls, beginning with those suggested."""
         judged = self.session.current.judged
-        outcome = self.session.outcome(Kind.TRUTH)
+        outcome = self.session.outcome(CorrectionKind.TRUTH)
         present = truth_of(judged)
         wanted = outcome.change.expected if outcome else None
 
@@ -109,8 +108,8 @@ class ReviewApp(App[None]):
 
     def action_edit_input(self) -> None:
         """Edit the last user utterance, beginning with the one suggested."""
-        present = utterance_of(self.session.current.judged.example)
-        outcome = self.session.outcome(Kind.INPUT)
+        present = last_utterance(self.session.current.judged.example)
+        outcome = self.session.outcome(CorrectionKind.INPUT)
         if present is None:
             self._notice("What the user said last is no plain text, and cannot be edited here.")
             return
@@ -131,7 +130,7 @@ class ReviewApp(App[None]):
     def action_categorize(self) -> None:
         """Choose the category of the error."""
 
-        def save(category: Category | None) -> None:
+        def save(category: ErrorCategory | None) -> None:
             if category is not None:
                 self.session.categorize(category)
                 self._show()
@@ -165,7 +164,7 @@ class ReviewApp(App[None]):
         self._fill("changes", panes.changes(session))
         self._fill("opinion", panes.opinion(session.current))
         self.query_one("#conversation").scroll_end(animate=False)
-        self.query_one("#opinion").border_title = f"Verifier: {title_of(session.category)}"
+        self.query_one("#opinion").border_title = f"Verifier: {session.category.title}"
 
     def _fill(self, pane: str, content: VisualType) -> None:
         scroll = self.query_one(f"#{pane}", VerticalScroll)

@@ -8,7 +8,12 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from switchcraft_training.datasets.corrections import Category, Change, Kind, changed
+from switchcraft_training.datasets.corrections import (
+    Change,
+    CorrectionKind,
+    ErrorCategory,
+    apply_change,
+)
 from switchcraft_training.records import Judged
 
 ROUNDS: Final = (1, 2)
@@ -44,8 +49,8 @@ class Step(BaseModel):
     id: str
     row_sha256: str
     action: Action
-    kind: Kind
-    category: Category
+    kind: CorrectionKind
+    category: ErrorCategory
     explanation: str = ""
     change: Change | None = None
     undoes: int | None = None
@@ -77,14 +82,14 @@ class Ledger:
 
     def decision(self, identifier: str, round_: int) -> Step | None:
         """Return the last decision on an entry in a round."""
-        return self._last(identifier, round_, tuple(Kind))
+        return self._last(identifier, round_, tuple(CorrectionKind))
 
     def decisions(self, identifier: str, round_: int) -> tuple[Step, ...]:
         """Return the last decision on an entry's truth and on its input in a round."""
-        found = (self._last(identifier, round_, (kind,)) for kind in Kind)
+        found = (self._last(identifier, round_, (kind,)) for kind in CorrectionKind)
         return tuple(step for step in found if step is not None)
 
-    def changes(self, identifier: str, until_round: int) -> Mapping[Kind, Step]:
+    def changes(self, identifier: str, until_round: int) -> Mapping[CorrectionKind, Step]:
         """Return the decisions that change an entry; a later round's stands over an earlier's."""
         return {
             step.kind: step
@@ -93,7 +98,9 @@ class Ledger:
             if step.action in CHANGES
         }
 
-    def category(self, identifier: str, kind: Kind, otherwise: Category) -> Category:
+    def category(
+        self, identifier: str, kind: CorrectionKind, otherwise: ErrorCategory
+    ) -> ErrorCategory:
         """Return the category last chosen for an entry's truth or input."""
         steps = [step for step in self.of(identifier) if step.kind is kind]
         return steps[-1].category if steps else otherwise
@@ -102,7 +109,7 @@ class Ledger:
         """Return a row with what was decided on it."""
         for step in self.changes(judged.example.id, until_round).values():
             if step.change is not None:
-                judged = changed(judged, step.change)
+                judged = apply_change(judged, step.change)
         return judged
 
     def is_reexamined(self, identifier: str) -> bool:
@@ -110,7 +117,7 @@ class Ledger:
         steps = self.decisions(identifier, ROUNDS[0])
         return any(step.action in {Action.SKIP, Action.EDIT} for step in steps)
 
-    def _last(self, identifier: str, round_: int, kinds: tuple[Kind, ...]) -> Step | None:
+    def _last(self, identifier: str, round_: int, kinds: tuple[CorrectionKind, ...]) -> Step | None:
         steps = [
             step
             for step in self.of(identifier)

@@ -13,17 +13,17 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from switchcraft_training.datasets.corrections import CATEGORIES, Category, Kind, title_of
+from switchcraft_training.datasets.corrections import CATEGORIES, CorrectionKind, ErrorCategory
 
 _MEANINGS: Final = {
-    Category.WRONG_FUNCTION: "not what the user wants, or what the conversation calls for",
-    Category.INCORRECT_VALUE: "a wrong entity, number or reference to an earlier result",
-    Category.INCORRECT_CONTENT: "free text that is not what the user said",
-    Category.FORMAT: "violates the tool's schema: type, enum, date format, white space",
-    Category.TEMPORAL: "a wrong date, time or UTC offset, or one that cannot be known",
-    Category.LOGICAL: "misreads the state of the conversation, or skips a step",
-    Category.AMBIGUOUS_TIME: "the user's words leave a date or time open",
-    Category.AMBIGUOUS_OTHER: "the user's words leave something else open",
+    ErrorCategory.WRONG_FUNCTION: "not what the user wants, or what the conversation calls for",
+    ErrorCategory.INCORRECT_VALUE: "a wrong entity, number or reference to an earlier result",
+    ErrorCategory.INCORRECT_CONTENT: "free text that is not what the user said",
+    ErrorCategory.FORMAT: "violates the tool's schema: type, enum, date format, white space",
+    ErrorCategory.TEMPORAL: "a wrong date, time or UTC offset, or one that cannot be known",
+    ErrorCategory.LOGICAL: "misreads the state of the conversation, or skips a step",
+    ErrorCategory.AMBIGUOUS_TIME: "the user's words leave a date or time open",
+    ErrorCategory.AMBIGUOUS_OTHER: "the user's words leave something else open",
 }
 
 HELP: Final = """\
@@ -89,12 +89,12 @@ class EditDialog(ModalScreen[str | None]):
             self.app.bell()
 
 
-class CategoryDialog(ModalScreen[Category | None]):
+class CategoryDialog(ModalScreen[ErrorCategory | None]):
     """The categories of one kind of correction; the present one is highlighted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Cancel")]
 
-    def __init__(self, kind: Kind, present: Category) -> None:
+    def __init__(self, kind: CorrectionKind, present: ErrorCategory) -> None:
         super().__init__()
         self._categories = CATEGORIES[kind]
         self._present = present
@@ -113,7 +113,7 @@ class CategoryDialog(ModalScreen[Category | None]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Close with the choice."""
-        self.dismiss(Category(str(event.option_id)))
+        self.dismiss(ErrorCategory(str(event.option_id)))
 
 
 class HelpDialog(ModalScreen[None]):
@@ -131,5 +131,5 @@ class HelpDialog(ModalScreen[None]):
             yield Static(HELP)
 
 
-def _described(category: Category) -> Text:
-    return Text.assemble((title_of(category), "bold"), f"\n  {_MEANINGS[category]}")
+def _described(category: ErrorCategory) -> Text:
+    return Text.assemble((category.title, "bold"), f"\n  {_MEANINGS[category]}")

@@ -9,18 +9,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,
-    Category,
     Change,
-    Kind,
-    describe,
-    utterance_of,
+    CorrectionKind,
+    ErrorCategory,
+    first_problem,
+    last_utterance,
 )
 from switchcraft_training.records import Json, Judged
 from switchcraft_training.review.truths import is_same, problem_with, truth_from_json
 
 DEFAULT_CATEGORY: Final = {
-    Kind.TRUTH: Category.INCORRECT_VALUE,
-    Kind.INPUT: Category.AMBIGUOUS_TIME,
+    CorrectionKind.TRUTH: ErrorCategory.INCORRECT_VALUE,
+    CorrectionKind.INPUT: ErrorCategory.AMBIGUOUS_TIME,
 }
 """The most frequent of each kind in the paper's review."""
 
@@ -35,8 +35,8 @@ class Opinion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     is_flagged: bool
-    kind: Kind = Kind.TRUTH
-    category: Category = DEFAULT_CATEGORY[Kind.TRUTH]
+    kind: CorrectionKind = CorrectionKind.TRUTH
+    category: ErrorCategory = DEFAULT_CATEGORY[CorrectionKind.TRUTH]
     explanation: str = ""
     change: Change | None = None
     problem: str | None = None
@@ -82,11 +82,11 @@ def judge(judged: Judged, text: str | None) -> Opinion:
     try:
         answer = _Answer.model_validate_json(_json_in(text or ""))
     except ValidationError as exc:
-        problem = f"the verifier's answer cannot be read: {describe(exc)}"
+        problem = f"the verifier's answer cannot be read: {first_problem(exc)}"
         return Opinion(is_flagged=True, explanation=(text or "").strip(), problem=problem)
     if answer.verdict is _Verdict.RIGHT:
         return Opinion(is_flagged=False, explanation=answer.explanation)
-    kind = Kind.TRUTH if answer.verdict is _Verdict.WRONG_TRUTH else Kind.INPUT
+    kind = CorrectionKind.TRUTH if answer.verdict is _Verdict.WRONG_TRUTH else CorrectionKind.INPUT
     return _flag(judged, answer, kind)
 
 
@@ -95,7 +95,7 @@ def _json_in(text: str) -> str:
     return text[text.find("{") : text.rfind("}") + 1]
 
 
-def _flag(judged: Judged, answer: _Answer, kind: Kind) -> Opinion:
+def _flag(judged: Judged, answer: _Answer, kind: CorrectionKind) -> Opinion:
     category = _category(answer.category, kind)
     try:
         change = _change(judged, answer, kind, category)
@@ -116,13 +116,15 @@ def _flag(judged: Judged, answer: _Answer, kind: Kind) -> Opinion:
     )
 
 
-def _category(proposed: str | None, kind: Kind) -> Category:
+def _category(proposed: str | None, kind: CorrectionKind) -> ErrorCategory:
     return next((c for c in CATEGORIES[kind] if c == proposed), DEFAULT_CATEGORY[kind])
 
 
-def _change(judged: Judged, answer: _Answer, kind: Kind, category: Category) -> Change | None:
+def _change(
+    judged: Judged, answer: _Answer, kind: CorrectionKind, category: ErrorCategory
+) -> Change | None:
     """Return the suggested change, None where it changes nothing; ValueError: cannot be used."""
-    if kind is Kind.INPUT:
+    if kind is CorrectionKind.INPUT:
         utterance = _utterance(judged, answer.utterance)
         return Change(kind=kind, category=category, utterance=utterance)
     truth = truth_from_json(answer.expected)
@@ -135,7 +137,7 @@ def _change(judged: Judged, answer: _Answer, kind: Kind, category: Category) -> 
 
 
 def _utterance(judged: Judged, suggested: Json) -> str:
-    present = utterance_of(judged.example)
+    present = last_utterance(judged.example)
     if present is None:
         raise ValueError("the last user message is no plain text")
     if not isinstance(suggested, str) or not suggested.strip() or suggested == present:

@@ -11,7 +11,7 @@ from typing import BinaryIO, Generic, Self, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from router_service.core.errors import ConfigError, DataError
-from switchcraft_training.datasets.corrections import describe
+from switchcraft_training.datasets.corrections import first_problem
 
 Entry = TypeVar("Entry", bound=BaseModel)
 
@@ -61,7 +61,7 @@ def _parse(path: Path, number: int, line: bytes, model: type[Entry]) -> Entry:
     try:
         return model.model_validate_json(line)
     except ValidationError as exc:
-        raise DataError(path, number, describe(exc)) from exc
+        raise DataError(path, number, first_problem(exc)) from exc
 
 
 def _lock(file: BinaryIO, path: Path) -> None:

@@ -8,7 +8,12 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from switchcraft_training.datasets.corrections import Kind, truth_of, utterance_of, with_truth
+from switchcraft_training.datasets.corrections import (
+    CorrectionKind,
+    last_utterance,
+    truth_of,
+    with_truth,
+)
 from switchcraft_training.records import Expected, Json, Judged
 from switchcraft_training.review.decisions import Action
 from switchcraft_training.review.diff import ADDED, side_by_side
@@ -64,7 +69,7 @@ def tools(session: Session) -> Text:
 
 def _called(session: Session) -> set[str]:
     judged = session.current.judged
-    outcome = session.outcome(Kind.TRUTH)
+    outcome = session.outcome(CorrectionKind.TRUTH)
     wanted = (outcome.change.expected or ()) if outcome else ()
     return {call.name for call in judged.expected.calls} | {call.name for call in wanted}
 
@@ -103,13 +108,13 @@ def _type(schema: Mapping[str, Json]) -> str:
 def changes(session: Session) -> RenderableType:
     """Return the truth, and the input where it changes, beside what it becomes."""
     parts: list[RenderableType] = [_truth_change(session)]
-    if session.current.kind is Kind.INPUT or session.outcome(Kind.INPUT):
+    if session.current.kind is CorrectionKind.INPUT or session.outcome(CorrectionKind.INPUT):
         parts = [_input_change(session), Text(), *parts]
     return Group(*parts)
 
 
 def _truth_change(session: Session) -> RenderableType:
-    judged, outcome = session.current.judged, session.outcome(Kind.TRUTH)
+    judged, outcome = session.current.judged, session.outcome(CorrectionKind.TRUTH)
     wanted = outcome.change.expected if outcome else None
     revised = judged if wanted is None else with_truth(judged, wanted)
     titles = ("Truth as it stands", _title(session, outcome))
@@ -117,8 +122,8 @@ def _truth_change(session: Session) -> RenderableType:
 
 
 def _input_change(session: Session) -> RenderableType:
-    outcome = session.outcome(Kind.INPUT)
-    before = utterance_of(session.current.judged.example) or ""
+    outcome = session.outcome(CorrectionKind.INPUT)
+    before = last_utterance(session.current.judged.example) or ""
     after = outcome.change.utterance or "" if outcome else before
     return side_by_side(before, after, ("Input as it stands", _title(session, outcome)))
 

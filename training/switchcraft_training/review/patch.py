@@ -11,11 +11,10 @@ from rich.table import Table
 
 from router_service.core.errors import DataError
 from switchcraft_training.datasets.corrections import (
-    Category,
     Correction,
-    changed,
+    ErrorCategory,
+    apply_change,
     row_sha256,
-    title_of,
 )
 from switchcraft_training.records import Judged
 from switchcraft_training.review.decisions import DECISIONS, ROUNDS, Action, Ledger, Step
@@ -33,7 +32,7 @@ def corrections(rows: Iterable[Judged], source: Path, ledger: Ledger) -> Iterato
         left.discard(judged.example.id)
         refuse_changed(ledger, judged, row_sha256(judged), source)
         for step in ledger.changes(judged.example.id, ROUNDS[-1]).values():
-            if step.change is not None and changed(judged, step.change) != judged:
+            if step.change is not None and apply_change(judged, step.change) != judged:
                 yield _correction(judged, step, ledger)
     if left:
         problem = f"{len(left)} reviewed rows are not in this file, as {min(left)}"
@@ -78,12 +77,12 @@ def decision_table(ledger: Ledger, found: Sequence[Correction]) -> Table:
                 *(sum(decided[r, category, action] for r in rounds) for action in DECISIONS),
                 sum(patched[r, category] for r in rounds),
             ]
-            for category in Category
+            for category in ErrorCategory
         }
         table.add_row(title, *_total(rows.values()), style="bold")
         for category, counts in rows.items():
             if any(counts):
-                table.add_row(f"  {title_of(category)}", *map(str, counts))
+                table.add_row(f"  {category.title}", *map(str, counts))
         table.add_section()
     return table
 
@@ -92,7 +91,7 @@ def _total(rows: Iterable[Sequence[int]]) -> list[str]:
     return [str(sum(column)) for column in zip(*rows, strict=True)]
 
 
-def _decisions(ledger: Ledger) -> Iterator[tuple[int, Category, Action]]:
+def _decisions(ledger: Ledger) -> Iterator[tuple[int, ErrorCategory, Action]]:
     for identifier in dict.fromkeys(step.id for step in ledger.steps):
         for round_ in ROUNDS:
             for step in ledger.decisions(identifier, round_):

@@ -7,10 +7,10 @@ from typing import Final
 import orjson
 from openai.types.chat import ChatCompletionMessageParam
 
-from switchcraft_training.datasets.corrections import CATEGORIES, Kind, truth_of
+from switchcraft_training.datasets.corrections import CATEGORIES, CorrectionKind, truth_of
 from switchcraft_training.records import Json, Judged
 
-_CATEGORIES: Final = {kind: ", ".join(CATEGORIES[kind]) for kind in Kind}
+_CATEGORIES: Final = {kind: ", ".join(CATEGORIES[kind]) for kind in CorrectionKind}
 
 INSTRUCTIONS: Final = f"""\
 You verify the ground truth of a benchmark of tool calls. You are given one entry: the whole \
@@ -38,10 +38,10 @@ Answer with one JSON object and nothing else:
 fields null, and the explanation short.
 - "wrong_truth": they are not. Give the whole corrected list in "expected", written as above and \
 changed no more than is needed. Category, the most impactful that applies: \
-{_CATEGORIES[Kind.TRUTH]}.
+{_CATEGORIES[CorrectionKind.TRUTH]}.
 - "ambiguous_input": they are plausible, but the conversation does not say enough to know them, as \
 where a date has no year. Give in "utterance" the last user message with the fewest words added \
-that settle it; the expected calls stay. Category: {_CATEGORIES[Kind.INPUT]}.
+that settle it; the expected calls stay. Category: {_CATEGORIES[CorrectionKind.INPUT]}.
 
 Explain in one to three sentences, to a person who has the entry before them, and name the value \
 and the place in the conversation that decide it."""

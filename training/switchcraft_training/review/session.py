@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.corrections import Category, Change, Kind, Truth, row_sha256
+from switchcraft_training.datasets.corrections import (
+    Change,
+    CorrectionKind,
+    ErrorCategory,
+    Truth,
+    row_sha256,
+)
 from switchcraft_training.records import Judged
 from switchcraft_training.review.decisions import CHANGES, ROUNDS, Action, Ledger, Step
 from switchcraft_training.review.findings import DEFAULT_CATEGORY, Finding, Opinion
@@ -34,9 +40,9 @@ class Entry:
         return self.judged.example.id
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CorrectionKind:
         """What the verifier questions."""
-        return self.opinion.kind if self.opinion else Kind.TRUTH
+        return self.opinion.kind if self.opinion else CorrectionKind.TRUTH
 
     @property
     def suggestion(self) -> Change | None:
@@ -111,7 +117,7 @@ class Session:
         """Return the last decision on an entry in this round."""
         return self.ledger.decision(self.entries[index].id, self.round)
 
-    def outcome(self, kind: Kind) -> Outcome | None:
+    def outcome(self, kind: CorrectionKind) -> Outcome | None:
         """Return what the current entry's truth or input becomes; None: it stays."""
         steps = self.ledger.decisions(self.current.id, self.round)
         for step in steps:
@@ -123,12 +129,12 @@ class Session:
         return Outcome(suggestion, None)
 
     @property
-    def category(self) -> Category:
+    def category(self) -> ErrorCategory:
         """The category in force for the current entry."""
         return self._category_of(self.kind)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CorrectionKind:
         """What the current entry's last decision is about, or what the verifier questions."""
         step = self.decision(self.index)
         return step.kind if step else self.current.kind
@@ -150,17 +156,17 @@ class Session:
 
     def edit_truth(self, truth: Truth) -> None:
         """Expect other calls."""
-        category = self._category_of(Kind.TRUTH)
-        change = Change(kind=Kind.TRUTH, category=category, expected=truth)
-        self._decide(Action.EDIT, Kind.TRUTH, change)
+        category = self._category_of(CorrectionKind.TRUTH)
+        change = Change(kind=CorrectionKind.TRUTH, category=category, expected=truth)
+        self._decide(Action.EDIT, CorrectionKind.TRUTH, change)
 
     def edit_input(self, utterance: str) -> None:
         """Have the user say something else last."""
-        category = self._category_of(Kind.INPUT)
-        change = Change(kind=Kind.INPUT, category=category, utterance=utterance)
-        self._decide(Action.EDIT, Kind.INPUT, change)
+        category = self._category_of(CorrectionKind.INPUT)
+        change = Change(kind=CorrectionKind.INPUT, category=category, utterance=utterance)
+        self._decide(Action.EDIT, CorrectionKind.INPUT, change)
 
-    def categorize(self, category: Category) -> None:
+    def categorize(self, category: ErrorCategory) -> None:
         """Choose the category of the entry's error."""
         self._write(self.current, Action.CATEGORIZE, self.kind, category=category)
 
@@ -181,17 +187,17 @@ class Session:
         """Go to another entry, stopping at the ends."""
         self.index = min(max(self.index + by, 0), len(self.entries) - 1)
 
-    def _category_of(self, kind: Kind) -> Category:
+    def _category_of(self, kind: CorrectionKind) -> ErrorCategory:
         opinion = self.current.opinion
         proposed = opinion.category if opinion and opinion.kind is kind else DEFAULT_CATEGORY[kind]
         return self.ledger.category(self.current.id, kind, proposed)
 
-    def _decide(self, action: Action, kind: Kind, change: Change | None = None) -> None:
+    def _decide(self, action: Action, kind: CorrectionKind, change: Change | None = None) -> None:
         self._write(self.current, action, kind, category=self._category_of(kind), change=change)
         after = [*range(self.index + 1, len(self.entries)), *range(self.index)]
         self.index = next((i for i in after if self.is_open(i)), self.index)
 
-    def _write(self, entry: Entry, action: Action, kind: Kind, **facts: Any) -> None:  # noqa: ANN401
+    def _write(self, entry: Entry, action: Action, kind: CorrectionKind, **facts: Any) -> None:  # noqa: ANN401
         step = Step(
             number=len(self._journal.entries) + 1,
             at=datetime.now(UTC).isoformat(timespec="seconds"),

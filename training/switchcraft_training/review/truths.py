@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from router_service.core.errors import SchemaError
 from switchcraft_training.checking import TYPE_WORDS, JsonType, Schema, check
-from switchcraft_training.datasets.corrections import Truth, describe, with_truth
-from switchcraft_training.datasets.lines import BAD_ROW
+from switchcraft_training.datasets.corrections import Truth, first_problem, with_truth
+from switchcraft_training.datasets.lines import ROW_ERRORS
 from switchcraft_training.records import Call, Expected, ExpectedCall, Json, Judged, OneOf
 
 _TRUTH: Final = TypeAdapter(Truth)
@@ -92,7 +92,7 @@ def truth_from_json(value: Json) -> Truth:
     try:
         return _TRUTH.validate_python(value)
     except ValidationError as exc:
-        raise ValueError(describe(exc)) from exc
+        raise ValueError(first_problem(exc)) from exc
 
 
 def problem_with(judged: Judged, truth: Truth) -> str | None:
@@ -104,7 +104,7 @@ def problem_with(judged: Judged, truth: Truth) -> str | None:
     """
     try:
         expected = with_truth(judged, truth).expected
-    except BAD_ROW as exc:
+    except ROW_ERRORS as exc:
         return str(exc)
     schemas = dict(map(_signature, judged.example.request["tools"]))
     for call in expected.calls:
@@ -201,7 +201,7 @@ _Validator: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-cal
 """JSON Schema's validator, with the type words of benchmarks and programming languages."""
 
 _UNREADABLE: Final = (
-    *BAD_ROW,
+    *ROW_ERRORS,
     RecursionError,
     re.error,
     jsonschema.exceptions.UnknownType,

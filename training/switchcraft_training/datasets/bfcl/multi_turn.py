@@ -1,42 +1,62 @@
-"""Multi-turn conversations -> one record a turn, by replaying their ground truth.
+"""Multi-turn conversations: one example a turn, made by replaying the ground truth.
 
-Section 4.1 of the paper and its appendix on the datasets: record k has the user's turns so far,
-with the calls of the earlier ones and what they returned, and expects the calls of the k-th.
+Section 4.1 of the paper and its appendix on the datasets: example k has the user's turns so far,
+the calls of the earlier turns and their results, and expects the calls of turn k.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any, Final
 
 import orjson
 
-from switchcraft_training.datasets.bfcl.environment import (
-    Environment,
-    Outcome,
-    announcement,
-    documents,
+from switchcraft_training.datasets.bfcl.format import (
+    LeaderboardFile,
+    convert_functions,
+    package_data,
+    package_missing_error,
 )
-from switchcraft_training.datasets.bfcl.files import LeaderboardFile
-from switchcraft_training.datasets.bfcl.schema import to_tools
-from switchcraft_training.datasets.bfcl.truths import refuse_unoffered
-from switchcraft_training.datasets.lines import OnFault, read_lines
+from switchcraft_training.datasets.conversations import check_offered
+from switchcraft_training.datasets.lines import RowErrorHandler, read_lines
 from switchcraft_training.records import Call, Example, Expected, ExpectedCall, Json, Judged
 
+_BACKENDS: Final = "bfcl_eval.constants.executable_backend_config"
+_PROMPTS: Final = "bfcl_eval.constants.default_prompts"
+_RANDOM: Final = "_random"
+"""Attribute with a random generator. Generators compare by identity, so it is not compared; what a
+generator returned is visible in the results."""
+
 Functions = Mapping[str, Mapping[str, Json]]
-"""Documents of functions by name, in the order in which they are offered."""
+"""Function documents by name, in the order in which they are offered."""
+
+SimulatedTools = Mapping[str, Any]
+"""Simulated tools by the names of their classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """The results of a turn's calls, and for each call the calls that must come before it."""
+
+    results: tuple[str, ...]
+    after: tuple[frozenset[int], ...]
 
 
 def read_conversations(
-    file: LeaderboardFile, truths: Mapping[str, Json], on_fault: OnFault
+    file: LeaderboardFile, truths: Mapping[str, Json], on_error: RowErrorHandler
 ) -> Iterator[Judged]:
-    """Read a file of conversations, one record a turn; all turns or none of a conversation.
+    """Read a file of conversations, one example a turn; all turns of a conversation or none.
 
-    Raises ConfigError where `bfcl-eval`, which has the simulated tools, is absent.
+    Raises ConfigError if `bfcl-eval`, which contains the simulated tools, is not installed.
     """
     rows = read_lines(
-        file.path, lambda row: list(_read_conversation(row, truths[row["id"]], file)), on_fault
+        file.path, lambda row: list(_read_conversation(row, truths[row["id"]], file)), on_error
     )
     return chain.from_iterable(rows)
 
@@ -49,60 +69,53 @@ def _read_conversation(
         row["initial_config"],
         long_context=file.category == "multi_turn_long_context",
     )
-    functions = _functions(row)
-    held_back = _held_back(row, sources)
+    documents = chain.from_iterable(map(_read_documents, row["involved_classes"]))
+    excluded = row.get("excluded_function", ())
+    functions = {each["name"]: each for each in documents if each["name"] not in excluded}
+    # The turn from which each missing function is offered. A function that an earlier turn calls
+    # cannot have been missing (multi_turn_miss_func_49).
+    offered_from = {
+        name: int(turn)
+        for turn, names in row.get("missed_function", {}).items()
+        for name in names
+        if not any(source.startswith(f"{name}(") for source in chain(*sources[: int(turn)]))
+    }
     history: list[Json] = []
-    for turn, (messages, written) in enumerate(zip(row["question"], sources, strict=True)):
-        offered = _offered(functions, held_back, turn)
-        calls = [_call(source, functions) for source in written]
-        outcome = environment.play(calls)
-        history.extend(messages or [{"role": "user", "content": announcement()}])
-        request = {
-            "messages": list(history),
-            "tools": to_tools(list(offered.values()), file.category, file.version),
-        }
+    for turn, (messages, turn_sources) in enumerate(zip(row["question"], sources, strict=True)):
+        offered = {name: f for name, f in functions.items() if name not in offered_from}
+        offered |= {name: functions[name] for name, at in offered_from.items() if at <= turn}
+        calls = [_parse_call(source, functions) for source in turn_sources]
+        result = environment.play(calls)
+        if messages:
+            history.extend(messages)
+        else:
+            # The turn only announces the functions that were missing.
+            text = str(_import_module(_PROMPTS).DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
+            history.append({"role": "user", "content": text})
+        tools = convert_functions(list(offered.values()), file.category, file.version)
+        request = {"messages": list(history), "tools": tools}
         name = f"{row['id']}:{turn}"
         example = Example(name, file.category, request, file.dataset, conversation=row["id"])
-        yield Judged(example, _expected(calls, outcome, offered))
-        history.extend(_made(turn, calls, outcome))
+        yield Judged(example, _expect_calls(calls, result, offered))
+        # One call a message, as in an agent's steps, because the arguments of a call may be the
+        # result of the call before it.
+        for index, (call, text) in enumerate(zip(calls, result.results, strict=True)):
+            identifier = f"call_{turn}_{index}"
+            arguments = orjson.dumps(call.arguments).decode()
+            function = {"name": call.name, "arguments": arguments}
+            tool_call = {"id": identifier, "type": "function", "function": function}
+            history.append({"role": "assistant", "content": None, "tool_calls": [tool_call]})
+            history.append({"role": "tool", "tool_call_id": identifier, "content": text})
 
 
-def _functions(row: Mapping[str, Json]) -> Functions:
-    """Return the functions of a conversation's tools, but for those that would be second ways."""
-    excluded = row.get("excluded_function", ())
-    found = chain.from_iterable(map(documents, row["involved_classes"]))
-    return {function["name"]: function for function in found if function["name"] not in excluded}
-
-
-def _held_back(row: Mapping[str, Json], sources: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the turn at which each missing function is offered.
-
-    A function that an earlier turn calls cannot have been missing (multi_turn_miss_func_49).
-    """
-    turns = {
-        name: int(turn) for turn, names in row.get("missed_function", {}).items() for name in names
-    }
-    return {
-        name: turn
-        for name, turn in turns.items()
-        if not any(source.startswith(f"{name}(") for source in chain(*sources[:turn]))
-    }
-
-
-def _offered(functions: Functions, held_back: Mapping[str, int], turn: int) -> Functions:
-    """Return the functions that a turn offers, those that came later at the end."""
-    at_first = {name: f for name, f in functions.items() if name not in held_back}
-    return at_first | {name: functions[name] for name, at in held_back.items() if at <= turn}
-
-
-def _call(source: str, functions: Functions) -> Call:
-    """Read a call of literals, its positional arguments named by the function's document."""
+def _parse_call(source: str, functions: Functions) -> Call:
+    """Parse a call of literals; the function's document names its positional arguments."""
     node = ast.parse(source, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise TypeError(f"not a call: {source}")
     if node.func.id not in functions:
         raise ValueError(
-            f"the installed bfcl-eval simulates no {node.func.id!r} here: "
+            f"the installed bfcl-eval does not simulate {node.func.id!r} here: "
             "read the multi-turn files of the same release"
         )
     parameters = functions[node.func.id]["parameters"]["properties"]
@@ -113,44 +126,117 @@ def _call(source: str, functions: Functions) -> Call:
     return Call(node.func.id, {name: ast.literal_eval(value) for name, value in given.items()})
 
 
-def _expected(calls: Sequence[Call], outcome: Outcome, offered: Functions) -> Expected:
-    schemas = {name: function["parameters"] for name, function in offered.items()}
-    expected = tuple(
-        ExpectedCall(
-            name=call.name,
-            arguments={name: (value,) for name, value in call.arguments.items()},
-            optional=_at_default(call, schemas.get(call.name, {})),
-            after=after,
-        )
-        for call, after in zip(calls, outcome.after, strict=True)
-    )
-    refuse_unoffered(expected, schemas)
-    return Expected(expected)
+def _expect_calls(calls: Sequence[Call], result: TurnResult, offered: Functions) -> Expected:
+    """Return a turn's calls as expected; an argument equal to its documented default is optional.
 
-
-def _at_default(call: Call, schema: Mapping[str, Json]) -> frozenset[str]:
-    """Return the parameters whose argument is their documented default."""
-    defaults = {
-        name: node["default"]
-        for name, node in schema.get("properties", {}).items()
-        if "default" in node
-    }
-    return frozenset(
-        name
-        for name, value in call.arguments.items()
-        if name in defaults and repr(value) == repr(defaults[name])
-    )
-
-
-def _made(turn: int, calls: Sequence[Call], outcome: Outcome) -> Iterator[Json]:
-    """Yield a turn's calls and results as messages, one after the other, as an agent's steps.
-
-    Not several at once: what a call was given may be what the one before it returned.
+    Raises ValueError if a call or an argument is not offered.
     """
-    for index, (call, result) in enumerate(zip(calls, outcome.results, strict=True)):
-        identifier = f"call_{turn}_{index}"
-        arguments = orjson.dumps(call.arguments).decode()
-        function = {"name": call.name, "arguments": arguments}
-        made = {"id": identifier, "type": "function", "function": function}
-        yield {"role": "assistant", "content": None, "tool_calls": [made]}
-        yield {"role": "tool", "tool_call_id": identifier, "content": result}
+    schemas = {name: function["parameters"] for name, function in offered.items()}
+    expected: list[ExpectedCall] = []
+    for call, after in zip(calls, result.after, strict=True):
+        nodes = schemas.get(call.name, {}).get("properties", {})
+        defaults = {name: node["default"] for name, node in nodes.items() if "default" in node}
+        optional = frozenset(
+            name
+            for name, value in call.arguments.items()
+            if name in defaults and repr(value) == repr(defaults[name])
+        )
+        arguments = {name: (value,) for name, value in call.arguments.items()}
+        expected.append(ExpectedCall(call.name, arguments, optional, after))
+    check_offered(expected, schemas)
+    return Expected(tuple(expected))
+
+
+def _read_documents(class_name: str) -> list[Mapping[str, Json]]:
+    """Read the documents of a simulated tool's functions."""
+    name = _import_module(_BACKENDS).MULTI_TURN_FUNC_DOC_FILE_MAPPING[class_name]
+    lines = (package_data() / "multi_turn_func_doc" / name).read_bytes().splitlines()
+    return [orjson.loads(line) for line in lines]
+
+
+def _import_module(name: str) -> Any:  # noqa: ANN401
+    """Import a module of `bfcl-eval`; raises ConfigError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as exc:
+        raise package_missing_error() from exc
+
+
+class Environment:
+    """The simulated tools of one conversation, and the state that their calls change."""
+
+    def __init__(
+        self, classes: Sequence[str], config: Mapping[str, Json], *, long_context: bool
+    ) -> None:
+        backends = _import_module(_BACKENDS)
+        tools: dict[str, Any] = {}
+        for name in classes:
+            module = _import_module(backends.CLASS_FILE_PATH_MAPPING[name])
+            tools[name] = getattr(module, name)()
+            if name not in backends.STATELESS_CLASSES:
+                scenario = deepcopy(config.get(name, {}))
+                tools[name]._load_scenario(scenario, long_context=long_context)
+        self._tools: SimulatedTools = tools
+
+    def play(self, calls: Sequence[Call]) -> TurnResult:
+        """Make a turn's calls; the next turn starts from the state that they leave."""
+        indices = range(len(calls))
+        results, tools = _run_calls(self._tools, calls, indices)
+        after = tuple(self._required_before(calls, i, results, tools) for i in indices)
+        self._tools = tools
+        return TurnResult(tuple(results[i] for i in indices), after)
+
+    def _required_before(
+        self,
+        calls: Sequence[Call],
+        index: int,
+        results: Mapping[int, str],
+        tools: SimulatedTools,
+    ) -> frozenset[int]:
+        """Return the calls that call `index` must follow, by moving it before each earlier one.
+
+        The calls that it depends on move with it. It does not depend on a call if exchanging the
+        two leaves every result and the final state unchanged.
+        """
+        block, passed = [index], list(range(index + 1, len(calls)))
+        for earlier in reversed(range(index)):
+            order = [*range(earlier), *block, earlier, *passed]
+            other_results, other_tools = _run_calls(self._tools, calls, order)
+            if other_results == results and _state_of(other_tools) == _state_of(tools):
+                passed.insert(0, earlier)
+            else:
+                block.insert(0, earlier)
+        return frozenset(block) - {index}
+
+
+def _run_calls(
+    tools: SimulatedTools, calls: Sequence[Call], order: Sequence[int]
+) -> tuple[dict[int, str], SimulatedTools]:
+    """Make calls in an order on a copy of the tools; return the results by call, and the copy."""
+    tools = deepcopy(tools)
+    results: dict[int, str] = {}
+    for index in order:
+        call = calls[index]
+        # The last tool that has the function answers, and results are worded as in bfcl-eval.
+        method = next(
+            getattr(tool, call.name)
+            for tool in reversed(list(tools.values()))
+            if hasattr(tool, call.name)
+        )
+        try:
+            result = method(**deepcopy(dict(call.arguments)))
+        except Exception as exc:  # noqa: BLE001 - any error of a simulated tool is its result
+            results[index] = f"Error during execution: {exc}"
+            continue
+        try:
+            results[index] = json.dumps(result) if isinstance(result, dict) else str(result)
+        except TypeError:
+            results[index] = str(result)
+    return results, tools
+
+
+def _state_of(tools: SimulatedTools) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: value for key, value in vars(tool).items() if key != _RANDOM}
+        for name, tool in tools.items()
+    }

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from router_service.core.errors import DataError
 from switchcraft_training.checking import ParsedAnswer, parse_native, parse_text
-from switchcraft_training.datasets.bfcl.files import (
+from switchcraft_training.datasets.bfcl.format import (
     MULTI_TURN,
     PACKAGE,
     LeaderboardFile,
@@ -22,18 +22,18 @@ from switchcraft_training.datasets.bfcl.questions import read_files
 from switchcraft_training.datasets.lines import read_lines
 from switchcraft_training.records import Answer, Json, Judged
 
-Parse = Callable[[Json], ParsedAnswer]
+AnswerParser = Callable[[Json], ParsedAnswer]
 
 BROKEN_RUNS = frozenset(
     {"gpt-4o-2024-08-06", "mistral-large-2407", "NousResearch_Hermes-2-Theta-Llama-3-70B"}
 )
-"""Runs that failed as runs: what they recorded says nothing of the model."""
+"""Runs with technical failures, whose records do not reflect what the models can do."""
 
-_ERROR = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNORECASE)
+_ERROR_MESSAGE = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNORECASE)
 
 
 class RecordedVerdict(NamedTuple):
-    """What the leaderboard's own checker said of an answer; `error_type` where it is not valid."""
+    """Verdict of the leaderboard's checker on an answer; `error_type` if it is not valid."""
 
     example_id: str
     valid: bool
@@ -42,60 +42,61 @@ class RecordedVerdict(NamedTuple):
 
 
 class Recording(Protocol):
-    """A folder of recorded answers. Every method raises DataError at what cannot be read."""
+    """A directory of recorded answers. Every method raises DataError if a file cannot be read."""
 
     def arms(self) -> list[str]:
-        """Return the models whose answers were recorded, broken runs left out."""
+        """Return the models with recorded answers, without broken runs."""
         ...
 
     def judged(self) -> Iterator[Judged]:
-        """Read the single-turn questions that were asked, with what is expected."""
+        """Read the single-turn questions that the models answered, and the expected calls."""
         ...
 
     def answers(self, arm: str) -> Iterator[Answer]:
-        """Read what a model answered to those questions."""
+        """Read a model's answers to those questions."""
         ...
 
     def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
-        """Read what the leaderboard's checker of the day said of those answers."""
+        """Read the verdicts that the leaderboard's checker recorded with those answers."""
         ...
 
 
-def recorded(root: Path) -> Recording:
-    """Return a folder's recording: its own questions asked once, or `run-N` of bfcl-eval's."""
-    return Runs(root) if (root / "run-1").is_dir() else Snapshot(root)
+def open_recording(root: Path) -> Recording:
+    """Return a directory's recording: `run-N` directories of bfcl-eval, or a snapshot."""
+    return RepeatedRuns(root) if (root / "run-1").is_dir() else LeaderboardSnapshot(root)
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A day of the leaderboard up to v3: questions, answers by model, verdicts by model."""
+class LeaderboardSnapshot:
+    """A copy of the leaderboard up to v3: questions, answers by model, verdicts by model."""
 
     root: Path
 
     def arms(self) -> list[str]:
-        """Return the models whose answers were recorded, broken runs left out."""
-        return _arms(self.root / "result")
+        """Return the models with recorded answers, without broken runs."""
+        return _list_arms(self.root / "result")
 
     def judged(self) -> Iterator[Judged]:
         """Read the single-turn questions."""
-        return read_files(_single_turn(question_files(self.root)))
+        return read_files(_only_single_turn(question_files(self.root)))
 
     def answers(self, arm: str) -> Iterator[Answer]:
-        """Read what a model answered."""
-        for file in _single_turn(_results(self.root / "result" / arm)):
-            parse = parse_native if is_native(arm, file.version) else parse_text
+        """Read a model's answers."""
+        for file in _only_single_turn(_result_files(self.root / "result" / arm)):
+            parse = parse_native if has_native_calls(arm, file.version) else parse_text
             yield from read_lines(file.path, partial(_read_answer, arm=arm, parse=parse))
 
     def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
-        """Read the verdicts, one file for each file of answers."""
-        for file in _single_turn(_results(self.root / "result" / arm)):
+        """Read the verdicts, which have one file for each file of answers."""
+        for file in _only_single_turn(_result_files(self.root / "result" / arm)):
             path = self.root / "verdict" / arm / f"{file.category}.json.gz"
-            yield from read_lines(path, _read_verdict)
+            for row in read_lines(path, lambda row: row):
+                yield RecordedVerdict(row["id"], bool(row["valid"]), row.get("error_type"))
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """The same models asked several times, `run-1`, `run-2`, ...: attempts 0, 1, ... of v4.
+class RepeatedRuns:
+    """Several runs of the same models on v4: `run-1`, `run-2`, ... are attempts 0, 1, ...
 
     Questions and accepted answers are those of the installed `bfcl-eval`.
     """
@@ -103,128 +104,120 @@ class Runs:
     root: Path
 
     def arms(self) -> list[str]:
-        """Return the models of the first run, which the others asked again."""
-        return _arms(self.root / "run-1" / "result")
+        """Return the models of the first run, which the other runs repeat."""
+        return _list_arms(self.root / "run-1" / "result")
 
     def judged(self) -> Iterator[Judged]:
-        """Read those of the package's single-turn questions that were asked."""
-        asked = {answer.example_id for arm in self.arms() for answer in self.answers(arm)}
-        for judged in read_files(_single_turn(question_files(Path(PACKAGE)))):
-            if judged.example.id in asked:
+        """Read the single-turn questions of the package that have recorded answers."""
+        answered = {answer.example_id for arm in self.arms() for answer in self.answers(arm)}
+        for judged in read_files(_only_single_turn(question_files(Path(PACKAGE)))):
+            if judged.example.id in answered:
                 yield judged
 
     def answers(self, arm: str) -> Iterator[Answer]:
-        """Read what a model answered in each run."""
+        """Read a model's answers in each run."""
         for attempt, run in enumerate(self._runs()):
-            for file in _single_turn(_results_by_group(run, arm)):
+            for file in _only_single_turn(_result_files_of_run(run, arm)):
                 read = partial(_read_answer, arm=arm, parse=parse_native, attempt=attempt)
                 yield from read_lines(file.path, read)
 
     def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
         """Read the verdicts: a score file names the answers that failed."""
         for attempt, run in enumerate(self._runs()):
-            for file in _single_turn(_results_by_group(run, arm)):
-                failed = _read_failures(file, run / "score" / arm)
+            for file in _only_single_turn(_result_files_of_run(run, arm)):
+                name = file.path.name.replace("_result.json", "_score.json")
+                scores = run / "score" / arm / file.path.parent.name / name
+                # The first line of a score file has only counts, and no id.
+                rows = read_lines(scores, lambda row: row)
+                failed = {row["id"]: row["error_type"] for row in rows if "id" in row}
                 for name in read_lines(file.path, lambda row: str(row["id"])):
                     yield RecordedVerdict(name, name not in failed, failed.get(name), attempt)
 
     def steps(self, arm: str) -> Iterator[Answer]:
-        """Read every step of the multi-turn logs, to measure what share of them can be read.
+        """Read every step of the multi-turn logs, to measure the share that can be parsed.
 
-        A step's id is `conversation:turn:step`; a conversation that failed is one step of its
-        own id. They are not judged: a model's steps need not be those of the truth.
+        A step's id is `conversation:turn:step`. A conversation that failed is one step with the
+        conversation's id. Steps are not judged, because a model may take other steps than the
+        accepted answer and still be correct.
         """
         for attempt, run in enumerate(self._runs()):
-            for file in _results_by_group(run, arm):
+            for file in _result_files_of_run(run, arm):
                 if file.category in MULTI_TURN:
-                    read = partial(_read_steps, arm=arm, attempt=attempt)
-                    for steps in read_lines(file.path, read):
-                        yield from steps
+                    for row in read_lines(file.path, lambda row: row):
+                        yield from _read_steps(row, arm, attempt)
 
     def _runs(self) -> list[Path]:
         return sorted(self.root.glob("run-*"), key=lambda run: int(run.name.removeprefix("run-")))
 
 
-def is_native(arm: str, version: int) -> bool:
-    """Tell a run whose answers are a provider's own function calls.
+def has_native_calls(arm: str, version: int) -> bool:
+    """Return whether a run's answers are the provider's own function calls.
 
-    In v1 by the run's name. The later recordings are of models served locally, whose text was
-    recorded as it came, `-FC` or not.
+    In v1, the run's name tells. Later recordings are of models served locally, whose text was
+    recorded unparsed, with `-FC` in the name or without.
     """
     return version == 1 and ("-FC" in arm or arm.startswith("gemini"))
 
 
-def _arms(results: Path) -> list[str]:
+def _list_arms(results: Path) -> list[str]:
     if not results.is_dir():
-        raise DataError(results, None, "is no folder: there are no recorded answers here")
+        raise DataError(results, None, "is not a directory: there are no recorded answers here")
     return sorted(path.name for path in results.iterdir() if path.name not in BROKEN_RUNS)
 
 
-def _single_turn(files: list[LeaderboardFile]) -> list[LeaderboardFile]:
+def _only_single_turn(files: list[LeaderboardFile]) -> list[LeaderboardFile]:
     return [file for file in files if file.category not in MULTI_TURN]
 
 
-def _results(*folders: Path) -> list[LeaderboardFile]:
-    """Return a model's files of answers; raises DataError where there are none."""
+def _result_files(*folders: Path) -> list[LeaderboardFile]:
+    """Return a model's files of answers; raises DataError if there are none."""
     files = [file for folder in folders for file in judged_files(folder)]
     if not files:
-        raise DataError(folders[0], None, "holds no recorded answers of this model")
+        raise DataError(folders[0], None, "contains no recorded answers of this model")
     return files
 
 
-def _results_by_group(run: Path, arm: str) -> list[LeaderboardFile]:
-    """Return a model's files of answers in the folders `live`, `multi_turn` and `non_live`."""
+def _result_files_of_run(run: Path, arm: str) -> list[LeaderboardFile]:
+    """Return a model's files of answers in the directories `live`, `multi_turn`, `non_live`."""
     folder = run / "result" / arm
-    return _results(*(sorted(folder.glob("*/")) or [folder]))
+    return _result_files(*(sorted(folder.glob("*/")) or [folder]))
 
 
-def _read_answer(row: Mapping[str, Json], arm: str, parse: Parse, attempt: int = 0) -> Answer:
-    """Read a recorded answer; an error message without output tokens is no answer at all."""
-    counted, result = row.get("output_token_count"), row["result"]
-    failed = not counted and isinstance(result, str) and bool(_ERROR.match(result))
+def _read_answer(
+    row: Mapping[str, Json], arm: str, parse: AnswerParser, attempt: int = 0
+) -> Answer:
+    """Read a recorded answer; an error message without output tokens counts as no answer."""
+    counted, result, latency = row.get("output_token_count"), row["result"], row.get("latency")
+    failed = not counted and isinstance(result, str) and bool(_ERROR_MESSAGE.match(result))
     parsed = ParsedAnswer(None, "no_answer") if failed else parse(result)
+    # Several steps have one latency each; `N/A` and 0 are unknown.
+    seconds = sum(latency) if isinstance(latency, list) else latency
+    is_known = isinstance(seconds, int | float) and seconds > 0
     return Answer(
         example_id=row["id"],
         arm=arm,
         calls=parsed.calls,
         problem=parsed.problem,
-        input_tokens=_count(row.get("input_token_count")),
-        output_tokens=_count(counted),
+        input_tokens=_read_token_count(row.get("input_token_count")),
+        output_tokens=_read_token_count(counted),
         attempt=attempt,
-        seconds=_seconds(row.get("latency")),
+        seconds=float(seconds) if is_known else None,
     )
 
 
-def _count(value: Json) -> int | None:
-    """Read a token count; 0 stands for a request that failed before anything was counted."""
+def _read_token_count(value: Json) -> int | None:
+    """Read a token count; 0 means that the request failed before anything was counted."""
     return int(value) if isinstance(value, int | float) and value > 0 else None
 
 
-def _seconds(value: Json) -> float | None:
-    """Read how long an answer took, of several steps together; `N/A` and 0 are unknown."""
-    total = sum(value) if isinstance(value, list) else value
-    return float(total) if isinstance(total, int | float) and total > 0 else None
-
-
-def _read_verdict(row: Mapping[str, Json]) -> RecordedVerdict:
-    return RecordedVerdict(row["id"], bool(row["valid"]), row.get("error_type"))
-
-
-def _read_failures(file: LeaderboardFile, scores: Path) -> dict[str, str]:
-    """Read the ids that failed, with why, from a score file; its first line only counts."""
-    name = file.path.name.replace("_result.json", "_score.json")
-    rows = read_lines(scores / file.path.parent.name / name, lambda row: row)
-    return {row["id"]: row["error_type"] for row in rows if "id" in row}
-
-
-def _read_steps(row: Mapping[str, Json], arm: str, attempt: int) -> list[Answer]:
+def _read_steps(row: Mapping[str, Json], arm: str, attempt: int) -> Iterator[Answer]:
     """Read a conversation's log: a list of turns, each a list of steps, or an error message."""
     log = row["result"]
     if isinstance(log, str):
-        return [Answer(row["id"], arm, None, "no_answer", None, None, attempt)]
-    steps = [
-        (f"{row['id']}:{t}:{s}", parse_native(step))
-        for t, turn in enumerate(log)
-        for s, step in enumerate(turn)
-    ]
-    return [Answer(name, arm, p.calls, p.problem, None, None, attempt) for name, p in steps]
+        yield Answer(row["id"], arm, None, "no_answer", None, None, attempt)
+        return
+    for turn_number, turn in enumerate(log):
+        for step_number, step in enumerate(turn):
+            parsed = parse_native(step)
+            name = f"{row['id']}:{turn_number}:{step_number}"
+            yield Answer(name, arm, parsed.calls, parsed.problem, None, None, attempt)

@@ -1,0 +1,169 @@
+"""Values and types in Python's syntax, as datasets hold them inside strings."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import orjson
+
+from switchcraft_training.records import Json
+
+_DECODER: Final = json.JSONDecoder(strict=False)
+"""Accepts line breaks inside strings, because published arguments that are code contain them."""
+
+_JSON_WORDS: Final = {"true": True, "false": False, "null": None}
+
+_OPTIONAL: Final = re.compile(r",\s*(?:optional\b|default\b).*$", re.IGNORECASE | re.DOTALL)
+_NULL: Final = {"type": "null"}
+_SET: Final = {"type": "array", "uniqueItems": True}
+_PLAIN_TYPES: Final[Mapping[str, Mapping[str, Json]]] = {
+    **{word: {"type": "string"} for word in ("str", "string", "bytes")},
+    **{word: {"type": "integer"} for word in ("int", "integer")},
+    **{word: {"type": "number"} for word in ("float", "number", "double")},
+    **{word: {"type": "boolean"} for word in ("bool", "boolean")},
+    **{word: {"type": "object"} for word in ("dict", "object", "mapping")},
+    **{word: {"type": "array"} for word in ("list", "array", "tuple", "sequence", "iterable")},
+    "set": _SET,
+    "frozenset": _SET,
+    # A function can only be given as its source code.
+    "callable": {"type": "string"},
+    "any": {},
+    "none": _NULL,
+    "nonetype": _NULL,
+}
+
+
+def read_json(text: str) -> Json:
+    """Return the JSON value in a text; raises ValueError if it is not one JSON value."""
+    return _to_json_value(_DECODER.decode(text))
+
+
+def read_literal(text: str) -> Json:
+    """Return the value of a text that is JSON, a Python literal, or a mixture of the two.
+
+    Raises ValueError if it is neither, or if JSON cannot represent the value.
+    """
+    try:
+        return read_json(text)
+    except ValueError:
+        pass
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        value = ast.literal_eval(_JsonWords().visit(tree))
+    except (SyntaxError, ValueError, TypeError, MemoryError) as exc:
+        raise ValueError(f"neither JSON nor a Python literal: {text[:80]!r}") from exc
+    return _to_json_value(value)
+
+
+def read_objects(text: str) -> Iterator[Json]:
+    """Yield the JSON values that follow one another; raises ValueError for anything else."""
+    position = 0
+    while position < len(text):
+        value, position = _DECODER.raw_decode(text, position)
+        yield _to_json_value(value)
+        position += len(text[position:]) - len(text[position:].lstrip(" \r\n\t,"))
+
+
+def _to_json_value(value: object) -> Json:
+    """Return a value as JSON represents it: 64-bit integers, string keys, lists."""
+    try:
+        return orjson.loads(orjson.dumps(value))
+    except orjson.JSONEncodeError as exc:
+        raise ValueError(f"not a JSON value: {exc}") from exc
+
+
+class _JsonWords(ast.NodeTransformer):
+    """Replaces `true`, `false` and `null` in a Python expression by their values."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_JSON_WORDS[node.id]) if node.id in _JSON_WORDS else node
+
+
+class ParameterType(NamedTuple):
+    """A parameter's JSON Schema, and whether its type says that it may be omitted."""
+
+    schema: Mapping[str, Json]
+    is_optional: bool
+
+
+@lru_cache(maxsize=4096)
+def read_type(text: str) -> ParameterType:
+    """Return a Python type (`List[int]`, `str, optional`) as JSON Schema.
+
+    `Optional[X]` also accepts null. `Optional[X]` and types that end in `, optional` may be
+    omitted. Raises ValueError for an unknown type.
+    """
+    bare = _OPTIONAL.sub("", text).strip()
+    try:
+        node = ast.parse(bare, mode="eval").body
+    except SyntaxError as exc:
+        raise ValueError(f"{text!r} is not a type") from exc
+    is_optional = bare != text.strip() or bare.casefold().startswith("optional[")
+    return ParameterType(_type_schema(node), is_optional)
+
+
+def _type_schema(node: ast.expr) -> Mapping[str, Json]:
+    match node:
+        case ast.Constant(value=None):
+            return _NULL
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _union_schema([left, right])
+        case ast.Subscript(value=outer, slice=ast.Tuple(elts=inner)):
+            return _generic_schema(_type_name(outer), inner)
+        case ast.Subscript(value=outer, slice=inner_one):
+            return _generic_schema(_type_name(outer), [inner_one])
+    word = _type_name(node)
+    if word not in _PLAIN_TYPES:
+        raise ValueError(f"{ast.unparse(node)!r} is not a known type")
+    return _PLAIN_TYPES[word]
+
+
+def _type_name(node: ast.expr) -> str:
+    """Return the last part of a type's name in lower case (`typing.List` -> `list`)."""
+    return ast.unparse(node).rpartition(".")[2].casefold()
+
+
+def _generic_schema(word: str, inner: list[ast.expr]) -> Mapping[str, Json]:
+    """Return the schema of a type with other types in brackets."""
+    kind = _PLAIN_TYPES.get(word, {}).get("type")
+    schema: Mapping[str, Json]
+    match word, inner:
+        case "union", _:
+            schema = _union_schema(inner)
+        case "optional", _:
+            schema = _union_schema([*inner, ast.Constant(None)])
+        case "literal", _:
+            schema = {"enum": [ast.literal_eval(node) for node in inner]}
+        case "tuple", [*items, ast.Constant(value=value)] if value is ...:
+            schema = {"type": "array", "items": _union_schema(items)}
+        case "tuple", [_, *_]:
+            bounds = {"minItems": len(inner), "maxItems": len(inner)}
+            schema = {"type": "array", "items": _union_schema(inner), **bounds}
+        case "callable", _:
+            schema = _PLAIN_TYPES[word]
+        case _, [_, values] if kind == "object":
+            schema = {**_PLAIN_TYPES[word], "additionalProperties": _type_schema(values)}
+        case _, [items_node] if kind == "array":
+            schema = {**_PLAIN_TYPES[word], "items": _type_schema(items_node)}
+        case _:
+            raise ValueError(f"{word}[{', '.join(map(ast.unparse, inner))}] is not a known type")
+    return schema
+
+
+def _union_schema(nodes: list[ast.expr]) -> Mapping[str, Json]:
+    """Return what any of some types accepts: one list of `type` if that suffices, else `anyOf`."""
+    branches: list[Mapping[str, Json]] = []
+    for node in nodes:
+        branch = _type_schema(node)
+        if branch not in branches:
+            branches.append(branch)
+    if len(branches) == 1 or {} in branches:
+        return branches[0] if len(branches) == 1 else {}
+    if all(branch.keys() == {"type"} for branch in branches):
+        return {"type": [branch["type"] for branch in branches]}
+    return {"anyOf": branches}
