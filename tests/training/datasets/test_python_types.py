@@ -71,5 +71,5 @@ def test_a_type_word_says_what_may_be_left_out(word: str, schema: Json) -> None:
 @pytest.mark.parametrize("word", ["", "strr", "List[", "List[int, str]", "Foo[int]", "int()", "3"])
 def test_other_words_are_refused(word: str) -> None:
     """A parameter whose type is not known cannot be judged."""
-    with pytest.raises(ValueError, match="is not a( known)? type"):
+    with pytest.raises(ValueError, match=r"is not a( known)? type"):
         read_type(word)

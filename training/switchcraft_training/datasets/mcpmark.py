@@ -23,8 +23,8 @@ TASKS: Final = "tasks.jsonl.gz"
 RUNS: Final = "runs.jsonl.gz"
 
 BROKEN_RUNS: Final = frozenset({"deepseek-v3-1-terminus"})
-"""Twice, all runs of this arm on a service failed before the first turn. The harness was down, which
-shows nothing about the model. Other arms have such failures only for single tasks."""
+"""Twice, all runs of this arm on a service failed before the first turn. The harness was down,
+which shows nothing about the model. Other arms have such failures only for single tasks."""
 
 
 @dataclass(frozen=True, slots=True)
