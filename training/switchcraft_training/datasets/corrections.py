@@ -41,7 +41,7 @@ class ErrorCategory(StrEnum):
     AMBIGUOUS_OTHER = "other_ambiguity"
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """The category in words."""
         return self.replace("_", " ")
 

@@ -164,7 +164,7 @@ class ReviewApp(App[None]):
         self._fill("changes", panes.changes(session))
         self._fill("opinion", panes.opinion(session.current))
         self.query_one("#conversation").scroll_end(animate=False)
-        self.query_one("#opinion").border_title = f"Verifier: {session.category.title}"
+        self.query_one("#opinion").border_title = f"Verifier: {session.category.display_name}"
 
     def _fill(self, pane: str, content: VisualType) -> None:
         scroll = self.query_one(f"#{pane}", VerticalScroll)

@@ -132,4 +132,4 @@ class HelpDialog(ModalScreen[None]):
 
 
 def _described(category: ErrorCategory) -> Text:
-    return Text.assemble((category.title, "bold"), f"\n  {_MEANINGS[category]}")
+    return Text.assemble((category.display_name, "bold"), f"\n  {_MEANINGS[category]}")

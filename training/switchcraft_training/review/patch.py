@@ -82,7 +82,7 @@ def decision_table(ledger: Ledger, found: Sequence[Correction]) -> Table:
         table.add_row(title, *_total(rows.values()), style="bold")
         for category, counts in rows.items():
             if any(counts):
-                table.add_row(f"  {category.title}", *map(str, counts))
+                table.add_row(f"  {category.display_name}", *map(str, counts))
         table.add_section()
     return table
 

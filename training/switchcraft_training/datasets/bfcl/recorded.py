@@ -192,7 +192,6 @@ def _read_answer(
     parsed = ParsedAnswer(None, "no_answer") if failed else parse(result)
     # Several steps have one latency each; `N/A` and 0 are unknown.
     seconds = sum(latency) if isinstance(latency, list) else latency
-    is_known = isinstance(seconds, int | float) and seconds > 0
     return Answer(
         example_id=row["id"],
         arm=arm,
@@ -201,7 +200,7 @@ def _read_answer(
         input_tokens=_read_token_count(row.get("input_token_count")),
         output_tokens=_read_token_count(counted),
         attempt=attempt,
-        seconds=float(seconds) if is_known else None,
+        seconds=float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None,
     )
 
 
