@@ -21,9 +21,9 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from benchmarks.stamp import stamp
 from router_service.core.features import FEATURES, extract
-from router_service.core.features.meeting import MEETING
-from router_service.core.features.text import TEXT
-from router_service.core.features.tools import TOOLS
+from router_service.core.features.overlap import OVERLAP_FEATURES
+from router_service.core.features.text import TEXT_FEATURES
+from router_service.core.features.tools import TOOL_FEATURES
 from router_service.core.messages import parse_conversation
 from switchcraft_training.config import load_config
 from switchcraft_training.dataset import Dataset, load_dataset
@@ -56,7 +56,11 @@ def predicted(features: Floats, labels: Floats, folds: Sequence[Split], share: f
 def feature_sets(dataset: Dataset, counts: Floats, arms: int) -> Iterator[tuple[str, Floats]]:
     """Yield what trees may read, by name."""
     names = list(FEATURES)
-    for name, group in (("text", TEXT), ("tools", TOOLS), ("query and tools", MEETING)):
+    for name, group in (
+        ("text", TEXT_FEATURES),
+        ("tools", TOOL_FEATURES),
+        ("query and tools", OVERLAP_FEATURES),
+    ):
         yield f"counts of {name}", counts[:, [names.index(each) for each in group]]
     yield "all counts", counts
     categories = [example.category for example in dataset.examples[: len(counts)]]

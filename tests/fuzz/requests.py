@@ -243,7 +243,7 @@ TARGET = Target(
         "router_service/core/capabilities.py",
         "router_service/core/packing.py",
         "router_service/core/features/tools.py",
-        "router_service/core/features/meeting.py",
+        "router_service/core/features/overlap.py",
     ),
     runs=4_000,
 )

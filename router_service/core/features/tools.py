@@ -1,175 +1,99 @@
-"""Counts of the tools that a request offers, whatever the query."""
+"""Features of the tools that a request offers, independent of the query."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
 
 from router_service.core.cache import Cache
-from router_service.core.features.words import (
+from router_service.core.features.text import (
+    FUNCTION_WORDS,
+    STEM_CHARS,
     WORD,
     Stems,
-    content,
-    identifier_stems,
     jaccard,
-    stems,
+    topic_stems,
 )
-from router_service.core.messages import Parameter, Schema, ToolSpec
+from router_service.core.messages import Schema, ToolSpec
 
 MAX_COMPARED = 12
-"""Tools compared with each other: 66 pairs take 40 us, all pairs of a hundred tools 3 ms."""
+"""Tools compared with each other. 66 pairs take 40 us, all pairs of a hundred tools 3 ms."""
 
-_NUMBERS = frozenset({"integer", "number", "float", "long", "double"})
+_NUMBER_TYPES = frozenset({"integer", "number", "float", "long", "double"})
 _EXAMPLE = re.compile(r"format|e\.g\.|example|such as", re.IGNORECASE)
 _OPTIONAL = re.compile("optional", re.IGNORECASE)
+_FOREIGN = re.compile(r"\b(?:Java|JavaScript)\b")
+"""Descriptions of parameters that stand for a value of another language's type."""
+_CAMEL_CASE = re.compile("[a-z][A-Z]")
+_IDENTIFIER_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ToolFacts:
-    """What is counted of one tool; cached, since tools come back with every turn."""
+    """Stems and counts of one tool."""
 
-    names: Stems
-    described: Stems
-    topic: Stems
-    """What its description is about."""
+    name: Stems
+    description: Stems
+    """Stems of all words of the description, without function words."""
     vocabulary: Stems
-    """What its name, description and parameters say together."""
+    """Stems of the name, of the parameters' names, and of the topics of all descriptions."""
+    topic: Stems
+    """Stems of the description's words that carry its topic."""
     parameters: tuple[Stems, ...]
-    required_topics: tuple[Stems, ...]
+    """Stems of each parameter's name."""
+    required_parameters: tuple[Stems, ...]
+    """Stems of each required parameter's name and topic."""
     required: int
     required_numbers: int
     required_strings: int
     enums: tuple[frozenset[str], ...]
+    """Values of each enum, in lower case."""
     name_chars: int
     description_chars: int
-    parameter_chars: int
+    parameter_description_chars: int
     nodes: int
+    """Schema nodes of all parameters."""
+    depth: int
+    """Levels of schema nodes."""
     types: Counter[str]
-    """How many schema nodes there are of each type."""
+    """Schema nodes by type."""
+    numbers: int
+    """Schema nodes that take a number."""
     defaults: int
-    """Schema nodes with a default, declared or described."""
+    """Schema nodes with a default value, declared or described."""
     undescribed: int
     examples: int
     called_optional: int
-    depth: int
-    camel_case: bool
     foreign_types: int
-
-    def typed(self, *types: str) -> int:
-        """Count schema nodes of these types."""
-        return sum(self.types[name] for name in types)
-
-    @property
-    def numbers(self) -> int:
-        """Schema nodes that take a number."""
-        return self.typed(*_NUMBERS)
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory that it takes, about: most of it stems, of which a few letters have one."""
-        chars = self.name_chars + self.description_chars + self.parameter_chars
-        return 2_000 + 400 * self.nodes + 20 * chars
+    is_camel_case: bool
+    size_bytes: int
+    """Approximate memory. Most of it is stems, one for a few letters."""
 
 
+@dataclass(frozen=True, slots=True)
 class Toolset:
-    """The tools of a request, and what is counted of several at a time."""
+    """The tools of a request and their features."""
 
-    def __init__(self, tools: Sequence[ToolSpec]) -> None:
-        self.facts: tuple[ToolFacts, ...] = tuple(map(facts, tools))
-
-    def __iter__(self) -> Iterator[ToolFacts]:
-        return iter(self.facts)
-
-    def __len__(self) -> int:
-        return len(self.facts)
-
-    @cached_property
-    def known(self) -> Stems:
-        """What any of the tools speaks of."""
-        return frozenset[str]().union(*(tool.vocabulary for tool in self.facts))
-
-    @cached_property
-    def topics_alike(self) -> list[float]:
-        """How much each two of the first tools have in common by their descriptions."""
-        return _likeness([tool.topic for tool in self.facts])
-
-    @cached_property
-    def names_alike(self) -> list[float]:
-        """The same by their names."""
-        return _likeness([tool.names for tool in self.facts])
-
-    @cached_property
-    def parameters(self) -> int:
-        """Parameters of all tools."""
-        return sum(len(tool.parameters) for tool in self.facts)
-
-    @cached_property
-    def enum_values(self) -> int:
-        """Values of all enums."""
-        return sum(len(values) for tool in self.facts for values in tool.enums)
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory that it takes, about."""
-        return sum(tool.size_bytes for tool in self.facts)
+    tools: tuple[ToolFacts, ...]
+    vocabulary: Stems
+    parameters: int
+    enum_values: int
+    features: Mapping[str, float]
+    size_bytes: int
 
 
 _facts: Cache[ToolSpec, ToolFacts] = Cache(max_bytes=8 * 2**20)
-"""Requests with other lists of tools have tools in common; one takes 0.05 ms."""
+"""Requests with different lists of tools share tools; analyzing one takes 0.05 ms."""
 
 
-def facts(tool: ToolSpec) -> ToolFacts:
-    """Take a tool apart."""
+def analyze_tool(tool: ToolSpec) -> ToolFacts:
+    """Return the stems and counts of a tool, from the cache if possible."""
     found = _facts.get(tool)
-    if found is None:
-        found = _take_apart(tool)
-        _facts.put(tool, found, found.size_bytes)
-    return found
-
-
-def _take_apart(tool: ToolSpec) -> ToolFacts:
-    nodes, depth = _walk(tool)
-    required = [p for p in tool.parameters if p.required]
-    names, topic = identifier_stems(tool.name), content(tool.description)
-    parameters = tuple(identifier_stems(p.name) for p in tool.parameters)
-    topics = tuple(content(p.schema.description) for p in tool.parameters)
-    by_parameter = zip(tool.parameters, parameters, topics, strict=True)
-    return ToolFacts(
-        names=names,
-        described=stems(WORD.findall(tool.description.lower())),
-        topic=topic,
-        vocabulary=topic.union(names, *topics, *parameters),
-        parameters=parameters,
-        required_topics=tuple(said | named for p, named, said in by_parameter if p.required),
-        required=len(required),
-        required_numbers=sum(p.schema.type.lower() in _NUMBERS for p in required),
-        required_strings=sum(p.schema.type.lower() == "string" for p in required),
-        enums=tuple(frozenset(v.lower() for v in node.enum) for node in nodes if node.enum),
-        name_chars=len(tool.name),
-        description_chars=len(tool.description),
-        parameter_chars=sum(len(p.schema.description) for p in tool.parameters),
-        nodes=len(nodes),
-        types=Counter(node.type.lower() for node in nodes),
-        defaults=sum(map(_has_default, nodes)),
-        undescribed=sum(not node.description for node in nodes),
-        examples=sum(_EXAMPLE.search(node.description) is not None for node in nodes),
-        called_optional=sum(_OPTIONAL.search(node.description) is not None for node in nodes),
-        depth=depth,
-        camel_case=bool(re.search("[a-z][A-Z]", tool.name)),
-        foreign_types=sum(map(_is_foreign, tool.parameters)),
-    )
-
-
-def _has_default(node: Schema) -> bool:
-    return node.has_default or "default" in node.description.lower()
-
-
-def _walk(tool: ToolSpec) -> tuple[Sequence[Schema], int]:
-    """Return all schema nodes of a tool's parameters, and the number of their levels."""
+    if found is not None:
+        return found
     nodes: list[Schema] = []
     depth = 0
     level = [p.schema for p in tool.parameters]
@@ -177,63 +101,110 @@ def _walk(tool: ToolSpec) -> tuple[Sequence[Schema], int]:
         nodes += level
         depth += 1
         level = [child for node in level for child in node.children()]
-    return nodes, depth
+    required = [p for p in tool.parameters if p.required]
+    name, topic = _identifier_stems(tool.name), topic_stems(tool.description)
+    parameters = tuple([_identifier_stems(p.name) for p in tool.parameters])
+    topics = [topic_stems(p.schema.description) for p in tool.parameters]
+    words = set(WORD.findall(tool.description.lower())) - FUNCTION_WORDS
+    types = Counter([node.type.lower() for node in nodes])
+    parameter_description_chars = sum(len(p.schema.description) for p in tool.parameters)
+    chars = len(tool.name) + len(tool.description) + parameter_description_chars
+    facts = ToolFacts(
+        name=name,
+        description=frozenset([word[:STEM_CHARS] for word in words]),
+        vocabulary=topic.union(name, *topics, *parameters),
+        topic=topic,
+        parameters=parameters,
+        required_parameters=tuple(
+            [
+                about | named
+                for p, named, about in zip(tool.parameters, parameters, topics, strict=True)
+                if p.required
+            ]
+        ),
+        required=len(required),
+        required_numbers=sum(p.schema.type.lower() in _NUMBER_TYPES for p in required),
+        required_strings=sum(p.schema.type.lower() == "string" for p in required),
+        enums=tuple([frozenset([v.lower() for v in node.enum]) for node in nodes if node.enum]),
+        name_chars=len(tool.name),
+        description_chars=len(tool.description),
+        parameter_description_chars=parameter_description_chars,
+        nodes=len(nodes),
+        depth=depth,
+        types=types,
+        numbers=sum(types[name] for name in _NUMBER_TYPES),
+        defaults=sum(n.has_default or "default" in n.description.lower() for n in nodes),
+        undescribed=sum(not node.description for node in nodes),
+        examples=sum(_EXAMPLE.search(node.description) is not None for node in nodes),
+        called_optional=sum(_OPTIONAL.search(node.description) is not None for node in nodes),
+        foreign_types=sum(
+            _FOREIGN.search(p.schema.description) is not None for p in tool.parameters
+        ),
+        is_camel_case=_CAMEL_CASE.search(tool.name) is not None,
+        size_bytes=2_000 + 400 * len(nodes) + 20 * chars,
+    )
+    _facts.put(tool, facts, facts.size_bytes)
+    return facts
 
 
-def _is_foreign(parameter: Parameter) -> bool:
-    """Tell a parameter that stands for a value of another language's type."""
-    return bool(re.search(r"\b(?:Java|JavaScript)\b", parameter.schema.description))
+def _identifier_stems(name: str) -> Stems:
+    """Return the stems of a name's words; `getUserById` and `get_user_by_id` have the same."""
+    return frozenset([word.lower()[:STEM_CHARS] for word in _IDENTIFIER_WORD.findall(name)])
 
 
-def _required(tools: Toolset) -> int:
-    return sum(tool.required for tool in tools)
+def analyze_tools(specs: Sequence[ToolSpec]) -> Toolset:
+    """Return the tools of a request with their features."""
+    tools = tuple([analyze_tool(spec) for spec in specs])
+    compared = list(combinations(tools[:MAX_COMPARED], 2))
+    topic_similarities = [jaccard(one.topic, other.topic) for one, other in compared]
+    name_similarities = [jaccard(one.name, other.name) for one, other in compared]
+    types: Counter[str] = Counter()
+    for tool in tools:
+        types.update(tool.types)
+    enums = [values for tool in tools for values in tool.enums]
+    parameters = sum(len(tool.parameters) for tool in tools)
+    required = sum(tool.required for tool in tools)
+    parameter_description_chars = sum(tool.parameter_description_chars for tool in tools)
+    features: dict[str, float] = {
+        "tools": len(tools),
+        "parameters": parameters,
+        "parameters_per_tool": parameters / max(1, len(tools)),
+        "parameters_max": max((len(tool.parameters) for tool in tools), default=0),
+        "required": required,
+        "required_max": max((tool.required for tool in tools), default=0),
+        "required_min": min((tool.required for tool in tools), default=0),
+        "optional": parameters - required,
+        "schema_depth": max((tool.depth for tool in tools), default=0),
+        "schema_nodes": sum(tool.nodes for tool in tools),
+        "enums": len(enums),
+        "enum_size_max": max(map(len, enums), default=0),
+        "defaults": sum(tool.defaults for tool in tools),
+        "examples": sum(tool.examples for tool in tools),
+        "called_optional": sum(tool.called_optional for tool in tools),
+        "undescribed": sum(tool.undescribed for tool in tools),
+        "integers": types["integer"],
+        "numbers_typed": types["number"] + types["float"],
+        "strings": types["string"],
+        "booleans": types["boolean"],
+        "arrays": types["array"],
+        "objects": types["object"],
+        "foreign_types": sum(tool.foreign_types for tool in tools),
+        "camel_case_tools": sum(tool.is_camel_case for tool in tools),
+        "name_chars": sum(tool.name_chars for tool in tools) / max(1, len(tools)),
+        "description_chars": sum(tool.description_chars for tool in tools) / max(1, len(tools)),
+        "parameter_description_chars": parameter_description_chars / max(1, parameters),
+        "tools_alike_max": max(topic_similarities, default=0.0),
+        "tools_alike_mean": sum(topic_similarities) / max(1, len(topic_similarities)),
+        "names_alike_max": max(name_similarities, default=0.0),
+    }
+    return Toolset(
+        tools=tools,
+        vocabulary=frozenset[str]().union(*(tool.vocabulary for tool in tools)),
+        parameters=parameters,
+        enum_values=sum(map(len, enums)),
+        features=features,
+        size_bytes=sum(tool.size_bytes for tool in tools),
+    )
 
 
-def _typed(tools: Toolset, *types: str) -> int:
-    return sum(tool.typed(*types) for tool in tools)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / max(1, len(values))
-
-
-def _likeness(stems_by_tool: Sequence[Stems]) -> list[float]:
-    """Return how much each two of the first sets have in common."""
-    return [jaccard(one, other) for one, other in combinations(stems_by_tool[:MAX_COMPARED], 2)]
-
-
-TOOLS: dict[str, Callable[[Toolset], float]] = {
-    "tools": len,
-    "parameters": lambda t: t.parameters,
-    "parameters_per_tool": lambda t: t.parameters / max(1, len(t)),
-    "parameters_max": lambda t: max((len(tool.parameters) for tool in t), default=0),
-    "required": _required,
-    "required_max": lambda t: max((tool.required for tool in t), default=0),
-    "required_min": lambda t: min((tool.required for tool in t), default=0),
-    "optional": lambda t: t.parameters - _required(t),
-    "schema_depth": lambda t: max((tool.depth for tool in t), default=0),
-    "schema_nodes": lambda t: sum(tool.nodes for tool in t),
-    "enums": lambda t: sum(len(tool.enums) for tool in t),
-    "enum_size_max": lambda t: max((len(e) for tool in t for e in tool.enums), default=0),
-    "defaults": lambda t: sum(tool.defaults for tool in t),
-    "examples": lambda t: sum(tool.examples for tool in t),
-    "called_optional": lambda t: sum(tool.called_optional for tool in t),
-    "undescribed": lambda t: sum(tool.undescribed for tool in t),
-    "integers": lambda t: _typed(t, "integer"),
-    "numbers_typed": lambda t: _typed(t, "number", "float"),
-    "strings": lambda t: _typed(t, "string"),
-    "booleans": lambda t: _typed(t, "boolean"),
-    "arrays": lambda t: _typed(t, "array"),
-    "objects": lambda t: _typed(t, "object"),
-    "foreign_types": lambda t: sum(tool.foreign_types for tool in t),
-    "camel_case_tools": lambda t: sum(tool.camel_case for tool in t),
-    "name_chars": lambda t: _mean([tool.name_chars for tool in t]),
-    "description_chars": lambda t: _mean([tool.description_chars for tool in t]),
-    "parameter_description_chars": lambda t: (
-        sum(tool.parameter_chars for tool in t) / max(1, t.parameters)
-    ),
-    "tools_alike_max": lambda t: max(t.topics_alike, default=0.0),
-    "tools_alike_mean": lambda t: _mean(t.topics_alike),
-    "names_alike_max": lambda t: max(t.names_alike, default=0.0),
-}
-"""Counts of the tools alone, by name."""
+TOOL_FEATURES = tuple(analyze_tools(()).features)
