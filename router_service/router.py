@@ -42,7 +42,7 @@ from router_service.core.selection import (
     ranking,
     select,
 )
-from router_service.core.tracing import StageName, Timer
+from router_service.core.stages import StageName, Timer
 
 PREDICTIONS_BYTES = 8 * 2**20
 """Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""

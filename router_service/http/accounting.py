@@ -6,13 +6,14 @@ import secrets
 import time
 from typing import Any
 
+from opentelemetry.trace import Tracer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router_service.core.tracing import UNTRACED, Tracer
 from router_service.http.auth import CALLER
 from router_service.http.errors import CLIENT_LEFT, error_response
 from router_service.requests.recorder import Call, Recorder
+from router_service.tracing import UNTRACED, Trace
 
 CALL = "call"
 """Where a request's `Call` stands in `scope["state"]`."""
@@ -29,7 +30,7 @@ _REQUEST_ID = b"x-request-id"
 class Accounting:
     """ASGI middleware around all others, so that what they refuse is accounted for as well."""
 
-    def __init__(self, app: ASGIApp, recorder: Recorder, tracer: Tracer) -> None:
+    def __init__(self, app: ASGIApp, recorder: Recorder, tracer: Tracer | None) -> None:
         """Account for an app's requests."""
         self._app = app
         self._recorder = recorder
@@ -56,8 +57,9 @@ class Accounting:
         headers, path = Headers(scope=scope), scope["path"]
         decision_id = f"dec_{secrets.token_hex(12)}"
         theirs = headers.get("x-request-id", "")[:MAX_REQUEST_ID]
-        is_traced = path.startswith(TRACED_PREFIX)
-        trace = self._tracer.begin(path, headers) if is_traced else UNTRACED
+        trace = UNTRACED
+        if self._tracer is not None and path.startswith(TRACED_PREFIX):
+            trace = Trace(self._tracer, path, headers)
         call = Call(decision_id, theirs or decision_id, time.perf_counter(), trace=trace)
         scope.setdefault("state", {})[CALL] = call
         return call

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router_service.core.errors import InvalidRequestError, SwitchcraftError
-from router_service.core.tracing import StageName, Timer
+from router_service.core.stages import StageName, Timer
 from router_service.http.accounting import CALL
 from router_service.http.admission import slot_of
 from router_service.http.asgi import unless_client_leaves

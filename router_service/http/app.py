@@ -55,7 +55,8 @@ def create_app(
         Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
     )
     app.add_middleware(pages.PageHeaders)
-    app.add_middleware(Accounting, recorder=gateway.recorder, tracer=gateway.tracer)
+    tracer = gateway.tracing.tracer if gateway.tracing else None
+    app.add_middleware(Accounting, recorder=gateway.recorder, tracer=tracer)
     # `other` is the last, because it takes every path under /v1/ that no other route takes.
     for module in (chat, responses, resources, operations, pages, other):
         app.include_router(module.routes)

@@ -7,10 +7,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from router_service.core.errors import OverloadedError
-from router_service.core.tracing import Tracer
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gauges import Gauges
 from router_service.lifecycle.overload import DecisionQueue, Slots
@@ -24,7 +23,7 @@ from router_service.requests.ownership import Ownership
 from router_service.requests.planning import DecidingRouter
 from router_service.requests.recent import Recent
 from router_service.requests.recorder import Ended, Recorder
-from router_service.settings import Settings, TracingSettings
+from router_service.settings import Settings
 from router_service.store.base import (
     DecisionRecord,
     EvidenceMark,
@@ -33,6 +32,9 @@ from router_service.store.base import (
 )
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
+
+if TYPE_CHECKING:
+    from router_service.telemetry.tracing import OtlpExport
 
 SHUTTING_DOWN = "shutting_down"
 """Reason, in metrics and errors, of requests that are refused during the shutdown."""
@@ -131,7 +133,12 @@ class Gateway:
         self.recorder = Recorder(self.metrics, self.store, self._request_ended)
         marks = stores.records(FeedbackMark)
         self.feedback = Feedback(self.store, marks, self.aftermath, self.metrics)
-        self.tracer = _create_tracer(settings.tracing, self.metrics)
+        self.tracing: OtlpExport | None = None
+        if settings.tracing.otlp_endpoint is not None:
+            # Imported only if configured, because the exporter loads a second HTTP client.
+            from router_service.telemetry.tracing import OtlpExport  # noqa: PLC0415
+
+            self.tracing = OtlpExport(settings.tracing, self.metrics.spans_dropped.inc)
         self.reloader = Reloader(self, source)
         self.syncer = Syncer(
             shared_state(server),
@@ -205,7 +212,8 @@ class Gateway:
         await self.store.aclose()
         await self.feedback.aclose()
         await self.held.aclose()
-        await self.tracer.aclose()
+        if self.tracing is not None:
+            await self.tracing.aclose()
 
     def _request_ended(self, ended: Ended) -> None:
         self.recent.add(ended.record)
@@ -215,12 +223,3 @@ class Gateway:
         self.syncer.opened(deployment_id, seconds)
         self.metrics.breaker_openings.labels(deployment_id).inc()
         _log.warning("circuit open for %.1f s: deployment=%s", seconds, deployment_id)
-
-
-def _create_tracer(settings: TracingSettings, metrics: Metrics) -> Tracer:
-    if settings.otlp_endpoint is None:
-        return Tracer()
-    # Imported only if tracing is configured, because the exporter loads a second HTTP client.
-    from router_service.telemetry.tracing import OtlpTracer  # noqa: PLC0415
-
-    return OtlpTracer(settings, metrics.spans_dropped.inc)

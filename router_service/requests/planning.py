@@ -25,7 +25,7 @@ from router_service.core.errors import (
 from router_service.core.messages import Conversation, decode_object, find_references
 from router_service.core.packing import PackedView
 from router_service.core.selection import Policy, Reason
-from router_service.core.tracing import Stage, StageName, Timer
+from router_service.core.stages import Stage, StageName, Timer
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
 from router_service.requests.pool import Pool, capable
 from router_service.router import Decision, Prediction, explored

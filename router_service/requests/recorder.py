@@ -9,7 +9,6 @@ from enum import StrEnum
 
 from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
 from router_service.core.selection import Policy
-from router_service.core.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
 from router_service.settings import Model
@@ -17,6 +16,7 @@ from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
+from router_service.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
 from router_service.upstream.relay import AnswerIdentity
 from router_service.upstream.retries import Attempt
 

@@ -24,8 +24,8 @@ from pydantic import SecretStr
 
 from router_service import __version__
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
-from router_service.core.tracing import UNTRACED, Trace, UpstreamCall, UpstreamSpan
 from router_service.settings import Deployment
+from router_service.tracing import UNTRACED, Trace, UpstreamCall, UpstreamSpan
 from router_service.upstream.connection import ACCEPTED, Decompressor, codings_of
 from router_service.upstream.redaction import Redactor, Secrets, secrets_of
 from router_service.upstream.timeouts import TimeoutGuard, read_retry_after

@@ -20,8 +20,8 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.core.tracing import UNTRACED, Trace
 from router_service.settings import Deployment, Model, RetrySettings
+from router_service.tracing import UNTRACED, Trace
 from router_service.upstream.body_template import (
     REPEATABLE_PATHS,
     BodyTemplate,

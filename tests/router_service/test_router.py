@@ -17,7 +17,7 @@ from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.features import extract
 from router_service.core.messages import Conversation, Role, ToolSpec, Turn
 from router_service.core.selection import Drift, Policy, Reason, Threshold, parse_policy, select
-from router_service.core.tracing import Timer
+from router_service.core.stages import Timer
 from router_service.router import Decision, Router, choices, explored
 
 

@@ -21,7 +21,8 @@ from pydantic import SecretStr
 from router_service.http.app import create_app
 from router_service.settings import Settings, TracingSettings
 from router_service.telemetry.logs import FIELDS
-from router_service.telemetry.tracing import MAX_WAITING_SPANS, OtlpTracer, provider_name
+from router_service.telemetry.tracing import MAX_WAITING_SPANS, OtlpExport
+from router_service.tracing import Trace, provider_name
 from tests.bodies import BODY, CHAT
 from tests.collector import Collector, attributes_of, collecting
 from tests.fakes import FakeRouter
@@ -247,7 +248,7 @@ def test_a_collector_that_is_away_costs_no_request(
     assert time.monotonic() - ended_s < 10
     told = [record for record in caplog.records if record.name == "switchcraft.tracing"]
     assert [record.getMessage() for record in told] == [
-        "the trace collector does not take spans, they are dropped; see tracing.otlp_endpoint"
+        "trace collector accepts no spans: they are dropped; see tracing.otlp_endpoint"
     ]
     others = ("opentelemetry", "urllib3")
     assert not [x for x in caplog.records if x.name.startswith(others) and x.levelno > logging.INFO]
@@ -264,9 +265,9 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     dropped: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        tracer = OtlpTracer(TracingSettings(otlp_endpoint=endpoint), dropped.append)
+        export = OtlpExport(TracingSettings(otlp_endpoint=endpoint), dropped.append)
         for _ in range(MAX_WAITING_SPANS + 10):
-            tracer.begin("/v1/models", {}).end("GET", "/v1/models", 200)
+            Trace(export.tracer, "/v1/models", {}).end("GET", "/v1/models", 200)
     assert dropped == [1] * 10
 
 

@@ -1,0 +1,258 @@
+"""Spans of one request: the request, its decision with its stages, and calls of upstreams.
+
+Names and attributes follow the semantic conventions 1.37.0 for HTTP and generative AI; our own
+attributes begin with `switchcraft.`. No span contains content. `telemetry.tracing` sends them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    NoOpTracer,
+    Span,
+    SpanKind,
+    StatusCode,
+    Tracer,
+    format_trace_id,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from router_service.core.errors import UpstreamError, UpstreamRefusedError
+from router_service.core.stages import Stage
+from router_service.settings.deployments import PROVIDERS
+
+AttributeValue = str | int | float | bool
+
+OPERATIONS = {
+    "/chat/completions": "chat",
+    "/responses": "chat",
+    "/completions": "text_completion",
+    "/embeddings": "embeddings",
+}
+"""`gen_ai.operation.name` by the path below an upstream's base URL; other calls have none."""
+
+_RENAMED = {"gemini": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
+_PROVIDERS_BY_HOST = {
+    urlsplit(provider.api_base).hostname: _RENAMED.get(name, name)
+    for name, provider in reversed(tuple(PROVIDERS.items()))
+}
+_METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS".split())
+_W3C = TraceContextTextMapPropagator()
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamCall:
+    """Request to an upstream, as its span describes it."""
+
+    base_url: str
+    model: str
+    """Name of the model at the upstream."""
+    method: str
+    path: str
+    """Path below the base URL."""
+
+
+@dataclass(slots=True)
+class UpstreamSpan:
+    """Span of a call of an upstream that has not ended."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that continue the trace at the upstream, instead of the client's own trace headers.
+    Empty if the request is not traced: then the client's headers are forwarded."""
+    status: int | None = None
+    """Status of the upstream's answer, to be set once it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseInfo:
+    """What is reported about an answer that has ended; None if unknown."""
+
+    response_id: str | None = None
+    response_model: str | None = None
+    """Model that the upstream reports."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    failure: str | None = None
+    """Kind of failure after the answer began well."""
+
+
+@dataclass(slots=True)
+class _OpenSpan:
+    """Span that is ended with the request, because some attributes are only known then."""
+
+    span: Span
+    end_ns: int | None = None
+
+
+class Trace:
+    """Spans of one request; they are ended together when the request ends.
+
+    If the tracer creates no spans, as OpenTelemetry's no-op tracer, the methods do nothing and one
+    object may serve all requests.
+    """
+
+    def __init__(self, tracer: Tracer, path: str, headers: Mapping[str, str]) -> None:
+        """Begin a request's span, in the trace of its W3C headers if it has them."""
+        self._tracer = tracer
+        self._began_ns, self._began_s = time.time_ns(), time.perf_counter()
+        # A new context, because other libraries may have put their span into the current one.
+        parent = _W3C.extract(headers, Context())
+        self._server = tracer.start_span(
+            "request",
+            parent,
+            SpanKind.SERVER,
+            {"url.path": path, "url.scheme": "http"},
+            start_time=self._began_ns,
+        )
+        self._context = set_span_in_context(self._server, parent)
+        self._is_traced = self._server.get_span_context().is_valid
+        self._decision: _OpenSpan | None = None
+        self._calls: list[_OpenSpan] = []
+
+    @property
+    def trace_id(self) -> str | None:
+        """Trace id as 32 hexadecimal digits (W3C Trace Context); None if there is no trace."""
+        context = self._server.get_span_context()
+        return format_trace_id(context.trace_id) if context.is_valid else None
+
+    @contextmanager
+    def decision_span(self) -> Iterator[None]:
+        """Trace the decision while the block runs."""
+        if not self._is_traced:
+            yield
+            return
+        self._decision = self._start("decide", SpanKind.INTERNAL, {})
+        with self._timed(self._decision):
+            yield
+
+    @contextmanager
+    def upstream_span(self, call: UpstreamCall) -> Iterator[UpstreamSpan]:
+        """Trace a call of an upstream while the block runs."""
+        if not self._is_traced:
+            yield UpstreamSpan()
+            return
+        parts = urlsplit(call.base_url)
+        attributes: dict[str, AttributeValue] = {
+            "http.request.method": call.method,
+            "server.address": parts.hostname or "",
+            "server.port": parts.port or (443 if parts.scheme == "https" else 80),
+        }
+        name, operation = call.method, OPERATIONS.get(call.path)
+        if operation is not None:
+            name = f"{operation} {call.model}"
+            attributes["gen_ai.operation.name"] = operation
+            attributes["gen_ai.provider.name"] = provider_name(call.base_url)
+            attributes["gen_ai.request.model"] = call.model
+        opened = self._start(name, SpanKind.CLIENT, attributes)
+        self._calls.append(opened)
+        headers: dict[str, str] = {}
+        _W3C.inject(headers, set_span_in_context(opened.span, self._context))
+        span = UpstreamSpan(headers)
+        try:
+            with self._timed(opened):
+                yield span
+        finally:
+            _set_status(opened.span, span.status, is_failure=400)
+
+    def record_stages(self, stages: Sequence[Stage]) -> None:
+        """Add a span for each stage of the decision."""
+        if self._decision is None or not self._server.is_recording():
+            return
+        context = set_span_in_context(self._decision.span)
+        for stage in stages:
+            began_ns = self._unix_ns(stage.started_s)
+            span = self._tracer.start_span(stage.name, context, start_time=began_ns)
+            span.end(self._unix_ns(stage.started_s + stage.seconds))
+
+    def record_response(self, response: ResponseInfo) -> None:
+        """Add the answer's attributes to the last call of an upstream."""
+        if not self._calls:
+            return
+        span = self._calls[-1].span
+        attributes = {
+            "gen_ai.response.id": response.response_id,
+            "gen_ai.response.model": response.response_model,
+            "gen_ai.usage.input_tokens": response.prompt_tokens,
+            "gen_ai.usage.output_tokens": response.completion_tokens,
+        }
+        span.set_attributes({name: v for name, v in attributes.items() if v is not None})
+        if response.failure is not None:
+            _set_error(span, response.failure)
+
+    def set_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
+        """Add attributes of our own to the request's span, except those that are None."""
+        if self._server.is_recording():
+            known = {f"switchcraft.{name}": v for name, v in attributes.items() if v is not None}
+            self._server.set_attributes(known)
+
+    def end(self, method: str, route: str | None, status: int) -> None:
+        """End all spans of the request; `route` is the matched pattern, or None."""
+        if not self._is_traced:
+            return
+        known_method = method if method in _METHODS else "_OTHER"
+        self._server.set_attribute("http.request.method", known_method)
+        if route is not None:
+            self._server.set_attribute("http.route", route)
+        self._server.update_name(" ".join(filter(None, (known_method, route))))
+        _set_status(self._server, status, is_failure=500)
+        for opened in filter(None, (self._decision, *self._calls)):
+            opened.span.end(opened.end_ns)
+        self._server.end(self._unix_ns(time.perf_counter()))
+
+    def _start(
+        self, name: str, kind: SpanKind, attributes: Mapping[str, AttributeValue]
+    ) -> _OpenSpan:
+        now_ns = self._unix_ns(time.perf_counter())
+        span = self._tracer.start_span(name, self._context, kind, attributes, start_time=now_ns)
+        return _OpenSpan(span)
+
+    @contextmanager
+    def _timed(self, opened: _OpenSpan) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as exc:
+            # Never the message, because it may quote a request.
+            error_type = type(exc).__name__
+            if isinstance(exc, UpstreamError):
+                error_type = str(exc.failure)
+            if isinstance(exc, UpstreamRefusedError):
+                error_type = str(exc.status)
+            _set_error(opened.span, error_type)
+            raise
+        finally:
+            opened.end_ns = self._unix_ns(time.perf_counter())
+
+    def _unix_ns(self, perf_s: float) -> int:
+        """Convert a moment of `time.perf_counter` to Unix time in nanoseconds."""
+        return self._began_ns + round((perf_s - self._began_s) * 1e9)
+
+
+UNTRACED = Trace(NoOpTracer(), "", {})
+"""Trace of requests that are not traced."""
+
+
+def provider_name(base_url: str) -> str:
+    """Return `gen_ai.provider.name` of a base URL; a self-hosted server counts as `openai`."""
+    host = urlsplit(base_url).hostname or ""
+    if host.endswith(".openai.azure.com"):
+        return "azure.ai.openai"
+    return _PROVIDERS_BY_HOST.get(host, "openai")
+
+
+def _set_status(span: Span, status: int | None, *, is_failure: int) -> None:
+    if status is not None:
+        span.set_attribute("http.response.status_code", status)
+        if status >= is_failure:
+            _set_error(span, str(status))
+
+
+def _set_error(span: Span, error_type: str) -> None:
+    span.set_attribute("error.type", error_type)
+    span.set_status(StatusCode.ERROR)
