@@ -1,26 +1,88 @@
-"""The lines of the decision log: what the gateway writes, and training reads.
+"""Decision records: one schema for the store, the API, the page and the decision log.
 
-A log is JSON lines in files `*.jsonl` of one folder; each line has a `type`. A decision is written
-once, when its answer has ended; feedback and evidence name it by its id, and may come much later.
+The log is a folder of files `*.jsonl`; each line has a `type`. A decision is written once, when its
+answer has ended. Feedback and evidence name the decision by its id, and may follow much later.
+Training reads the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
 
-class _Line(BaseModel):
-    # Logs outlive versions, in both directions: unknown fields are passed over.
+class StoredRecord(BaseModel):
+    """A value that a store keeps under an id for a while."""
+
+    kind: ClassVar[str]
+    """The kind's name, in keys and in error messages."""
+
+    # Replicas of two versions may share a store, and logs outlive versions: unknown fields are
+    # ignored.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    id: str
+
+
+class DecisionRecord(StoredRecord):
+    """The decision for one request, and its outcome; never the request's content."""
+
+    kind: ClassVar[str] = "decision"
+
     created: float
-    """When this was known, in Unix seconds."""
+    """When the answer ended, in Unix seconds."""
+    model: str
+    """The pool's model that answered, or that was tried last."""
+    key: str | None = None
+    """Name of the client's key; None if the gateway has no keys."""
+    deployment: str | None = None
+    """Id of the deployment that answered, or that was tried last."""
+    attempts: int = 0
+    """Number of deployments tried, including the last one."""
+    arm: str | None = None
+    """The chosen arm of the artifact; None if the router was not used."""
+    release: str | None = None
+    """The published release that decided, `stable` or `canary`; None if the router was not used."""
+    shadow_arm: str | None = None
+    """The arm that a shadow release would have chosen; None without one, or if it was too late."""
+    reason: str
+    """Why `model` answered."""
+    policy: str | None = None
+    propensity: float | None = None
+    """Probability with which the arm was chosen, 1 without exploration; None without the router."""
+    probabilities: Mapping[str, float] | None = None
+    """Probability of a correct answer, by arm; only arms that could serve the request."""
+    # Stored records and the API have `cost_usd` for the expected costs; the log has it for the
+    # actual cost. Both readers accept both names.
+    expected_cost_usd: Mapping[str, float] | None = Field(
+        default=None,
+        validation_alias=AliasChoices("expected_cost_usd", "cost_usd"),
+        serialization_alias="cost_usd",
+    )
+    """Expected cost of the request, by arm."""
+    packed_tokens: int | None = None
+    stream: bool
+    status: int
+    """HTTP status of the response, or 499 if the client had left."""
+    ending: str
+    """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    calls: int | None = None
+    """Number of tool calls in the answer; None if unknown."""
+    usage_is_estimated: bool | None = None
+    """Whether the gateway estimated the tokens, because the upstream did not report them."""
+    actual_cost_usd: float | None = None
+    """Tokens at list price; None if either is unknown."""
+    latency_s: float
+    """From the request's arrival to the end of its answer."""
+    first_byte_s: float | None = None
+    """From the request to the upstream until the first byte of its answer."""
 
 
-class Call(BaseModel):
+class LoggedCall(BaseModel):
     """A tool call with its arguments decoded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,89 +92,79 @@ class Call(BaseModel):
 
 
 class Content(BaseModel):
-    """What was said, where the operator keeps it."""
+    """The request and the answer, if the operator keeps content."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     request: Mapping[str, Any]
     """`messages` and `tools` as in Chat Completions, whichever API the client used."""
-    calls: tuple[Call, ...] | None = None
-    """The answer's tool calls; None where they could not be read, or there was no answer."""
+    calls: tuple[LoggedCall, ...] | None = None
+    """The answer's tool calls; None if they could not be read, or if there was no answer."""
     text: str | None = None
     """The answer's text, if any."""
 
 
-class LoggedDecision(_Line):
-    """What was decided for one routed request, with which probability, and what became of it."""
+class LoggedDecision(DecisionRecord):
+    """The log's line for a routed request: its record, and fields that only the log has."""
 
     type: Literal["decision"] = "decision"
-    id: str
-    key: str | None = None
-    """The name of the client's key."""
+    # Every logged request was routed, so these are always known.
+    arm: str
+    release: str
+    reason: str
+    """The router's reason: `threshold`, `drift`, `argmax`, `unread` or `explored`."""
+    policy: str
+    propensity: Annotated[float, Field(gt=0, le=1)]
+    probabilities: Mapping[str, float]
+    expected_cost_usd: Mapping[str, float]
+    packed_tokens: int
+    stream: bool = False
+    actual_cost_usd: float | None = Field(
+        default=None,
+        validation_alias=AliasChoices("actual_cost_usd", "cost_usd"),
+        serialization_alias="cost_usd",
+    )
     conversation: str
     """Equal for the turns of one conversation: 32 hexadecimal digits of a hash of its opening."""
     request_sha256: str
-    """Of the body as the client sent it."""
+    """Hash of the body as the client sent it."""
     artifact: str
     """Name of the artifact that decided."""
     artifact_sha256: str
-    """Of its manifest."""
-    release: str
-    """Which published release it was: `stable` or `canary`."""
-    policy: str
-    arm: str
-    """The arm that was chosen."""
-    reason: str
-    """Why: `threshold`, `drift`, `argmax`, `unread` or `explored`."""
-    propensity: Annotated[float, Field(gt=0, le=1)]
-    """The probability with which this arm was chosen; 1 without exploration."""
-    probabilities: Mapping[str, float]
-    """Of a correct answer, by arm; the arms are those that could serve the request."""
-    expected_cost_usd: Mapping[str, float]
+    """Hash of the artifact's manifest."""
     features: tuple[float, ...] = ()
-    """Structural counts, in the order of the artifact's manifest."""
-    packed_tokens: int
-    model: str
-    """The pool's model that answered, or that was asked last."""
+    """Structural features, in the order of the artifact's manifest."""
     is_fallback: bool = False
-    """Whether that is another than the arm's: then nothing is known of the arm."""
-    deployment: str | None = None
-    attempts: int = 0
-    stream: bool = False
-    status: int
-    ending: str
-    """`complete`, `failed`, `broken` or `client_left`."""
-    prompt_tokens: int | None = None
+    """Whether another model than the arm's answered; the line then has no data about the arm."""
     cached_tokens: int | None = None
-    completion_tokens: int | None = None
-    usage_is_estimated: bool | None = None
-    cost_usd: float | None = None
-    """What the answer cost; None where that is unknown."""
-    latency_s: float
-    first_byte_s: float | None = None
     answer_sha256: str | None = None
-    """Of the answer's calls and text, in canonical form."""
-    calls: int | None = None
-    """How many tool calls the answer has; None where that is unknown."""
+    """Hash of the answer's calls and text, in canonical form."""
     calls_fit: bool | None = None
-    """Whether all of them fit their tools' schemas; None where there are none, or none was read."""
+    """Whether all calls match their tools' schemas; None if there are none or some are unread."""
     content: Content | None = None
 
 
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    created: float
+    """When the line was written, in Unix seconds."""
+
+
 class LoggedFeedback(_Line):
-    """What a client says of an answer; of several for one decision the last one counts."""
+    """A client's feedback on an answer; the last one for a decision counts."""
 
     type: Literal["feedback"] = "feedback"
     decision_id: str
     arm: str | None = None
     correct: bool | None = None
-    """None where `expected` says it: then the checker judges."""
-    expected: tuple[Call, ...] | None = None
-    """The calls that would have been right; none at all is an answer without calls."""
+    """None if `expected` is given: then the checker judges the answer."""
+    expected: tuple[LoggedCall, ...] | None = None
+    """The correct calls; an empty tuple means an answer without calls."""
 
 
 class LoggedEvidence(_Line):
-    """What a conversation's next turn says against a call; weak: it may have been right."""
+    """Weak evidence, from a conversation's next turn, that a call was wrong."""
 
     type: Literal["evidence"] = "evidence"
     decision_id: str
@@ -120,7 +172,7 @@ class LoggedEvidence(_Line):
     kind: Literal["tool_error", "repeated_call"]
     """The tool's result was an error, or the same tool was called with other arguments."""
     tool: str
-    """The tool's name, or a hash of it where content is not kept."""
+    """The tool's name, or a hash of it if content is not kept."""
     strength: Literal["weak"] = "weak"
 
 

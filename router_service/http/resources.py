@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from router_service.core.decision_log import Call
+from router_service.core.decision_log import DecisionRecord, LoggedCall
 from router_service.core.errors import InvalidRequestError, ModelNotFoundError
 from router_service.core.messages import Json, decode_object
 from router_service.http.auth import caller_of
@@ -14,7 +14,6 @@ from router_service.http.body import read_body, read_by
 from router_service.http.schemas import feedback_request
 from router_service.http.state import gateway_of
 from router_service.requests.feedback import Given, Verdict
-from router_service.store.base import DecisionRecord
 
 MAX_FEEDBACK_BYTES = 1024 * 1024
 MAX_EXPECTED_CALLS = 128
@@ -114,7 +113,7 @@ def _parse_feedback(body: bytes) -> Given:
     return Given(decision_id, correct=correct)
 
 
-def _parse_expected_calls(calls: Json) -> tuple[Call, ...]:
+def _parse_expected_calls(calls: Json) -> tuple[LoggedCall, ...]:
     if not isinstance(calls, list) or len(calls) > MAX_EXPECTED_CALLS:
         raise _invalid("expected", f"send an array of at most {MAX_EXPECTED_CALLS} calls")
     for index, call in enumerate(calls):
@@ -125,7 +124,7 @@ def _parse_expected_calls(calls: Json) -> tuple[Call, ...]:
             raise _invalid(f"{path}.name", "send the name of a tool")
         if not isinstance(call.get("arguments"), dict):
             raise _invalid(f"{path}.arguments", "send the arguments as an object, not as a string")
-    return tuple(Call(name=call["name"], arguments=call["arguments"]) for call in calls)
+    return tuple(LoggedCall(name=call["name"], arguments=call["arguments"]) for call in calls)
 
 
 def _invalid(param: str, remedy: str) -> InvalidRequestError:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from router_service.core.decision_log import DecisionRecord
 from router_service.core.errors import OverloadedError
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gauges import Gauges
@@ -25,7 +26,6 @@ from router_service.requests.recent import Recent
 from router_service.requests.recorder import Ended, Recorder
 from router_service.settings import Settings
 from router_service.store.base import (
-    DecisionRecord,
     EvidenceMark,
     FeedbackMark,
     RememberedCall,

@@ -8,12 +8,12 @@ from enum import StrEnum
 
 from prometheus_client import Counter
 
-from router_service.core.decision_log import Call, LoggedFeedback
+from router_service.core.decision_log import DecisionRecord, LoggedCall, LoggedFeedback
 from router_service.core.errors import InvalidRequestError, NotFoundError
 from router_service.requests.aftermath import Aftermath
 from router_service.requests.planning import GatewayReason
 from router_service.settings import ADMIN
-from router_service.store.base import DecisionRecord, FeedbackMark
+from router_service.store.base import FeedbackMark
 from router_service.store.guarded import GuardedStore
 from router_service.telemetry.metrics import NO_MODEL, Metrics
 
@@ -36,7 +36,7 @@ class Given:
 
     decision_id: str
     correct: bool | None = None
-    expected: tuple[Call, ...] | None = None
+    expected: tuple[LoggedCall, ...] | None = None
 
     @property
     def verdict(self) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from router_service.core.answers import ParsedAnswer, Usage
-from router_service.core.decision_log import Call, Content, LoggedDecision
+from router_service.core.decision_log import Content, LoggedCall, LoggedDecision
 from router_service.core.messages import Json, as_list, to_chat_messages, unwrap_tool
 from router_service.core.schema_check import CallValidity
 from router_service.requests.parsing import RESPONSES, Endpoint
@@ -19,36 +19,20 @@ def decision_line(
     """Return the line of a routed request; `fits` is of the answer's calls, where it was read."""
     record, plan, said = ended.record, ended.plan, ended.outcome.said
     usage: Usage | None = ended.outcome.usage
-    shared = record.model_dump(include=_SHARED)
     return LoggedDecision(
-        **shared,
+        # The record has `fallback` as the reason if another model answered; the log has a flag.
+        **{**dict(record), "reason": decision.reason},
         conversation=plan.request.conversation_id,
         request_sha256=plan.request.sha256,
         artifact=plan.artifact.manifest.name,
         artifact_sha256=plan.artifact.sha256,
-        arm=decision.arm,
-        policy=decision.policy,
-        reason=decision.reason,
-        release=plan.track,
-        propensity=decision.propensity,
-        probabilities=decision.probabilities,
-        expected_cost_usd=decision.cost_usd,
         features=decision.features,
-        packed_tokens=decision.packed_tokens,
         is_fallback=ended.outcome.model is not plan.model,
         cached_tokens=usage.cached_tokens if usage else None,
-        cost_usd=record.actual_cost_usd,
         answer_sha256=said.sha256() if said else None,
         calls_fit=all_fit(fits),
         content=content,
     )
-
-
-_SHARED = {
-    "id", "created", "key", "model", "deployment", "attempts", "stream", "status", "ending",
-    "prompt_tokens", "completion_tokens", "usage_is_estimated", "latency_s", "first_byte_s",
-    "calls",
-}  # fmt: skip
 
 
 def all_fit(fits: Sequence[CallValidity]) -> bool | None:
@@ -82,11 +66,11 @@ def _tools(body: Mapping[str, Json]) -> Iterator[Json]:
             yield {"type": "function", "function": function}
 
 
-def _calls(said: ParsedAnswer | None) -> tuple[Call, ...] | None:
+def _calls(said: ParsedAnswer | None) -> tuple[LoggedCall, ...] | None:
     """Return the calls with their arguments decoded, or None where one of them cannot be."""
     if said is None:
         return None
     decoded = [(call.name, call.decoded()) for call in said.calls]
     if any(arguments is None for _, arguments in decoded):
         return None
-    return tuple(Call(name=name, arguments=arguments or {}) for name, arguments in decoded)
+    return tuple(LoggedCall(name=name, arguments=arguments or {}) for name, arguments in decoded)

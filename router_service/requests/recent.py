@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 
-from router_service.store.base import DecisionRecord
+from router_service.core.decision_log import DecisionRecord
 
 MAX_RECENT = 200
 """About 2 KB each."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
+from router_service.core.decision_log import DecisionRecord
 from router_service.core.selection import Policy
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
 from router_service.settings import Model
-from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
@@ -306,7 +306,7 @@ def _record(call: Call, plan: Plan, outcome: Outcome, cost_usd: float | None) ->
         policy=str(plan.policy) if plan.policy else None,
         propensity=decision.propensity if decision else None,
         probabilities=decision.probabilities if decision else None,
-        cost_usd=decision.cost_usd if decision else None,
+        expected_cost_usd=decision.cost_usd if decision else None,
         packed_tokens=decision.packed_tokens if decision else None,
         stream=plan.request.chat.stream,
         status=outcome.status,

@@ -6,19 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
-
-class StoredRecord(BaseModel):
-    """What is kept under an id for a while."""
-
-    kind: ClassVar[str]
-    """What it is called, in keys and in error messages."""
-
-    # Replicas of two versions may share a store: fields that are unknown here are passed over.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    id: str
+from router_service.core.decision_log import StoredRecord
 
 
 class UpstreamObject(StoredRecord):
@@ -35,55 +23,6 @@ class UpstreamObject(StoredRecord):
     """The deployment that holds it."""
     owner: str | None = None
     """Name of the key that created it; None without keys, and in records of older versions."""
-
-
-class DecisionRecord(StoredRecord):
-    """What was decided for one request, and what became of it; never what the request said."""
-
-    kind: ClassVar[str] = "decision"
-
-    created: float
-    """When the answer ended, in Unix seconds."""
-    model: str
-    """The pool's model that answered, or that was asked last."""
-    key: str | None = None
-    """Name of the key that asked; None where none was needed."""
-    deployment: str | None = None
-    """Id of the deployment that did."""
-    attempts: int = 0
-    """Deployments that were tried, the last one included."""
-    arm: str | None = None
-    """The artifact's arm; None where the router was not asked."""
-    release: str | None = None
-    """Which published release decided: `stable` or `canary`; None where the router was not."""
-    shadow_arm: str | None = None
-    """What a shadow release would have chosen; None without one, or where it was too late."""
-    reason: str
-    policy: str | None = None
-    propensity: float | None = None
-    """The probability with which the arm was chosen; None where the router was not asked."""
-    probabilities: Mapping[str, float] | None = None
-    """Of a correct answer, by arm."""
-    cost_usd: Mapping[str, float] | None = None
-    """Expected cost of the request, by arm."""
-    packed_tokens: int | None = None
-    stream: bool
-    status: int
-    """HTTP status that the client got, or 499 for a client that had left."""
-    ending: str
-    """How the answer ended: `complete`, `failed`, `broken` or `client_left`."""
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    calls: int | None = None
-    """Tool calls of the answer; None where they are unknown."""
-    usage_is_estimated: bool | None = None
-    """Whether the gateway counted the tokens, because the upstream did not say."""
-    actual_cost_usd: float | None = None
-    """Tokens at list price; None where either is unknown."""
-    latency_s: float
-    """From the request's arrival to the end of its answer."""
-    first_byte_s: float | None = None
-    """From the request to the upstream until the first byte of its answer."""
 
 
 class FeedbackMark(StoredRecord):

@@ -40,12 +40,14 @@ class RedisStore(Generic[R]):
     async def put(self, record: R) -> None:
         """Keep a record; raises StoreError."""
         with translated(f"keep a {self._kind.kind}"):
-            await self._redis.set(self._key(record.id), record.model_dump_json(), ex=self._ttl_s)
+            await self._redis.set(
+                self._key(record.id), record.model_dump_json(by_alias=True), ex=self._ttl_s
+            )
 
     async def add(self, record: R) -> bool:
         """Keep a record where its id is not there, in one step; raises StoreError."""
         with translated(f"add a {self._kind.kind}"):
-            key, value = self._key(record.id), record.model_dump_json()
+            key, value = self._key(record.id), record.model_dump_json(by_alias=True)
             return bool(await self._redis.set(key, value, ex=self._ttl_s, nx=True))
 
     async def get(self, record_id: str) -> R | None:

@@ -129,7 +129,7 @@ class DecisionLog:
         if self._folder is None:
             return
         try:
-            text = line.model_dump_json(exclude_none=True).encode() + b"\n"
+            text = line.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
         except ValueError:  # content that is nested deeper than is written
             self._metrics.log_dropped.labels("failed").inc()
             return

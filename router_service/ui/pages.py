@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router_service import __version__
 from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
 from router_service.core.cost import ArmProfile
+from router_service.core.decision_log import DecisionRecord
 from router_service.core.errors import NotFoundError
 from router_service.core.goals import pareto_front
 from router_service.http.answer import RoutedAnswer
@@ -29,7 +30,6 @@ from router_service.requests.explaining import Explained
 from router_service.requests.parsing import CHAT, RESPONSES
 from router_service.requests.pool import arm_prices
 from router_service.requests.recent import MAX_RECENT
-from router_service.store.base import DecisionRecord
 
 FOLDER = Path(__file__).parent / "web"
 

@@ -58,7 +58,7 @@ def test_a_line_says_what_was_decided_and_what_became_of_it(
         usage["prompt_tokens"],
         usage["completion_tokens"],
     )
-    assert line.cost_usd == pytest.approx(usage["total_tokens"] * 2 / 1e6)
+    assert line.actual_cost_usd == pytest.approx(usage["total_tokens"] * 2 / 1e6)
     assert (line.status, line.ending, line.attempts) == (200, "complete", 1)
     assert line.answer_sha256 is not None
     assert line.content is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from router_service.core.answers import ParsedAnswer, WrittenCall
-from router_service.core.decision_log import LoggedFeedback
+from router_service.core.decision_log import DecisionRecord, LoggedFeedback
 from router_service.lifecycle.engine import make_planner
 from router_service.requests.aftermath import Aftermath
 from router_service.requests.evidence import Evidence
@@ -18,7 +18,7 @@ from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.pool import Pool
 from router_service.requests.recorder import Ended, Ending, Outcome
 from router_service.settings import DecisionLogSettings, Settings
-from router_service.store.base import DecisionRecord, EvidenceMark, RememberedCall
+from router_service.store.base import EvidenceMark, RememberedCall
 from router_service.store.guarded import GuardedStore
 from router_service.store.local import MemoryStore
 from router_service.telemetry.metrics import Metrics

@@ -10,13 +10,13 @@ import pytest
 
 from router_service.core.answers import Usage
 from router_service.core.cost import Price
+from router_service.core.decision_log import DecisionRecord
 from router_service.lifecycle.engine import make_planner
 from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.planning import Track
 from router_service.requests.pool import Pool
 from router_service.requests.recorder import Call, Ending, Outcome, Recorder
 from router_service.settings import Deployment, Model, Settings
-from router_service.store.base import DecisionRecord
 from router_service.store.guarded import GuardedStore
 from router_service.store.local import MemoryStore
 from router_service.telemetry.metrics import Metrics

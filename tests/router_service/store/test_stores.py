@@ -10,8 +10,9 @@ from typing import cast
 import pytest
 import redis
 
+from router_service.core.decision_log import DecisionRecord
 from router_service.core.errors import ConfigError, StoreError
-from router_service.store.base import DecisionRecord, RecordStore
+from router_service.store.base import RecordStore
 from router_service.store.guarded import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,

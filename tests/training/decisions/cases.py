@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from router_service.core.decision_log import (
-    Call,
     Content,
+    LoggedCall,
     LoggedDecision,
     LoggedEvidence,
     LoggedFeedback,
@@ -28,12 +28,12 @@ BOOK: Mapping[str, Any] = {
 Line = LoggedDecision | LoggedFeedback | LoggedEvidence
 
 
-def call(city: str) -> Call:
+def call(city: str) -> LoggedCall:
     """Return a call of the one tool."""
-    return Call(name="book", arguments={"city": city})
+    return LoggedCall(name="book", arguments={"city": city})
 
 
-def content(text: str, calls: tuple[Call, ...] | None = (), said: str | None = "") -> Content:
+def content(text: str, calls: tuple[LoggedCall, ...] | None = (), said: str | None = "") -> Content:
     """Return a request with one tool, and what was answered; nothing where it was not heard."""
     request = {"messages": [{"role": "user", "content": text}], "tools": [BOOK]}
     return Content(request=request, calls=calls, text=said)
@@ -77,7 +77,7 @@ def wrong(name: str, created: float = 2.0) -> LoggedFeedback:
     return LoggedFeedback(created=created, decision_id=name, correct=False)
 
 
-def expects(name: str, *calls: Call) -> LoggedFeedback:
+def expects(name: str, *calls: LoggedCall) -> LoggedFeedback:
     """Return feedback that names the calls that would have been right."""
     return LoggedFeedback(created=2.0, decision_id=name, expected=calls)
 
@@ -92,6 +92,6 @@ def doubt(name: str) -> LoggedEvidence:
 def write_log(folder: Path, lines: Iterable[Line], name: str = "decisions-1.jsonl") -> Path:
     """Write lines to one file of a log's folder; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(line.model_dump_json() + "\n" for line in lines)
+    text = "".join(line.model_dump_json(by_alias=True) + "\n" for line in lines)
     (folder / name).write_text(text)
     return folder

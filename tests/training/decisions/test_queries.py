@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.decision_log import Call, Content
+from router_service.core.decision_log import Content, LoggedCall
 from switchcraft_training.decisions.log import read_log
 from switchcraft_training.decisions.queries import WEAKLY_CORRECT, Fate, Queries, read_queries
 from tests.training.decisions.cases import (
@@ -141,7 +141,7 @@ BROKEN_TOOL = Content(
         ({"content": content("x")}, right("z"), Fate.UNJUDGED),
         (
             {"content": content("x")},
-            expects("a", Call(name="fly", arguments={})),
+            expects("a", LoggedCall(name="fly", arguments={})),
             Fate.UNCHECKABLE,
         ),
         ({"content": BROKEN_TOOL}, expects("a", call("x")), Fate.UNCHECKABLE),

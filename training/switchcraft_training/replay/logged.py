@@ -106,7 +106,7 @@ def gather(log: DecisionLog) -> Logged:
         probabilities=_matrix([decision.probabilities for decision in kept], arms),
         costs_usd=_matrix([decision.expected_cost_usd for decision in kept], arms),
         correct=np.array([_correct(log, decision) for decision in kept]),
-        paid_usd=np.array([_or_nan(decision.cost_usd) for decision in kept]),
+        paid_usd=np.array([_or_nan(decision.actual_cost_usd) for decision in kept]),
         left=left,
     )
 
