@@ -41,8 +41,9 @@ class LoggingGateway:
         return "".join(path.read_text() for path in sorted(self.folder.glob("*.jsonl")))
 
     def lines(self) -> list[Line]:
-        """Return the log's lines; each is valid."""
-        return [read_line.validate_json(line) for line in self.text().splitlines()]
+        """Return the log's complete lines; each is valid. The last one may still be being written."""
+        complete, _, _ = self.text().rpartition("\n")
+        return [read_line.validate_json(line) for line in complete.splitlines()]
 
     def decisions(self, least: int) -> list[LoggedDecision]:
         """Return the decisions once so many are written."""
