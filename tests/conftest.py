@@ -17,6 +17,40 @@ from tests.serving import Sandbox, wait_for
 
 DATA = "bfcl-2024-08"
 
+FAST_FOLDERS = (
+    "tests/router_service",
+    "tests/training/checking",
+    "tests/training/comparison",
+    "tests/training/decisions",
+    "tests/training/preferences",
+    "tests/training/profiling",
+    "tests/training/replay",
+)
+"""What `--fast` runs: tests that start no process and train nothing."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--fast`."""
+    text = "run only the tests that start no process and train nothing"
+    parser.addoption("--fast", action="store_true", help=text)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--fast`, skip other folders before their modules are imported."""
+    if not config.getoption("--fast"):
+        return None
+    place = collection_path.relative_to(config.rootpath).as_posix()
+    is_fast = any(place.startswith(folder) or folder.startswith(place) for folder in FAST_FOLDERS)
+    return None if is_fast or place.endswith("conftest.py") else True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--fast`, leave out the tests marked `slow`."""
+    if config.getoption("--fast"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
 
 @pytest.fixture(scope="session")
 def recorded_data(request: pytest.FixtureRequest) -> Path:

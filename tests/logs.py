@@ -41,7 +41,7 @@ class LoggingGateway:
         return "".join(path.read_text() for path in sorted(self.folder.glob("*.jsonl")))
 
     def lines(self) -> list[Line]:
-        """Return the log's complete lines; each is valid. The last one may still be being written."""
+        """Return the log's complete lines, which are all valid; the last may be half written."""
         complete, _, _ = self.text().rpartition("\n")
         return [read_line.validate_json(line) for line in complete.splitlines()]
 

@@ -32,7 +32,7 @@ from tests.serving import wait_for
 MAX_STALL_S = 0.1
 """Longest time that a probe may wait for an answer, in the best of `TRIES`, on a quiet machine."""
 REFERENCE_S = 0.004
-"""CPU time of `slowdown`'s loop on a quiet machine. A busy neighbour on the same core doubles it."""
+"""CPU time of `slowdown`'s loop on a quiet machine; a busy neighbour on the core doubles it."""
 TRIES = 3
 MAX_MEMORY_BYTES = 512 * 1024 * 1024
 KILL_BYTES = 1024 * 1024 * 1024
