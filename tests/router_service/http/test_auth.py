@@ -18,7 +18,7 @@ from router_service.accounts.access import (
     warn_about_open_redis,
 )
 from router_service.core.errors import ConfigError
-from router_service.core.keys import hashed, new_key
+from router_service.core.keys import hashed
 from router_service.http.app import create_app
 from router_service.http.auth import PUBLIC_PATHS, is_ui_path
 from router_service.settings import KeySettings, ServerSettings, Settings
@@ -26,7 +26,8 @@ from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served, wait_for
 
-API, ADMIN, METRICS = new_key(), new_key(), new_key()
+# Constants, because keys are part of the tests' ids, and workers must collect the same ids.
+API, ADMIN, METRICS = (f"sk-switchcraft-{name:-<43}" for name in ("api", "admin", "metrics"))
 KEYS = KeySettings(
     api={"team-a": SecretStr(hashed(API))},
     admin=SecretStr(ADMIN),
