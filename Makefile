@@ -5,6 +5,8 @@ CONFIG ?=
 # yes: the versions and hashes of requirements/, for Python 3.11 to 3.14 on Linux and macOS 14 for ARM.
 # no: any versions that pyproject.toml allows, for other platforms.
 LOCKED ?= yes
+# How tests are spread over processes: a file is never split, so that it starts its servers once.
+PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile
 DATA ?= $(or $(SWITCHCRAFT_DATA),../shared/data)
 
 VENV := .venv
@@ -25,11 +27,11 @@ serve: $(VENV)/.serve
 ## test: everything CI runs: lint, types, import contracts, tests
 test: check
 	.ci/debian-packages $(VENV)/debian
-	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest
+	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest $(PARALLEL)
 
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
-	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast
+	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast $(PARALLEL)
 
 ## check: format, lint, types and import contracts
 check: $(VENV)/.dev
