@@ -21,12 +21,12 @@ import orjson
 from pydantic import SecretStr
 
 from benchmarks.stamp import stamp
-from router_service.settings import Deployment, Timeouts
+from router_service.settings import Timeouts
 from router_service.upstream.client import UpstreamAnswer
+from router_service.upstream.connection import HttpResponse
 from router_service.upstream.redaction import Redactor, Secrets, secrets_of
 from router_service.upstream.relay import EventReader
 from router_service.upstream.timeouts import TimeoutGuard
-from router_service.upstream.transport import HttpResponse
 
 KEY = SecretStr("sk-proj-" + "Kx81QzPwJw72RtVsUy63" * 7)
 EVENT = (
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--out", type=Path, help="where the figures go as JSON")
     arguments = parser.parse_args()
-    secrets = secrets_of(Deployment(upstream_model="m", base_url="https://h/v1", api_key=KEY))
+    secrets = secrets_of("https://h/v1", KEY)
     assert secrets is not None  # noqa: S101 - the key is long enough
     contenders: dict[str, Callable[[], float]] = {
         "an event, without a key": lambda: asyncio.run(relayed_us(None)),

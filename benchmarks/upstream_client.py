@@ -104,10 +104,10 @@ def _ours(url: str) -> Send:
 
     async def send() -> None:
         request = HttpRequest("POST", Address.of(url), RAW_HEADERS, BODY, timeouts)
-        answer = await transport.send(request)
-        while await answer.read():
+        connection = await transport.send(request)
+        while await connection.read():
             pass
-        await answer.aclose()
+        transport.release(connection)
 
     return send
 

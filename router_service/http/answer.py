@@ -85,7 +85,7 @@ class RoutedAnswer(Response):
             expects_json=plan.request.endpoint.is_json,
             client=call.key,
             trace=call.trace,
-            hold=slot.hold if slot is not None else unlimited,
+            reserve_memory=slot.hold if slot is not None else unlimited,
         )
         return Exchange(engine.attempts, gateway, order, plan=plan, call=call)
 

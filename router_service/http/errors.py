@@ -34,7 +34,7 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.upstream.relay import is_openai_error
+from router_service.upstream.answers import is_openai_error
 
 CLIENT_LEFT = 499
 """Status in logs and metrics of a client that left: nobody is there to get one."""

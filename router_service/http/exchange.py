@@ -24,16 +24,15 @@ from router_service.lifecycle.gateway import Gateway
 from router_service.requests.planning import Plan
 from router_service.requests.recorder import Call, Ending, Outcome
 from router_service.store.base import UpstreamObject
-from router_service.upstream.body_template import REPEATABLE_PATHS
-from router_service.upstream.first_event import StartedAnswer
-from router_service.upstream.relay import (
-    CHARACTERS_PER_TOKEN,
+from router_service.upstream.answers import (
     SKIM_BYTES,
-    EventReader,
+    StartedAnswer,
     identity_of,
     is_openai_error,
     skim,
 )
+from router_service.upstream.body_template import REPEATABLE_PATHS
+from router_service.upstream.relay import CHARACTERS_PER_TOKEN, EventReader
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
 
@@ -183,7 +182,7 @@ class Exchange:
 
     def _note_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
         self._outcome.may_be_clients = exc.may_be_clients
-        self._attempts.broke(opened, exc, self._order)
+        self._attempts.record_break(opened, exc, self._order)
 
     def _ended(self, status: int, ending: Ending) -> None:
         self._outcome.status = status

@@ -222,4 +222,3 @@ class Gateway:
     def _circuit_opened(self, deployment_id: str, seconds: float) -> None:
         self.syncer.opened(deployment_id, seconds)
         self.metrics.breaker_openings.labels(deployment_id).inc()
-        _log.warning("circuit open for %.1f s: deployment=%s", seconds, deployment_id)

@@ -17,7 +17,7 @@ from router_service.store.guarded import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
-from router_service.upstream.relay import AnswerIdentity
+from router_service.upstream.answers import AnswerIdentity
 from router_service.upstream.retries import Attempt
 
 

@@ -1,4 +1,4 @@
-"""Exchanges the model's name in a request body, and leaves other bytes as they are."""
+"""Request bodies whose model can be replaced without changing any other byte."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from router_service.core.messages import Json, as_list
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS = re.compile(_STRING + rb'(?:[^"{}\[\]]*+' + _STRING + rb")*+", re.DOTALL)
-# Keys; each letter of "model" may be escaped. They start with a literal byte, not with a
-# lookbehind: so most of a body is skipped by memchr, at 0.3 ns per byte instead of 12.
+# Keys. Each letter of "model" may be escaped. The patterns start with a literal byte instead of a
+# lookbehind, so that memchr skips most of a body, at 0.3 ns a byte instead of 12.
 _MODEL = re.compile(
     rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"\s*:\s*'
 )
@@ -26,23 +26,41 @@ _BEFORE_KEY = b"{, \t\r\n"
 _BRACKETS_OUTSIDE_STRINGS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
 
 MAX_KEYS = 10_000
-"""Keys of one name at all levels of a body. A tool has one key `model` if a parameter is called so;
-finding out the level of each key takes 2 us."""
+"""Most keys of one name at all levels of a body. Each tool with a parameter called `model` has one.
+Finding the level of a key takes 2 us."""
+
+REPEATABLE_PATHS = frozenset(
+    (
+        "/chat/completions",
+        "/responses",
+        "/completions",
+        "/embeddings",
+        "/moderations",
+        "/rerank",
+        "/audio/speech",
+    )
+)
+"""Endpoints that compute an answer and change nothing, so that sending a request twice only costs
+twice. Everything else under `/v1/` may create something, such as a job, a batch, a file or a
+video."""
+
+_EFFECT_MARKS = (b'"background"', b'"conversation"', b'"mcp"', b"\\u00")
+"""Every body that has an effect contains one of these. The last one starts an escaped letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyTemplate:
-    """A request body that waits for its model's name: `parts` are what stands between the names."""
+    """A request body without its model. `parts` are the bytes between the names of the model."""
 
     parts: tuple[bytes, ...]
 
     @classmethod
     def of(cls, body: bytes) -> BodyTemplate:
-        """Read a body, which must be one valid JSON object.
+        """Split a body, which must be a valid JSON object.
 
-        If there are several top-level keys `model`, each one's value is replaced, because parsers
-        differ in which of them counts. Raises InvalidRequestError if there are more than
-        `MAX_KEYS` at all levels.
+        If there are several top-level keys `model`, each value is replaced, because parsers differ
+        in which one they read. Raise InvalidRequestError if there are more than `MAX_KEYS` at all
+        levels.
         """
         parts: list[bytes] = []
         end = 0
@@ -53,7 +71,7 @@ class BodyTemplate:
 
     @property
     def size_bytes(self) -> int:
-        """The body's length, without its model's name."""
+        """Return the body's length without the name of its model."""
         return sum(map(len, self.parts))
 
     def with_model(self, model: str) -> bytes:
@@ -61,12 +79,31 @@ class BodyTemplate:
         return orjson.dumps(model).join(self.parts)
 
 
-def asks_for_usage(body: bytes) -> bool:
-    """Tell whether a body, one valid JSON object, streams and asks for its usage in the plain way.
+def is_repeatable(path: str, body: BodyTemplate) -> bool:
+    """Return whether sending a request twice has no effect other than its price.
 
-    That is `"stream": true` and `"stream_options": {"include_usage": BOOLEAN}` with nothing else
-    (API reference: "Create chat completion"). An upstream that refuses these lacks the option; one
-    that refuses others may do so for good reasons.
+    A completion has an effect in three cases: `background` starts a job that could not be found or
+    cancelled, `conversation` adds to a stored conversation, and a tool of the type `mcp` lets the
+    provider call third-party servers. A response that is only stored (`store`, which is OpenAI's
+    default) counts as repeatable, because nothing refers to the lost one and it expires.
+    """
+    if path not in REPEATABLE_PATHS:
+        return False
+    if not any(mark in part for part in body.parts for mark in _EFFECT_MARKS):
+        return True
+    fields: Mapping[str, Json] = orjson.loads(body.with_model(""))
+    if fields.get("background") or fields.get("conversation") is not None:
+        return False
+    tools = [tool for tool in as_list(fields.get("tools")) if isinstance(tool, dict)]
+    return all(tool.get("type") != "mcp" for tool in tools)
+
+
+def asks_for_usage(body: bytes) -> bool:
+    """Return whether a body, a valid JSON object, streams and asks for usage with plain options.
+
+    Plain is `"stream": true` and `"stream_options": {"include_usage": BOOLEAN}` with nothing else
+    (API reference: "Create chat completion"). An upstream that refuses these does not support the
+    option. One that refuses other options may do so for good reasons.
     """
     try:
         stream = next(_top_level(_STREAM, body), None)
@@ -79,7 +116,7 @@ def asks_for_usage(body: bytes) -> bool:
 
 
 def without_stream_options(body: bytes) -> bytes:
-    """Return a body, one valid JSON object, without its top-level `stream_options`."""
+    """Return a body, a valid JSON object, without its top-level `stream_options`."""
     found = next(_top_level(_STREAM_OPTIONS, body), None)
     if found is None:
         return body
@@ -92,21 +129,21 @@ def without_stream_options(body: bytes) -> bytes:
 def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int]]:
     """Yield where each top-level member of a name starts, and where its value starts.
 
-    Raises InvalidRequestError after `MAX_KEYS` members of this name at any level.
+    Raise InvalidRequestError after `MAX_KEYS` members of this name at any level.
     """
     depth, position = 0, 0
     for count, key in enumerate(name.finditer(body)):
         if count == MAX_KEYS:
             raise InvalidRequestError(
-                f"More than {MAX_KEYS:,} objects of the request have a key "
+                f"The request has more than {MAX_KEYS:,} objects with a key "
                 f"{key[0].rstrip()[:-1].decode()}. Send fewer.",
                 code="too_many_values",
             )
         # In valid JSON, a quote after one of these bytes opens a string, and a string before a
-        # colon is a key. So no key lies inside a string.
+        # colon is a key. So no match lies inside a string.
         if body[key.start() - 1] not in _BEFORE_KEY:
             continue
-        # Counted by library code: a loop over the tokens of 10 MiB would take seconds.
+        # Counted by library code, because a loop over the tokens of 10 MiB would take seconds.
         gap = _STRINGS.sub(b"", body[position : key.start()])
         depth += gap.count(b"{") + gap.count(b"[") - gap.count(b"}") - gap.count(b"]")
         position = key.start()
@@ -124,40 +161,3 @@ def _value_end(body: bytes, start: int) -> int:
         if depth == 0:
             return token.end()
     raise ValueError("the body is not valid JSON")
-
-
-REPEATABLE_PATHS = frozenset(
-    (
-        "/chat/completions",
-        "/responses",
-        "/completions",
-        "/embeddings",
-        "/moderations",
-        "/rerank",
-        "/audio/speech",
-    )
-)
-"""Endpoints that compute an answer and change nothing: a request that is sent twice costs twice.
-Everything else under `/v1/` may create something, such as a job, a batch, a file or a video."""
-
-_MARKS = (b'"background"', b'"conversation"', b'"mcp"', b"\\u00")
-"""One of these is in a body that has an effect; the last begins a letter of an escaped name."""
-
-
-def is_repeatable(path: str, body: BodyTemplate) -> bool:
-    """Tell whether sending a request twice does no more than sending it once, except for its price.
-
-    Three things make a completion more than that: `background` starts a job that nobody could
-    find or cancel, `conversation` adds to a stored conversation, and a tool of the type `mcp` lets
-    the provider call other people's servers. A response that is merely stored (`store`, which is
-    OpenAI's default) counts as repeatable: nothing refers to the lost one, and it expires.
-    """
-    if path not in REPEATABLE_PATHS:
-        return False
-    if not any(mark in part for part in body.parts for mark in _MARKS):
-        return True
-    fields: Mapping[str, Json] = orjson.loads(body.with_model(""))
-    if fields.get("background") or fields.get("conversation") is not None:
-        return False
-    tools = [tool for tool in as_list(fields.get("tools")) if isinstance(tool, dict)]
-    return all(tool.get("type") != "mcp" for tool in tools)

@@ -1,20 +1,26 @@
-"""Leaves a deployment alone for a while once it has failed too often."""
+"""Circuit breakers: a deployment that fails too often is not tried for a while."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from router_service.core.errors import UpstreamError
 from router_service.settings import BreakerSettings
 
 BUCKETS = 12
-"""Parts that a window is counted in; it moves on by one of them."""
+"""Parts of a window. The window moves by one part at a time."""
 
 MIN_FAILURE_SHARE = 0.5
-"""Of the window's answers: a busy deployment has a few failures at any time."""
+"""Least share of failures that opens a circuit. A busy deployment has a few failures at any
+time."""
 
 OnOpen = Callable[[str, float], None]
+"""Gets a deployment's id and the seconds for which its circuit has opened."""
+
+_log = logging.getLogger("switchcraft.upstream")
 
 
 @dataclass(slots=True)
@@ -24,6 +30,14 @@ class _Count:
 
     def is_mostly_failures(self) -> bool:
         return self.failures >= MIN_FAILURE_SHARE * self.answers
+
+    @classmethod
+    def sum(cls, counts: Iterable[_Count]) -> _Count:
+        total = cls()
+        for count in counts:
+            total.answers += count.answers
+            total.failures += count.failures
+        return total
 
 
 @dataclass(slots=True)
@@ -49,58 +63,56 @@ class _Window:
             self.buckets.popleft()
 
     def totals(self) -> dict[str | None, _Count]:
-        totals: dict[str | None, _Count] = {}
-        for _, counts in self.buckets:
-            for client, count in counts.items():
-                total = totals.setdefault(client, _Count())
-                total.answers += count.answers
-                total.failures += count.failures
-        return totals
+        clients = dict.fromkeys(client for _, counts in self.buckets for client in counts)
+        return {
+            client: _Count.sum(counts[client] for _, counts in self.buckets if client in counts)
+            for client in clients
+        }
 
 
 @dataclass(slots=True)
 class _Breaker:
     window: _Window
     cooldown_s: float
-    """How long it stays open next time."""
+    """How long the circuit stays open next time."""
     open_until_s: float | None = None
-    """None while it is closed."""
+    """None while the circuit is closed."""
     own_until_s: float = 0.0
-    """The same as far as this gateway's own requests have opened it."""
+    """The same, as far as requests of this gateway have opened it."""
     is_probing: bool = False
     culprit: str | None = None
-    """The client whose requests alone opened it; None if several did, or if clients have no keys.
-    """
+    """The client that caused all failures, or None if several did or if clients have no keys."""
 
 
 class CircuitBreakers:
-    """One circuit breaker a deployment, known by its id (M. Nygard, "Release It!", chapter 5).
+    """Circuit breakers of all deployments, by deployment id (M. Nygard, "Release It!", chapter 5).
 
-    Closed, it counts; open, nobody asks; after its time one request tries, and closes it or opens
-    it for twice as long. They outlive configurations, for what failed before a reload fails after.
-    Not for threads: requests share them on the event loop.
+    A closed circuit counts failures. An open circuit admits no requests. After its cool-down, one
+    request probes the deployment: success closes the circuit, failure opens it for twice as long.
+    Breakers outlive reloads of the configuration, because deployments that failed before a reload
+    fail after it. All methods must be called on the event loop.
 
-    A client can send requests that no deployment can answer, so that its failures alone must not
-    take a deployment from other clients. They open no breaker while others get good answers, and
-    while one client alone has opened it, requests of others go through as probes. Clients are known
-    by the names of their keys; without keys all are one.
+    A client can send requests that no deployment can answer. Its failures must not take a
+    deployment from other clients. So they do not open a circuit while others get good answers, and
+    if a single client has opened a circuit, requests of others go through as probes. Clients are
+    identified by the names of their keys. Without keys, all clients count as one.
     """
 
     def __init__(
         self, settings: BreakerSettings, clock: Callable[[], float], on_open: OnOpen
     ) -> None:
-        """Have none open; `on_open` is told the deployment and the seconds, for others to share."""
+        """Call `on_open` whenever a circuit opens here, so that other replicas can be informed."""
         self._settings = settings
         self._clock = clock
         self._on_open = on_open
         self._breakers: dict[str, _Breaker] = {}
 
     def reconfigure(self, settings: BreakerSettings) -> None:
-        """Count by other settings from here on; what is open stays so."""
+        """Use other settings from now on. Open circuits stay open."""
         self._settings = settings
 
     def wait_s(self, deployment_id: str, client: str | None = None) -> float:
-        """Return the seconds until a deployment may be asked again; 0 if it may be asked now."""
+        """Return the seconds until a deployment may be tried, or 0 if it may be tried now."""
         breaker = self._breakers.get(deployment_id)
         if breaker is None or breaker.open_until_s is None:
             return 0.0
@@ -111,9 +123,9 @@ class CircuitBreakers:
         return max(0.0, breaker.open_until_s - self._clock())
 
     def admit(self, deployment_id: str, client: str | None = None) -> bool:
-        """Say whether a request may go there; after a cool-down the first that asks is the probe.
+        """Return whether a request may be sent. The first one after a cool-down is the probe.
 
-        A request that was admitted must be followed by `succeeded`, `failed` or `left`.
+        An admitted request must be followed by `record_success`, `record_failure` or `release`.
         """
         if self.wait_s(deployment_id, client) > 0:
             return False
@@ -122,61 +134,73 @@ class CircuitBreakers:
             breaker.is_probing = True
         return True
 
-    def succeeded(self, deployment_id: str, client: str | None = None) -> None:
-        """Count an answer; one to a probe closes the breaker."""
-        breaker = self._of(deployment_id)
-        if breaker.is_probing:
-            self._breakers[deployment_id] = breaker = self._new()
+    def release(self, deployment_id: str) -> None:
+        """End an admitted request that showed nothing about the deployment's health."""
+        if breaker := self._breakers.get(deployment_id):
+            breaker.is_probing = False
+
+    def record_success(self, deployment_id: str, client: str | None = None) -> None:
+        """Count an answer. The answer to a probe closes the circuit."""
+        breaker = self._breakers.get(deployment_id)
+        if breaker is None or breaker.is_probing:
+            breaker = self._add(deployment_id)
         breaker.window.count(self._clock(), client)
 
-    def failed(
+    def record_failure(
         self,
         deployment_id: str,
-        retry_after_s: float | None = None,
+        error: UpstreamError,
         *,
         had_begun: bool = False,
         client: str | None = None,
     ) -> None:
-        """Count a failure; one too many, or one that says when to come back, opens the breaker.
+        """Count a failure, and open the circuit if there are too many or the upstream says so.
 
-        An answer that `had_begun` well was counted by `succeeded` then, and is not another one.
+        An answer that `had_begun` well was already counted by `record_success`.
         """
-        breaker, settings = self._of(deployment_id), self._settings
+        breaker = self._breakers.get(deployment_id) or self._add(deployment_id)
         breaker.window.count(self._clock(), client, answers=0 if had_begun else 1, failures=1)
         totals = breaker.window.totals()
         failing = [name for name, count in totals.items() if count.failures]
         breaker.culprit = failing[0] if len(failing) == 1 else None
-        if retry_after_s:
-            self._open(deployment_id, breaker, min(retry_after_s, settings.max_cooldown_s))
-        elif breaker.is_probing or (breaker.open_until_s is None and self._is_often(totals)):
-            seconds = min(breaker.cooldown_s, settings.max_cooldown_s)
-            self._open(deployment_id, breaker, seconds)
-            breaker.cooldown_s = 2 * seconds
+        longest_s = self._settings.max_cooldown_s
+        if error.retry_after_s:
+            open_s = min(error.retry_after_s, longest_s)
+        elif breaker.is_probing or (breaker.open_until_s is None and self._is_failing(totals)):
+            open_s = min(breaker.cooldown_s, longest_s)
+            breaker.cooldown_s = 2 * open_s
+        else:
+            return
+        breaker.own_until_s = breaker.open_until_s = self._clock() + open_s
+        breaker.is_probing = False
+        _log.warning(
+            'circuit open for %g s: model=%s deployment=%s cause="%s"',
+            round(open_s, 3),
+            error.model,
+            deployment_id,
+            error.problem,
+        )
+        self._on_open(deployment_id, open_s)
 
-    def _is_often(self, totals: Mapping[str | None, _Count]) -> bool:
-        """Whether too much fails: of all answers, and of those of all clients but the worst."""
-        total = _sum(totals.values())
+    def _is_failing(self, totals: Mapping[str | None, _Count]) -> bool:
+        """Return whether too many answers fail, both of all clients and of all but the worst."""
+        total = _Count.sum(totals.values())
         if total.failures <= self._settings.allowed_fails or not total.is_mostly_failures():
             return False
         worst = max(totals.values(), key=lambda count: count.failures)
-        others = _sum(count for count in totals.values() if count is not worst)
+        others = _Count.sum(count for count in totals.values() if count is not worst)
         return others.answers == 0 or others.is_mostly_failures()
 
-    def left(self, deployment_id: str) -> None:
-        """Forget a request that ended without showing how the deployment is."""
-        if breaker := self._breakers.get(deployment_id):
-            breaker.is_probing = False
-
     def adopt(self, begun: Mapping[str, float], ended: Collection[str] = ()) -> None:
-        """Open for cool-downs that other gateways began, and end those that are gone.
+        """Open circuits that other replicas have opened, and close those that they have closed.
 
-        `begun` holds the seconds that are left by deployment, of which at most `max_cooldown_s`
-        count: a gateway with another clock or a mistaken entry must not stop this one for days.
-        After either end one request probes. What was found here is not shortened.
+        `begun` holds the remaining seconds by deployment. At most `max_cooldown_s` of them count,
+        so that a replica with a wrong clock or a mistaken entry cannot stop this one for days.
+        After either end, one request probes. A cool-down that began here is not shortened.
         """
         now_s, longest_s = self._clock(), self._settings.max_cooldown_s
         for deployment_id, seconds in begun.items():
-            breaker = self._of(deployment_id)
+            breaker = self._breakers.get(deployment_id) or self._add(deployment_id)
             if not breaker.is_probing:
                 until_s = now_s + min(seconds, longest_s)
                 breaker.open_until_s = max(breaker.open_until_s or 0.0, until_s)
@@ -190,24 +214,7 @@ class CircuitBreakers:
         """Return the deployments whose circuit is open."""
         return frozenset(name for name in self._breakers if self.wait_s(name) > 0)
 
-    def _open(self, deployment_id: str, breaker: _Breaker, seconds: float) -> None:
-        breaker.own_until_s = breaker.open_until_s = self._clock() + seconds
-        breaker.is_probing = False
-        self._on_open(deployment_id, seconds)
-
-    def _of(self, deployment_id: str) -> _Breaker:
-        if deployment_id not in self._breakers:
-            self._breakers[deployment_id] = self._new()
-        return self._breakers[deployment_id]
-
-    def _new(self) -> _Breaker:
+    def _add(self, deployment_id: str) -> _Breaker:
         window = _Window(self._settings.window_s / BUCKETS)
-        return _Breaker(window, self._settings.cooldown_s)
-
-
-def _sum(counts: Iterable[_Count]) -> _Count:
-    total = _Count()
-    for count in counts:
-        total.answers += count.answers
-        total.failures += count.failures
-    return total
+        breaker = self._breakers[deployment_id] = _Breaker(window, self._settings.cooldown_s)
+        return breaker

@@ -1,20 +1,13 @@
-"""The connections to each upstream, and the requests that it is sent.
+"""Requests to one deployment, and their answers.
 
-httpx stays behind this module: its errors leave it as UpstreamError, and what it returns as
-`UpstreamAnswer`.
+httpx stays behind this module: its errors leave it as UpstreamError.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,37 +19,37 @@ from router_service import __version__
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.settings import Deployment
 from router_service.tracing import UNTRACED, Trace, UpstreamCall, UpstreamSpan
-from router_service.upstream.connection import ACCEPTED, Decompressor, codings_of
+from router_service.upstream.connection import (
+    ACCEPTED_CODINGS,
+    Decompressor,
+    HttpResponse,
+    RawHeaders,
+    read_codings,
+)
 from router_service.upstream.redaction import Redactor, Secrets, secrets_of
 from router_service.upstream.timeouts import TimeoutGuard, read_retry_after
-from router_service.upstream.transport import (
-    Address,
-    HttpRequest,
-    HttpResponse,
-    Transport,
-    transport_to,
-)
+from router_service.upstream.transport import Address, HttpRequest, Transport, transport_to
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
 """W3C Trace Context."""
 
 FORWARDED = TRACE_HEADERS | frozenset("x-request-id openai-beta idempotency-key x-sandbox".split())
-"""Request headers that upstreams get; all others, credentials above all, stay here."""
+"""Request headers that are forwarded. All others, credentials above all, are not."""
 
 MAX_PASSED_HEADERS = 64
-"""Most headers of an answer that clients get; many clients read 100 in all."""
+"""Most headers of an answer that are returned to the client. Many clients accept 100 in all."""
 
 MAX_PASSED_VALUE_BYTES = 1024
 """A longer header of an answer is dropped."""
 
 MAX_NAMED_CODINGS = 60
-"""How many characters of an answer's codings are quoted in an error."""
+"""How many characters of an answer's codings an error quotes."""
 
 ANSWER_COPIES = 3
-"""How often a whole answer is in memory at most: in parts, joined, and decoded."""
+"""How many copies of a whole answer are in memory at most: in parts, joined, and decoded."""
 
 DEADLINE_HEADER = "x-request-timeout"
-"""Seconds that a request may take: the client's word to us, and ours to the upstream."""
+"""Seconds that a request may take. Clients send it to the gateway, and the gateway to upstreams."""
 
 NEVER_SENT = (
     httpx.ConnectTimeout,
@@ -65,11 +58,11 @@ NEVER_SENT = (
     httpx.LocalProtocolError,
     httpx.ProxyError,
 )
-"""Errors after which the upstream has nothing of the request."""
+"""Errors after which the upstream has received nothing of the request."""
 
 _OWN = (
     (b"accept", b"*/*"),
-    # Compressed answers would have to be decompressed to be observed.
+    # Compressed answers would have to be decompressed to be read.
     (b"accept-encoding", b"identity"),
     (b"user-agent", b"switchcraft/" + __version__.encode()),
 )
@@ -80,11 +73,9 @@ _RETRY_AFTER = frozenset(b"retry-after retry-after-ms".split())
 _PASSED_BACK = _RETRY_AFTER | frozenset(b"content-type x-request-id x-sandbox".split())
 _PASSED_BACK_PREFIX = b"x-ratelimit-"
 
-Headers = list[tuple[bytes, bytes]]
-
 ReserveMemory = Callable[[int], None]
-"""Counts bytes that a request holds in memory until it ends; raises OverloadedError. A negative
-number gives some back."""
+"""Reserves bytes of memory until a request ends, or raises OverloadedError. A negative number
+releases bytes."""
 
 
 def unlimited(size_bytes: int) -> None:
@@ -93,7 +84,7 @@ def unlimited(size_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
-    """What an upstream is sent: the path below its base URL, and the client's part of it."""
+    """A request to one deployment: the path below its base URL, and the client's part of it."""
 
     model: str
     """The pool's name of the model, for errors."""
@@ -101,157 +92,152 @@ class OutgoingRequest:
     body: bytes
     client_headers: Mapping[str, str]
     deadline_s: float = math.inf
-    """When the request's own time is over, by the event loop's clock."""
+    """When the time that the client allows is over, by the event loop's clock."""
     method: str = "POST"
     content_type: bytes = b"application/json"
     query: str = ""
-    """What the client wrote behind `?`."""
+    """The client's query string, without `?`."""
     needs_new_connection: bool = False
-    """Whether a connection must not be used again for it (see `HttpRequest`)."""
+    """Whether a kept-alive connection must not be used (see `HttpRequest`)."""
     trace: Trace = field(default=UNTRACED, repr=False)
-    """Of the request that this is sent for."""
-    hold: ReserveMemory = unlimited
+    reserve_memory: ReserveMemory = unlimited
 
 
 class UpstreamAnswer:
-    """An upstream's answer whose body is still to be read, once, by `chunks`.
+    """An upstream's answer whose headers have arrived. `chunks` reads its body, once.
 
-    The body of an error in a coding that is not accepted is empty: its status says enough.
+    An error's body in a coding that is not accepted counts as empty, because the status says
+    enough.
     """
 
     def __init__(
         self,
         model: str,
-        inbound: HttpResponse,
+        response: HttpResponse,
         guard: TimeoutGuard,
         *,
         secrets: Secrets | None = None,
-        hold: ReserveMemory = unlimited,
+        reserve_memory: ReserveMemory = unlimited,
     ) -> None:
-        """Read an answer; `secrets` are removed from the headers and the body.
+        """Remove `secrets` from the headers and the body.
 
-        Raises UpstreamError for a good answer in a coding that is not accepted.
+        Raise UpstreamError for a successful answer in a coding that is not accepted.
         """
         self.model = model
-        self.status = inbound.status
-        self._inbound = inbound
-        self._headers = dict(inbound.headers)
+        self.status = response.status
+        self._headers = headers = dict(response.headers)
         self._guard = guard
         self._secrets = secrets
-        self._redaction = None if secrets is None else Redactor(secrets)
-        self._hold = hold
-        self.held_bytes = 0
-        """How much of the body is held in memory, as far as it is counted."""
-        transfer_coding = self._headers.get(b"transfer-encoding", b"chunked")
-        is_plain = transfer_coding == b"chunked" and b"content-encoding" not in self._headers
-        self._codings = [] if is_plain else codings_of(inbound.headers)
-        self._is_readable = len(self._codings) <= 1 and ACCEPTED.issuperset(self._codings)
-        if not self._is_readable and self.status < 400:
-            named = b", ".join([value for name, value in inbound.headers if name in _CODINGS])
+        self._redactor = None if secrets is None else Redactor(secrets)
+        self._reserve_memory = reserve_memory
+        self.reserved_bytes = 0
+        """How much of the body is buffered, as far as memory was reserved for it."""
+        kind = headers.get(b"content-type", b"")
+        self.is_stream = self.status < 400 and kind.lower().startswith(b"text/event-stream")
+        """Whether the body is the server-sent events of a successful answer."""
+        self.is_delimited = b"content-length" in headers or b"transfer-encoding" in headers
+        """Whether HTTP shows that the body is complete, instead of the connection's end."""
+        transfer_coding = headers.get(b"transfer-encoding", b"chunked")
+        is_plain = transfer_coding == b"chunked" and b"content-encoding" not in headers
+        codings = [] if is_plain else read_codings(response.headers)
+        self.is_compressed = bool(codings)
+        """Whether the body is compressed, so that few bytes may become many."""
+        if not codings:
+            self._read_part = response.read
+        elif len(codings) <= 1 and ACCEPTED_CODINGS.issuperset(codings):
+            self._read_part = Decompressor(response.read).read
+        elif self.status >= 400:
+            self._read_part = _read_nothing
+        else:
+            named = b", ".join([value for name, value in response.headers if name in _CODINGS])
             named = named if secrets is None else secrets.redacted(named)
             text = named.decode("latin-1")[:MAX_NAMED_CODINGS]
             problem = f"answered in the coding {text!r}, although it was asked for plain text"
             raise UpstreamError(model, problem, Failure.MALFORMED)
 
     @property
-    def is_compressed(self) -> bool:
-        """Whether the body is compressed, so that few bytes may become many."""
-        return bool(self._codings)
-
-    @property
     def declared_bytes(self) -> int:
-        """How long the body is by its `content-length`; 0 if it has none."""
+        """Return the body's length by its `content-length`, or 0 without one."""
         return int(self._headers.get(b"content-length", b"0") or b"0")
 
     @property
-    def is_stream(self) -> bool:
-        """Whether the body is a good answer's server-sent events."""
-        kind = self._headers.get(b"content-type", b"")
-        return self.status < 400 and kind.lower().startswith(b"text/event-stream")
+    def headers(self) -> RawHeaders:
+        """Return the headers for the client.
 
-    @property
-    def is_delimited(self) -> bool:
-        """Whether HTTP itself shows that the body is complete, not the mere end of the bytes."""
-        return b"content-length" in self._headers or b"transfer-encoding" in self._headers
-
-    @property
-    def headers(self) -> Headers:
-        """The headers that the client gets, each once: clients differ in which of two they read."""
-        headers = [header for header in self._headers.items() if _is_passed_back(*header)]
-        headers = headers[:MAX_PASSED_HEADERS]
+        Each is returned once, because clients differ in which of two they read.
+        """
+        headers = [
+            (name, value)
+            for name, value in self._headers.items()
+            if (name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX))
+            and (name not in _RETRY_AFTER or read_retry_after({name: value}) is not None)
+            and len(value) <= MAX_PASSED_VALUE_BYTES
+        ][:MAX_PASSED_HEADERS]
         secrets = self._secrets
-        if secrets is None or not secrets.are_in(b"\n".join([value for _, value in headers])):
+        if secrets is None or not secrets.found_in(b"\n".join([value for _, value in headers])):
             return headers
         return [(name, secrets.redacted(value)) for name, value in headers]
 
     @property
     def has_secrets(self) -> bool:
-        """Whether the body, as far as it was read, had the gateway's own credentials in it."""
-        return self._redaction is not None and self._redaction.has_found
+        """Return whether the body that was read so far contained the gateway's credentials."""
+        return self._redactor is not None and self._redactor.has_found
 
     @property
     def retry_after_s(self) -> float | None:
-        """When the upstream wants to be asked again, in seconds; None if it does not say."""
+        """Return how long the upstream asks to wait before a retry, if it says so."""
         return read_retry_after(self._headers)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives, without secrets.
 
-        Raises UpstreamError if it ends too early or if nothing arrives in time.
+        Raise UpstreamError if it ends too early or if nothing arrives in time.
         """
-        read, redaction = self._reader(), self._redaction
+        redactor = self._redactor
         while True:
             try:
                 with self._guard:
-                    part = await read()
+                    part = await self._read_part()
             except httpx.HTTPError as exc:
-                raise translate(exc, self.model) from exc
+                raise translate_error(exc, self.model) from exc
             if not part:
                 break
-            if redaction is not None:
-                part = redaction.feed(part)
+            if redactor is not None:
+                part = redactor.feed(part)
             if part:
                 yield part
-        if redaction is not None and (rest := redaction.end()):
+        if redactor is not None and (rest := redactor.end()):
             yield rest
 
-    def _reader(self) -> Callable[[], Awaitable[bytes]]:
-        """Return what reads the next part, decompressed."""
-        if not self._codings:
-            return self._inbound.read
-        if self._is_readable:
-            return Decompressor(self._inbound.read).read
-        return _read_nothing
-
-    def try_hold(self, size_bytes: int) -> bool:
-        """Count bytes of the body that are held in memory; return False if there is no room."""
+    def try_reserve(self, size_bytes: int) -> bool:
+        """Reserve memory for buffered bytes of the body, or return False if there is none."""
         try:
-            self._hold(ANSWER_COPIES * size_bytes)
+            self._reserve_memory(ANSWER_COPIES * size_bytes)
         except OverloadedError:
             return False
-        self.held_bytes += size_bytes
+        self.reserved_bytes += size_bytes
         return True
 
-    def let_go(self) -> None:
-        """Give back the memory for the bytes that were held."""
-        self._hold(-ANSWER_COPIES * self.held_bytes)
-        self.held_bytes = 0
+    def release_memory(self) -> None:
+        """Release the memory for the bytes that were buffered."""
+        self._reserve_memory(-ANSWER_COPIES * self.reserved_bytes)
+        self.reserved_bytes = 0
+
+
+async def _read_nothing() -> bytes:
+    return b""
 
 
 class UpstreamClient:
-    """Sends chat requests to the pool's upstreams; holds their connections until `aclose`."""
+    """HTTP client for all deployments. It holds their connections until `aclose`."""
 
-    def __init__(
-        self,
-        *,
-        max_connections: int,
-        forwarded: Sequence[str] = (),
-    ) -> None:
-        """Allow so many connections to each upstream, and pass the headers of `forwarded` too."""
+    def __init__(self, *, max_connections: int, forwarded: Sequence[str] = ()) -> None:
+        """Allow `max_connections` to each upstream, and forward the headers in `forwarded` too."""
         self._forwarded = FORWARDED | frozenset(forwarded)
-        # Connections of its own for each upstream: in one pool, an upstream that hangs would take
-        # those of all others. No client of httpx's above them: it would keep cookies, follow and
-        # authenticate, of which nothing is wanted here, for 0.2 ms of CPU a request.
+        # Each upstream has its own connections, because in a shared pool an upstream that hangs
+        # would use up those of all others. There is no httpx.Client above them: it would keep
+        # cookies, follow redirects and authenticate, which is not wanted here, for 0.2 ms of CPU
+        # time a request.
         self._tls = httpx.create_ssl_context()
         self._tls.set_alpn_protocols(["http/1.1"])
         self._max_connections = max_connections
@@ -264,112 +250,97 @@ class UpstreamClient:
 
     @asynccontextmanager
     async def send(
-        self, deployment: Deployment, message: OutgoingRequest
+        self, deployment: Deployment, request: OutgoingRequest
     ) -> AsyncIterator[UpstreamAnswer]:
-        """Send a message as it is and yield the answer once its headers are there.
+        """Send a request and yield the answer once its headers have arrived.
 
-        Leaving the block closes the connection where the body was not read to its end. Raises
-        UpstreamError where there is no answer, or one that is neither good nor an error, and its
-        kind DeadlineError where the request's own time is over.
+        If the body was not read to its end, the connection is closed when the block is left. Raise
+        UpstreamError if there is no answer or if its status is unusable, and its subclass
+        DeadlineError if the time that the client allows is over.
         """
-        guard = TimeoutGuard(message.model, deployment.timeouts, message.deadline_s)
-        with message.trace.upstream_span(_callee(deployment, message)) as span, closing(guard):
-            inbound = await self._begun(deployment, message, span, guard)
-            span.status = inbound.status
-            try:
-                if inbound.status // 100 not in {2, 4, 5}:
-                    problem = f"answered with status {inbound.status}"
-                    raise UpstreamError(message.model, problem, Failure.MALFORMED)
-                secrets, hold = secrets_of(deployment), message.hold
-                yield UpstreamAnswer(message.model, inbound, guard, secrets=secrets, hold=hold)
-            finally:
-                await inbound.aclose()
-
-    async def _begun(
-        self,
-        deployment: Deployment,
-        message: OutgoingRequest,
-        span: UpstreamSpan,
-        guard: TimeoutGuard,
-    ) -> HttpResponse:
-        try:
-            request = self._request(deployment, message, span)
-            with guard:
-                return await self._transport(deployment.origin).send(request)
-        except httpx.InvalidURL as exc:
-            raise translate(httpx.UnsupportedProtocol(str(exc)), message.model) from exc
-        except httpx.HTTPError as exc:
-            raise translate(exc, message.model) from exc
-
-    def _transport(self, origin: str) -> Transport:
-        transport = self._transports.get(origin)
-        if transport is None:
-            transport = transport_to(origin, self._tls, self._max_connections)
-            self._transports[origin] = transport
-        return transport
-
-    def _request(
-        self, deployment: Deployment, message: OutgoingRequest, span: UpstreamSpan
-    ) -> HttpRequest:
-        return HttpRequest(
-            message.method,
-            Address.of(deployment.url(message.path, message.query)),
-            self._headers(deployment, message, span),
-            message.body,
-            deployment.timeouts,
-            message.needs_new_connection,
+        model, origin = request.model, deployment.origin
+        guard = TimeoutGuard(model, deployment.timeouts, request.deadline_s)
+        call = UpstreamCall(
+            deployment.base_url, deployment.upstream_model, request.method, request.path
         )
+        with request.trace.upstream_span(call) as span, closing(guard):
+            try:
+                http_request = self._build_request(deployment, request, span)
+                transport = self._transports.get(origin)
+                if transport is None:
+                    transport = transport_to(origin, self._tls, self._max_connections)
+                    self._transports[origin] = transport
+                with guard:
+                    connection = await transport.send(http_request)
+            except httpx.InvalidURL as exc:
+                raise translate_error(httpx.UnsupportedProtocol(str(exc)), model) from exc
+            except httpx.HTTPError as exc:
+                raise translate_error(exc, model) from exc
+            span.status = connection.status
+            try:
+                if connection.status // 100 not in {2, 4, 5}:
+                    problem = f"answered with status {connection.status}"
+                    raise UpstreamError(model, problem, Failure.MALFORMED)
+                yield UpstreamAnswer(
+                    model,
+                    connection,
+                    guard,
+                    secrets=secrets_of(deployment.base_url, deployment.api_key),
+                    reserve_memory=request.reserve_memory,
+                )
+            finally:
+                transport.release(connection)
 
-    def _headers(
-        self, deployment: Deployment, message: OutgoingRequest, span: UpstreamSpan
-    ) -> Headers:
-        # Both or neither: a client's `tracestate` belongs to its own `traceparent`.
+    def _build_request(
+        self, deployment: Deployment, request: OutgoingRequest, span: UpstreamSpan
+    ) -> HttpRequest:
+        # Both trace headers or neither: a `tracestate` belongs to its own `traceparent`.
         passed = self._forwarded - TRACE_HEADERS if span.headers else self._forwarded
-        told = [(name, v) for name, v in message.client_headers.items() if name in passed]
-        # As bytes: httpx would refuse a client's letter that is not ASCII.
+        forwarded = [(name, v) for name, v in request.client_headers.items() if name in passed]
+        # As bytes, because httpx refuses characters that are not ASCII.
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in (*told, *span.headers.items())
+            for name, value in (*forwarded, *span.headers.items())
         ]
-        headers += [(b"content-type", message.content_type), *_OWN]
-        if message.deadline_s < math.inf:
-            left_s = max(0.0, message.deadline_s - asyncio.get_running_loop().time())
+        headers += [(b"content-type", request.content_type), *_OWN]
+        if request.deadline_s < math.inf:
+            left_s = max(0.0, request.deadline_s - asyncio.get_running_loop().time())
             headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
-        return headers + _credentials(
-            deployment.base_url, deployment.key_header, deployment.api_key
+        headers += _credentials(deployment.base_url, deployment.key_header, deployment.api_key)
+        return HttpRequest(
+            request.method,
+            Address.of(deployment.url(request.path, request.query)),
+            headers,
+            request.body,
+            deployment.timeouts,
+            request.needs_new_connection,
         )
 
 
-def _callee(deployment: Deployment, message: OutgoingRequest) -> UpstreamCall:
-    return UpstreamCall(
-        deployment.base_url, deployment.upstream_model, message.method, message.path
-    )
-
-
-# Each class has its own line, so that a new one of httpx fails a test rather than passes unseen.
+# One line for each class, so that a test fails if httpx adds a class that is not listed here.
 PROBLEMS: Mapping[type[httpx.HTTPError], str] = {
     httpx.ConnectTimeout: "did not accept a connection in time",
     httpx.ReadTimeout: "did not answer in time",
-    httpx.WriteTimeout: "did not take the request in time",
-    httpx.PoolTimeout: "has no free connection: too many requests are waiting for it",
+    httpx.WriteTimeout: "did not read the request in time",
+    httpx.PoolTimeout: "has no free connection, because too many requests are waiting for it",
     httpx.ConnectError: "could not be reached",
     httpx.ReadError: "broke the connection while it answered",
-    httpx.WriteError: "broke the connection while it was sent the request",
+    httpx.WriteError: "broke the connection while the request was sent",
     httpx.CloseError: "broke the connection",
     httpx.RemoteProtocolError: "broke the connection, or does not speak HTTP",
     httpx.LocalProtocolError: "cannot be sent this request as HTTP",
-    httpx.UnsupportedProtocol: "has an address that is not HTTP",
+    httpx.UnsupportedProtocol: "has an invalid address or one that is not HTTP",
     httpx.ProxyError: "could not be reached through the proxy",
     httpx.DecodingError: "answered with compressed data that cannot be read",
-    httpx.TooManyRedirects: "sent the request elsewhere",
+    httpx.TooManyRedirects: "answered with too many redirects",
     httpx.HTTPStatusError: "answered with an error status",
 }
-"""What each error of httpx means to a client."""
+"""What each error of httpx means to a client. Each completes "The upstream of model X ..."."""
 
 
-def translate(exc: httpx.HTTPError, model: str) -> UpstreamError:
-    """Return an error of httpx as ours; it names the model, and neither address nor key."""
-    problem = PROBLEMS.get(type(exc), "gave no answer")
+def translate_error(exc: httpx.HTTPError, model: str) -> UpstreamError:
+    """Return an error of httpx as ours. It names the model, but neither an address nor a key."""
+    problem = PROBLEMS.get(type(exc), "did not answer")
     if isinstance(exc, httpx.PoolTimeout):
         failure = Failure.BUSY
     elif isinstance(exc, NEVER_SENT):
@@ -383,20 +354,9 @@ def translate(exc: httpx.HTTPError, model: str) -> UpstreamError:
     return UpstreamError(model, problem, failure)
 
 
-async def _read_nothing() -> bytes:
-    return b""
-
-
-def _is_passed_back(name: bytes, value: bytes) -> bool:
-    if name not in _PASSED_BACK and not name.startswith(_PASSED_BACK_PREFIX):
-        return False
-    is_readable = name not in _RETRY_AFTER or read_retry_after({name: value}) is not None
-    return is_readable and len(value) <= MAX_PASSED_VALUE_BYTES
-
-
 @lru_cache(maxsize=64)
-def _credentials(base_url: str, key_header: str, api_key: SecretStr | None) -> Headers:
-    """Return what shows who asks: the key, or the name and password in an address (RFC 7617)."""
+def _credentials(base_url: str, key_header: str, api_key: SecretStr | None) -> RawHeaders:
+    """Return the headers with the key, or with the user and password of an address (RFC 7617)."""
     url, credentials = httpx.URL(base_url), {}
     if api_key is not None:
         key = api_key.get_secret_value().strip()

@@ -1,4 +1,4 @@
-"""How long an upstream is waited for, and when it wants to be asked again."""
+"""Timeouts for the parts of an upstream's answer, and the waits that upstreams ask for."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from router_service.core.errors import DeadlineError, Failure, OverlongError, Up
 from router_service.settings import Timeouts
 
 FIRST_WAITS = 2
-"""The headers and the first part of the body come together or one after the other."""
+"""The headers and the first part of the body arrive together or one after the other."""
 
 STILL_ANSWERING_S = 5.0
-"""An answer whose last part is not older than this was still coming when its time was over."""
+"""An answer whose last part is not older than this was still arriving when its time was over."""
 
 MAX_RETRY_AFTER_S = 24 * 3600.0
 """Longest wait that is adopted from an upstream. Providers name a day for daily quotas."""
 
 MAX_DATE_BYTES = 64
-"""An HTTP date has 29 characters, older forms have some more."""
+"""An HTTP date has 29 characters, and some more in older formats."""
 
 _NUMBER = re.compile(rb"[0-9]{1,64}(?:\.[0-9]{1,64})?")
 
 
 class TimeoutGuard:
-    """How long the next part of an answer is waited for, by the task that made this.
+    """Timeouts of one answer, for the task that created the guard.
 
-    The first byte has its own time, each later part another, and all of it together a third; the
-    client's deadline is before them all. One timer serves all waits, and is moved only where it
-    ends too early: a timer a wait took as long as reading an event.
+    Use it as a context manager around each wait: `with guard: await read()`. The first byte, each
+    later part and the whole answer have timeouts of their own, and the client's deadline precedes
+    them all. One timer serves all waits and is moved only if it is set too late, because a timer
+    for each wait took as long as reading an event.
     """
 
     def __init__(self, model: str, timeouts: Timeouts, deadline_s: float) -> None:
@@ -47,38 +48,39 @@ class TimeoutGuard:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - whoever asks an upstream is a task
+        assert task is not None  # noqa: S101 - requests are always sent by a task
         self._task = task
         self._is_waiting = False
         self._has_expired = False
         self._cancellations = 0
 
     def close(self) -> None:
-        """Let go of the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
     def __enter__(self) -> None:
-        """Wait for the next part: what is awaited in the block is bounded."""
+        """Start a wait for the next part."""
         self._waits += 1
+        now_s = self._loop.time()
         if self._waits > FIRST_WAITS:
-            self._next_s = self._loop.time() + self._idle_s
+            self._next_s = now_s + self._idle_s
         end_s = min(self._next_s, self._last_s)
-        if self._timer is None:  # no later than any wait to come may end
-            self._move_timer(min(end_s, self._loop.time() + self._idle_s))
+        if self._timer is None:  # no later than the end of any later wait
+            self._set_timer(min(end_s, now_s + self._idle_s))
         elif end_s < self._timer_s:
-            self._move_timer(end_s)
+            self._set_timer(end_s)
         self._is_waiting = True
         self._cancellations = self._task.cancelling()
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Raise UpstreamError, or DeadlineError, where the time was over."""
+        """Raise UpstreamError or one of its subclasses if the wait timed out."""
         self._is_waiting = False
         if not self._has_expired or not isinstance(exc, asyncio.CancelledError):
             return
-        # As asyncio.Timeout has it: a cancellation from elsewhere goes before ours.
+        # As in asyncio.Timeout, a cancellation by others takes precedence.
         if self._task.uncancel() > self._cancellations:
             return
         now_s = self._loop.time()
@@ -89,7 +91,7 @@ class TimeoutGuard:
             raise OverlongError(self._model) from exc
         raise UpstreamError(self._model, "did not answer in time", Failure.TIMEOUT) from exc
 
-    def _move_timer(self, end_s: float) -> None:
+    def _set_timer(self, end_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_s = self._loop.call_at(end_s, self._expire), end_s
@@ -100,7 +102,7 @@ class TimeoutGuard:
         if not self._is_waiting:
             return
         if self._loop.time() < end_s:
-            self._move_timer(end_s)
+            self._set_timer(end_s)
         else:
             self._has_expired = True
             self._task.cancel()
@@ -109,29 +111,24 @@ class TimeoutGuard:
 def read_retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     """Return the wait that `retry-after-ms` or `retry-after` asks for, in seconds from now.
 
-    At most `MAX_RETRY_AFTER_S`. None if neither is there, or if what is there cannot be read (RFC
+    It is at most `MAX_RETRY_AFTER_S`. Return None if neither header is present or readable (RFC
     9110, section 10.2.3; `retry-after-ms` is OpenAI's).
     """
-    milliseconds = _number(headers.get(b"retry-after-ms", b""))
+    milliseconds = _read_number(headers.get(b"retry-after-ms", b""))
+    if milliseconds is not None:
+        return min(milliseconds / 1000, MAX_RETRY_AFTER_S)
     text = headers.get(b"retry-after", b"")
-    seconds = _number(text) if milliseconds is None else milliseconds / 1000
-    if seconds is None:
-        seconds = _seconds_until(text)
+    seconds = _read_number(text)
+    if seconds is None and 0 < len(text) <= MAX_DATE_BYTES:
+        try:
+            date = parsedate_to_datetime(text.decode("latin-1"))
+            date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+            seconds = max(0.0, (date - datetime.now(UTC)).total_seconds())
+        except (ValueError, OverflowError):  # not a date, or one beyond the years 1 to 9999
+            return None
     return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
 
 
-def _number(text: bytes) -> float | None:
-    """Return a number without a sign or an exponent: `float` would also read `nan` and `1_0`."""
+def _read_number(text: bytes) -> float | None:
+    """Return a number without a sign or an exponent. `float` also accepts `nan` and `1_0`."""
     return float(text) if _NUMBER.fullmatch(text.strip()) else None
-
-
-def _seconds_until(date: bytes) -> float | None:
-    if not 0 < len(date) <= MAX_DATE_BYTES:
-        return None
-    try:
-        moment = parsedate_to_datetime(date.decode("latin-1"))
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
-    except (ValueError, OverflowError):  # not a date, or one beyond the years 1 to 9999
-        return None

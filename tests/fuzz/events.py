@@ -16,9 +16,9 @@ import httpx
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
 from router_service.upstream.client import UpstreamAnswer
+from router_service.upstream.connection import HttpResponse
 from router_service.upstream.relay import MAX_HELD_BYTES, EventReader
 from router_service.upstream.timeouts import TimeoutGuard
-from router_service.upstream.transport import HttpResponse
 from tests.fuzz.mutation import of_json, of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
 

@@ -20,9 +20,8 @@ import httpx
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
 from router_service.upstream.client import UpstreamAnswer
-from router_service.upstream.connection import Connection
+from router_service.upstream.connection import Connection, HttpResponse
 from router_service.upstream.timeouts import TimeoutGuard
-from router_service.upstream.transport import HttpResponse
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
     Target,

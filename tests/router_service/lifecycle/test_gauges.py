@@ -11,6 +11,7 @@ import pytest
 
 from router_service.core.artifact import Artifact
 from router_service.core.cache import Cache
+from router_service.core.errors import UpstreamError
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gauges import Gauges
 from router_service.lifecycle.overload import DecisionQueue, Slots
@@ -80,7 +81,7 @@ def test_the_engine_that_answers_is_shown(shown: Shown) -> None:
     other.artifact = Artifact(Path(), renamed, other.artifact.tokenizer)
     after = shown.engine(other, "small", budget_s=2.0)
     (gone,) = before.deployment_ids - after.deployment_ids
-    shown.breakers.failed(gone, retry_after_s=60)
+    shown.breakers.record_failure(gone, UpstreamError("gone", "is full", retry_after_s=60))
     shown.gauges.refresh(before)
     assert shown.value("breaker_open", deployment=gone) == 1
     assert shown.value("deployments_available") == 1

@@ -1,4 +1,4 @@
-"""The model's name is exchanged, and nothing else."""
+"""Request bodies: replacing the model, stream options, and which requests may be repeated."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from router_service.core.errors import InvalidRequestError
 from router_service.upstream.body_template import (
     BodyTemplate,
     asks_for_usage,
+    is_repeatable,
     without_stream_options,
 )
 
@@ -76,8 +77,8 @@ def test_only_the_top_level_model_changes(
         (b'{"a":"\\"model\\":1"}', b'{"a":"\\"model\\":1"}'),
     ],
 )
-def test_examples(body: bytes, spliced: bytes) -> None:
-    """Escapes, nesting, odd spacing and values of other types."""
+def test_escapes_nesting_and_spacing_are_handled(body: bytes, spliced: bytes) -> None:
+    """Keys may be escaped, nested, spaced oddly, or have values of other types."""
     assert BodyTemplate.of(body).with_model('b"c') == spliced
 
 
@@ -93,13 +94,16 @@ def test_examples(body: bytes, spliced: bytes) -> None:
     ],
 )
 def test_stream_options_can_be_left_out(body: bytes, rest: bytes) -> None:
-    """The top-level member goes with its comma, wherever it stands; others of its name stay."""
+    """The top-level member is removed with its comma, wherever it is.
+
+    Nested members of its name stay.
+    """
     assert without_stream_options(body) == rest
     json.loads(rest)
 
 
 @pytest.mark.parametrize("filling", [b"{},", b'"",', b"[],", b'"a\\"b",', b"1,"])
-def test_large_bodies_are_quick(filling: bytes) -> None:
+def test_large_bodies_take_bounded_time(filling: bytes) -> None:
     """A megabyte of the least favourable tokens takes a fraction of a second."""
     body = b'{"a":[' + filling * (1_000_000 // len(filling)) + b'0],"model":"x"}'
     started_s = time.perf_counter()
@@ -128,13 +132,13 @@ def test_large_bodies_are_quick(filling: bytes) -> None:
         (b'{"stream":true,"a":"\\"stream_options\\":{\\"include_usage\\":true}"}', False),
     ],
 )
-def test_only_the_plain_wish_for_usage_counts(body: bytes, expected: bool) -> None:
-    """What is not exactly so may be refused for good reasons."""
+def test_only_plain_usage_options_are_recognized(body: bytes, expected: bool) -> None:
+    """An upstream may refuse other options for good reasons."""
     assert asks_for_usage(body) is expected
 
 
 def test_thousands_of_nested_models_are_refused() -> None:
-    """Finding out the level of each takes 2 us: a body could have 100,000."""
+    """Finding the level of each key takes 2 us, and a body could have 100,000."""
     nested = b'{"x":[' + b",".join([b'{"model":1}'] * 20_000) + b'],"model":"a"}'
     with pytest.raises(InvalidRequestError) as caught:
         BodyTemplate.of(nested)
@@ -144,11 +148,50 @@ def test_thousands_of_nested_models_are_refused() -> None:
 @pytest.mark.parametrize(
     "text", [b'"model",', b'"\\"model\\":",', b'"\\u006d",', b"model ", b'"",']
 )
-def test_what_looks_like_the_key_takes_bounded_time(text: bytes) -> None:
-    """Strings that are no keys are skipped by library code."""
+def test_text_that_resembles_the_key_takes_bounded_time(text: bytes) -> None:
+    """Strings that are not keys are skipped by library code."""
     inner = text * (4_000_000 // len(text))
     array = b"[" + inner.rstrip(b",") + b"]" if text.endswith(b",") else b'"' + inner + b'"'
     started_s = time.thread_time()
     body = b'{"x":' + array + b',"m\\u006fdel":"a"}'
     assert BodyTemplate.of(body).with_model("b") == body[:-3] + b'b"}'
     assert time.thread_time() - started_s < 0.5
+
+
+CHAT, RESPONSES = "/chat/completions", "/responses"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        (CHAT, b'{"model":"m"}', True),
+        (CHAT, b'{"model":"m","store":true}', True),
+        ("/completions", b'{"model":"m"}', True),
+        ("/embeddings", b'{"model":"m"}', True),
+        (RESPONSES, b'{"model":"m","store":true}', True),
+        (RESPONSES, b'{"model":"m","previous_response_id":"r"}', True),
+        (RESPONSES, b'{"model":"m","background":false,"conversation":null}', True),
+        (RESPONSES, b'{"model":"m","background":true}', False),
+        (RESPONSES, rb'{"model":"m","b\u0061ckground":true}', False),
+        (RESPONSES, b'{"background":true,"model":"m"}', False),
+        (RESPONSES, b'{"model":"m","conversation":"c"}', False),
+        (RESPONSES, b'{"model":"m","conversation":{"id":"c"}}', False),
+        (RESPONSES, b'{"model":"m","input":"a \\"background\\" for \\"mcp\\""}', True),
+        (RESPONSES, b'{"model":"m","tools":[{"type":"web_search"}]}', True),
+        (RESPONSES, b'{"model":"m","tools":[1,{"type":"mcp","server_url":"x"}]}', False),
+        (RESPONSES, rb'{"model":"m","tools":[{"type":"\u006dcp"}]}', False),
+        (CHAT, b'{"model":"m","tools":[{"type":"mcp"}]}', False),
+        (CHAT, b'{"model":"m","tools":{"type":"mcp"}}', True),
+        ("/batches", b'{"model":"m"}', False),
+        ("/fine_tuning/jobs", b'{"model":"m"}', False),
+        ("/videos", b'{"model":"m"}', False),
+        ("/responses/compact", b'{"model":"m"}', False),
+        ("/Chat/Completions", b'{"model":"m"}', False),
+        ("/chat/completions/", b'{"model":"m"}', False),
+    ],
+)
+def test_requests_without_lasting_effect_are_repeatable(
+    path: str, body: bytes, expected: bool
+) -> None:
+    """Unknown endpoints may create something. A completion does so only with certain options."""
+    assert is_repeatable(path, BodyTemplate.of(body)) is expected

@@ -1,9 +1,10 @@
-"""When a deployment is left alone, and when it is asked again."""
+"""When circuits open and close."""
 
 from __future__ import annotations
 
 import pytest
 
+from router_service.core.errors import UpstreamError
 from router_service.settings import BreakerSettings
 from router_service.upstream.breaker import CircuitBreakers
 
@@ -11,7 +12,7 @@ SETTINGS = BreakerSettings(allowed_fails=2, window_s=60, cooldown_s=5, max_coold
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that tests move forward."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -23,33 +24,38 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Return the clock of a test."""
+    """Return the test's clock."""
     return Clock()
 
 
 @pytest.fixture
 def opened() -> list[tuple[str, float]]:
-    """Return what the breakers tell others."""
+    """Return the openings that the breakers report."""
     return []
 
 
 @pytest.fixture
 def breakers(clock: Clock, opened: list[tuple[str, float]]) -> CircuitBreakers:
-    """Return breakers that open with the third failure of a minute."""
+    """Return breakers that open with the third failure within a minute."""
     return CircuitBreakers(SETTINGS, clock, lambda name, seconds: opened.append((name, seconds)))
 
 
+def failure(retry_after_s: float | None = None) -> UpstreamError:
+    """Return a failure of an upstream."""
+    return UpstreamError("small", "answered with status 500", retry_after_s=retry_after_s)
+
+
 def fail(breakers: CircuitBreakers, times: int, name: str = "d") -> None:
-    """Let a deployment fail so many times."""
+    """Let a deployment fail several times."""
     for _ in range(times):
         assert breakers.admit(name)
-        breakers.failed(name)
+        breakers.record_failure(name, failure())
 
 
-def test_it_opens_with_one_failure_too_many(
+def test_circuit_opens_after_the_allowed_failures(
     breakers: CircuitBreakers, opened: list[tuple[str, float]]
 ) -> None:
-    """Allowed failures change nothing; the next one leaves the deployment alone, and tells it."""
+    """Allowed failures change nothing. The next one opens the circuit and is reported."""
     fail(breakers, 2)
     assert breakers.wait_s("d") == 0
     fail(breakers, 1)
@@ -59,47 +65,47 @@ def test_it_opens_with_one_failure_too_many(
     assert breakers.admit("other")
 
 
-def test_a_busy_deployment_may_fail_now_and_then(breakers: CircuitBreakers) -> None:
-    """As long as most of its answers are good, a deployment is not left alone."""
+def test_occasional_failures_do_not_open_a_busy_deployment(breakers: CircuitBreakers) -> None:
+    """The circuit stays closed while most answers are good."""
     for _ in range(20):
-        breakers.succeeded("d")
+        breakers.record_success("d")
     fail(breakers, 10)
     assert breakers.admit("d")
 
 
-def test_a_stream_that_breaks_is_one_answer(breakers: CircuitBreakers) -> None:
-    """Three of five streams that break are most of them: a break is no answer of its own."""
+def test_a_broken_stream_counts_as_one_answer(breakers: CircuitBreakers) -> None:
+    """Three of five streams that break are the majority: a break is not another answer."""
     for _ in range(5):
         assert breakers.admit("d")
-        breakers.succeeded("d")
+        breakers.record_success("d")
     for _ in range(3):
-        breakers.failed("d", had_begun=True)
+        breakers.record_failure("d", failure(), had_begun=True)
     assert not breakers.admit("d")
 
 
-def test_old_failures_are_forgotten(breakers: CircuitBreakers, clock: Clock) -> None:
-    """What failed before the window began does not count."""
+def test_failures_before_the_window_do_not_count(breakers: CircuitBreakers, clock: Clock) -> None:
+    """Failures that are older than the window are dropped."""
     fail(breakers, 2)
     clock.now_s += 61
     fail(breakers, 2)
     assert breakers.admit("d")
 
 
-def test_one_request_probes(breakers: CircuitBreakers, clock: Clock) -> None:
-    """After its time one request goes through and the others wait; a good answer lets all in."""
+def test_one_request_probes_after_the_cool_down(breakers: CircuitBreakers, clock: Clock) -> None:
+    """Other requests wait for the probe. Its success closes the circuit."""
     fail(breakers, 3)
     clock.now_s += 5
     assert [breakers.admit("d") for _ in range(3)] == [True, False, False]
-    breakers.succeeded("d")
+    breakers.record_success("d")
     assert [breakers.admit("d") for _ in range(3)] == [True, True, True]
     fail(breakers, 2)
     assert breakers.admit("d"), "the failures before the probe are forgotten"
 
 
-def test_a_probe_that_fails_doubles_the_time(
+def test_a_failed_probe_doubles_the_cool_down(
     breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
-    """Each failed probe doubles the time, up to the greatest."""
+    """Each failed probe doubles the time, up to the maximum."""
     fail(breakers, 3)
     for seconds in (5, 10, 15):
         clock.now_s += seconds
@@ -107,48 +113,48 @@ def test_a_probe_that_fails_doubles_the_time(
     assert opened == [("d", 5), ("d", 10), ("d", 15), ("d", 15)]
 
 
-def test_a_probe_that_says_nothing_is_followed_by_another(
+def test_an_inconclusive_probe_is_followed_by_another(
     breakers: CircuitBreakers, clock: Clock
 ) -> None:
-    """A client that leaves during the probe tells nothing of the deployment."""
+    """A client that leaves during the probe shows nothing about the deployment."""
     fail(breakers, 3)
     clock.now_s += 5
     assert breakers.admit("d")
-    breakers.left("d")
+    breakers.release("d")
     assert breakers.admit("d")
 
 
-def test_who_says_when_is_not_asked_before(breakers: CircuitBreakers, clock: Clock) -> None:
-    """`Retry-After` opens at once, for no longer than the greatest time."""
-    breakers.failed("d", retry_after_s=2)
+def test_retry_after_opens_the_circuit(breakers: CircuitBreakers, clock: Clock) -> None:
+    """`Retry-After` opens at once, but for no longer than the maximum."""
+    breakers.record_failure("d", failure(retry_after_s=2))
     assert breakers.wait_s("d") == 2
-    breakers.failed("e", retry_after_s=3600)
+    breakers.record_failure("e", failure(retry_after_s=3600))
     assert breakers.wait_s("e") == 15
     clock.now_s += 2
     assert breakers.admit("d")
 
 
-def test_one_clients_failures_count_less_than_others_answers(
+def test_one_clients_failures_do_not_open_a_deployment_that_serves_others(
     breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
-    """As long as others get good answers, one client's failures open nothing."""
-    breakers.succeeded("d", "good")
+    """While others get good answers, the failures of one client do not open the circuit."""
+    breakers.record_success("d", "good")
     for _ in range(20):
         assert breakers.admit("d", "bad")
-        breakers.failed("d", client="bad")
+        breakers.record_failure("d", failure(), client="bad")
     assert opened == []
     clock.now_s += 61
     for _ in range(3):
-        breakers.failed("d", client="bad")
+        breakers.record_failure("d", failure(), client="bad")
     assert opened == [("d", 5)]
 
 
-def test_others_may_ask_where_one_client_alone_failed(
+def test_other_clients_probe_a_circuit_that_one_client_opened(
     breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
-    """Their requests are the probe: a good answer closes the breaker, a failure holds for all."""
+    """Their requests are probes: success closes the circuit, and failure keeps it open for all."""
     for _ in range(3):
-        breakers.failed("d", client="bad")
+        breakers.record_failure("d", failure(), client="bad")
     assert [breakers.wait_s("d", client) for client in (None, "bad", "good")] == [5, 5, 0]
     assert breakers.open_ids() == {"d"}
     assert [breakers.admit("d", client) for client in ("bad", "good", "good")] == [
@@ -156,29 +162,29 @@ def test_others_may_ask_where_one_client_alone_failed(
         True,
         True,
     ]
-    breakers.succeeded("d", "good")
+    breakers.record_success("d", "good")
     assert breakers.admit("d", "bad")
     clock.now_s += 61
     for _ in range(3):
-        breakers.failed("d", client="bad")
+        breakers.record_failure("d", failure(), client="bad")
     assert breakers.admit("d", "good")
-    breakers.failed("d", client="good")
+    breakers.record_failure("d", failure(), client="good")
     assert [breakers.admit("d", client) for client in ("bad", "good", "other")] == [False] * 3
     assert opened == [("d", 5), ("d", 5), ("d", 10)]
 
 
-def test_failures_of_all_clients_open_it(breakers: CircuitBreakers) -> None:
-    """A second client that fails for the most part confirms what the first one found."""
+def test_failures_of_several_clients_open_the_circuit(breakers: CircuitBreakers) -> None:
+    """A second client whose requests mostly fail confirms what the first one found."""
     for client in ("a", "b", "c"):
         assert breakers.admit("d", client)
-        breakers.failed("d", client=client)
+        breakers.record_failure("d", failure(), client=client)
     assert not any(breakers.admit("d", client) for client in ("a", "b", "c", "e", None))
 
 
-def test_what_others_found_is_adopted(
+def test_cool_downs_of_other_replicas_are_adopted(
     breakers: CircuitBreakers, clock: Clock, opened: list[tuple[str, float]]
 ) -> None:
-    """Another gateway's cool-down holds here too, is not told again, and never shortens ours."""
+    """They are not reported again, and never shorten a cool-down that began here."""
     breakers.adopt({"d": 3.0})
     assert (breakers.wait_s("d"), opened) == (3, [])
     breakers.adopt({"d": 1.0})
@@ -187,18 +193,18 @@ def test_what_others_found_is_adopted(
     assert breakers.admit("d")
 
 
-def test_what_is_adopted_is_bounded(breakers: CircuitBreakers, clock: Clock) -> None:
-    """A cool-down of 115 days stops a deployment for the longest time that one of ours has."""
+def test_adopted_cool_downs_are_bounded(breakers: CircuitBreakers, clock: Clock) -> None:
+    """A cool-down of 115 days counts as the longest one of this gateway."""
     breakers.adopt({"d": 115 * 24 * 3600.0, "e": float("inf")})
     assert (breakers.wait_s("d"), breakers.wait_s("e")) == (15, 15)
     clock.now_s += 15
     assert [breakers.admit("d") for _ in range(2)] == [True, False], "one request probes"
-    breakers.succeeded("d")
+    breakers.record_success("d")
     assert breakers.admit("d")
 
 
-def test_what_was_adopted_ends_with_its_entry(breakers: CircuitBreakers, clock: Clock) -> None:
-    """A deleted entry lets one request probe at once; what was found here goes on."""
+def test_an_adopted_cool_down_ends_with_its_entry(breakers: CircuitBreakers, clock: Clock) -> None:
+    """After an entry is deleted, one request probes. A cool-down that began here continues."""
     breakers.adopt({"d": 10.0})
     breakers.adopt({}, ["d", "unknown"])
     assert [breakers.admit("d") for _ in range(2)] == [True, False]
@@ -210,3 +216,12 @@ def test_what_was_adopted_ends_with_its_entry(breakers: CircuitBreakers, clock: 
     clock.now_s += 5
     assert breakers.admit("e")
     assert breakers.open_ids() == {"e", "d"}, "both wait for their probe"
+
+
+def test_an_opening_is_logged_with_its_cause(
+    breakers: CircuitBreakers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log line names the model, the deployment and the last failure, once per opening."""
+    fail(breakers, 3)
+    line = 'circuit open for 5 s: model=small deployment=d cause="answered with status 500"'
+    assert [record.getMessage() for record in caplog.records] == [line]

@@ -1,4 +1,4 @@
-"""Credentials that an upstream repeats are removed, in every form and however they are cut."""
+"""Redaction of credentials that an upstream repeats, in every spelling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def deployment(key: str | None = None, base_url: str = "https://h/v1") -> Deploy
 
 def secrets(key: str | None = None, base_url: str = "https://h/v1") -> Secrets:
     """Return the secrets of a deployment that has some."""
-    found = secrets_of(deployment(key, base_url))
+    found = secrets_of(base_url, None if key is None else SecretStr(key))
     assert found is not None
     return found
 
@@ -61,7 +61,7 @@ SPELLINGS: dict[str, Callable[[str], bytes]] = {
 @pytest.mark.parametrize("key", [KEY, ODD_KEY, "k\u00e9y-\u4e16-Kx81QzPwJw72"])
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_every_spelling_is_removed(key: str, name: str) -> None:
-    """What is left of a key is too little to be used, however an upstream writes it."""
+    """What remains of a key is too short to be used, however an upstream writes it."""
     spelled = SPELLINGS[name](key)
     clean = relayed(secrets(key), [b'{"error": "bad key: ' + spelled + b'!"}'])
     assert MARK in clean
@@ -72,21 +72,21 @@ def test_every_spelling_is_removed(key: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", "*****", "...", "XXXX", '"'])
-def test_the_first_12_characters_are_removed(ending: str) -> None:
-    """Providers repeat a key's beginning and hide the rest."""
+def test_the_prefix_of_a_key_is_removed(ending: str) -> None:
+    """Providers repeat a key's first 12 characters and hide the rest."""
     body = text(f"Incorrect API key: {KEY[:12]}{ending}")
     assert relayed(secrets(KEY), [body]) == text(f"Incorrect API key: [redacted]{ending}")
 
 
-def test_as_much_as_there_is_of_a_key_is_removed() -> None:
-    """A key that is cut short after its first 12 characters leaves none of them."""
+def test_a_truncated_key_is_removed() -> None:
+    """A key that is cut off after its first 12 characters leaves none of them."""
     for length in range(12, len(KEY) + 1):
         assert relayed(secrets(KEY), [text(KEY[:length] + "~")]) == MARK + b"~"
         assert relayed(secrets(KEY), [text(KEY[:length])]) == MARK
 
 
 def test_the_password_of_an_address_is_removed() -> None:
-    """As it is, and in the header that it makes."""
+    """It is removed in plain text, and in the header that is made of it."""
     found = secrets(base_url="https://user:pass%20word-Ro36@h/v1")
     header = b64encode(b"user:pass word-Ro36")
     body = b"authorization: Basic " + header + b", pass word-Ro36, pass%20word-Ro36"
@@ -94,8 +94,8 @@ def test_the_password_of_an_address_is_removed() -> None:
     assert clean.rstrip(b"=") == b"authorization: Basic [redacted], [redacted], [redacted]"
 
 
-def test_a_name_without_a_password_is_a_secret() -> None:
-    """Some services take a token as the user's name."""
+def test_a_user_name_without_a_password_is_a_secret() -> None:
+    """Some services take a token as the user name."""
     found = secrets(base_url="https://token-Kx81QzPw:@h/v1")
     assert relayed(found, [b"token-Kx81QzPw"]) == MARK
 
@@ -103,9 +103,10 @@ def test_a_name_without_a_password_is_a_secret() -> None:
 @pytest.mark.parametrize(
     "key", [None, "", "none", "EMPTY", "ollama", "sk-1234", "lm-studio", "not-needed"]
 )
-def test_placeholders_are_no_secrets(key: str | None) -> None:
-    """What is short, or a short word, would be found in ordinary answers."""
-    assert secrets_of(deployment(key)) is None
+def test_placeholders_are_not_secrets(key: str | None) -> None:
+    """Short words would also be found in ordinary answers."""
+    secret = None if key is None else SecretStr(key)
+    assert secrets_of("https://h/v1", secret) is None
 
 
 @pytest.mark.parametrize(
@@ -116,14 +117,14 @@ def test_placeholders_are_no_secrets(key: str | None) -> None:
         ("eyJhbGciOiJIUzI1NiJ9.eyJhdWQiOiJ4In0.Kx81Qz", "eyJhbGciOiJIUzI1NiJ9.eyJleHAi"),
     ],
 )
-def test_ordinary_text_is_passed_on(key: str, ordinary: str) -> None:
-    """How every key of a provider's begins is in documentation, and in answers."""
+def test_public_beginnings_of_keys_are_kept(key: str, ordinary: str) -> None:
+    """Documentation and answers contain the beginning that all keys of a provider share."""
     assert relayed(secrets(key), [text(ordinary)]) == text(ordinary)
     assert MARK in relayed(secrets(key), [text(f"{ordinary} {key}")])
 
 
 def test_a_part_without_secrets_is_not_copied() -> None:
-    """The object that came is the one that goes on, except where its end may begin a key."""
+    """The same object is returned, unless its end may be the start of a key."""
     redaction = Redactor(secrets(KEY))
     event = b'data: {"choices":[{"delta":{"content":"sk-proj-"}}]}\n\n'
     assert redaction.feed(event) is event
@@ -141,8 +142,8 @@ SAMPLES = st.lists(
 
 
 @given(body=SAMPLES, cuts=st.sets(st.integers(0, 200), max_size=20))
-def test_cuts_make_no_difference(body: bytes, cuts: set[int]) -> None:
-    """However a body is cut into parts, the same is passed on, without the key."""
+def test_the_result_does_not_depend_on_the_parts(body: bytes, cuts: set[int]) -> None:
+    """However a body is split, the same bytes are forwarded, without the key."""
     places = sorted(cut for cut in cuts if cut < len(body))
     parts = [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
     clean = relayed(secrets(KEY), parts)
@@ -157,8 +158,8 @@ def test_cuts_make_no_difference(body: bytes, cuts: set[int]) -> None:
     ),
     cuts=st.sets(st.integers(0, 60), max_size=12),
 )
-def test_a_key_that_repeats_itself_is_found_at_every_cut(body: bytes, cuts: set[int]) -> None:
-    """Of a beginning that overlaps with itself nothing that gives it away is left."""
+def test_a_self_overlapping_key_is_found_at_every_cut(body: bytes, cuts: set[int]) -> None:
+    """Nothing remains of a prefix that overlaps with itself."""
     found = secrets("abcabcabcabcXYZ1")
     places = sorted(cut for cut in cuts if cut < len(body))
     parts = [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
@@ -166,6 +167,6 @@ def test_a_key_that_repeats_itself_is_found_at_every_cut(body: bytes, cuts: set[
 
 
 def test_a_large_body_of_keys_takes_linear_time() -> None:
-    """A megabyte of keys is replaced, and none of it is lost."""
+    """A megabyte of keys is replaced, and nothing else is lost."""
     body = text(f"{KEY} ") * 30_000
     assert relayed(secrets(KEY), [body]) == b"[redacted] " * 30_000

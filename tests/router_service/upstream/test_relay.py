@@ -1,4 +1,4 @@
-"""What is read of answers in passing, and that an answer is relayed even if it cannot be read."""
+"""Event streams are forwarded even if they cannot be read, and what is recorded of them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from router_service.core.answers import (
 )
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.settings import Deployment
-from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
-from router_service.upstream.relay import (
-    MAX_HELD_BYTES,
+from router_service.upstream.answers import (
     MAX_VALUES,
-    EventReader,
     UnreadableError,
     identity_of,
     read_json,
     skim,
 )
+from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
+from router_service.upstream.relay import MAX_HELD_BYTES, EventReader
 from tests.serving import scripted
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
@@ -36,9 +35,9 @@ USED = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
 
 
 def relay(
-    *data: bytes, expects_json: bool = True, hold: ReserveMemory = unlimited
+    *data: bytes, expects_json: bool = True, reserve_memory: ReserveMemory = unlimited
 ) -> tuple[list[bytes], EventReader, UpstreamError | None]:
-    """Return what is relayed of events of these data, their reader, and how it failed."""
+    """Return the forwarded parts of a stream of events, its reader, and its error."""
     body = b"".join(b"data: " + line + b"\n\n" for line in data)
 
     async def exchange(url: str) -> tuple[list[bytes], EventReader, UpstreamError | None]:
@@ -46,7 +45,9 @@ def relay(
         client = UpstreamClient(max_connections=1)
         parts: list[bytes] = []
         error = None
-        message = OutgoingRequest("m", "/chat/completions", b"{}", {}, hold=hold)
+        message = OutgoingRequest(
+            "m", "/chat/completions", b"{}", {}, reserve_memory=reserve_memory
+        )
         async with client.send(deployment, message) as answer:
             reader = EventReader(answer, expects_json=expects_json)
             try:
@@ -62,7 +63,7 @@ def relay(
 
 
 def delta(fields: str) -> bytes:
-    """Return an event's data: the delta is JSON as it is written here."""
+    """Return an event's data with a delta, which is given as JSON."""
     return b'{"id":"1","model":"m","choices":[{"index":0,"delta":' + fields.encode() + b"}]}"
 
 
@@ -80,7 +81,7 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_json_is_relayed_and_read(name: str) -> None:
-    """What some reader takes arrives, first or later, and the usage behind it is read."""
+    """Such an event is forwarded, first or later, and the usage after it is read."""
     for data in ((ODD[name], GOOD, USED), (GOOD, ODD[name], USED)):
         parts, reader, error = relay(*data, b"[DONE]")
         assert error is None
@@ -92,8 +93,8 @@ def test_odd_json_is_relayed_and_read(name: str) -> None:
         assert len(said.sha256()) == 64
 
 
-def test_halves_of_an_emoji_are_joined() -> None:
-    """What two deltas say together is one character; a half alone is replaced."""
+def test_surrogate_halves_are_joined() -> None:
+    """Halves in two deltas are one character. A lone half is replaced."""
     function = r'{"name":"f\ud83d","arguments":"{\"a\":\"\ude00"}'
     events = (
         delta(r'{"content":"\ud83d"}'),
@@ -108,8 +109,8 @@ def test_halves_of_an_emoji_are_joined() -> None:
     assert fix_surrogates("a\U0001f600\u00e9") == "a\U0001f600\u00e9"
 
 
-def test_ids_can_be_written_whatever_they_are() -> None:
-    """An id or a model with a lone surrogate can be stored and logged."""
+def test_ids_with_lone_surrogates_can_be_stored() -> None:
+    """An id or a model with a lone surrogate can be encoded."""
     identity = identity_of(read_json(rb'{"id":"\ud83d","model":"m\ude00"}'))
     assert (identity.id, identity.model) == ("?", "m?")
     _, reader, _ = relay(rb'{"type":"response.created","response":{"id":"\ud83d"}}')
@@ -119,8 +120,8 @@ def test_ids_can_be_written_whatever_they_are() -> None:
 @pytest.mark.parametrize(
     "data", [b"ping", b"{no JSON}", b'{"a":"b"c"}', b"nan", b"{" * 3000 + b"}"]
 )
-def test_what_nobody_reads_is_relayed_after_the_first_output(data: bytes) -> None:
-    """Before the first output another deployment may do better; after it the client gets all."""
+def test_unreadable_events_are_forwarded_after_the_first_output(data: bytes) -> None:
+    """The client gets all events, and may be able to read more than the gateway."""
     parts, reader, error = relay(GOOD, data, USED, b"[DONE]")
     assert error is None
     assert data in b"".join(parts)
@@ -128,15 +129,15 @@ def test_what_nobody_reads_is_relayed_after_the_first_output(data: bytes) -> Non
 
 
 @pytest.mark.parametrize("data", [b"ping", b"{no JSON}", b'{"a":"b"c"}'])
-def test_what_nobody_reads_fails_before_the_first_output(data: bytes) -> None:
-    """Then nothing was relayed."""
+def test_unreadable_events_fail_before_the_first_output(data: bytes) -> None:
+    """Nothing is forwarded, so another deployment may still answer."""
     parts, _, error = relay(data, GOOD, b"[DONE]")
     assert error is not None
     assert (parts, error.failure) == ([], Failure.MALFORMED)
 
 
 def test_an_event_that_is_cut_off_ends_the_stream() -> None:
-    """A part of the answer is lost, and the client must know."""
+    """A part of the answer is lost, and the client must be informed."""
     parts, _, error = relay(GOOD, b'{"choices":[{"index":0,"del', GOOD, b"[DONE]")
     assert error is not None
     assert (b"".join(parts), error.failure) == (b"data: " + GOOD + b"\n\n", Failure.MALFORMED)
@@ -144,15 +145,15 @@ def test_an_event_that_is_cut_off_ends_the_stream() -> None:
 
 @pytest.mark.parametrize("data", [b"ping", b"5", b"[1]", b'{"half', b"\xff\xfe"])
 def test_events_of_other_endpoints_may_be_anything(data: bytes) -> None:
-    """Where no JSON is expected, no event is a failure for not being JSON."""
+    """If no JSON is expected, an event that is not JSON is not a failure."""
     parts, reader, error = relay(data, data, expects_json=False)
     assert error is None
     assert b"".join(parts) == 2 * (b"data: " + data + b"\n\n")
     assert (reader.has_output, reader.error) == (True, None)
 
 
-def test_depth_is_no_fault() -> None:
-    """JSON that is nested deeper than is read here is told from what is not JSON."""
+def test_deep_json_is_distinguished_from_invalid_json() -> None:
+    """JSON that is nested too deeply to be read here is not reported as invalid."""
     assert read_json(b'{"a":' * 1000 + b"1" + b"}" * 1000)
     with pytest.raises(UnreadableError) as deep:
         read_json(b"[" * 100_000 + b"]" * 100_000)
@@ -163,7 +164,7 @@ def test_depth_is_no_fault() -> None:
 
 
 def test_lenient_reading_agrees_with_strict_reading() -> None:
-    """What is valid is read alike, whoever reads it."""
+    """Valid JSON is read alike by both."""
     value = {"a": [1, 2.5, None, True, "\u00e9\U0001f600", -(2**63), 2**64 - 1], "b": {"c": ""}}
     assert read_json(orjson.dumps(value)) == value
     text = json.dumps(value | {"odd": float("-inf")}).encode()
@@ -174,10 +175,13 @@ def test_lenient_reading_agrees_with_strict_reading() -> None:
 
 
 def test_long_events_count_towards_the_memory_of_requests() -> None:
-    """What is held of an event is counted and given back; without room it is passed on unread."""
+    """Memory for a buffered event is reserved and released.
+
+    Without memory it is forwarded unread.
+    """
     held: list[int] = []
     event = b'{"choices":[{"delta":{"content":"%b"}}]}' % (b"x" * 500_000)
-    parts, reader, error = relay(GOOD, event, USED, b"[DONE]", hold=held.append)
+    parts, reader, error = relay(GOOD, event, USED, b"[DONE]", reserve_memory=held.append)
     assert (error, reader.usage) == (None, Usage(3, 2))
     assert reader.written_tokens > 100_000
     assert max(held) > 0
@@ -187,14 +191,14 @@ def test_long_events_count_towards_the_memory_of_requests() -> None:
         if size_bytes > 0:
             raise OverloadedError("overloaded", "There is no room.")
 
-    whole, reader, error = relay(GOOD, event, USED, b"[DONE]", hold=refuse)
+    whole, reader, error = relay(GOOD, event, USED, b"[DONE]", reserve_memory=refuse)
     assert (b"".join(whole), error, reader.usage) == (b"".join(parts), None, Usage(3, 2))
     assert reader.written_tokens < 10
     assert len(max(whole, key=len)) < MAX_HELD_BYTES / 2
 
 
 def test_json_of_too_many_values_is_not_read() -> None:
-    """Nor is it cut off, or a fault; long texts with few values are read."""
+    """It is neither cut off nor a failure. Long texts with few values are read."""
     many = b'{"a":[' + b"{}," * MAX_VALUES + b"{}]}"
     with pytest.raises(UnreadableError) as failed:
         read_json(many)
@@ -225,7 +229,7 @@ def test_json_of_too_many_values_is_not_read() -> None:
     ],
 )
 def test_unread_answers_are_skimmed(start: bytes, end: bytes, found: dict[str, object]) -> None:
-    """Names at the beginning and the last usage at the end are found without decoding."""
+    """Texts at the beginning and the last usage at the end are found without decoding."""
     skimmed = skim(start, end)
     usage = read_usage(skimmed)
     skimmed.pop("usage", None)

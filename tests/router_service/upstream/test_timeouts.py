@@ -1,4 +1,4 @@
-"""When an upstream wants to be asked again."""
+"""How long upstreams ask to wait before a retry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from router_service.upstream.timeouts import MAX_RETRY_AFTER_S, read_retry_after
     ],
 )
 def test_seconds_and_dates_are_read(name: bytes, value: bytes, expected_s: float) -> None:
-    """Seconds, milliseconds and dates are waits from now, and none is longer than a day."""
+    """Seconds, milliseconds and dates are read as waits from now of at most a day."""
     assert read_retry_after({name: value}) == expected_s
 
 
@@ -38,7 +38,7 @@ def test_a_date_is_counted_from_now() -> None:
 
 
 def test_milliseconds_are_preferred_if_they_can_be_read() -> None:
-    """OpenAI sends both headers; the exact one counts, unless it is nonsense."""
+    """OpenAI sends both headers. The exact one counts, unless it cannot be read."""
     assert read_retry_after({b"retry-after": b"2", b"retry-after-ms": b"1500"}) == 1.5
     assert read_retry_after({b"retry-after": b"2", b"retry-after-ms": b"nan"}) == 2
 
@@ -64,8 +64,8 @@ UNREADABLE = [
 
 @pytest.mark.parametrize("value", UNREADABLE)
 @pytest.mark.parametrize("name", [b"retry-after", b"retry-after-ms"])
-def test_what_cannot_be_read_is_not_said(name: bytes, value: bytes) -> None:
-    """An upstream whose wait makes no sense has named none."""
+def test_unreadable_waits_are_ignored(name: bytes, value: bytes) -> None:
+    """An unreadable value counts as no wait."""
     assert read_retry_after({name: value}) is None
 
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_not_said(name: bytes, value: bytes) -> None:
 @given(st.binary(max_size=80))
 @example(b"Mon, 01 Jan 0001 00:00:00 +2359")
 def test_no_value_raises(value: bytes) -> None:
-    """Whatever stands in the header gives a wait within the limit, or none."""
+    """Every header value is read as a wait within the limit, or as none."""
     for name in (b"retry-after", b"retry-after-ms"):
         wait_s = read_retry_after({name: value})
         assert wait_s is None or 0 <= wait_s <= MAX_RETRY_AFTER_S

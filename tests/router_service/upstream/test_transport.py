@@ -1,4 +1,4 @@
-"""The connections to an upstream: what HTTP allows an upstream to do, and how long it may take."""
+"""Connections to an upstream: what HTTP allows upstreams to send, and how long they may take."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ import trustme
 import uvloop
 
 from router_service.settings import Timeouts
-from router_service.upstream.connection import MAX_HEAD_BYTES, MAX_UNREAD_BYTES, RawHeaders
+from router_service.upstream.connection import (
+    MAX_HEAD_BYTES,
+    MAX_UNREAD_BYTES,
+    Connection,
+    RawHeaders,
+)
 from router_service.upstream.transport import (
     Address,
     HttpRequest,
-    HttpResponse,
     Proxy,
     Transport,
     transport_to,
@@ -32,7 +36,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 @asynccontextmanager
 async def upstream(play: Play) -> AsyncIterator[httpx.URL]:
-    """Play an upstream for each connection, and yield its address."""
+    """Run an upstream that handles each connection with `play`, and yield its address."""
     server = await asyncio.start_server(play, "127.0.0.1", 0)
     try:
         yield httpx.URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
@@ -42,7 +46,7 @@ async def upstream(play: Play) -> AsyncIterator[httpx.URL]:
 
 @asynccontextmanager
 async def transport_of(url: httpx.URL, max_connections: int = 5) -> AsyncIterator[Transport]:
-    """Yield connections to an upstream."""
+    """Yield the connections to an upstream."""
     transport = Transport(url, httpx.create_ssl_context(), max_connections)
     try:
         yield transport
@@ -51,7 +55,7 @@ async def transport_of(url: httpx.URL, max_connections: int = 5) -> AsyncIterato
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
-    """Return a request's head, and leave its body of a few bytes behind."""
+    """Read a request, and return its head."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
     await reader.readexactly(length)
@@ -59,7 +63,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 def answering(*answers: bytes) -> Play:
-    """Return an upstream that gives a connection's requests these, one each, and hangs up."""
+    """Return an upstream that answers each request of a connection in turn, then hangs up."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:
@@ -81,24 +85,20 @@ def outbound(
     return HttpRequest("POST", Address.of(str(url)), headers or [], body, timeouts or Timeouts())
 
 
-async def whole(answer: HttpResponse) -> bytes:
-    """Return a body to its end, and let go of its connection."""
-    parts = [part async for part in iterate(answer)]
-    await answer.aclose()
-    return b"".join(parts)
-
-
-async def iterate(answer: HttpResponse) -> AsyncIterator[bytes]:
-    """Yield a body's parts."""
-    while part := await answer.read():
-        yield part
+async def whole(transport: Transport, connection: Connection) -> bytes:
+    """Return a body to its end, and release its connection."""
+    body = b""
+    while part := await connection.read():
+        body += part
+    transport.release(connection)
+    return body
 
 
 async def asked(*answers: bytes) -> tuple[int, bytes]:
-    """Return the status and the body of what an upstream answers to one request."""
+    """Return the status and the body of the answer to one request."""
     async with upstream(answering(*answers)) as url, transport_of(url) as transport:
         answer = await transport.send(outbound(url))
-        return answer.status, await whole(answer)
+        return answer.status, await whole(transport, answer)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ async def asked(*answers: bytes) -> tuple[int, bytes]:
         b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}",
     ],
 )
-def test_bodies_end_as_http_says(answer: bytes) -> None:
-    """A length, chunks with extensions and trailers, or the end itself; hints come before it."""
+def test_every_kind_of_body_end_is_supported(answer: bytes) -> None:
+    """Bodies end by a length, by chunks with trailers, or by the connection's end."""
     assert asyncio.run(asked(answer)) == (200, b"{}")
 
 
@@ -132,14 +132,14 @@ def test_bodies_end_as_http_says(answer: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nx: " + b"a" * (MAX_HEAD_BYTES + 1),
     ],
 )
-def test_what_breaks_off_or_is_no_http_is_an_error(answer: bytes) -> None:
-    """Neither an answer that ends too early nor one that is not HTTP passes for a good one."""
+def test_incomplete_or_invalid_http_is_an_error(answer: bytes) -> None:
+    """Neither an answer that ends too early nor one that is not HTTP counts as a good one."""
     with pytest.raises(httpx.TransportError):
         asyncio.run(asked(answer))
 
 
-def test_a_connection_is_used_again_once_all_was_read() -> None:
-    """Requests after one another share a connection; one that was left early is closed."""
+def test_connection_is_reused_after_a_whole_answer() -> None:
+    """Successive requests share a connection. One whose answer was not read is closed."""
     connections = 0
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -151,18 +151,18 @@ def test_a_connection_is_used_again_once_all_was_read() -> None:
         seen = []
         async with upstream(play) as url, transport_of(url) as transport:
             for _ in range(2):
-                await whole(await transport.send(outbound(url)))
+                await whole(transport, await transport.send(outbound(url)))
             seen.append(connections)
             left = await transport.send(outbound(url))
-            await left.aclose()
-            await whole(await transport.send(outbound(url)))
+            transport.release(left)
+            await whole(transport, await transport.send(outbound(url)))
         return [*seen, connections]
 
     assert asyncio.run(exchange()) == [1, 2]
 
 
 def test_a_request_may_need_a_new_connection() -> None:
-    """One that must not meet a connection that is closing opens one, which then is kept."""
+    """A request that must not use an idle connection opens a new one, which is kept afterwards."""
     connections: list[int] = []
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -176,28 +176,28 @@ def test_a_request_may_need_a_new_connection() -> None:
         async with upstream(play) as url, transport_of(url) as transport:
             for is_new in (False, False, True, True, False):
                 request = replace(outbound(url), needs_new_connection=is_new)
-                await whole(await transport.send(request))
+                await whole(transport, await transport.send(request))
 
     asyncio.run(exchange())
     assert connections == [2, 1, 2]
 
 
 @pytest.mark.parametrize("late", [b"", OK])
-def test_a_connection_that_the_upstream_has_done_with_is_left(late: bytes) -> None:
-    """One that was closed, or on which something came unasked, serves no other request."""
+def test_stale_connections_are_not_reused(late: bytes) -> None:
+    """A connection that was closed, or that received unexpected bytes, serves no other request."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answering(OK + late)(reader, writer)
 
     async def exchange() -> list[bytes]:
         async with upstream(play) as url, transport_of(url) as transport:
-            return [await whole(await transport.send(outbound(url))) for _ in range(3)]
+            return [await whole(transport, await transport.send(outbound(url))) for _ in range(3)]
 
     assert asyncio.run(exchange()) == [b"{}"] * 3
 
 
-def test_each_wait_has_its_end() -> None:
-    """Where all connections are in use, or the upstream takes no more of a body, that is told."""
+def test_waits_for_connections_and_writes_time_out() -> None:
+    """Timeouts apply if all connections are in use, or if the upstream stops reading a body."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -219,8 +219,8 @@ def test_each_wait_has_its_end() -> None:
     asyncio.run(exchange())
 
 
-def test_an_answer_before_the_request_was_taken_whole_counts() -> None:
-    """An upstream that refuses a large body early is heard, and its connection is not kept."""
+def test_early_answer_to_a_large_request_is_read() -> None:
+    """An upstream may refuse a large body early. Its connection is not kept."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -231,13 +231,13 @@ def test_an_answer_before_the_request_was_taken_whole_counts() -> None:
         async with upstream(play) as url, transport_of(url) as transport:
             large = outbound(url, body=b"x" * 50_000_000, timeouts=Timeouts(write_s=0.1))
             answer = await transport.send(large)
-            return answer.status, await whole(answer)
+            return answer.status, await whole(transport, answer)
 
     assert asyncio.run(exchange()) == (413, b"{}")
 
 
-def test_an_answer_that_nobody_reads_is_not_fetched() -> None:
-    """A large body waits at the upstream until somebody reads it, and then comes whole."""
+def test_unread_answer_stays_at_the_upstream() -> None:
+    """A large body is received only as it is read, and then completely."""
     size, written = 50_000_000, 0
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -256,14 +256,14 @@ def test_an_answer_that_nobody_reads_is_not_fetched() -> None:
             while at_rest != written:
                 at_rest = written
                 await asyncio.sleep(0.05)
-            return at_rest, len(await whole(answer))
+            return at_rest, len(await whole(transport, answer))
 
     at_rest, read = asyncio.run(exchange())
     assert (read, at_rest < size - MAX_UNREAD_BYTES) == (size, True)
 
 
-def test_no_header_holds_another(caplog: pytest.LogCaptureFixture) -> None:
-    """A value with a line break in it is not sent."""
+def test_header_with_a_line_break_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """It could smuggle another header."""
 
     async def exchange() -> None:
         async with upstream(answering(OK)) as url, transport_of(url) as transport:
@@ -276,7 +276,7 @@ def test_no_header_holds_another(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer each request of a connection by its own body."""
+    """Answer each request of a connection with its own body."""
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -289,7 +289,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @asynccontextmanager
 async def behind_tls(authority: trustme.CA, name: str) -> AsyncIterator[httpx.URL]:
-    """Yield the address of an upstream with a certificate for this name."""
+    """Yield the address of an upstream with a certificate for a name."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name).configure_cert(tls)
     server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=tls)
@@ -301,7 +301,7 @@ async def behind_tls(authority: trustme.CA, name: str) -> AsyncIterator[httpx.UR
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_tls_carries_bodies_of_any_size(run: Callable[[Awaitable[list[int]]], list[int]]) -> None:
-    """Over one encrypted connection small and large requests and answers follow each other."""
+    """Small and large requests and answers share an encrypted connection."""
     authority, sizes = trustme.CA(), [10, 3_000_000, 10]
 
     async def exchange() -> list[int]:
@@ -310,7 +310,9 @@ def test_tls_carries_bodies_of_any_size(run: Callable[[Awaitable[list[int]]], li
         async with behind_tls(authority, "localhost") as url:
             transport = Transport(url, trusting, 1)
             requests = (outbound(url, body=bytes(size)) for size in sizes)
-            got = [len(await whole(await transport.send(request))) for request in requests]
+            got = [
+                len(await whole(transport, await transport.send(request))) for request in requests
+            ]
             await transport.aclose()
             return got
 
@@ -318,8 +320,8 @@ def test_tls_carries_bodies_of_any_size(run: Callable[[Awaitable[list[int]]], li
 
 
 @pytest.mark.parametrize(("name", "is_trusted"), [("localhost", False), ("other.example", True)])
-def test_a_certificate_must_be_trusted_and_be_the_hosts(name: str, is_trusted: bool) -> None:
-    """Neither a stranger's certificate nor that of another host is taken."""
+def test_certificate_must_be_trusted_and_match_the_host(name: str, is_trusted: bool) -> None:
+    """An untrusted certificate and one for another host are refused."""
     authority = trustme.CA()
 
     async def exchange() -> None:
@@ -334,8 +336,8 @@ def test_a_certificate_must_be_trusted_and_be_the_hosts(name: str, is_trusted: b
     asyncio.run(exchange())
 
 
-def test_a_proxy_is_used_where_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For http, the proxy gets the whole address; hosts in `no_proxy` are asked directly."""
+def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For http, the proxy gets the whole address. Hosts in `no_proxy` are contacted directly."""
     heads: list[bytes] = []
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -348,11 +350,11 @@ def test_a_proxy_is_used_where_the_environment_names_one(monkeypatch: pytest.Mon
             monkeypatch.setenv("http_proxy", f"me:secret@{proxy.host}:{proxy.port}")
             monkeypatch.setenv("no_proxy", "127.0.0.1")
             direct = transport_to(str(proxy), httpx.create_ssl_context(), 1)
-            await whole(await direct.send(outbound(proxy)))
+            await whole(direct, await direct.send(outbound(proxy)))
             origin = "http://upstream.example"
             transport = transport_to(origin, httpx.create_ssl_context(), 1)
             answer = await transport.send(outbound(httpx.URL(f"{origin}/v1/x")))
-            body = await whole(answer)
+            body = await whole(transport, answer)
             await transport.aclose()
             return body
 
@@ -366,7 +368,7 @@ def test_a_proxy_is_used_where_the_environment_names_one(monkeypatch: pytest.Mon
 
 
 def test_answers_through_a_proxy_have_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Informational answers without end do not pass, whoever sends them."""
+    """Endless informational responses are refused, even from a proxy."""
     answer = b"HTTP/1.1 102 Processing\r\n\r\n" * 1000 + OK
 
     async def exchange() -> None:
@@ -380,7 +382,7 @@ def test_answers_through_a_proxy_have_the_same_limits(monkeypatch: pytest.Monkey
 
 
 def tunnelling(heads: list[bytes]) -> Play:
-    """Return a proxy that opens tunnels, and keeps the requests for them."""
+    """Return a proxy that opens tunnels and records the requests for them."""
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
@@ -408,7 +410,10 @@ def tunnelling(heads: list[bytes]) -> Play:
 def test_https_goes_through_a_tunnel(
     run: Callable[[Awaitable[list[int]]], list[int]], is_proxy_encrypted: bool
 ) -> None:
-    """The proxy sees the host and its own credentials; requests share the encrypted connection."""
+    """The proxy sees only the host and its own credentials.
+
+    Requests share the encrypted connection.
+    """
     authority, heads, sizes = trustme.CA(), list[bytes](), [10, 3_000_000, 10]
     server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(server_tls)
@@ -424,7 +429,9 @@ def test_https_goes_through_a_tunnel(
         async with behind_tls(authority, "localhost") as url:
             transport = Transport(url, trusting, 1, proxy)
             requests = (outbound(url, body=bytes(size)) for size in sizes)
-            got = [len(await whole(await transport.send(request))) for request in requests]
+            got = [
+                len(await whole(transport, await transport.send(request))) for request in requests
+            ]
             await transport.aclose()
         server.close()
         return got
@@ -445,7 +452,7 @@ def test_https_goes_through_a_tunnel(
         b"",
     ],
 )
-def test_a_tunnel_that_is_refused_is_an_error_of_the_proxy(answer: bytes) -> None:
+def test_refused_tunnel_is_a_proxy_error(answer: bytes) -> None:
     """Whatever the proxy answers, nothing was sent to the upstream."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -465,8 +472,8 @@ def test_a_tunnel_that_is_refused_is_an_error_of_the_proxy(answer: bytes) -> Non
     asyncio.run(exchange())
 
 
-def test_other_kinds_of_proxies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SOCKS proxy in the environment is an error of the proxy, not of the gateway."""
+def test_socks_proxies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SOCKS proxy in the environment is a proxy error, not a crash."""
     monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1")
     transport = transport_to("https://upstream.example", httpx.create_ssl_context(), 1)
     with pytest.raises(httpx.ProxyError, match="'socks5'"):

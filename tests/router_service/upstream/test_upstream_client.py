@@ -1,4 +1,4 @@
-"""What upstreams are sent, and what becomes of their failures."""
+"""Requests that upstreams get, and how their failures are translated."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pydantic import SecretStr
 from router_service.core.answers import Usage
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Deployment, Timeouts
+from router_service.upstream.answers import is_openai_error
 from router_service.upstream.client import (
     NEVER_SENT,
     PROBLEMS,
     OutgoingRequest,
     UpstreamAnswer,
     UpstreamClient,
-    translate,
+    translate_error,
 )
-from router_service.upstream.relay import EventReader, is_openai_error
+from router_service.upstream.relay import EventReader
 from tests.serving import Sandbox, scripted
 
 BODY = b'{"model":"m", "messages":[{"role":"user","content":"hi"}],"temperature":1e0}'
@@ -29,18 +30,18 @@ STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 
 
 def served_at(base_url: str, key: str | None = None) -> Deployment:
-    """Return a deployment that is served there."""
+    """Return a deployment at an address."""
     secret = SecretStr(key) if key else None
     return Deployment(upstream_model="m", base_url=base_url, api_key=secret)
 
 
-def message(headers: Mapping[str, str] | None = None) -> OutgoingRequest:
-    """Return a chat request of a client that sent these headers."""
+def outgoing(headers: Mapping[str, str] | None = None) -> OutgoingRequest:
+    """Return a chat request with a client's headers."""
     return OutgoingRequest("m", "/chat/completions", BODY, headers or {})
 
 
 async def whole(answer: UpstreamAnswer) -> bytes:
-    """Return a body to its end."""
+    """Return a whole body."""
     return b"".join([part async for part in answer.chunks()])
 
 
@@ -53,7 +54,7 @@ def ask(
         client = UpstreamClient(max_connections=5)
         answer = (0, b"")
         for _ in range(times):
-            async with client.send(deployment, message(headers)) as response:
+            async with client.send(deployment, outgoing(headers)) as response:
                 answer = (response.status, await whole(response))
         await client.aclose()
         return answer
@@ -62,12 +63,12 @@ def ask(
 
 
 def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError | None]:
-    """Return the chunks of a stream, its usage, and the error that it ended with."""
+    """Return the chunks of a stream, its usage, and its error."""
 
     async def exchange() -> tuple[list[bytes], Usage | None, UpstreamError | None]:
         deployment = served_at(base_url)
         client = UpstreamClient(max_connections=5)
-        async with client.send(deployment, message()) as answer:
+        async with client.send(deployment, outgoing()) as answer:
             assert answer.is_stream
             reader, parts, error = EventReader(answer), [], None
             try:
@@ -82,7 +83,7 @@ def read_stream(base_url: str) -> tuple[list[bytes], Usage | None, UpstreamError
 
 
 def subclasses(kind: type[httpx.HTTPError]) -> Iterator[type[httpx.HTTPError]]:
-    """Yield the classes of httpx below one that are raised themselves: they have none below."""
+    """Yield the classes below a class of httpx that have no subclasses."""
     below = [child for child in kind.__subclasses__() if child.__module__.startswith("httpx")]
     for child in below:
         yield from subclasses(child)
@@ -92,9 +93,9 @@ def subclasses(kind: type[httpx.HTTPError]) -> Iterator[type[httpx.HTTPError]]:
 
 @pytest.mark.parametrize("kind", list(subclasses(httpx.HTTPError)))
 def test_every_error_of_httpx_is_mapped(kind: type[httpx.HTTPError]) -> None:
-    """Each class that httpx can raise has a message of its own, and timeouts are known as such."""
+    """Each class that httpx raises has its own message, and timeouts are recognized."""
     assert kind in PROBLEMS
-    error = translate(kind.__new__(kind), "m")
+    error = translate_error(kind.__new__(kind), "m")
     assert PROBLEMS[kind] in str(error)
     is_sent = not issubclass(kind, (*NEVER_SENT, httpx.PoolTimeout))
     assert error.timed_out == (is_sent and issubclass(kind, httpx.TimeoutException))
@@ -102,8 +103,8 @@ def test_every_error_of_httpx_is_mapped(kind: type[httpx.HTTPError]) -> None:
     assert (error.failure in never_sent) != is_sent
 
 
-def test_body_and_headers(sandbox: Sandbox) -> None:
-    """The body goes as it is; of the client's headers only those that are meant for upstreams."""
+def test_body_is_unchanged_and_headers_are_filtered(sandbox: Sandbox) -> None:
+    """Only those of the client's headers are forwarded that are meant for upstreams."""
     headers = {
         "authorization": "Bearer client",
         "api-key": "client",
@@ -123,22 +124,22 @@ def test_body_and_headers(sandbox: Sandbox) -> None:
     assert (sent["traceparent"], sent["x-request-id"]) == ("00-trace", "r\xe9q")
 
 
-def test_without_a_key_there_is_no_authorization(sandbox: Sandbox) -> None:
-    """A model without a key sends none, and least of all the client's."""
+def test_client_key_is_never_forwarded(sandbox: Sandbox) -> None:
+    """A deployment without a key gets no credentials, least of all the client's."""
     ask(served_at(sandbox.base_url), {"authorization": "Bearer client"})
     assert "authorization" not in sandbox.last_headers()
 
 
-def test_azure_has_a_header_of_its_own(sandbox: Sandbox) -> None:
-    """Where the key goes in `api-key`, it goes nowhere else."""
+def test_key_can_be_sent_in_azures_header(sandbox: Sandbox) -> None:
+    """With `api-key`, the key is in no other header."""
     deployment = served_at(sandbox.base_url, "k").model_copy(update={"key_header": "api-key"})
     ask(deployment, {"api-key": "client"})
     sent = sandbox.last_headers()
     assert (sent["api-key"], sent.get("authorization")) == ("k", None)
 
 
-def test_no_cookies_are_kept() -> None:
-    """What one answer sets as a cookie is not sent with the next request."""
+def test_cookies_are_not_kept() -> None:
+    """A cookie that an answer sets is not sent with the next request."""
     received: list[bytes] = []
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +154,7 @@ def test_no_cookies_are_kept() -> None:
         deployment = served_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
         client = UpstreamClient(max_connections=5)
         for _ in range(2):
-            async with client.send(deployment, message()) as answer:
+            async with client.send(deployment, outgoing()) as answer:
                 assert await whole(answer) == b"{}"
         await client.aclose()
         server.close()
@@ -163,8 +164,8 @@ def test_no_cookies_are_kept() -> None:
     assert b"cookie" not in received[1].lower()
 
 
-def test_unreachable_and_silent_upstreams(sandbox: Sandbox) -> None:
-    """Nobody there, and nobody who answers in time, are errors that name the model alone."""
+def test_unreachable_and_silent_upstreams_are_errors(sandbox: Sandbox) -> None:
+    """The errors name the model, but neither the address nor the key."""
     with pytest.raises(UpstreamError, match="'m' could not be reached") as unreachable:
         ask(served_at("http://127.0.0.1:9/v1", "secret-key"))
     assert not unreachable.value.timed_out
@@ -178,33 +179,33 @@ def test_unreachable_and_silent_upstreams(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("base_url", ["http://127.0.0.1:99999/v1", "http://a..b/v1"])
-def test_an_address_that_is_none_is_an_unreachable_upstream(base_url: str) -> None:
-    """Whoever wrote it finds out by the first request, and other models answer in its place."""
+def test_invalid_address_counts_as_unreachable(base_url: str) -> None:
+    """The first request reports it, and other models can answer instead."""
     with pytest.raises(UpstreamError) as failed:
         ask(served_at(base_url))
     assert failed.value.failure is Failure.UNREACHABLE
 
 
 def test_a_broken_body_is_an_error(sandbox: Sandbox) -> None:
-    """A whole answer that breaks off is no answer."""
+    """An answer that breaks off is not an answer."""
     with pytest.raises(UpstreamError, match="broke the connection"):
         ask(served_at(sandbox.base_url), {"x-sandbox": "cut_after=0"})
 
 
 def test_redirects_are_not_followed() -> None:
-    """An upstream cannot send a request, and the key in it, to another address."""
+    """An upstream cannot redirect a request, and the key in it, to another address."""
     head = b"HTTP/1.1 307 Go\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
     with scripted(head) as url, pytest.raises(UpstreamError, match="status 307"):
         ask(served_at(url, "k"))
 
 
 def test_connections_are_reused(sandbox: Sandbox) -> None:
-    """One after another, requests to an upstream succeed over one client."""
+    """Several requests to an upstream succeed over one client."""
     assert ask(served_at(sandbox.base_url), times=3)[0] == 200
 
 
-def test_events_are_passed_on_whole() -> None:
-    """A stream that breaks within an event ends before it, and is an error."""
+def test_only_whole_events_are_forwarded() -> None:
+    """A stream that breaks within an event ends before that event, with an error."""
     length = b"content-length: 1000\r\n\r\n"
     with scripted(STREAM_HEAD + length + EVENTS + b'data: {"id":"half') as url:
         parts, usage, error = read_stream(url)
@@ -213,8 +214,8 @@ def test_events_are_passed_on_whole() -> None:
     assert error is not None
 
 
-def test_an_end_without_length_needs_the_last_event() -> None:
-    """Where only the closed connection ends a body, a stream without [DONE] is a broken one."""
+def test_stream_without_length_needs_its_last_event() -> None:
+    """If only the closed connection ends a body, a stream without [DONE] is a broken one."""
     with scripted(STREAM_HEAD + b"\r\n" + EVENTS) as url:
         parts, _, error = read_stream(url)
     assert (b"".join(parts), error is None) == (EVENTS, False)
@@ -225,7 +226,7 @@ def test_an_end_without_length_needs_the_last_event() -> None:
 
 @pytest.mark.parametrize("mark", [b"\n", b"\r\n"])
 def test_every_byte_of_a_stream_arrives(mark: bytes) -> None:
-    """Comments, either line end and a last event without a blank line are passed on as they are."""
+    """Comments, any line ends and a last event without a blank line are forwarded unchanged."""
     body = (b": hi\n\n" + EVENTS + b"data: [DONE]").replace(b"\n", mark)
     with scripted(STREAM_HEAD + b"content-length: %d\r\n\r\n" % len(body) + body) as url:
         parts, usage, error = read_stream(url)
@@ -233,14 +234,14 @@ def test_every_byte_of_a_stream_arrives(mark: bytes) -> None:
     assert (usage, error) == (Usage(3, 2), None)
 
 
-def test_openai_errors_are_recognised() -> None:
-    """An object with an `error` object is OpenAI's form, and nothing else is."""
+def test_openai_errors_are_recognized() -> None:
+    """Only an object with an `error` object has OpenAI's format."""
     assert is_openai_error(b'{"error": {"message": "x"}}')
     assert not any(map(is_openai_error, (b'{"error": "x"}', b"[]", b"oops", b'{"detail": 1}')))
 
 
-def test_an_error_is_no_stream() -> None:
-    """An error's body is read whole even where it calls itself a stream."""
+def test_error_is_never_a_stream() -> None:
+    """An error's body is read whole, even if its content type is a stream."""
     head = STREAM_HEAD.replace(b"200 OK", b"500 Oops") + b"content-length: 2\r\n\r\n{}"
     with scripted(head) as url:
         assert ask(served_at(url)) == (500, b"{}")

@@ -1,4 +1,4 @@
-"""How many retries an outage may cause."""
+"""The retry budget, and the set that remembers refusals."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from router_service.upstream.retries import SAVED_S, RetryBudget
+from router_service.upstream.retries import BUDGET_SAVINGS_S, MAX_EXPIRING, ExpiringSet, RetryBudget
 from tests.router_service.upstream.test_breaker import Clock
 
 
 def test_requests_and_time_earn_retries() -> None:
-    """Four requests at a share of a quarter earn one retry, two seconds at 0.5 a second as well."""
+    """Four requests at a share of 0.25 earn one retry, and so do two seconds at 0.5 a second."""
     clock = Clock()
     budget = RetryBudget(0.25, 0, clock)
     assert not budget.spend()
@@ -26,10 +26,10 @@ def test_requests_and_time_earn_retries() -> None:
 
 @pytest.mark.parametrize("floor_per_s", [0.0, 2.0, 5.0])
 @pytest.mark.parametrize("requests_per_s", [1, 100, 1000])
-def test_quiet_time_saves_no_more_than_ten_seconds_of_the_floor(
+def test_savings_are_limited_to_ten_seconds_of_the_floor(
     requests_per_s: int, floor_per_s: float
 ) -> None:
-    """After an hour without failures, no more retries burst than `SAVED_S` of the floor."""
+    """After an hour without failures, a burst has at most `BUDGET_SAVINGS_S` of the floor."""
     clock = Clock()
     budget = RetryBudget(0.2, floor_per_s, clock)
     for _ in range(20_000):
@@ -37,12 +37,12 @@ def test_quiet_time_saves_no_more_than_ten_seconds_of_the_floor(
         budget.earn()
     clock.now_s += 3600
     burst = sum(budget.spend() for _ in range(1000))
-    assert burst == max(1, SAVED_S * floor_per_s)
+    assert burst == max(1, BUDGET_SAVINGS_S * floor_per_s)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_window_of_an_outage_exceeds_the_bound(seed: int) -> None:
-    """In every window of a simulated outage: retries <= share x requests + floor x (T + saved)."""
+    """In every window of a simulated outage, retries <= share x requests + floor x (T + saved)."""
     draw, clock, share, floor_per_s = random.Random(seed), Clock(), 0.2, 2.0
     budget = RetryBudget(share, floor_per_s, clock)
     events: list[tuple[float, int, int]] = []
@@ -62,11 +62,11 @@ def test_no_window_of_an_outage_exceeds_the_bound(seed: int) -> None:
     for now_s, made, tried in events:
         excess = tried - share * made - floor_per_s * now_s
         lowest = min(lowest, excess) if lowest else excess
-        assert excess - lowest <= SAVED_S * floor_per_s + 1e-6
+        assert excess - lowest <= BUDGET_SAVINGS_S * floor_per_s + 1e-6
 
 
 def test_an_outage_multiplies_steady_traffic_by_1_2() -> None:
-    """At 100 requests a second, a minute of outage sees 20% retries, 2 a second and 20 saved."""
+    """At 100 requests a second, an outage causes 20% retries, 2 a second and 20 saved ones."""
     clock = Clock()
     budget = RetryBudget(0.2, 2.0, clock)
     requests = retries = 0
@@ -78,3 +78,29 @@ def test_an_outage_multiplies_steady_traffic_by_1_2() -> None:
             retries += sum(budget.spend() for _ in range(3))
     assert retries <= 0.2 * requests + 2 * 60 + 20
     assert retries >= 0.2 * requests
+
+
+def test_members_expire() -> None:
+    """Each member has its own time, which starts again when it is added again."""
+    now_s = 100.0
+    learned = ExpiringSet(10, lambda: now_s)
+    assert "a" not in learned
+    learned.add("a")
+    now_s += 6
+    learned.add("b")
+    assert "a" in learned
+    now_s += 4
+    assert ("a" in learned, "b" in learned) == (False, True)
+    learned.add("a")
+    now_s += 9
+    assert ("a" in learned, "b" in learned) == (True, False)
+
+
+def test_the_oldest_member_is_dropped() -> None:
+    """The set's memory is bounded."""
+    learned = ExpiringSet(10, lambda: 0.0)
+    for number in range(MAX_EXPIRING):
+        learned.add(number)
+    learned.add(0)
+    learned.add("new")
+    assert [fact in learned for fact in (0, 1, 2, "new")] == [True, False, True, True]
