@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 SHUTTING_DOWN = "shutting_down"
 """Reason, in metrics and errors, of requests that are refused during the shutdown."""
 
-_log = logging.getLogger("switchcraft.gateway")
 
 P = ParamSpec("P")
 T = TypeVar("T")
