@@ -1,82 +1,104 @@
-"""`switchcraft serve | route | policies | metrics | sandbox | key`."""
+"""Gateway that routes tool-calling requests to the cheapest model that answers correctly."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from router_service import signals
 from router_service.core.addresses import read_port
 from router_service.core.errors import SwitchcraftError
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-"""What `add_subparsers` returns, which argparse has no public name for."""
+# Each command imports what it needs, so that `--help` does not load the model's runtime.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the process's exit status, 1 after an error that is explained."""
+    """Run one command; return the exit status, which is 1 after an error with an explanation."""
     given = sys.argv[1:] if argv is None else argv
     if "serve" in given[:1]:
-        signals.hold()  # first of all: a signal must not kill a gateway that is starting
-    arguments = _parser().parse_args(given)
+        signals.hold()  # first of all, because a signal must not kill a gateway that is starting
+    arguments = _create_parser().parse_args(given)
+    status = 0
     try:
-        status = _run(arguments)
+        status = arguments.command(arguments)
+    except SwitchcraftError as exc:
+        print(f"switchcraft: {exc}", file=sys.stderr)
+        status = 1
+    except BrokenPipeError:
+        # The reader of our output has ended. Python would fail when it flushes the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
     except BaseException:
         if not signals.is_stopping():
             raise
     return 0 if signals.is_stopping() else status
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    try:
-        status: int = arguments.command(arguments)
-    except SwitchcraftError as exc:
-        print(f"switchcraft: {exc}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        # The reader of our output has left; what Python would flush at exit goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return status
-
-
-def _parser() -> argparse.ArgumentParser:
+def _create_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="switchcraft", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
 
     serve = commands.add_parser("serve", help="run the gateway")
-    serve.add_argument("--config", type=Path, help="YAML file; without one, a sandbox upstream")
-    serve.add_argument("--host", help="address to listen on (default: the configuration's)")
     serve.add_argument(
-        "--port", type=_port, help="port to listen on (default: the configuration's)"
+        "--config", type=Path, help="YAML configuration; without it, an offline sandbox answers"
     )
-    serve.set_defaults(command=_serve)
+    serve.add_argument("--host", help="address to listen on (default: from the configuration)")
+    serve.add_argument(
+        "--port", type=_port, help="port to listen on (default: from the configuration)"
+    )
+    serve.set_defaults(command=serve_command)
 
-    route = commands.add_parser("route", help="decide offline: JSON lines in, decisions out")
-    route.add_argument("--artifact", type=Path, help="an artifact directory (default: the shipped)")
+    route = commands.add_parser(
+        "route", help="decide offline: OpenAI request bodies in, decisions out, one JSON per line"
+    )
+    route.add_argument(
+        "--artifact", type=Path, help="directory of a trained router (default: the shipped one)"
+    )
     route.add_argument(
         "--policy",
-        help="a policy's name, a rule such as theta=0.5 or drift=0.1, or a goal such as"
-        " accuracy=best, accuracy=0.87 or usd_per_1k=0.5, and the same with @95",
+        help="name of a policy, a rule (theta=0.5: cheapest model with at least this probability of"
+        " a correct answer; drift=0.1: cheapest model at most this far below the most probable"
+        " one), or a goal (accuracy=best, accuracy=0.87, usd_per_1k=0.5; @95 at the end uses the"
+        " worse end of the 95%% interval)",
     )
-    route.set_defaults(command=_route)
+    route.set_defaults(command=route_command)
 
-    _add_policies(commands)
+    policies = commands.add_parser(
+        "policies", help="measured accuracy and cost of each policy of an artifact"
+    )
+    policies.add_argument(
+        "--artifact", type=Path, help="directory of a trained router (default: the shipped one)"
+    )
+    policies.add_argument(
+        "--goal",
+        help="show the rule that reaches a goal, with its intervals: accuracy=best (best-1: at most"
+        " one point below the best single model), accuracy=0.87, usd_per_1k=0.5; with @95 at the"
+        " end, the worse end of the 95%% interval must reach the goal",
+    )
+    policies.add_argument(
+        "--all",
+        action="store_true",
+        help="also show rules that a cheaper rule equals or exceeds in accuracy",
+    )
+    policies.set_defaults(command=policies_command)
 
-    metrics = commands.add_parser("metrics", help="every Prometheus series, as a Markdown table")
-    metrics.set_defaults(command=_metrics)
+    metrics = commands.add_parser("metrics", help="list all Prometheus series as a Markdown table")
+    metrics.set_defaults(command=metrics_command)
 
-    sandbox = commands.add_parser("sandbox", help="an OpenAI-compatible provider, offline")
-    sandbox.add_argument("--host", default="127.0.0.1")
-    sandbox.add_argument("--port", type=_port, default=8081)
-    sandbox.set_defaults(command=_sandbox)
+    sandbox = commands.add_parser(
+        "sandbox", help="run an offline provider with OpenAI's API, for tests"
+    )
+    sandbox.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    sandbox.add_argument("--port", type=_port, default=8081, help="port to listen on")
+    sandbox.set_defaults(command=sandbox_command)
 
-    key = commands.add_parser("key", help="a new key for clients, and its hash for the file")
-    key.set_defaults(command=_key)
+    key = commands.add_parser(
+        "key", help="create an API key for a client, and its hash for the configuration"
+    )
+    key.set_defaults(command=key_command)
     return parser
 
 
@@ -87,41 +109,30 @@ def _port(text: str) -> int:
         raise argparse.ArgumentTypeError(str(exc)) from exc
 
 
-def _add_policies(commands: Commands) -> None:
-    policies = commands.add_parser("policies", help="what each policy was measured to do")
-    policies.add_argument("--artifact", type=Path, help="an artifact directory")
-    policies.add_argument(
-        "--goal",
-        help="the rule that reaches it, with its intervals: accuracy=best (or best-1: at most a"
-        " point below the best single model), accuracy=0.87, usd_per_1k=0.5; with @95 at the end,"
-        " the worse end of the 95%% interval must reach it",
-    )
-    policies.add_argument(
-        "--all", action="store_true", help="also the rules that a cheaper one matches"
-    )
-    policies.set_defaults(command=_policies)
-
-
-def _serve(arguments: argparse.Namespace) -> int:
-    # Imports wait for their command: `--help` must not load the runtime of a model.
+def serve_command(arguments: argparse.Namespace) -> int:
+    """Run the gateway."""
     from router_service.http.server import serve  # noqa: PLC0415
 
     serve(arguments.config, host=arguments.host, port=arguments.port)
     return 0
 
 
-def _route(arguments: argparse.Namespace) -> int:
+def route_command(arguments: argparse.Namespace) -> int:
+    """Decide for each request body of standard input."""
     from router_service.core.artifact import SHIPPED  # noqa: PLC0415
     from router_service.offline import decide_lines  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
 
     router = Router.load(arguments.artifact or SHIPPED)
     policy = router.policy(arguments.policy, param="--policy")
-    _write(decide_lines(router, policy, sys.stdin.buffer))
+    for line in decide_lines(router, policy, sys.stdin.buffer):
+        sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
     return 0
 
 
-def _policies(arguments: argparse.Namespace) -> int:
+def policies_command(arguments: argparse.Namespace) -> int:
+    """Show the measured results of policies, or of the rule that reaches a goal."""
     from router_service.core.artifact import SHIPPED, Artifact  # noqa: PLC0415
     from router_service.policies import list_policies, tell_goal  # noqa: PLC0415
 
@@ -135,14 +146,16 @@ def _policies(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _metrics(_arguments: argparse.Namespace) -> int:
+def metrics_command(_arguments: argparse.Namespace) -> int:
+    """Show all Prometheus series."""
     from router_service.telemetry.metrics import metrics_page  # noqa: PLC0415
 
     print("\n".join(metrics_page()))
     return 0
 
 
-def _sandbox(arguments: argparse.Namespace) -> int:
+def sandbox_command(arguments: argparse.Namespace) -> int:
+    """Run the sandbox."""
     import uvicorn  # noqa: PLC0415
 
     from router_service.sandbox.app import create_sandbox  # noqa: PLC0415
@@ -159,22 +172,19 @@ def _sandbox(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _key(_arguments: argparse.Namespace) -> int:
+def key_command(_arguments: argparse.Namespace) -> int:
+    """Show a new API key and its hash."""
     from router_service.core.keys import hashed, new_key  # noqa: PLC0415
 
     key = new_key()
     print(key)
     print(
-        "The line above is for the client, and is not kept. This is for the file:", file=sys.stderr
+        "The line above is the client's key, which is not stored. The next line is its hash, for "
+        "the configuration:",
+        file=sys.stderr,
     )
     print(hashed(key))
     return 0
-
-
-def _write(lines: Iterable[bytes]) -> None:
-    for line in lines:
-        sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

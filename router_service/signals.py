@@ -19,17 +19,17 @@ HELD_BY_CHILDREN = frozenset({signal.SIGHUP, signal.SIGINT})
 
 
 class _Held:
-    """What has arrived so far."""
+    """Signals that have arrived so far."""
 
     hang_up = False
     stop = False
 
 
 def hold() -> None:
-    """Remember SIGHUP, and end with status 0 at SIGTERM or SIGINT, until others handle them.
+    """Remember SIGHUP, and exit with 0 at SIGTERM or SIGINT, until other handlers are installed.
 
-    A signal that the parent process ignores stays ignored, as `nohup` wants it. Outside of the main
-    thread, which alone may handle signals, this does nothing.
+    A signal that the parent process ignores stays ignored, as `nohup` requires. Only the main
+    thread may handle signals; in other threads, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -42,7 +42,7 @@ def hold() -> None:
 
 
 def release_hang_up() -> None:
-    """Give SIGHUP its default action again, and deliver one that was remembered."""
+    """Restore the default action of SIGHUP, and deliver one that was remembered."""
     if signal.getsignal(signal.SIGHUP) is _remember:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         if take_hang_up():
@@ -50,16 +50,16 @@ def release_hang_up() -> None:
 
 
 def take_hang_up() -> bool:
-    """Return whether SIGHUP has arrived, and forget it."""
+    """Return whether SIGHUP has arrived, and clear it."""
     arrived, _Held.hang_up = _Held.hang_up, False
     return arrived
 
 
 def is_stopping() -> bool:
-    """Whether a stop was requested while the process was starting.
+    """Return whether a stop was requested while the process was starting.
 
-    The SystemExit itself may be lost: a C extension that is being imported turns it into
-    ImportError, and Python only prints one that is raised within a finalizer.
+    The SystemExit itself may be lost: a C extension that is being imported turns it into an
+    ImportError, and Python only prints an exception that is raised within a finalizer.
     """
     return _Held.stop
 
@@ -75,7 +75,7 @@ def blocked_in_children() -> Iterator[None]:
 
 
 def unblock() -> None:
-    """Let through what `blocked_in_children` has blocked."""
+    """Unblock the signals that `blocked_in_children` blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BY_CHILDREN)
 
 
@@ -85,6 +85,6 @@ def _remember(_number: int, _frame: FrameType | None) -> None:
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
     if _Held.stop:
-        os._exit(0)  # asked twice
+        os._exit(0)  # the second request to stop
     _Held.stop = True
     raise SystemExit(0)

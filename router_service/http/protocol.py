@@ -1,9 +1,9 @@
-"""The server side of HTTP/1.1 connections, with a bound on everything a client can make us hold.
+"""Server side of HTTP/1.1 connections, with limits on everything that a client can make us hold.
 
-uvicorn's protocol accepts headers, trailers and pipelined requests of any size for any time, hands
-the body of a request that asks for an upgrade to the parser as another request, and forgets a
-client that leaves while another request of its connection waits. This class frames messages itself
-and reads one request at a time; httptools still parses every byte.
+uvicorn's protocol accepts headers, trailers and pipelined requests of any size for any time. It
+parses the body of a request with an `Upgrade` header as another request. It does not notice that a
+client disconnects while a pipelined request waits. This class frames messages itself and reads one
+request at a time; httptools still parses every byte.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from router_service.http.errors import error_body, retry_after
 from router_service.telemetry.logs import log_request
 
 MIN_READ_BYTES = 16 * 1024
-"""How much of a waiting answer a client must read in each `write_timeout_s`."""
+"""Bytes of a waiting answer that a client must read in each `write_timeout_s`."""
 
 MAX_WAITING_BYTES = 512 * 1024
 MAX_ALL_WAITING_BYTES = 16 * 1024 * 1024
-"""Unparsed bytes of pipelined requests that one connection may hold, and all of a process."""
+"""Unparsed bytes of pipelined requests that a connection, and a whole process, may hold."""
 
 WARNING_INTERVAL_S = 10.0
 
@@ -45,63 +45,63 @@ _log = logging.getLogger("switchcraft.server")
 
 
 class _Reading(Enum):
-    """What the next byte of a connection belongs to."""
+    """Part of a request that the next byte of a connection belongs to."""
 
     HEAD = "request line and headers"
     BODY = "a body of known length"
     CHUNKS = "a chunked body or its trailers"
-    NOTHING = "a request that waits until the one before is answered"
+    NOTHING = "a pipelined request that waits until the previous one is answered"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection, and all connections of a process, may use."""
+    """Limits of one connection, and of all connections of a process."""
 
     max_header_bytes: int
-    """Request line and headers of one request; also its trailers and each chunk's framing."""
+    """For request line and headers; also for trailers, and for the framing of each chunk."""
     header_timeout_s: float
-    """From the connection, or from a request's first byte, to the end of its headers."""
+    """Time from the connection, or a request's first byte, to the end of its headers."""
     write_timeout_s: float
-    """How long a client may read nothing of an answer that waits for it."""
+    """How long a client may stop reading an answer."""
     linger_s: float = 2.0
-    """How long a refused request may go on being sent: closed at once, the client would lose the
-    answer together with the connection (RFC 9112, section 9.6)."""
+    """How long a client may continue to send a refused request. If the connection closed at once,
+    the client would lose the answer (RFC 9112, section 9.6)."""
     max_connections: int = 4096
-    """Beyond it the connection that has been idle for longest is closed."""
+    """Above this number, the connection that has been idle for the longest time is closed."""
 
 
 @dataclass(slots=True)
 class _Shared:
-    """What the connections of one process share."""
+    """State shared by the connections of one process."""
 
     max_connections: int
     idle: dict[BoundedProtocol, None] = field(default_factory=dict)
-    """Connections without a request to answer, the one that has waited longest first."""
+    """Connections without a request in progress, the longest idle one first."""
     waiting_bytes: int = 0
     """Unparsed bytes of pipelined requests."""
     dropped: int = 0
-    """Connections closed for want of room since the last warning."""
+    """Connections closed because of the limit since the last warning."""
     warned_s: float = -WARNING_INTERVAL_S
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One client connection; make a class with its limits by `bounded`."""
+    """One client connection; `protocol_with_limits` creates a subclass with limits."""
 
     limits: ClassVar[ConnectionLimits]
     shared: ClassVar[_Shared]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's own
-        """Expect a first request."""
+        """Prepare to read the first request."""
         super().__init__(*args, **kwargs)
         self._reading = _Reading.HEAD
         self._head_bytes = 0
-        """Of the request line and headers, as far as they have come."""
+        """Bytes of the request line and headers received so far."""
         self._head_tail = b""
-        """The last bytes of an unfinished head: its end may be split over two packets."""
+        """Last bytes of an incomplete head, because its end may be split over two packets."""
         self._has_begun = False
         self._body_left_bytes = 0
         self._framing_bytes = 0
-        """Read of a chunked body since its last byte of content: extensions and trailers."""
+        """Bytes of chunk extensions and trailers since the last byte of content."""
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._is_feeding_head = False
@@ -110,7 +110,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._method = self._version = b""
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    # What the event loop reports (asyncio.Protocol).
+    # Callbacks of the event loop (asyncio.Protocol).
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request; with too many connections, close an idle one."""
@@ -121,7 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.shared.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection; a request that is being answered learns that its client left."""
+        """Remove the connection, and tell a request in progress that its client disconnected."""
         for name in tuple(self._timers):
             self._stop(name)
         self.shared.idle.pop(self, None)
@@ -129,7 +129,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what belongs to the present request, and keep what follows it for later."""
+        """Parse the bytes of the current request, and keep those of the next one for later."""
         self._unset_keepalive_if_required()
         while data and not self._is_refused:
             if self._reading is _Reading.NOTHING:
@@ -138,22 +138,22 @@ class BoundedProtocol(HttpToolsProtocol):
             data = self._parse(data)
 
     def pause_writing(self) -> None:
-        """Watch a client that reads more slowly than it is answered."""
+        """Watch a client that reads more slowly than the answer is sent."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """Stop watching: the client has read."""
+        """Stop watching, because the client has read."""
         super().resume_writing()
         self._stop(_READER)
 
     # Reading.
 
     def _parse(self, data: bytes) -> bytes:
-        """Feed the parser up to the end of the head or of the body; return what is left.
+        """Feed the parser to the end of the head or body at most; return the remaining bytes.
 
-        The parser must never see two requests at once: it would begin the second one before the
-        first is answered, and cannot be told to stop.
+        The parser must never receive two requests at once: it would begin the second one before
+        the first is answered, and it cannot be paused.
         """
         if self._reading is _Reading.HEAD:
             return self._parse_head(data)
@@ -162,7 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._body_left_bytes -= len(part)
             self._feed(part)
             return data[len(part) :]
-        self._framing_bytes += len(data)  # `on_body` sets it back
+        self._framing_bytes += len(data)  # `on_body` resets it
         self._feed(data)
         if self._framing_bytes > self.limits.max_header_bytes and not self._is_refused:
             self._refuse_large("The request's chunk extensions and trailers")
@@ -192,9 +192,9 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The head is complete, and asks for a protocol that we do not speak. A server may
-            # ignore that (RFC 9110, section 7.8), which the parser cannot: it takes the body for
-            # the other protocol. Another parser reads the same head without the question.
+            # The head is complete, and asks for a protocol that we do not support. A server may
+            # ignore that (RFC 9110, section 7.8), but the parser cannot: it treats the body as data
+            # of the other protocol. So a new parser reads the same head without those headers.
             self.parser = httptools.HttpRequestParser(self)
             self._feed(self._plain_head())
         except httptools.HttpParserError:
@@ -203,7 +203,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(400, InvalidRequestError(problem, code="invalid_http"))
 
     def _plain_head(self) -> bytes:
-        """Return the head that was just parsed, without what asks for an upgrade."""
+        """Return the head that was just parsed, without the headers that ask for an upgrade."""
         lines = [b"%s %s HTTP/%s" % (self._method, self.url, self._version)]
         for name, value in self.headers:
             if name in _UPGRADE_HEADERS:
@@ -216,10 +216,10 @@ class BoundedProtocol(HttpToolsProtocol):
         return b"\r\n".join((*lines, b"", b""))
 
     def _wait_with(self, data: bytes) -> None:
-        """Keep a part of the next request until the present one is answered.
+        """Keep bytes of the next request until the current one is answered.
 
-        The connection is read on even if nothing more is kept: only so is it known when the client
-        leaves, for TCP delivers the end of a connection after its data.
+        Reading continues even if nothing more is kept, to notice when the client disconnects: TCP
+        delivers the end of a connection after its data.
         """
         size_bytes, shared = len(data), self.shared
         self._waiting.append(data)
@@ -236,18 +236,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._waiting_bytes = 0
         return data
 
-    # What the parser reports (httptools).
+    # Callbacks of the parser (httptools).
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        if not self._is_feeding_head:  # behind a chunked body, whose end only the parser knows
+        if not self._is_feeding_head:  # after a chunked body, whose end only the parser finds
             self._end_after_answer()
             raise ValueError("stops the parser")
         super().on_message_begin()
         self._has_begun = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. Trailers are dropped: nothing that we serve has a use for them."""
+        """Store a header. Trailers are dropped, because the gateway does not use them."""
         if self._reading is _Reading.HEAD:
             super().on_header(name, value)
 
@@ -256,7 +256,7 @@ class BoundedProtocol(HttpToolsProtocol):
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if self.parser.should_upgrade():
             if method == b"CONNECT":
-                raise ValueError("a gateway is no tunnel")
+                raise ValueError("CONNECT is not supported")
             self._method, self._version = method, version.encode()
             return
         size, hosts, length_bytes = len(self.url), 0, 0
@@ -264,7 +264,7 @@ class BoundedProtocol(HttpToolsProtocol):
         for name, value in self.headers:
             size += len(name) + len(value) + 4
             if name == b"content-length":
-                length_bytes = int(value)  # the parser refuses lengths that differ
+                length_bytes = int(value)  # the parser refuses several lengths that differ
             elif name == b"transfer-encoding":
                 codings.append(value.strip().lower())
             elif name == b"host":
@@ -274,7 +274,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > self.limits.max_header_bytes:
             self._refuse_large("The request's address and headers")
             raise ValueError("stops the parser")
-        if codings and codings != [b"chunked"]:  # the parser takes `gzip, chunked` too
+        if codings and codings != [b"chunked"]:  # the parser would accept `gzip, chunked`
             problem = "Send the body without a transfer coding other than 'chunked'."
             self._refuse(501, InvalidRequestError(problem, code="unsupported_transfer_encoding"))
             raise ValueError("stops the parser")
@@ -305,7 +305,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._start_asgi_task(self.cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body until the app reads it."""
+        """Buffer a part of the body until the app reads it."""
         self._framing_bytes = 0
         if self.cycle.response_complete:
             return
@@ -315,11 +315,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """End a request; the next one is read once this one is answered."""
+        """End the request; the next one is read after this one is answered."""
         if self.parser.should_upgrade():
             return
         if self._body_left_bytes:
-            raise ValueError("the parser and we disagree about where the request ends")
+            raise ValueError("the parser found another end of the request than the framing")
         self._stop(_LINGER)
         if self.cycle.response_complete:
             self._expect_request()
@@ -331,7 +331,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Answering.
 
     def on_response_complete(self) -> None:
-        """Read the next request, or give the present one a moment to be sent whole."""
+        """Read the next request, or give the client time to send the rest of the current one."""
         self.server_state.total_requests += 1
         if self.transport.is_closing() or self._is_refused:
             return
@@ -352,9 +352,9 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
     def _end_after_answer(self) -> None:
-        """Ignore what else the client sends, and close the connection after the present answer.
+        """Ignore further bytes, and close the connection after the current answer.
 
-        A client must expect that what it pipelined goes unanswered (RFC 9112, section 9.3.2).
+        A client must expect that pipelined requests are not answered (RFC 9112, section 9.3.2).
         """
         self._is_refused = True
         self._take_waiting()
@@ -377,11 +377,11 @@ class BoundedProtocol(HttpToolsProtocol):
     # Refusing.
 
     def _make_room(self) -> None:
-        """Close the connection that has been idle for longest, else refuse this one."""
+        """Close the longest idle connection; if there is none, refuse this one."""
         shared = self.shared
         longest = next(iter(shared.idle), None)
         if longest is None:
-            problem = f"The gateway holds {shared.max_connections} connections, its limit."
+            problem = f"The gateway has reached its limit of {shared.max_connections} connections."
             self._refuse(503, OverloadedError("overloaded", problem))
             self.transport.close()
         else:
@@ -400,7 +400,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _end_late_head(self) -> None:
         if self._head_bytes:
-            problem = f"The headers took more than {self.limits.header_timeout_s:g} s."
+            problem = f"The headers were not complete after {self.limits.header_timeout_s:g} s."
             self._refuse(408, InvalidRequestError(problem, code="request_timeout"))
         else:
             self.transport.close()
@@ -410,18 +410,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(431, InvalidRequestError(problem, code="headers_too_large"))
 
     def _refuse(self, status: int, error: InvalidRequestError | OverloadedError) -> None:
-        """Answer with an error and close; if another answer has begun, just close."""
+        """Answer with an error and close; if an answer has already begun, only close."""
         self._is_refused = True
         self._stop(_HEAD)
         if self.cycle is not None and not self.cycle.response_complete:
-            # The app, which waits for the rest of this request, is told that its client has left.
+            # Tells the app, which waits for the rest of the request, that the client disconnected.
             self.cycle.disconnected = True
             self.cycle.waiting_for_100_continue = False
             self.cycle.message_event.set()
             if self.cycle.response_started:
                 self.transport.abort()
                 return
-        else:  # the app never sees this request
+        else:  # the app never receives this request, so it is logged here
             code = error.code if isinstance(error, InvalidRequestError) else error.reason
             log_request({"status": status, "code": code})
         body = error_body(error)
@@ -432,7 +432,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Let the client send the rest of an answered request, unless others need the room."""
+        """Let the client send the rest of an answered request, unless the connection is needed."""
         self._start(_LINGER, self.limits.linger_s, self.transport.abort)
         self.shared.idle[self] = None
 
@@ -449,13 +449,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Cycle(RequestResponseCycle):
-    """One request and its answer; ends when the client has taken all but the last 64 KB."""
+    """One request and its answer; ends when the client has read all but the last 64 KB."""
 
     async def send(self, message: Any) -> None:  # noqa: ANN401 - uvicorn's own
-        """Send a part of the answer, and wait for a client that does not read it.
+        """Send a part of the answer, and wait until the client has read most of it.
 
-        uvicorn waits before a part and not after it: an answer in one part would be over at once,
-        however large, and nobody would account for the memory that it takes until it is read.
+        uvicorn waits before a part, not after it. An answer in one part would end at once, however
+        large it is, and its memory would not be counted until the client has read it.
         """
         if len(message.get("body", b"")) > HIGH_WATER_LIMIT and not message.get("more_body"):
             await super().send(message | {"more_body": True})
@@ -464,16 +464,16 @@ class _Cycle(RequestResponseCycle):
 
 
 def protocol_with_limits(limits: ConnectionLimits) -> type[BoundedProtocol]:
-    """Return the protocol class with these limits; uvicorn makes an instance per connection."""
+    """Return a protocol class with these limits; uvicorn creates an instance per connection."""
     shared = _Shared(limits.max_connections)
     return type("Protocol", (BoundedProtocol,), {"limits": limits, "shared": shared})
 
 
 _VERSIONS = frozenset(("1.0", "1.1"))
-"""The parser also takes HTTP/0.9, a request line without a version, and the number 2.0."""
+"""The parser would also accept HTTP/0.9, a request line without a version, and 2.0."""
 
 _UPGRADE_HEADERS = frozenset((b"upgrade", b"http2-settings"))
-"""Headers, and options of `Connection`, that ask for another protocol (RFC 9110, section 7.8)."""
+"""Headers and `Connection` options that ask for another protocol (RFC 9110, section 7.8)."""
 
 _HEAD, _LINGER, _READER = "head", "linger", "reader"
-"""Why a timer runs."""
+"""Names of the timers."""

@@ -1,10 +1,10 @@
-"""The decision log's files: lines in, and whatever happens to the disk, no request knows of it.
+"""Writes the decision log's files; a disk failure never affects a request.
 
-`logging`'s rotating handlers rename files that other processes may hold open, leave half a line
-where the disk is full, and know no retention; so the files are written here.
+The rotating handlers of `logging` are not used: they rename files that other processes may have
+open, leave half a line if the disk is full, and have no retention.
 
-Files are deleted by their age, and a machine's clock that jumps ahead makes all of them old. So age
-is counted by `SteadyClock`, which advances only as far as time has passed for a running gateway.
+Files are deleted by age, and if the machine's clock jumps ahead, all of them look old. So age is
+measured by `SteadyClock`, which advances only by the time that has passed for a running gateway.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from router_service.settings import DecisionLogSettings
 from router_service.telemetry.metrics import Metrics
 
 RETRY_S = 1.0
-"""Between two tries of a folder that cannot be written."""
+"""Pause between two attempts to write to a folder that failed."""
 LONGEST_FILE_S = 24 * 3600.0
 FILES_IN_RETENTION = 24
-"""A file is deleted when its first line is too old: of many, each takes few lines with it."""
+"""A file is deleted when its first line is too old. Many files keep the others' loss small."""
 MAX_DRIFT_S = 3600.0
-"""What a machine's clock may be corrected by while a gateway runs, all in all."""
+"""Total correction of the machine's clock that is accepted while a gateway runs."""
 LONGEST_ABSENCE_S = 7 * 24 * 3600.0
-"""A clock that is further ahead of the log's newest file at the start is taken for wrong."""
+"""A clock that is further ahead of the log's newest file at startup is considered wrong."""
 
 _PREFIX = "decisions-"
 _BEGUN = "%Y%m%dT%H%M%SZ"
@@ -39,13 +39,13 @@ _log = logging.getLogger("switchcraft.decision_log")
 
 
 def _uptime_s() -> float:
-    """Return seconds that never go back, the machine's sleep included where the system tells."""
+    """Return seconds that never go back, including the machine's sleep if the system counts it."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
 
 
 class SteadyClock:
-    """The machine's clock for as long as it agrees with the time that passes, else the latter.
+    """Machine's clock, or the elapsed time if the machine's clock disagrees with it.
 
     If the machine's clock jumps, this clock ignores the jump. After a restart it continues from the
     log's newest file if the machine's clock is more than `LONGEST_ABSENCE_S` ahead of that file,
@@ -54,7 +54,7 @@ class SteadyClock:
     """
 
     def __init__(self, clock: Callable[[], float], uptime: Callable[[], float]) -> None:
-        """Begin now; `clock` returns Unix seconds, `uptime` seconds that never go back."""
+        """Start now; `clock` returns Unix seconds, `uptime` seconds that never go back."""
         self._clock = clock
         self.uptime = uptime
         self._offset_s = clock() - uptime()
@@ -62,10 +62,10 @@ class SteadyClock:
         self.is_started = False
 
     def start(self, begun_s: Iterable[float]) -> None:
-        """Begin anew beside a log whose files were begun then, in Unix seconds."""
+        """Restart, given the Unix times at which the log's files were begun."""
         self.is_started = True
         now_s = self._clock()
-        # A file of the future was begun by a clock that was wrong, and shows nothing.
+        # A file from the future was begun with a wrong clock, and proves nothing.
         newest_s = max((seconds for seconds in begun_s if seconds <= now_s), default=now_s)
         is_plausible = now_s - newest_s <= LONGEST_ABSENCE_S
         self._offset_s = (now_s if is_plausible else newest_s) - self.uptime()
@@ -77,8 +77,8 @@ class SteadyClock:
         has_jumped = abs(lead_s) > MAX_DRIFT_S
         if has_jumped and not self._has_jumped:
             _log.warning(
-                "this machine's clock is %+.1f days from what the decision log goes by: until both"
-                " agree its files are named and deleted by the time that a gateway has run; if the"
+                "this machine's clock is %+.1f days away from the decision log's clock: until both"
+                " agree, the log names and deletes its files by its own clock; if the machine's"
                 " clock is right, delete old files by hand",
                 lead_s / (24 * 3600),
             )
@@ -87,9 +87,9 @@ class SteadyClock:
 
 
 class DecisionLog:
-    """Appends lines to files of its own in a folder that others may write to; for one thread.
+    """Writer of the decision log, for one thread; other gateways may write to the same folder.
 
-    What cannot be written is dropped and counted. A line is whole or not there.
+    Lines that cannot be written are dropped and counted. A file never contains a part of a line.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class DecisionLog:
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = _uptime_s,
     ) -> None:
-        """Write nothing yet; the clocks are those of `SteadyClock`."""
+        """Create without writing; `clock` and `uptime` are those of `SteadyClock`."""
         self._folder = settings.path
         self._retention_s = settings.retention_days * 24 * 3600
         self._max_age_s = min(LONGEST_FILE_S, self._retention_s / FILES_IN_RETENTION)
@@ -115,7 +115,7 @@ class DecisionLog:
         metrics.log_up.set(1)
 
     def start(self) -> None:
-        """Make the folder where it is missing, and see whether it can be written."""
+        """Create the folder if it is missing, and check that it can be written."""
         if self._folder is None:
             return
         try:
@@ -125,12 +125,12 @@ class DecisionLog:
             self._failed(exc)
 
     def write(self, line: BaseModel, kind: str) -> None:
-        """Append a line of this type; without a folder nothing is done."""
+        """Append a line of this type; without a configured folder, do nothing."""
         if self._folder is None:
             return
         try:
             text = line.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
-        except ValueError:  # content that is nested deeper than is written
+        except ValueError:  # content that is nested too deeply
             self._metrics.log_dropped.labels("failed").inc()
             return
         try:
@@ -144,67 +144,60 @@ class DecisionLog:
         self._metrics.log_lines.labels(kind).inc()
 
     def tidy(self) -> None:
-        """Delete files that are too old, and end the present one where it is."""
+        """Delete files that are too old, and close the current one if it is complete."""
         if self._folder is None:
             return
         try:
-            if self._file is not None and self._is_over():
+            if self._file is not None and self._is_complete():
                 self._close()
             oldest_s = self._clock() - self._retention_s
             for path, begun_s in _files(self._folder):
                 if begun_s < oldest_s:
                     path.unlink(missing_ok=True)
         except OSError as exc:
-            _log.warning("old files of the decision log cannot be deleted: %s", exc.strerror)
+            _log.warning("cannot delete old decision log files: cause=%s", exc.strerror)
 
     def close(self) -> None:
-        """End the present file."""
+        """Close the current file."""
         self._close()
 
     def _append(self, folder: Path, line: bytes) -> None:
         if self._clock.uptime() < self._retry_at_s:
-            raise OSError("it failed a moment ago")
-        file = self._usable_file(folder)
+            raise OSError("an earlier write failed")
+        file = self._file
+        # A deleted file would accept lines forever, without an error.
+        is_deleted = file is not None and os.fstat(file.fileno()).st_nlink == 0
+        if file is None or is_deleted or self._is_complete():
+            self._close()
+            file = self._open(folder)
         written = 0
         try:
             while written < len(line):
                 written += file.write(line[written:])
         except OSError:
-            self._cut(file)
+            try:
+                file.truncate(self._written_bytes)  # after the last complete line
+            except OSError:
+                _log.warning("decision log file %s may end with half a line", file.name)
+            self._close()
             raise
         self._written_bytes += len(line)
 
-    def _usable_file(self, folder: Path) -> FileIO:
-        file = self._file
-        # What was deleted would take lines for ever, and no error would tell.
-        is_gone = file is not None and os.fstat(file.fileno()).st_nlink == 0
-        if file is None or is_gone or self._is_over():
-            self._close()
-            file = self._open(folder)
-        return file
-
-    def _is_over(self) -> bool:
+    def _is_complete(self) -> bool:
         is_old = self._clock() >= self._begun_s + self._max_age_s
         return is_old or self._written_bytes >= self._max_bytes
 
     def _open(self, folder: Path) -> FileIO:
-        if not self._clock.is_started:  # a volume may come later than its gateway
+        if not self._clock.is_started:  # a volume may be mounted after the gateway starts
             self._clock.start(begun_s for _, begun_s in _files(folder))
         self._begun_s = self._clock()
         begun = datetime.fromtimestamp(self._begun_s, UTC).strftime(_BEGUN)
         path = folder / f"{_PREFIX}{begun}-{secrets.token_hex(4)}.jsonl"
-        self._file = FileIO(path, "xb", opener=_private)
+        # Readable by the owner and the group only.
+        self._file = FileIO(path, "xb", opener=lambda path, flags: os.open(path, flags, 0o640))
         self._written_bytes = 0
         self.tidy()
         return self._file
-
-    def _cut(self, file: FileIO) -> None:
-        """End a file with its last whole line."""
-        try:
-            file.truncate(self._written_bytes)
-        except OSError:
-            _log.warning("the decision log's file %s may end with half a line", file.name)
-        self._close()
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -219,29 +212,24 @@ class DecisionLog:
             self._retry_at_s = self._clock.uptime() + RETRY_S
         if self._is_up:
             problem = exc.strerror or exc
-            _log.warning("the decision log cannot be written, requests go on: %s", problem)
+            _log.warning("cannot write the decision log, dropping lines: cause=%s", problem)
         self._is_up = False
         self._metrics.log_up.set(0)
 
     def _succeeded(self) -> None:
         if not self._is_up:
-            _log.warning("the decision log is written again; %d lines are lost", self._lost)
+            _log.warning("writing the decision log again: lost_lines=%d", self._lost)
         self._is_up = True
         self._lost = 0
         self._metrics.log_up.set(1)
 
 
-def _private(path: str, flags: int) -> int:
-    """Open a file that its owner's group may read, and nobody else."""
-    return os.open(path, flags, 0o640)
-
-
 def _files(folder: Path) -> Iterator[tuple[Path, float]]:
-    """Yield the log's files, each with when it was begun, in Unix seconds."""
+    """Yield the log's files, each with the Unix time at which it was begun."""
     for path in folder.glob(f"{_PREFIX}*.jsonl"):
         begun = path.name.removeprefix(_PREFIX).partition("-")[0]
         try:
             begun_s = datetime.strptime(begun, _BEGUN).replace(tzinfo=UTC).timestamp()
         except ValueError:
-            continue  # somebody else's
+            continue  # not a file of the decision log
         yield path, begun_s

@@ -1,4 +1,4 @@
-"""Logs as JSON lines on standard error: what happened, never what was said, and no keys."""
+"""Logs as JSON lines on standard error, without request content and without keys."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _requests = logging.getLogger("switchcraft.request")
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one line of JSON."""
+    """Formatter that writes a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; of an exception its type and where it arose, for messages may quote."""
+        """Return the line; an exception's message is left out, because it may quote a request."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -35,24 +35,24 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str = "info") -> None:
-    """Send all of the process's logs to standard error, a JSON line each."""
+    """Send all logs of the process to standard error, one JSON line per record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # What no line says need not be found out (Python's logging HOWTO, "Optimization").
+    # Information that no line contains is not collected (Python's logging HOWTO, "Optimization").
     logging.logThreads = logging.logProcesses = False
     logging.logMultiprocessing = False
-    # The HTTP clients' line a request names the address.
+    # The HTTP clients would log a line with the address for each request.
     for name in ("httpx", "httpcore", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def log_request(fields: Mapping[str, object], *, is_quiet: bool = False) -> None:
-    """Write the one line of a request that has ended, at level debug where it is a quiet one."""
+    """Write the log line of a request that has ended; a quiet one at level debug."""
     level = logging.DEBUG if is_quiet else logging.INFO
     if not _requests.isEnabledFor(level):
         return
-    # Made here, for `log` walks the stack to find out who called it, half of a line's time.
+    # Created here, because `log` walks the stack to find its caller, half of a line's time.
     record = logging.LogRecord(_requests.name, level, __file__, 0, "request", None, None)
     setattr(record, FIELDS, fields)
     _requests.handle(record)

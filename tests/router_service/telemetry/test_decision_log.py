@@ -259,8 +259,8 @@ def test_a_folder_that_is_deleted_and_comes_back(
     assert written.names() == ["dec_4", "dec_5"]
     assert written.metric("up") == 1
     first, second = outage_messages(caplog)
-    assert "requests go on: No such file or directory" in first
-    assert "2 lines are lost" in second
+    assert "dropping lines: cause=No such file or directory" in first
+    assert "lost_lines=2" in second
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -69,7 +69,7 @@ def test_a_requests_spans(sandbox: Sandbox) -> None:
     assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
     assert (server.kind, server.parent_span_id.hex()) == (Span.SPAN_KIND_SERVER, PARENT)
     assert children(collector, server) == {"decide", "chat medium"}
-    assert children(collector, collector.only("decide")) == {"body", "queue", "parse"}
+    assert children(collector, collector.only("decide")) == {"body", "queue", "parse", "select"}
     assert sent == f"00-{TRACE_ID}-{call.span_id.hex()}-01"
     assert attributes_of(server.attributes) | {
         "http.request.method": "POST",
@@ -243,7 +243,7 @@ def test_a_collector_that_is_away_costs_no_request(
             for _ in range(3):
                 assert http.post(CHAT, json=BODY).status_code == 200
                 wait_for(lambda: _dropped(http) >= 3, "lost spans are counted")
-            wait_for(lambda: _dropped(http) == 3 * 6, "all six of each are")
+            wait_for(lambda: _dropped(http) == 3 * 7, "all seven spans of each request are counted")
             ended_s = time.monotonic()
     assert time.monotonic() - ended_s < 10
     told = [record for record in caplog.records if record.name == "switchcraft.tracing"]
