@@ -20,7 +20,7 @@ from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.mcpmark import McpMark
 from switchcraft_training.decisions.source import Traffic
 from switchcraft_training.evaluation.table import Table
-from switchcraft_training.labelling.recording import Labelled
+from switchcraft_training.labelling.answers import LabelledRun
 from switchcraft_training.preferences.cache import load_labels, save_labels
 from switchcraft_training.preferences.folds import grouped_folds, teaching
 from switchcraft_training.preferences.labels import Labels, joined, label_matrix
@@ -150,7 +150,7 @@ def open_source(
         case "outcomes":
             return Traffic.of_rows(path)
         case "labelled" if source.answers is not None:
-            return Checked.of(Labelled(path, data / source.answers), alike)
+            return Checked.of(LabelledRun(path, data / source.answers), alike)
     return Checked.of(bfcl.open_recording(path), alike)
 
 

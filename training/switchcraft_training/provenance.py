@@ -14,7 +14,7 @@ import yaml
 
 from router_service.core.artifact import Provenance
 from switchcraft_training.config import RunConfig, SourceConfig, dump_config
-from switchcraft_training.labelling.export import ANSWERS
+from switchcraft_training.labelling.answers import ANSWERS
 
 DISTRIBUTION = "switchcraft-router"
 VERSIONED = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime", "numpy")

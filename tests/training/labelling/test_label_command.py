@@ -99,7 +99,7 @@ def test_a_failure_is_no_answer_and_is_asked_again(
     case.pool({"one": endpoint(sandbox.base_url, faults, **limits)})
     failed = case.label("--limit", "2")
     assert failed.returncode == 1
-    assert "2 have no answer; run the same command again" in failed.stderr
+    assert "2 questions have no answer; run the same command again" in failed.stderr
     assert case.answers() == []
     assert [(row["code"], row["status"]) for row in case.failures()] == [(code, status)] * 2
     assert ("answers lost" in failed.stdout) == may_be_paid
@@ -125,7 +125,7 @@ def test_an_endpoint_that_is_down_stops_its_arm(case: Case) -> None:
     case.rows(40).pool({"one": {"base_url": "http://127.0.0.1:9/v1", "max_retries": 0}})
     done = case.label()
     assert done.returncode == 1
-    assert "one is stopped: 20 failures in a row, the last unreachable" in done.stderr
+    assert "one is stopped: 20 consecutive failures, the last unreachable" in done.stderr
     assert 20 <= len(case.failures()) < 40
     assert "answers lost" not in done.stdout
 
@@ -221,7 +221,7 @@ def test_two_runs_do_not_share_a_journal(case: Case, sandbox: Sandbox) -> None:
         second = case.label()
         run.kill()
     assert second.returncode == 1
-    assert "is in use: another run writes here" in second.stderr
+    assert "is in use by another run" in second.stderr
     assert sandbox.stats()["requests"] - before == 8
 
 

@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.labelling.answers import Code, Key, Refusal, Remedy, Reply, parse_message
-from switchcraft_training.labelling.export import export
-from switchcraft_training.labelling.recording import Labelled
-from switchcraft_training.labelling.store import Identity, Store
+from switchcraft_training.labelling.answers import (
+    FailureCode,
+    LabelledRun,
+    QuestionKey,
+    Remedy,
+    Reply,
+    RequestFailure,
+    parse_message,
+)
+from switchcraft_training.labelling.store import RunIdentity, Store
 from switchcraft_training.preferences.labels import Labels, label_matrix
 from switchcraft_training.preferences.outcomes import Checked
 from switchcraft_training.records import Json
@@ -41,7 +47,7 @@ def reply(message: dict[str, Json], output_tokens: int | None = 10) -> Reply:
 def labels_of(folder: Path, *numbers: int) -> Labels:
     """Judge the rows of these numbers as a source of training does."""
     write_rows(map(judged, numbers), folder / "rows.jsonl")
-    source = Checked.of(Labelled(folder / "rows.jsonl", folder))
+    source = Checked.of(LabelledRun(folder / "rows.jsonl", folder))
     return label_matrix(source.examples(), source.arms(), source.outcomes)
 
 
@@ -49,12 +55,17 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
     """Three of four right is 0.75; a failed request is no attempt; nothing answered is unknown."""
     answers = [("q000", "a", n, called(2 if n else 3)) for n in range(4)]
     answers += [("q000", "b", 0, called(2)), ("q001", "a", 0, {"content": "Which day?"})]
-    with Store(tmp_path, Identity("rows", "pool")) as store:
+    with Store(tmp_path, RunIdentity("rows", "pool")) as store:
         for example_id, arm, attempt, message in answers:
-            key = Key(example_id, arm, attempt)
-            store.answer(store.begin(key, 1.0), key, reply(message, 10 * (attempt + 1)))
-        store.fail(Key("q000", "b", 1), Refusal(Code.SERVER_ERROR, "down", Remedy.RETRY, 500))
-        assert export(store, tmp_path) == (6, 1)
+            key = QuestionKey(example_id, arm, attempt)
+            store.save_answer(
+                store.begin_request(key, 1.0), key, reply(message, 10 * (attempt + 1))
+            )
+        store.save_failure(
+            QuestionKey("q000", "b", 1),
+            RequestFailure(FailureCode.SERVER_ERROR, "down", Remedy.RETRY, 500),
+        )
+        assert store.export(tmp_path) == (6, 1)
     labels = labels_of(tmp_path, 0, 1)
     np.testing.assert_array_equal(labels.correct, [[0.75, 1.0], [0.0, np.nan]])
     np.testing.assert_array_equal(labels.attempts, [[4, 1], [1, 0]])
@@ -65,11 +76,11 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
 
 def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
     """Of two attempts, one without usage, the mean is the other's count."""
-    with Store(tmp_path, Identity("rows", "pool")) as store:
+    with Store(tmp_path, RunIdentity("rows", "pool")) as store:
         for attempt, tokens in enumerate((None, 30)):
-            key = Key("q000", "a", attempt)
-            store.answer(store.begin(key, 1.0), key, reply(called(2), tokens))
-        export(store, tmp_path)
+            key = QuestionKey("q000", "a", attempt)
+            store.save_answer(store.begin_request(key, 1.0), key, reply(called(2), tokens))
+        store.export(tmp_path)
     labels = labels_of(tmp_path, 0)
     assert (labels.usage.output_tokens[0, 0], labels.attempts[0, 0]) == (30, 2)
 
@@ -100,16 +111,16 @@ def test_only_native_calls_are_calls(
 
 def test_what_was_in_flight_when_a_run_died_is_charged(tmp_path: Path) -> None:
     """A request that was begun and never closed counts for its reserve once the journal reopens."""
-    identity = Identity("rows", "pool")
-    key = Key("q000", "a", 0)
+    identity = RunIdentity("rows", "pool")
+    key = QuestionKey("q000", "a", 0)
     with Store(tmp_path, identity) as store:
         name = store.idempotency_key(key)
-        store.begin(key, 0.25)
-        assert store.spent() == (0, 0, 0)
+        store.begin_request(key, 0.25)
+        assert store.spending() == (0, 0, 0)
     with Store(tmp_path, identity) as store:
-        assert store.spent() == (0, 0.25, 1)
+        assert store.spending() == (0, 0.25, 1)
         assert store.idempotency_key(key) == name
-        charged = store.answer(store.begin(key, 0.5), key, reply(called(2)))
+        charged = store.save_answer(store.begin_request(key, 0.5), key, reply(called(2)))
         assert charged == 0.5, "without a known cost an answer is charged with its reserve"
         assert store.answered() == {key}
     with Store(tmp_path / "other", identity) as other:

@@ -33,12 +33,12 @@ def write(folder: Path, endpoint: dict[str, Any], *arms: dict[str, Any]) -> Path
     [
         ({"api_key": "sk-secret"}, [{}], "endpoints.it.api_key: Extra inputs"),
         ({"extra_headers": {"Authorization": "sk-secret"}}, [{}], "name its variable in api_key_"),
-        ({"base_url": "https://me:sk-secret@api.example.test/v1"}, [{}], "holds credentials"),
+        ({"base_url": "https://me:sk-secret@api.example.test/v1"}, [{}], "contains credentials"),
         ({"base_url": "api.example.test"}, [{}], "must start with http:// or https://"),
         ({"max_concurrency": 0}, [{}], "endpoints.it.max_concurrency"),
-        ({}, [{"endpoint": "other"}], "the arm 'small' is at 'other', no endpoint here"),
+        ({}, [{"endpoint": "other"}], "the arm 'small' names the unknown endpoint 'other'"),
         ({}, [{}, {}], "two arms are called 'small'"),
-        ({}, [{"price": {"usd_per_hour": 1}}], "an hour cannot be reserved or capped here"),
+        ({}, [{"price": {"usd_per_hour": 1}}], "a price by the hour cannot be capped"),
         ({}, [{"extra_body": {"stream": True}}], "stream cannot be set here"),
         ({}, [], "pool"),
     ],
@@ -58,7 +58,7 @@ def test_a_key_that_is_not_set_is_named(tmp_path: Path) -> None:
     """The error says which variable to set."""
     endpoint = load_pool(write(tmp_path, {}, {})).endpoints["it"]
     assert endpoint.key({"A_KEY": "secret"}) == "secret"
-    with pytest.raises(ConfigError, match="set the variable A_KEY"):
+    with pytest.raises(ConfigError, match="set the environment variable A_KEY"):
         endpoint.key({})
 
 

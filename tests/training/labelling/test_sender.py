@@ -14,21 +14,27 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from switchcraft_training.labelling.answers import Code, Outcome, Refusal, Remedy, Reply
+from switchcraft_training.labelling.answers import (
+    FailureCode,
+    Remedy,
+    Reply,
+    RequestFailure,
+    RequestResult,
+)
 from switchcraft_training.labelling.pool import Pool
-from switchcraft_training.labelling.sender import Clients, Order, read_reply
+from switchcraft_training.labelling.sender import EndpointClients, OutgoingRequest, parse_reply
 from tests.serving import served
 
 MESSAGE = {"role": "assistant", "content": "hello", "reasoning_content": "hm"}
 
 
-def send(status: int, error: object, headers: dict[str, str] | None = None) -> Outcome:
+def send(status: int, error: object, headers: dict[str, str] | None = None) -> RequestResult:
     """Return what comes of a request to an endpoint that answers this."""
 
     async def answer(_: Request) -> JSONResponse:
         return JSONResponse(error, status, headers)
 
-    async def ask(url: str) -> Outcome:
+    async def ask(url: str) -> RequestResult:
         arm = {
             "arm": "a",
             "endpoint": "it",
@@ -36,8 +42,8 @@ def send(status: int, error: object, headers: dict[str, str] | None = None) -> O
             "price": {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0},
         }
         pool = Pool.model_validate({"endpoints": {"it": {"base_url": url}}, "pool": [arm]})
-        async with aclosing(Clients(pool, {})) as clients:
-            return await clients.send(Order("it", {"model": "m"}, "key"))
+        async with aclosing(EndpointClients(pool, {})) as clients:
+            return await clients.send(OutgoingRequest("it", {"model": "m"}, "key"))
 
     route = Route("/chat/completions", answer, methods=["POST"])
     with served(Starlette(routes=[route])) as url:
@@ -47,28 +53,28 @@ def send(status: int, error: object, headers: dict[str, str] | None = None) -> O
 @pytest.mark.parametrize(
     ("status", "error", "code", "remedy"),
     [
-        (401, {"code": "invalid_api_key"}, Code.WRONG_KEY, Remedy.STOP_ARM),
-        (402, {"code": None}, Code.NO_CREDIT, Remedy.STOP_ARM),
-        (403, {"code": None}, Code.FORBIDDEN, Remedy.GIVE_UP),
-        (404, {"code": "model_not_found"}, Code.NOT_FOUND, Remedy.STOP_ARM),
-        (400, {"code": "context_length_exceeded"}, Code.CONTEXT_LENGTH, Remedy.GIVE_UP),
+        (401, {"code": "invalid_api_key"}, FailureCode.WRONG_KEY, Remedy.STOP_ARM),
+        (402, {"code": None}, FailureCode.NO_CREDIT, Remedy.STOP_ARM),
+        (403, {"code": None}, FailureCode.FORBIDDEN, Remedy.GIVE_UP),
+        (404, {"code": "model_not_found"}, FailureCode.NOT_FOUND, Remedy.STOP_ARM),
+        (400, {"code": "context_length_exceeded"}, FailureCode.CONTEXT_LENGTH, Remedy.GIVE_UP),
         (
             400,
             {"message": "This model's maximum context length is 8192 tokens."},
-            *(Code.CONTEXT_LENGTH, Remedy.GIVE_UP),
+            *(FailureCode.CONTEXT_LENGTH, Remedy.GIVE_UP),
         ),
-        (400, {"message": "Invalid schema for function"}, Code.BAD_REQUEST, Remedy.GIVE_UP),
-        (429, {"code": "rate_limit_exceeded"}, Code.RATE_LIMITED, Remedy.RETRY),
-        (429, {"code": "insufficient_quota"}, Code.NO_CREDIT, Remedy.STOP_ARM),
-        (529, {"message": "overloaded"}, Code.SERVER_ERROR, Remedy.RETRY),
+        (400, {"message": "Invalid schema for function"}, FailureCode.BAD_REQUEST, Remedy.GIVE_UP),
+        (429, {"code": "rate_limit_exceeded"}, FailureCode.RATE_LIMITED, Remedy.RETRY),
+        (429, {"code": "insufficient_quota"}, FailureCode.NO_CREDIT, Remedy.STOP_ARM),
+        (529, {"message": "overloaded"}, FailureCode.SERVER_ERROR, Remedy.RETRY),
     ],
 )
 def test_each_refusal_has_its_remedy(
-    status: int, error: dict[str, str], code: Code, remedy: Remedy
+    status: int, error: dict[str, str], code: FailureCode, remedy: Remedy
 ) -> None:
     """What passes is tried again, what this request does wrong is given up, and the rest stops."""
     refusal = send(status, {"error": {"message": "no", **error}})
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestFailure)
     assert (refusal.code, refusal.remedy, refusal.status) == (code, remedy, status)
     assert not refusal.may_be_paid
 
@@ -79,7 +85,7 @@ def test_retry_after_is_read_as_seconds_and_as_a_date() -> None:
     waits = []
     for value in ("7", at, "soon"):
         refusal = send(429, {"error": {"message": "no"}}, {"retry-after": value})
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, RequestFailure)
         waits.append(refusal.retry_after_s)
     assert waits[0] == 7
     assert waits[1] == pytest.approx(60, abs=5)
@@ -95,7 +101,7 @@ def test_a_reply_keeps_the_message_and_the_counts() -> None:
         "completion_tokens_details": {"reasoning_tokens": 5},
     }
     choice = {"message": MESSAGE, "finish_reason": "length"}
-    reply = read_reply(json.dumps({"choices": [choice], "model": "m-1", "usage": usage}), 1.5)
+    reply = parse_reply(json.dumps({"choices": [choice], "model": "m-1", "usage": usage}), 1.5)
     assert reply == Reply(
         message=MESSAGE,
         finish_reason="length",
@@ -113,6 +119,6 @@ def test_a_reply_keeps_the_message_and_the_counts() -> None:
 )
 def test_a_success_without_a_completion_is_a_refusal(body: str) -> None:
     """Whatever came with status 200, it may have been paid, and it is no answer."""
-    refusal = read_reply(body, 1.0)
-    assert isinstance(refusal, Refusal)
-    assert (refusal.code, refusal.may_be_paid) == (Code.MALFORMED_BODY, True)
+    refusal = parse_reply(body, 1.0)
+    assert isinstance(refusal, RequestFailure)
+    assert (refusal.code, refusal.may_be_paid) == (FailureCode.MALFORMED_BODY, True)

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from switchcraft_training.datasets.corrections import row_sha256
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
-from switchcraft_training.review.findings import Finding, judge
+from switchcraft_training.review.verify import Finding, read_opinion
 from tests.serving import served
 
 
@@ -209,7 +209,7 @@ def finding(judged: Judged, text: str, round_: int = 1) -> Finding:
         id=judged.example.id,
         row_sha256=row_sha256(judged),
         round=round_,
-        opinion=judge(judged, text),
+        opinion=read_opinion(judged, text),
         model="verifier",
         input_tokens=1000,
         output_tokens=100,

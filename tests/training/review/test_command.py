@@ -22,10 +22,9 @@ from switchcraft_training.datasets.corrections import (
 )
 from switchcraft_training.datasets.rows import read_rows, write_rows
 from switchcraft_training.records import Judged
-from switchcraft_training.review.decisions import Ledger, Step
-from switchcraft_training.review.findings import Finding
-from switchcraft_training.review.journal import Journal, read_entries
-from switchcraft_training.review.session import Session, entries
+from switchcraft_training.review.journal import Journal, Ledger, Step, read_entries
+from switchcraft_training.review.session import Session, entries_of_round
+from switchcraft_training.review.verify import Finding
 from tests.training.review.cases import CHRISTMAS, FINDINGS, ROWS, SAVINGS, UTTERANCE, written
 
 
@@ -41,7 +40,7 @@ def rows(tmp_path: Path) -> Path:
 def session(rows: Path, journal: Journal[Step], round_: int) -> Session:
     """Return a reviewer's round over the benchmark."""
     ledger = Ledger(journal.entries)
-    found = entries(read_rows(rows), rows, FINDINGS, ledger, round_)
+    found = entries_of_round(read_rows(rows), rows, FINDINGS, ledger, round_)
     return Session(tuple(found), journal, "ann", round_)
 
 
@@ -85,8 +84,8 @@ def test_decisions_become_a_patch_that_corrects_the_rows(
         ("unknown", "truth", "wrong_function", 2, "ann"),
     ]
     shown = capsys.readouterr().out
-    assert "6 entries verified, 4 flagged, 0 of them open in round 1" in shown
-    assert "3 corrections of 3 entries (50.0% of those verified)" in shown
+    assert "6 rows verified, 4 flagged, 0 of them open in round 1" in shown
+    assert "3 corrections of 3 rows (50.0% of those verified)" in shown
     assert "6000 + 600 tokens, cost unknown" in shown
 
 
@@ -98,7 +97,7 @@ def test_the_table_counts_by_round_category_and_decision(
     export(rows)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= 80
-    end = next(i for i, line in enumerate(lines) if "entries verified" in line)
+    end = next(i for i, line in enumerate(lines) if "rows verified" in line)
     table = [line.rsplit(maxsplit=5) for line in lines[2:end] if line.strip()]
     assert [(row[0].strip(), *map(int, row[1:])) for row in table] == [
         ("round 1", 2, 1, 1, 0, 2),
@@ -134,7 +133,7 @@ def test_an_edit_back_to_the_original_corrects_nothing(rows: Path) -> None:
 @pytest.mark.parametrize(
     ("kept", "problem"),
     [
-        (ROWS[1:], "1 reviewed rows are not in this file, as savings"),
+        (ROWS[1:], "1 reviewed rows are not in this file, such as savings"),
         (
             (SAVINGS._replace(expected=CHRISTMAS.expected), *ROWS[1:]),
             "savings has changed since it was reviewed",

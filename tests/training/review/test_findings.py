@@ -8,7 +8,7 @@ import pytest
 
 from switchcraft_training.datasets.corrections import CorrectionKind, ErrorCategory
 from switchcraft_training.records import Judged
-from switchcraft_training.review.findings import judge
+from switchcraft_training.review.verify import read_opinion
 from tests.training.review.cases import CHRISTMAS, GARBLED, SAVINGS, UTTERANCE, VERDICTS, corrected
 
 
@@ -19,7 +19,7 @@ def verdict(kind: str, **fields: object) -> str:
 
 def test_a_correction_that_can_be_used_is_a_suggestion() -> None:
     """A wrong truth comes with the calls that would be right, and with its category."""
-    opinion = judge(SAVINGS, VERDICTS["savings"])
+    opinion = read_opinion(SAVINGS, VERDICTS["savings"])
     assert opinion.is_flagged
     assert (opinion.kind, opinion.category) == (CorrectionKind.TRUTH, ErrorCategory.INCORRECT_VALUE)
     assert opinion.change is not None
@@ -30,7 +30,7 @@ def test_a_correction_that_can_be_used_is_a_suggestion() -> None:
 
 def test_an_ambiguous_input_comes_with_an_utterance() -> None:
     """The truth stays, and what the user says changes."""
-    opinion = judge(CHRISTMAS, VERDICTS["christmas"])
+    opinion = read_opinion(CHRISTMAS, VERDICTS["christmas"])
     assert (opinion.is_flagged, opinion.kind) == (True, CorrectionKind.INPUT)
     assert opinion.change is not None
     assert (opinion.change.utterance, opinion.change.expected) == (UTTERANCE, None)
@@ -48,7 +48,7 @@ def test_an_ambiguous_input_comes_with_an_utterance() -> None:
 )
 def test_what_changes_no_verdict_is_no_flag(text: str) -> None:
     """An entry is right where the verifier says so, or suggests what the checker takes for it."""
-    opinion = judge(SAVINGS, text)
+    opinion = read_opinion(SAVINGS, text)
     assert (opinion.is_flagged, opinion.change, opinion.problem) == (False, None, None)
 
 
@@ -72,11 +72,11 @@ def test_what_changes_no_verdict_is_no_flag(text: str) -> None:
             ),
             "4 is not of type 'string'",
         ),
-        (CHRISTMAS, verdict("ambiguous_input"), "no other utterance"),
+        (CHRISTMAS, verdict("ambiguous_input"), "does not change the last user message"),
         (
             CHRISTMAS,
             verdict("ambiguous_input", utterance=CHRISTMAS.example.query),
-            "no other utterance",
+            "does not change the last user message",
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_what_cannot_be_used_is_a_flag_with_its_reason(
     judged: Judged, text: str | None, problem: str
 ) -> None:
     """A person sees every doubt of the verifier, also one that came with no usable correction."""
-    opinion = judge(judged, text)
+    opinion = read_opinion(judged, text)
     assert opinion.is_flagged
     assert opinion.change is None
     assert problem in str(opinion.problem)
@@ -93,5 +93,5 @@ def test_what_cannot_be_used_is_a_flag_with_its_reason(
 def test_an_unknown_category_becomes_the_most_frequent() -> None:
     """A category is never a reason to lose a correction."""
     text = verdict("wrong_truth", category="temporal_ambiguity", expected=corrected("S-204"))
-    opinion = judge(SAVINGS, text)
+    opinion = read_opinion(SAVINGS, text)
     assert (opinion.category, opinion.problem) == (ErrorCategory.INCORRECT_VALUE, None)

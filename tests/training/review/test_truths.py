@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from switchcraft_training.datasets.corrections import Truth, TruthCall, truth_of
 from switchcraft_training.records import ExpectedCall, Judged
 from switchcraft_training.review.truths import (
-    is_same,
-    problem_with,
+    are_equivalent,
+    find_problem,
     truth_from_json,
     truth_from_text,
     truth_to_text,
@@ -85,7 +85,7 @@ def flight(**arguments: list[object]) -> Truth:
 )
 def test_a_truth_is_held_against_the_tools(truth: Truth, problem: str | None) -> None:
     """Every accepted value has to be one that the tool takes."""
-    found = problem_with(CHRISTMAS, truth)
+    found = find_problem(CHRISTMAS, truth)
     assert found == problem if problem is None else found is not None and problem in found
 
 
@@ -94,10 +94,10 @@ def test_a_benchmark_s_own_customs_are_no_problem() -> None:
     schema = {"type": "dict", "enum": ["a"]}
     call = ExpectedCall("f", {"how": ("b",), "n": (1,)})
     judged = row("x", [user("Go.")], [tool("f", "F.", [], how=schema, n={"type": "int"})], call)
-    assert problem_with(judged, truth_of(judged)) is None
+    assert find_problem(judged, truth_of(judged)) is None
     (truth,) = truth_of(judged)
     other = truth.model_copy(update={"arguments": {"how": ["b"], "n": ["one"]}})
-    assert "n: 'one' is not of type 'int'" in str(problem_with(judged, (other,)))
+    assert "n: 'one' is not of type 'int'" in str(find_problem(judged, (other,)))
 
 
 def test_a_schema_without_sense_forbids_nothing() -> None:
@@ -106,7 +106,7 @@ def test_a_schema_without_sense_forbids_nothing() -> None:
     for schema in odd:
         judged = row("x", [user("Go.")], [tool("f", "F.", [], a=schema)])
         assert (
-            problem_with(judged, truth_from_json([{"name": "f", "arguments": {"a": ["b"]}}]))
+            find_problem(judged, truth_from_json([{"name": "f", "arguments": {"a": ["b"]}}]))
             is None
         )
 
@@ -125,10 +125,10 @@ def test_truths_are_the_same_where_each_accepts_the_other(
     judged: Judged, truth: list[object], *, same: bool
 ) -> None:
     """Another spelling is no other truth; one more accepted value is."""
-    assert is_same(judged, truth_from_json(truth)) is same
+    assert are_equivalent(judged, truth_from_json(truth)) is same
 
 
 def test_what_may_be_left_out_makes_a_difference() -> None:
     """A truth that also accepts an omission is another truth."""
     call = {"name": "get_balance", "arguments": {"account": ["C-881"]}}
-    assert not is_same(SAVINGS, truth_from_json([{**call, "optional": ["account"]}]))
+    assert not are_equivalent(SAVINGS, truth_from_json([{**call, "optional": ["account"]}]))

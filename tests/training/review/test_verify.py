@@ -11,8 +11,8 @@ import pytest
 
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.review.findings import Finding
 from switchcraft_training.review.journal import read_entries
+from switchcraft_training.review.verify import Finding
 from tests.training.review.cases import FLAGGED, ROWS, Verifier, verifying, written
 
 
@@ -86,7 +86,7 @@ def test_an_address_that_is_no_api_is_told(
     written(tmp_path)
     verifier.url = verifier.url.replace("/v1", "/home")
     assert verify(verifier, tmp_path) == 1
-    assert "answered with no chat completion; is --base-url right?" in capsys.readouterr().err
+    assert "answered without a chat completion; is --base-url correct?" in capsys.readouterr().err
 
 
 def test_a_key_that_is_not_set_is_told(
@@ -121,4 +121,4 @@ def test_an_id_that_comes_twice_is_refused(
     """Decisions are kept by id, so an id has one row."""
     write_rows([ROWS[0], ROWS[0]], tmp_path / "rows.jsonl")
     assert verify(verifier, tmp_path) == 1
-    assert "the id 'savings' comes twice" in capsys.readouterr().err
+    assert "the id 'savings' is used twice" in capsys.readouterr().err

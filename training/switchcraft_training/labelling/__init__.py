@@ -1,1 +1,1 @@
-"""Asks every arm of a pool every query, and keeps each answer as soon as it is there."""
+"""Labelling: ask every arm of a pool every query, and save each answer immediately."""

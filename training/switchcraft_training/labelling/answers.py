@@ -1,20 +1,26 @@
-"""What comes of a request: a reply, or a refusal with its reason."""
+"""Answers of a labelling run: the result of each request, and the exported file of answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from switchcraft_training.checking import ParsedAnswer, parse_native
-from switchcraft_training.records import Json
+from switchcraft_training.datasets.lines import read_lines
+from switchcraft_training.datasets.rows import read_rows
+from switchcraft_training.records import Answer, Call, Json, Judged
+
+ANSWERS: Final = "answers.jsonl"
+FAILURES: Final = "failures.jsonl"
 
 
-class Key(NamedTuple):
-    """Which question: a query, whom, and how many times the same was asked before."""
+class QuestionKey(NamedTuple):
+    """Key of a question: a query, an arm, and how often the arm was asked this query before."""
 
     example_id: str
     arm: str
@@ -22,11 +28,11 @@ class Key(NamedTuple):
 
 
 class Reply(BaseModel):
-    """An answer: the message as it came, and what it took.
+    """An answer: the message as received, with its token counts and latency.
 
-    `input_tokens` counts `cached_tokens`, and `output_tokens` counts `reasoning_tokens`; None is
-    unknown. `latency_s` is that of the request that was answered, without retries and waits.
-    `served_model` is what the endpoint says has answered.
+    `input_tokens` includes `cached_tokens`, and `output_tokens` includes `reasoning_tokens`; None
+    means unknown. `latency_s` is the latency of the successful request, without retries and
+    waits. `served_model` is the model that the endpoint reports.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,32 +49,17 @@ class Reply(BaseModel):
 
 
 class Remedy(StrEnum):
-    """What to do after a refusal."""
+    """The action to take after a failed request."""
 
     RETRY = "retry"
     GIVE_UP = "give up"
-    """This request fails each time."""
+    """A retry of this request would fail too."""
     STOP_ARM = "stop the arm"
-    """So does every other one of the arm."""
+    """Every other request to this arm would fail too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A request without an answer.
-
-    `code` is one of `Code`'s; `may_be_paid` where the model may have answered all the same.
-    """
-
-    code: Code
-    detail: str
-    remedy: Remedy
-    status: int | None = None
-    may_be_paid: bool = False
-    retry_after_s: float | None = None
-
-
-class Code(StrEnum):
-    """Why there is no answer."""
+class FailureCode(StrEnum):
+    """The reason why there is no answer."""
 
     WRONG_KEY = "wrong_key"
     NO_CREDIT = "no_credit"
@@ -80,33 +71,91 @@ class Code(StrEnum):
     SERVER_ERROR = "server_error"
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
-    """No connection came about: nothing was sent."""
+    """The connection could not be opened, so nothing was sent."""
     CONNECTION_LOST = "connection_lost"
     MALFORMED_BODY = "malformed_body"
-    """A success that holds no chat completion."""
+    """The status was 200, but the body is not a chat completion."""
     WORKER_LOST = "worker_lost"
-    """The process on another machine that was asking is gone."""
+    """The process on another machine that sent the request has died."""
 
 
-Outcome: TypeAlias = Reply | Refusal
+@dataclass(frozen=True, slots=True)
+class RequestFailure:
+    """A request without an answer; `may_be_paid` if the model may have answered nevertheless."""
+
+    code: FailureCode
+    detail: str
+    remedy: Remedy
+    status: int | None = None
+    may_be_paid: bool = False
+    retry_after_s: float | None = None
+
+
+RequestResult: TypeAlias = Reply | RequestFailure
 
 
 def parse_message(message: Mapping[str, Json]) -> ParsedAnswer:
-    """Read an answer's calls, from `tool_calls` alone: a client carries out no others.
+    """Parse the calls in an answer's `tool_calls`, because clients execute no others.
 
-    A call written as text does not count; its problem code is that of `checking/parsing.py`.
+    A call written as text does not count, and gets a problem code of the checker's parser.
     """
-    made = message.get("tool_calls")
-    if not made:
+    tool_calls = message.get("tool_calls")
+    if not tool_calls:
         return parse_native(message.get("content") or message.get("refusal") or "")
-    return parse_native([_named(call) for call in made])
+    calls: list[Json] = []
+    for tool_call in tool_calls:
+        # `{name: arguments}`, which the parser reads too, would be ambiguous for a tool whose
+        # name is `name`.
+        match tool_call:
+            case {"function": {"name": str(name), "arguments": arguments}}:
+                calls.append({"name": name, "arguments": arguments})
+            case {"function": {"name": str(name)}}:
+                calls.append({"name": name, "arguments": "{}"})
+            case _:
+                calls.append(None)
+    return parse_native(calls)
 
 
-def _named(call: Json) -> Json:
-    """Return a call without its id; `{name: arguments}` would confuse a tool called `name`."""
-    match call:
-        case {"function": {"name": str(name), "arguments": arguments}}:
-            return {"name": name, "arguments": arguments}
-        case {"function": {"name": str(name)}}:
-            return {"name": name, "arguments": "{}"}
-    return None
+def answer_to_json(key: QuestionKey, reply: Reply) -> Mapping[str, Json]:
+    """Return a line of the exported answers; the calls are parsed again for each export."""
+    parsed = parse_message(reply.message)
+    return {**key._asdict(), "calls": parsed.calls, "problem": parsed.problem, **dict(reply)}
+
+
+def answer_from_json(row: Mapping[str, Json]) -> Answer:
+    """Read a line of the exported answers."""
+    calls = row["calls"]
+    return Answer(
+        example_id=row["example_id"],
+        arm=row["arm"],
+        calls=None if calls is None else tuple(Call(c["name"], c["arguments"]) for c in calls),
+        problem=row["problem"],
+        input_tokens=row["input_tokens"],
+        output_tokens=row["output_tokens"],
+        attempt=row["attempt"],
+        seconds=row.get("latency_s"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRun:
+    """A labelling run as a source of training: a file of rows, and the directory of answers.
+
+    Every method raises DataError if a file is missing or a line cannot be read.
+    """
+
+    rows: Path
+    folder: Path
+
+    def arms(self) -> list[str]:
+        """Return the arms with answers."""
+        return sorted(set(read_lines(self.folder / ANSWERS, lambda row: str(row["arm"]))))
+
+    def judged(self) -> Iterator[Judged]:
+        """Read the rows."""
+        return read_rows(self.rows)
+
+    def answers(self, arm: str) -> Iterator[Answer]:
+        """Read an arm's answers, with every attempt."""
+        answers = read_lines(self.folder / ANSWERS, answer_from_json)
+        return (answer for answer in answers if answer.arm == arm)

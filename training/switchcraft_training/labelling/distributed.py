@@ -1,8 +1,8 @@
 """Requests sent from other machines, through Ray.
 
-The process that was started stays the only one that plans, paces, pays and keeps: a worker sends
-one request when it is told to, and hands back what came of it. The limits of an endpoint therefore
-hold for all workers together. Keys are not handed around: each machine has them in its environment.
+Only the process that was started plans, rate limits, counts costs and saves. A worker sends one
+request at a time and returns the result, so an endpoint's limits apply to all workers together.
+API keys are not transferred: each machine has them in its environment.
 """
 
 from __future__ import annotations
@@ -15,62 +15,61 @@ import ray
 from ray.exceptions import RayActorError
 
 from switchcraft_training.cluster import connecting
-from switchcraft_training.labelling.answers import Code, Outcome, Refusal, Remedy
+from switchcraft_training.labelling.answers import (
+    FailureCode,
+    Remedy,
+    RequestFailure,
+    RequestResult,
+)
 from switchcraft_training.labelling.pool import Pool
-from switchcraft_training.labelling.sender import Clients, Order
+from switchcraft_training.labelling.sender import EndpointClients, OutgoingRequest
 
 
-class Worker:
-    """An actor: clients of the endpoints, on whichever machine it runs."""
+class RayWorker:
+    """A Ray actor with clients of the endpoints."""
 
     def __init__(self, pool: Pool) -> None:
-        self._clients = Clients(pool, os.environ)
+        self._clients = EndpointClients(pool, os.environ)
 
-    async def send(self, order: Order) -> Outcome:
+    async def send(self, request: OutgoingRequest) -> RequestResult:
         """Send one request once."""
-        return await self._clients.send(order)
+        return await self._clients.send(request)
 
     async def ready(self) -> None:
-        """Answer, which an actor does once it has been made."""
+        """Return when the actor has started."""
 
 
-class Workers:
-    """Sends requests from workers in turn."""
+class RayWorkers:
+    """Sends requests from the workers in turn."""
 
     def __init__(self, pool: Pool, address: str, workers: int | None) -> None:
-        """Connect to a cluster (`local` starts one), and begin a worker a machine or so many.
+        """Connect to a cluster (`local` starts one) and start the workers, one a machine if None.
 
-        Raises ConfigError where the cluster or a worker does not come up.
+        Raises ConfigError if the cluster or a worker does not start.
         """
+        in_flight = sum(endpoint.max_concurrency for endpoint in pool.endpoints.values())
         with connecting(address):
-            self._workers = _start(pool, workers or _machines())
-        self._next = cycle(self._workers)
+            nodes = ray.nodes()  # type: ignore[no-untyped-call]  # untyped in Ray
+            actor = ray.remote(RayWorker).options(
+                num_cpus=0,  # a worker only waits for endpoints
+                max_restarts=-1,
+                max_concurrency=in_flight,
+                scheduling_strategy="SPREAD",
+            )
+            count = workers or sum(node["Alive"] for node in nodes)
+            actors: list[Any] = [actor.remote(pool) for _ in range(count)]
+            ray.get([worker.ready.remote() for worker in actors])
+        self._next_worker = cycle(actors)
 
-    async def send(self, order: Order) -> Outcome:
-        """Send one request once, from the worker whose turn it is."""
+    async def send(self, request: OutgoingRequest) -> RequestResult:
+        """Send one request once, from the next worker."""
         try:
-            outcome: Outcome = await next(self._next).send.remote(order)
+            result: RequestResult = await next(self._next_worker).send.remote(request)
         except RayActorError as exc:
-            return Refusal(Code.WORKER_LOST, str(exc), Remedy.RETRY, may_be_paid=True)
-        return outcome
+            code = FailureCode.WORKER_LOST
+            return RequestFailure(code, str(exc), Remedy.RETRY, may_be_paid=True)
+        return result
 
     async def aclose(self) -> None:
-        """Leave the cluster; its workers end."""
+        """Leave the cluster, which ends the workers."""
         ray.shutdown()
-
-
-def _machines() -> int:
-    return sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]  # Ray's
-
-
-def _start(pool: Pool, count: int) -> list[Any]:
-    in_flight = sum(endpoint.max_concurrency for endpoint in pool.endpoints.values())
-    actor = ray.remote(Worker).options(
-        num_cpus=0,  # it waits for endpoints
-        max_restarts=-1,
-        max_concurrency=in_flight,
-        scheduling_strategy="SPREAD",
-    )
-    workers: list[Any] = [actor.remote(pool) for _ in range(count)]
-    ray.get([worker.ready.remote() for worker in workers])
-    return workers

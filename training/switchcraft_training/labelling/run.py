@@ -1,13 +1,17 @@
-"""The run itself: asks what has no answer yet, within limits, and keeps each answer at once."""
+"""A labelling run: asks all unanswered questions within limits, and saves each answer."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from asyncio import TaskGroup
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import Event
+from types import TracebackType
+from typing import Final, Self
 
 from aiolimiter import AsyncLimiter
 from tenacity import (
@@ -19,77 +23,228 @@ from tenacity import (
     stop_when_event_set,
     wait_random_exponential,
 )
+from tqdm import tqdm
 
 from router_service.core.errors import SwitchcraftError
-from switchcraft_training.labelling.answers import Code, Key, Outcome, Refusal, Remedy, Reply
-from switchcraft_training.labelling.budget import Budget
+from switchcraft_training.labelling.answers import (
+    FailureCode,
+    QuestionKey,
+    Remedy,
+    Reply,
+    RequestFailure,
+    RequestResult,
+)
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
-from switchcraft_training.labelling.progress import Progress
-from switchcraft_training.labelling.sender import Order, Sender
+from switchcraft_training.labelling.sender import OutgoingRequest, RequestSender
 from switchcraft_training.labelling.store import Store
 from switchcraft_training.records import Json, Judged
 
 STOP_AFTER_FAILURES = 20
-"""Failures in a row after which an arm is stopped: its endpoint is down, or refuses the pool's
-parameters."""
+"""An arm is stopped after this many consecutive failures, because its endpoint is down or rejects
+the pool's parameters."""
 
 _BACKOFF = wait_random_exponential(multiplier=1, max=60)
+
+_BAR_FORMAT: Final = (
+    "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} to go{postfix}]"
+)
+"""Without a rate, so that the cost fits into 80 columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One thing to ask: a query, as the Chat Completions request that an arm gets."""
+    """A query to an arm, with the body of the Chat Completions request."""
 
-    key: Key
+    key: QuestionKey
     arm: Arm
     body: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every query of every arm, `attempts` times."""
+    """All questions of a run: every query to every arm, `attempts` times."""
 
     rows: Sequence[Judged]
     pool: Pool
     attempts: int
 
-    def questions(self, endpoint: str, answered: set[Key]) -> Iterator[Question]:
-        """Yield what an endpoint's arms have not answered yet.
+    def questions(self, endpoint: str, answered: set[QuestionKey]) -> Iterator[Question]:
+        """Yield the questions to an endpoint's arms that have no answer.
 
-        All arms are asked a query before the next, and all queries before any is asked again: a
-        run that the cap ends leaves whole rows.
+        All arms get a query before the next one, and all queries are asked before any is
+        repeated. A run that the spending cap ends therefore leaves complete rows.
         """
         arms = self.pool.arms_at(endpoint)
         for attempt in range(self.attempts):
             for example, _ in self.rows:
                 for arm in arms:
-                    key = Key(example.id, arm.arm, attempt)
+                    key = QuestionKey(example.id, arm.arm, attempt)
                     if key not in answered:
                         yield Question(key, arm, arm.body(example.request))
 
-    def left(self, answered: set[Key]) -> Counter[str]:
-        """Return how many questions each arm has yet to answer."""
+    def count_unanswered(self, answered: set[QuestionKey]) -> Counter[str]:
+        """Return the number of unanswered questions of each arm."""
         return Counter(
             arm.arm
             for arm in self.pool.pool
             for example, _ in self.rows
             for attempt in range(self.attempts)
-            if Key(example.id, arm.arm, attempt) not in answered
+            if QuestionKey(example.id, arm.arm, attempt) not in answered
         )
 
 
-class Labelling:
-    """A run in progress; `stopped` says why of each arm that was given up."""
+class SpendingBudget:
+    """Spending cap: a request's cost is reserved before it is sent. For one event loop."""
+
+    def __init__(self, cap_usd: float | None, spent_usd: float) -> None:
+        self._cap_usd = cap_usd
+        self._spent_usd = spent_usd
+        self._reserved_usd = 0.0
+        self._in_flight = 0
+        self._settled = asyncio.Condition()
+        self.refused_usd: float | None = None
+        """The first amount that did not fit under the cap; later requests are refused too."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether an amount was refused."""
+        return self.refused_usd is not None
+
+    @property
+    def spent_usd(self) -> float:
+        """The amount spent so far."""
+        return self._spent_usd
+
+    async def reserve(self, usd: float) -> bool:
+        """Reserve the most that a request may cost; return False if the cap does not allow it.
+
+        Waits while requests are in flight, because they may cost less than was reserved.
+        """
+        async with self._settled:
+            while not self._fits(usd) and self._in_flight and not self.is_exhausted:
+                await self._settled.wait()
+            if self.is_exhausted or not self._fits(usd):
+                self.refused_usd = usd if self.refused_usd is None else self.refused_usd
+                self._settled.notify_all()
+                return False
+            self._reserved_usd += usd
+            self._in_flight += 1
+            return True
+
+    async def settle(self, reserved_usd: float, spent_usd: float) -> None:
+        """Replace a request's reserved cost by its actual cost."""
+        async with self._settled:
+            self._reserved_usd -= reserved_usd
+            self._spent_usd += spent_usd
+            self._in_flight -= 1
+            self._settled.notify_all()
+
+    def _fits(self, usd: float) -> bool:
+        if self._cap_usd is None:
+            return True
+        return self._spent_usd + self._reserved_usd + usd <= self._cap_usd
+
+
+class ProgressBar:
+    """Progress bar on stderr with counts, cost and an estimate of the rest; a context manager."""
+
+    def __init__(self, unanswered: Mapping[str, int], answered: int, spent_usd: float) -> None:
+        """Start with the open questions of each arm, and the answers and cost of earlier runs."""
+        self._left = Counter(unanswered)
+        self._costs_usd: defaultdict[str, float] = defaultdict(float)
+        self._answered: Counter[str] = Counter()
+        self._spent_usd = spent_usd
+        self.failed = 0
+        total = answered + self._left.total()
+        self._bar = tqdm(total=total, initial=answered, bar_format=_BAR_FORMAT, dynamic_ncols=True)
+        self._show_costs()
+
+    def __enter__(self) -> Self:
+        """Return the bar."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Close the bar, which stays visible."""
+        self._bar.close()
+
+    @property
+    def answered(self) -> int:
+        """The number of answers in this run."""
+        return self._answered.total()
+
+    @property
+    def left_usd(self) -> float:
+        """The estimated cost of the rest, from each arm's mean cost so far.
+
+        Arms without an answer so far, and failed questions, are not included. This run does not
+        ask failed questions again.
+        """
+        return sum(
+            self._left[arm] * self._costs_usd[arm] / count for arm, count in self._answered.items()
+        )
+
+    def add_cost(self, usd: float) -> None:
+        """Add the actual or possible cost of a request."""
+        self._spent_usd += usd
+        self._show_costs()
+
+    def add_answer(self, arm: str, cost_usd: float) -> None:
+        """Count an answer."""
+        self._left[arm] -= 1
+        self._answered[arm] += 1
+        self._costs_usd[arm] += cost_usd
+        self._bar.update()
+
+    def add_failure(self, arm: str) -> None:
+        """Count a question that remains without an answer."""
+        self._left[arm] -= 1
+        self.failed += 1
+        self._show_costs()
+
+    def drop_arm(self, arm: str) -> None:
+        """Leave a stopped arm out of the estimate."""
+        self._left[arm] = 0
+
+    def print_line(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(line, file=sys.stderr)
+
+    def _show_costs(self) -> None:
+        usd = f"{self._spent_usd:.4f} USD, ~{self.left_usd:.4f} to go"
+        failed = f", {self.failed} failed" if self.failed else ""
+        self._bar.set_postfix_str(usd + failed, refresh=False)
+
+
+class _EndpointQueue:
+    """The open questions to one endpoint, and its rate limit."""
+
+    def __init__(self, questions: Iterator[Question], endpoint: Endpoint) -> None:
+        self.questions = questions
+        self.endpoint = endpoint
+        per_minute = endpoint.requests_per_minute
+        # A capacity of one request spaces them evenly, so that a restart causes no burst.
+        self.rate_limit = AsyncLimiter(1, 60 / per_minute) if per_minute else nullcontext()
+
+
+class LabellingRun:
+    """A run in progress; `stopped` has the reason for each arm that was stopped."""
 
     def __init__(
-        self, plan: Plan, store: Store, sender: Sender, budget: Budget, progress: Progress
+        self,
+        plan: Plan,
+        store: Store,
+        sender: RequestSender,
+        budget: SpendingBudget,
+        progress: ProgressBar,
     ) -> None:
         self._plan = plan
         self._store = store
         self._sender = sender
         self._budget = budget
         self._progress = progress
-        self._failures_in_a_row: Counter[str] = Counter()
+        self._consecutive_failures: Counter[str] = Counter()
         self._ending = Event()
         self.stopped: dict[str, str] = {}
 
@@ -99,118 +254,94 @@ class Labelling:
         return self._ending.is_set()
 
     def end(self) -> None:
-        """Ask nothing more; what is in flight is awaited, since it is paid."""
+        """Ask no more questions; requests in flight are completed, because they are paid."""
         self._ending.set()
 
-    async def run(self, answered: set[Key]) -> None:
-        """Ask until nothing is left, the cap is reached or `end` was called.
+    async def run(self, answered: set[QuestionKey]) -> None:
+        """Ask until all questions are answered, the cap is reached, or `end` is called.
 
-        Raises SwitchcraftError where answers cannot be kept.
+        Raises SwitchcraftError if answers cannot be saved.
         """
         try:
             async with TaskGroup() as group:
                 for name, endpoint in self._plan.pool.endpoints.items():
-                    lane = _Lane(self._plan.questions(name, answered), endpoint)
+                    queue = _EndpointQueue(self._plan.questions(name, answered), endpoint)
                     for _ in range(endpoint.max_concurrency):
-                        group.create_task(self._work(lane))
+                        group.create_task(self._work(queue))
         except* SwitchcraftError as exc:
             raise exc.exceptions[0] from exc
 
-    async def _work(self, lane: _Lane) -> None:
-        for question in lane.questions:
+    async def _work(self, queue: _EndpointQueue) -> None:
+        """Ask the questions of a queue one after the other, with retries."""
+        for question in queue.questions:
             if self.is_ending or self._budget.is_exhausted:
                 return
-            if question.key.arm not in self.stopped:
-                outcome: Outcome | None = await self._retrying(lane.endpoint)(
-                    self._try, question, lane
-                )
-                if isinstance(outcome, Refusal):
-                    self._fail(question, outcome)
+            if question.key.arm in self.stopped:
+                continue
+            retrying = AsyncRetrying(
+                retry=retry_if_result(
+                    lambda result: (
+                        isinstance(result, RequestFailure) and result.remedy is Remedy.RETRY
+                    )
+                ),
+                wait=_wait_s,
+                stop=stop_after_attempt(1 + queue.endpoint.max_retries)
+                | stop_before_delay(queue.endpoint.total_timeout_s)
+                | stop_when_event_set(self._ending),
+                retry_error_callback=_result_of,
+            )
+            result: RequestResult | None = await retrying(self._try_once, question, queue)
+            if isinstance(result, RequestFailure):
+                self._record_failure(question.key, result)
 
-    async def _try(self, question: Question, lane: _Lane) -> Outcome | None:
-        """Send once and settle what it cost; None where the cap left no room for it."""
-        async with lane.pace:
+    async def _try_once(self, question: Question, queue: _EndpointQueue) -> RequestResult | None:
+        """Send a request and record its cost; return None if the spending cap does not allow it."""
+        async with queue.rate_limit:
             pass
-        reserved_usd = question.arm.reserve_usd(question.body)
+        key, arm = question.key, question.arm
+        reserved_usd = arm.reserve_usd(question.body)
         if not await self._budget.reserve(reserved_usd):
             return None
-        request = self._store.begin(question.key, reserved_usd)
-        order = Order(
-            question.arm.endpoint, question.body, self._store.idempotency_key(question.key)
-        )
-        outcome = _priced(await self._sender.send(order), question.arm)
-        charged_usd = self._keep(request, question.key, outcome)
-        await self._budget.settle(reserved_usd, charged_usd)
-        return outcome
-
-    def _retrying(self, endpoint: Endpoint) -> AsyncRetrying:
-        return AsyncRetrying(
-            retry=retry_if_result(_may_pass),
-            wait=_wait_s,
-            stop=stop_after_attempt(1 + endpoint.max_retries)
-            | stop_before_delay(endpoint.total_timeout_s)
-            | stop_when_event_set(self._ending),
-            retry_error_callback=_result,
-        )
-
-    def _keep(self, request: int, key: Key, outcome: Outcome) -> float:
-        if isinstance(outcome, Reply):
-            charged_usd = self._store.answer(request, key, outcome)
-            self._failures_in_a_row[key.arm] = 0
-            self._progress.answer(key.arm, charged_usd)
+        number = self._store.begin_request(key, reserved_usd)
+        request = OutgoingRequest(arm.endpoint, question.body, self._store.idempotency_key(key))
+        result = await self._sender.send(request)
+        if isinstance(result, Reply):
+            if result.input_tokens is not None and result.output_tokens is not None:
+                usd = arm.price.cost_usd(result.input_tokens, result.output_tokens, seconds=0)
+                result = result.model_copy(update={"cost_usd": usd})
+            charged_usd = self._store.save_answer(number, key, result)
+            self._consecutive_failures[key.arm] = 0
+            self._progress.add_answer(key.arm, charged_usd)
         else:
-            charged_usd = self._store.refuse(request, outcome)
-        self._progress.charge(charged_usd)
-        return charged_usd
+            charged_usd = self._store.close_failed(number, result)
+        self._progress.add_cost(charged_usd)
+        await self._budget.settle(reserved_usd, charged_usd)
+        return result
 
-    def _fail(self, question: Question, refusal: Refusal) -> None:
-        self._store.fail(question.key, refusal)
-        arm = question.key.arm
-        self._progress.fail(arm)
-        # A conversation that is too long says nothing of the next one.
-        self._failures_in_a_row[arm] += refusal.code is not Code.CONTEXT_LENGTH
-        if refusal.remedy is Remedy.STOP_ARM:
-            self._stop(arm, f"{refusal.code}: {refusal.detail}")
-        elif self._failures_in_a_row[arm] >= STOP_AFTER_FAILURES:
-            last = f"{refusal.code}: {refusal.detail}"
-            self._stop(arm, f"{STOP_AFTER_FAILURES} failures in a row, the last {last}")
-
-    def _stop(self, arm: str, reason: str) -> None:
-        if arm not in self.stopped:
-            self.stopped[arm] = reason
-            self._progress.drop(arm)
-            self._progress.note(f"{arm} is stopped: {reason}")
-
-
-class _Lane:
-    """What the requests to one endpoint share: the questions, and the pace."""
-
-    def __init__(self, questions: Iterator[Question], endpoint: Endpoint) -> None:
-        self.questions = questions
-        self.endpoint = endpoint
-        per_minute = endpoint.requests_per_minute
-        # Spaced evenly: after a restart there must be no new burst.
-        self.pace = AsyncLimiter(1, 60 / per_minute) if per_minute else nullcontext()
-
-
-def _may_pass(outcome: Outcome | None) -> bool:
-    return isinstance(outcome, Refusal) and outcome.remedy is Remedy.RETRY
+    def _record_failure(self, key: QuestionKey, failure: RequestFailure) -> None:
+        """Record a failed question, and stop its arm if other questions would fail too."""
+        self._store.save_failure(key, failure)
+        self._progress.add_failure(key.arm)
+        # A conversation that is too long is not a sign that the next one will fail.
+        self._consecutive_failures[key.arm] += failure.code is not FailureCode.CONTEXT_LENGTH
+        reason = f"{failure.code}: {failure.detail}"
+        if failure.remedy is not Remedy.STOP_ARM:
+            if self._consecutive_failures[key.arm] < STOP_AFTER_FAILURES:
+                return
+            reason = f"{STOP_AFTER_FAILURES} consecutive failures, the last {reason}"
+        if key.arm not in self.stopped:
+            self.stopped[key.arm] = reason
+            self._progress.drop_arm(key.arm)
+            self._progress.print_line(f"{key.arm} is stopped: {reason}")
 
 
 def _wait_s(state: RetryCallState) -> float:
-    """Wait as long as the endpoint asks for, else longer from try to try."""
-    outcome = _result(state)
-    asked_s = outcome.retry_after_s if isinstance(outcome, Refusal) else None
-    return _BACKOFF(state) if asked_s is None else asked_s
+    """Return the delay that the endpoint asks for, or else one that grows with each retry."""
+    result = _result_of(state)
+    requested_s = result.retry_after_s if isinstance(result, RequestFailure) else None
+    return _BACKOFF(state) if requested_s is None else requested_s
 
 
-def _result(state: RetryCallState) -> Outcome | None:
-    result: Outcome | None = state.outcome.result() if state.outcome else None
+def _result_of(state: RetryCallState) -> RequestResult | None:
+    result: RequestResult | None = state.outcome.result() if state.outcome else None
     return result
-
-
-def _priced(outcome: Outcome, arm: Arm) -> Outcome:
-    if not isinstance(outcome, Reply) or None in (outcome.input_tokens, outcome.output_tokens):
-        return outcome
-    usd = arm.price.cost_usd(outcome.input_tokens or 0, outcome.output_tokens or 0, seconds=0)
-    return outcome.model_copy(update={"cost_usd": usd})

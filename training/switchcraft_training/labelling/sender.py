@@ -1,11 +1,11 @@
-"""One request to an OpenAI-compatible endpoint, and what came of it; no retries here."""
+"""One request to an OpenAI-compatible endpoint, without retries."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
@@ -13,46 +13,52 @@ from typing import Final, Protocol
 import openai
 from pydantic import BaseModel, Field, ValidationError
 
-from switchcraft_training.labelling.answers import Code, Outcome, Refusal, Remedy, Reply
-from switchcraft_training.labelling.pool import Endpoint, Pool
+from switchcraft_training.labelling.answers import (
+    FailureCode,
+    Remedy,
+    Reply,
+    RequestFailure,
+    RequestResult,
+)
+from switchcraft_training.labelling.pool import Pool
 from switchcraft_training.records import Json
 
 DETAIL_CHARACTERS = 500
-_UNSENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
-"""The client's transport raises these before a request has left; by name, because releases of the
-client differ in the transport."""
+_NOT_SENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+"""Exceptions that the client's transport raises before a request is sent, by name because releases
+of the client use different transports."""
 
-_STATUSES: Final[Mapping[int, tuple[Code, Remedy]]] = {
-    401: (Code.WRONG_KEY, Remedy.STOP_ARM),
-    402: (Code.NO_CREDIT, Remedy.STOP_ARM),
-    403: (Code.FORBIDDEN, Remedy.GIVE_UP),  # of some providers: this prompt is not moderate
-    404: (Code.NOT_FOUND, Remedy.STOP_ARM),
-    408: (Code.TIMEOUT, Remedy.RETRY),
-    409: (Code.SERVER_ERROR, Remedy.RETRY),
-    429: (Code.RATE_LIMITED, Remedy.RETRY),
+_STATUSES: Final[Mapping[int, tuple[FailureCode, Remedy]]] = {
+    401: (FailureCode.WRONG_KEY, Remedy.STOP_ARM),
+    402: (FailureCode.NO_CREDIT, Remedy.STOP_ARM),
+    403: (FailureCode.FORBIDDEN, Remedy.GIVE_UP),  # some providers: moderation of this prompt
+    404: (FailureCode.NOT_FOUND, Remedy.STOP_ARM),
+    408: (FailureCode.TIMEOUT, Remedy.RETRY),
+    409: (FailureCode.SERVER_ERROR, Remedy.RETRY),
+    429: (FailureCode.RATE_LIMITED, Remedy.RETRY),
 }
 _NO_CREDIT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _TOO_LONG: Final = ("context length", "context_length", "context window", "prompt is too long")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A request to send: its body in full, to which endpoint, and the name of its question."""
+class OutgoingRequest:
+    """A request to send: the endpoint, the complete body, and the idempotency key."""
 
     endpoint: str
     body: Mapping[str, Json]
     idempotency_key: str
 
 
-class Sender(Protocol):
-    """Whatever sends a request; it never raises for what an endpoint does."""
+class RequestSender(Protocol):
+    """Sends requests. It returns failures of an endpoint, and does not raise them."""
 
-    async def send(self, order: Order) -> Outcome:
-        """Send one request once, and say what came of it."""
+    async def send(self, request: OutgoingRequest) -> RequestResult:
+        """Send one request once."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
@@ -82,55 +88,66 @@ class _Completion(BaseModel):
     usage: _Usage | None = None
 
 
-class Clients:
-    """Sends requests from this process, by a client an endpoint."""
+class EndpointClients:
+    """Sends requests from this process, with one client for each endpoint."""
 
     def __init__(self, pool: Pool, environ: Mapping[str, str]) -> None:
-        """Make the clients; raises ConfigError where a key's variable is not set."""
+        """Create the clients; raises ConfigError if the variable of an API key is not set."""
         self._endpoints = {arm.endpoint: pool.endpoints[arm.endpoint] for arm in pool.pool}
         self._keys = {name: endpoint.key(environ) for name, endpoint in self._endpoints.items()}
         self._clients = {
-            name: _client(endpoint, self._keys[name]) for name, endpoint in self._endpoints.items()
+            name: openai.AsyncOpenAI(
+                api_key=self._keys[name],
+                base_url=endpoint.base_url,
+                timeout=openai.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s),
+                # The client's retries would be neither recorded, nor rate limited, nor counted.
+                max_retries=0,
+                default_headers=endpoint.extra_headers,
+            )
+            for name, endpoint in self._endpoints.items()
         }
 
-    async def send(self, order: Order) -> Outcome:
+    async def send(self, request: OutgoingRequest) -> RequestResult:
         """Send one request once; the reply has no cost yet."""
         begun_s = time.perf_counter()
         try:
-            async with asyncio.timeout(self._endpoints[order.endpoint].timeout_s):
-                text = await self._clients[order.endpoint].post(
+            async with asyncio.timeout(self._endpoints[request.endpoint].timeout_s):
+                text = await self._clients[request.endpoint].post(
                     "/chat/completions",
-                    body=dict(order.body),
+                    body=dict(request.body),
                     cast_to=str,
-                    options={"headers": {"Idempotency-Key": order.idempotency_key}},
+                    options={"headers": {"Idempotency-Key": request.idempotency_key}},
                 )
-            return read_reply(text, time.perf_counter() - begun_s)
+            return parse_reply(text, time.perf_counter() - begun_s)
         except TimeoutError:
-            return Refusal(Code.TIMEOUT, "no answer in time", Remedy.RETRY, may_be_paid=True)
+            detail = "no answer in time"
+            return RequestFailure(FailureCode.TIMEOUT, detail, Remedy.RETRY, may_be_paid=True)
         except openai.APIStatusError as exc:
-            return self._without_key(order, _refusal_of_status(exc))
+            return _failure_of_status(exc, self._keys[request.endpoint])
         except openai.APIConnectionError as exc:
-            return _refusal_of_connection(exc)
+            cause = type(exc.__cause__).__name__
+            detail = f"{cause}: {exc.__cause__}"
+            if cause in _NOT_SENT:
+                return RequestFailure(FailureCode.UNREACHABLE, detail, Remedy.RETRY)
+            is_timeout = isinstance(exc, openai.APITimeoutError)
+            code = FailureCode.TIMEOUT if is_timeout else FailureCode.CONNECTION_LOST
+            return RequestFailure(code, detail, Remedy.RETRY, may_be_paid=True)
 
     async def aclose(self) -> None:
         """Close the connections."""
         for client in self._clients.values():
             await client.close()
 
-    def _without_key(self, order: Order, refusal: Refusal) -> Refusal:
-        """Mask the key, which some endpoints repeat in their errors: these are written down."""
-        detail = refusal.detail.replace(self._keys[order.endpoint], "(the key)")
-        return replace(refusal, detail=detail[:DETAIL_CHARACTERS])
 
-
-def read_reply(text: str, latency_s: float) -> Outcome:
-    """Read a success; a body that is no chat completion is a refusal, and may be paid."""
+def parse_reply(text: str, latency_s: float) -> RequestResult:
+    """Parse a successful response; a body that is not a chat completion is a failure."""
     try:
         completion = _Completion.model_validate_json(text)
     except ValidationError as exc:
         first = exc.errors(include_input=False, include_url=False)[0]
         detail = f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"
-        return Refusal(Code.MALFORMED_BODY, detail, Remedy.RETRY, 200, may_be_paid=True)
+        code = FailureCode.MALFORMED_BODY
+        return RequestFailure(code, detail, Remedy.RETRY, 200, may_be_paid=True)
     choice, usage = completion.choices[0], completion.usage
     prompt = usage and usage.prompt_tokens_details
     written = usage and usage.completion_tokens_details
@@ -146,42 +163,24 @@ def read_reply(text: str, latency_s: float) -> Outcome:
     )
 
 
-def _client(endpoint: Endpoint, key: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        api_key=key,
-        base_url=endpoint.base_url,
-        timeout=openai.Timeout(endpoint.timeout_s, connect=endpoint.connect_timeout_s),
-        max_retries=0,  # each try is journalled, paced and counted, which the client's would not be
-        default_headers=endpoint.extra_headers,
-    )
-
-
-def _refusal_of_status(exc: openai.APIStatusError) -> Refusal:
+def _failure_of_status(exc: openai.APIStatusError, key: str) -> RequestFailure:
     status = exc.status_code
-    code, remedy = _STATUSES.get(status, (Code.BAD_REQUEST, Remedy.GIVE_UP))
+    code, remedy = _STATUSES.get(status, (FailureCode.BAD_REQUEST, Remedy.GIVE_UP))
     if status >= 500:
-        code, remedy = Code.SERVER_ERROR, Remedy.RETRY
+        code, remedy = FailureCode.SERVER_ERROR, Remedy.RETRY
     elif exc.code in _NO_CREDIT:
-        code, remedy = Code.NO_CREDIT, Remedy.STOP_ARM
+        code, remedy = FailureCode.NO_CREDIT, Remedy.STOP_ARM
     elif status in {400, 413, 422} and any(
         words in f"{exc.code} {exc.message}".lower() for words in _TOO_LONG
     ):
-        code = Code.CONTEXT_LENGTH
-    detail = exc.message.removeprefix(f"Error code: {status} - ")
-    wait_s = _retry_after_s(exc.response.headers)
-    return Refusal(code, detail, remedy, status, retry_after_s=wait_s)
+        code = FailureCode.CONTEXT_LENGTH
+    # Some endpoints repeat the key in their errors, and the error is saved.
+    detail = exc.message.removeprefix(f"Error code: {status} - ").replace(key, "(the key)")
+    wait_s = _read_retry_after_s(exc.response.headers)
+    return RequestFailure(code, detail[:DETAIL_CHARACTERS], remedy, status, retry_after_s=wait_s)
 
 
-def _refusal_of_connection(exc: openai.APIConnectionError) -> Refusal:
-    cause = type(exc.__cause__).__name__
-    if cause in _UNSENT:
-        return Refusal(Code.UNREACHABLE, f"{cause}: {exc.__cause__}", Remedy.RETRY)
-    is_late = isinstance(exc, openai.APITimeoutError)
-    code = Code.TIMEOUT if is_late else Code.CONNECTION_LOST
-    return Refusal(code, f"{cause}: {exc.__cause__}", Remedy.RETRY, may_be_paid=True)
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+def _read_retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Read `Retry-After`, in seconds or as a date (RFC 9110, section 10.2.3)."""
     value = headers.get("retry-after", "")
     if value.isascii() and value.isdigit():

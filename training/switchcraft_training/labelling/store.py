@@ -1,15 +1,15 @@
-"""The journal of a labelling run: one SQLite file that a kill at any moment leaves whole.
+"""The journal of a labelling run: an SQLite file that stays consistent if the process is killed.
 
-A row of `requests` is committed before a request is sent, and closed with what came of it. What
-is open when a run begins was in flight when the last one ended: it may have been paid, and counts
-against the spending cap for what was reserved for it. An answer and the closing of its request are
-one commit. A process holds the file for itself as long as it has it open.
+A row of `requests` is committed before a request is sent, and closed with its result. Rows that are
+open when a run begins were in flight when the previous process ended. Such requests may have been
+paid, so their reserved cost counts against the spending cap. An answer is committed together with
+the closing of its request. A process has exclusive access to the file while it is open.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -17,8 +17,19 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+import orjson
+
 from router_service.core.errors import DataError
-from switchcraft_training.labelling.answers import Key, Refusal, Reply
+from switchcraft_training.datasets.lines import write_lines
+from switchcraft_training.labelling.answers import (
+    ANSWERS,
+    FAILURES,
+    QuestionKey,
+    Reply,
+    RequestFailure,
+    answer_to_json,
+)
+from switchcraft_training.records import Json
 
 FILE: Final = "labelling.sqlite"
 
@@ -39,52 +50,57 @@ CREATE TABLE IF NOT EXISTS failures (
 """
 
 
-class Identity(NamedTuple):
-    """What a run asks whom, as hashes; a store takes the answers of one run alone."""
+class RunIdentity(NamedTuple):
+    """Hashes of a run's rows and pool. A store contains the answers of only one run."""
 
     rows_sha256: str
     pool_sha256: str
 
 
-class Spent(NamedTuple):
-    """USD that answers cost, and that requests without a known outcome may have cost."""
+class Spending(NamedTuple):
+    """Cost of the answers, and possible cost of the requests whose result is unknown, in USD."""
 
     answered_usd: float
     lost_usd: float
     lost: int
 
 
-class Failure(NamedTuple):
-    """A question whose last request was refused, so that there is no answer yet."""
+class UnansweredQuestion(NamedTuple):
+    """A question without an answer so far, with the failure of its last request."""
 
-    key: Key
+    key: QuestionKey
     code: str
     status: int | None
     detail: str
 
+    def to_json(self) -> Mapping[str, Json]:
+        """Return a line of the exported failures."""
+        facts = {"code": self.code, "status": self.status, "detail": self.detail}
+        return {**self.key._asdict(), **facts}
+
 
 class Store:
-    """The journal of one run, open; a context manager."""
+    """The journal of one run; a context manager that closes the file."""
 
-    def __init__(self, folder: Path, identity: Identity) -> None:
-        """Open a folder's journal, or begin one.
+    def __init__(self, folder: Path, identity: RunIdentity) -> None:
+        """Open the journal in a directory, or create it.
 
-        Raises DataError where it is another run's, where another process has it open, or where it
+        Raises DataError if it belongs to another run, if another process has it open, or if it
         cannot be written.
         """
         self._path = folder / FILE
-        with self._translated():
+        with self._raising_data_error():
             folder.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self._path, timeout=1.0)
         try:
-            with self._translated():
-                self._begin(identity)
+            with self._raising_data_error():
+                self._run_id = self._begin_run(identity)
         except DataError:
             self._db.close()
             raise
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the store."""
         return self
 
     def __exit__(
@@ -93,63 +109,64 @@ class Store:
         """Close the file."""
         self._db.close()
 
-    def idempotency_key(self, key: Key) -> str:
-        """Return a name for a question that is the same at every try of this run, and in no other.
+    def idempotency_key(self, key: QuestionKey) -> str:
+        """Return a key that is the same for every try of a question, and differs between runs.
 
-        An endpoint that honours it answers, and bills, a repeated request once.
+        An endpoint that supports idempotency keys answers, and bills, a repeated request once.
         """
         parts = (self._run_id, key.example_id, key.arm, str(key.attempt))
         return sha256("\0".join(parts).encode()).hexdigest()
 
-    def begin(self, key: Key, reserved_usd: float) -> int:
-        """Note that a request is about to be sent; return its number."""
-        with self._committed():
+    def begin_request(self, key: QuestionKey, reserved_usd: float) -> int:
+        """Record that a request is about to be sent, and return its number."""
+        with self._committing():
             cursor = self._db.execute(
                 "INSERT INTO requests (example_id, arm, attempt, reserved_usd) VALUES (?, ?, ?, ?)",
                 (*key, reserved_usd),
             )
         return int(cursor.lastrowid or 0)
 
-    def answer(self, request: int, key: Key, reply: Reply) -> float:
-        """Keep an answer; return what it is charged with: the reserve where its cost is unknown."""
-        with self._committed():
+    def save_answer(self, request: int, key: QuestionKey, reply: Reply) -> float:
+        """Save an answer and return its cost, or the reserved cost if that is unknown."""
+        with self._committing():
             self._db.execute(
                 "INSERT INTO answers VALUES (?, ?, ?, ?)", (*key, reply.model_dump_json())
             )
             self._db.execute(
                 "DELETE FROM failures WHERE (example_id, arm, attempt) = (?, ?, ?)", key
             )
-            return self._close(request, "answered", reply.cost_usd)
+            return self._close_request(request, "answered", reply.cost_usd)
 
-    def refuse(self, request: int, refusal: Refusal) -> float:
-        """Close a request that has no answer; return what it is charged with."""
-        with self._committed():
-            if refusal.may_be_paid:
-                return self._close(request, "lost", None)
-            return self._close(request, "refused", 0.0)
+    def close_failed(self, request: int, failure: RequestFailure) -> float:
+        """Close a request without an answer, and return the cost that counts for it."""
+        with self._committing():
+            if failure.may_be_paid:
+                return self._close_request(request, "lost", None)
+            return self._close_request(request, "refused", 0.0)
 
-    def fail(self, key: Key, refusal: Refusal) -> None:
-        """Note that a question has no answer, for now: the next run asks again."""
-        row = (*key, refusal.code, refusal.status, refusal.detail)
-        with self._committed():
+    def save_failure(self, key: QuestionKey, failure: RequestFailure) -> None:
+        """Record that a question has no answer so far; the next run asks again."""
+        row = (*key, failure.code, failure.status, failure.detail)
+        with self._committing():
             self._db.execute("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?)", row)
 
-    def answered(self) -> set[Key]:
-        """Return the questions that have their answers."""
-        return {Key(*row) for row in self._read("SELECT example_id, arm, attempt FROM answers")}
+    def answered(self) -> set[QuestionKey]:
+        """Return the questions that have answers."""
+        rows = self._read("SELECT example_id, arm, attempt FROM answers")
+        return {QuestionKey(*row) for row in rows}
 
-    def answers(self) -> Iterator[tuple[Key, Reply]]:
-        """Yield the answers in the order of their keys."""
+    def answers(self) -> Iterator[tuple[QuestionKey, Reply]]:
+        """Yield the answers, ordered by key."""
         rows = self._read("SELECT * FROM answers ORDER BY example_id, arm, attempt")
-        return ((Key(*key), Reply.model_validate_json(reply)) for *key, reply in rows)
+        return ((QuestionKey(*key), Reply.model_validate_json(reply)) for *key, reply in rows)
 
-    def failures(self) -> Iterator[Failure]:
-        """Yield what has no answer yet, in the order of the keys."""
+    def failures(self) -> Iterator[UnansweredQuestion]:
+        """Yield the questions that have no answer so far, ordered by key."""
         rows = self._read("SELECT * FROM failures ORDER BY example_id, arm, attempt")
-        return (Failure(Key(*row[:3]), *row[3:]) for row in rows)
+        return (UnansweredQuestion(QuestionKey(*row[:3]), *row[3:]) for row in rows)
 
-    def spent(self) -> Spent:
-        """Return what all requests of the run so far have cost, those of former processes too."""
+    def spending(self) -> Spending:
+        """Return the cost of all requests of the run so far, including earlier processes."""
         usd = {"answered": 0.0, "lost": 0.0}
         lost = 0
         for state, count, charged_usd in self._read(
@@ -157,10 +174,20 @@ class Store:
         ):
             usd[state] = charged_usd
             lost += count if state == "lost" else 0
-        return Spent(usd["answered"], usd["lost"], lost)
+        return Spending(usd["answered"], usd["lost"], lost)
 
-    def _begin(self, identity: Identity) -> None:
-        # Exclusive: two processes on one journal would pay for the same questions.
+    def export(self, folder: Path) -> tuple[int, int]:
+        """Write `answers.jsonl` and `failures.jsonl`, sorted; return the numbers of lines.
+
+        Raises DataError if a file cannot be written.
+        """
+        answers = (orjson.dumps(answer_to_json(key, reply)) for key, reply in self.answers())
+        failures = (orjson.dumps(failure.to_json()) for failure in self.failures())
+        return write_lines(answers, folder / ANSWERS), write_lines(failures, folder / FAILURES)
+
+    def _begin_run(self, identity: RunIdentity) -> str:
+        """Prepare the file and return the run's id; raises DataError if it is another run's."""
+        # Exclusive, because two processes with one journal would pay for the same questions.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
@@ -172,15 +199,15 @@ class Store:
                 "UPDATE requests SET state = 'lost', charged_usd = reserved_usd"
                 " WHERE state = 'open'"
             )
-        kept = dict(self._db.execute("SELECT name, value FROM run"))
-        self._run_id: str = kept["run_id"]
+        saved: dict[str, str] = dict(self._db.execute("SELECT name, value FROM run"))
         for name, value in identity._asdict().items():
-            if kept[name] != value:
+            if saved[name] != value:
                 what = name.removesuffix("_sha256")
                 problem = f"belongs to a run with another {what} file; give another --out, or the"
-                raise DataError(self._path, None, f"{problem} {what} that it was begun with")
+                raise DataError(self._path, None, f"{problem} {what} file that it began with")
+        return saved["run_id"]
 
-    def _close(self, request: int, state: str, charged_usd: float | None) -> float:
+    def _close_request(self, request: int, state: str, charged_usd: float | None) -> float:
         ((charged,),) = self._db.execute(
             "UPDATE requests SET state = ?, charged_usd = coalesce(?, reserved_usd) WHERE id = ?"
             " RETURNING charged_usd",
@@ -189,21 +216,21 @@ class Store:
         return float(charged)
 
     def _read(self, query: str) -> Iterator[tuple[Any, ...]]:
-        with self._translated():
+        with self._raising_data_error():
             yield from self._db.execute(query)
 
     @contextmanager
-    def _committed(self) -> Iterator[None]:
-        with self._translated(), self._db:
+    def _committing(self) -> Iterator[None]:
+        with self._raising_data_error(), self._db:
             yield
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _raising_data_error(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as exc:
             if exc.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                problem = "is in use: another run writes here; wait for it, or give another --out"
+                problem = "is in use by another run; wait until it ends, or give another --out"
                 raise DataError(self._path, None, problem) from exc
             raise DataError(self._path, None, f"cannot be written: {exc}") from exc
         except (sqlite3.Error, OSError) as exc:

@@ -1,11 +1,16 @@
-"""What each pane of the review shows, as text for the terminal."""
+"""The contents of the panes of the review, as text for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Final
 
+from rich import box
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from switchcraft_training.datasets.corrections import (
@@ -14,84 +19,79 @@ from switchcraft_training.datasets.corrections import (
     truth_of,
     with_truth,
 )
-from switchcraft_training.records import Expected, Json, Judged
-from switchcraft_training.review.decisions import Action
-from switchcraft_training.review.diff import ADDED, side_by_side
-from switchcraft_training.review.session import Entry, Outcome, Session
+from switchcraft_training.records import Json, Judged
+from switchcraft_training.review.journal import Action
+from switchcraft_training.review.session import ProposedChange, ReviewEntry, Session
 from switchcraft_training.review.truths import to_yaml, truth_to_text
 
 _ROLE_STYLES: Final = {"user": "bold #80cbc4", "assistant": "bold #90caf9", "tool": "bold #ce93d8"}
+_REMOVED: Final = "#ff8a80"
+_ADDED: Final = "#a5d6a7"
 _PARAMETER: Final = "bold #ffe082"
 _FAINT: Final = "dim"
-DONE: Final = {
+DECISION_WORDS: Final = {
     Action.ACCEPT: "accepted",
     Action.DECLINE: "declined",
     Action.SKIP: "skipped",
     Action.EDIT: "edited",
 }
 _BAR_WIDTH: Final = 12
-_NO_CALL: Final = "no call: no tool fits"
+_NO_CALL: Final = "no call, because no tool fits"
 _ANY_CALL: Final = "any call of an offered tool"
 
 
-def conversation(judged: Judged) -> Text:
+def conversation_text(judged: Judged) -> Text:
     """Return the messages, oldest first."""
-    return Text("\n\n").join(_message(message) for message in judged.example.request["messages"])
+    blocks = []
+    for message in judged.example.request["messages"]:
+        role = str(message.get("role"))
+        title = f"{role} {message.get('name') or ''}".strip()
+        lines = [Text(title, style=_ROLE_STYLES.get(role, "bold"))]
+        content = message.get("content")
+        if content:
+            lines.append(Text(content if isinstance(content, str) else to_yaml(content)))
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            name = (function["name"], "bold")
+            lines.append(Text.assemble("→ ", name, f" {function['arguments']}"))
+        blocks.append(Text("\n").join(lines))
+    return Text("\n\n").join(blocks)
 
 
-def _message(message: Mapping[str, Json]) -> Text:
-    role = str(message.get("role"))
-    title = f"{role} {message.get('name') or ''}".strip()
-    lines = [Text(title, style=_ROLE_STYLES.get(role, "bold"))]
-    content = message.get("content")
-    if content:
-        lines.append(Text(content if isinstance(content, str) else to_yaml(content)))
-    lines.extend(map(_call, message.get("tool_calls") or ()))
-    return Text("\n").join(lines)
-
-
-def _call(call: Mapping[str, Json]) -> Text:
-    function = call["function"]
-    return Text.assemble("→ ", (function["name"], "bold"), f" {function['arguments']}")
-
-
-def tools(session: Session) -> Text:
-    """Return the tools that the truth or its correction calls, then the names of the others."""
-    offered = session.current.judged.example.request["tools"]
-    names = _called(session)
-    relevant = [tool["function"] for tool in offered if tool["function"]["name"] in names]
-    others = [tool["function"]["name"] for tool in offered if tool["function"] not in relevant]
-    blocks = [_tool(function) for function in relevant]
+def tools_text(session: Session) -> Text:
+    """Return the tools that the expected calls or their correction use, and other tools' names."""
+    judged = session.current.judged
+    proposed = session.proposed_change(CorrectionKind.TRUTH)
+    calls = [*judged.expected.calls, *((proposed.change.expected or ()) if proposed else ())]
+    called = {call.name for call in calls}
+    functions = [tool["function"] for tool in judged.example.request["tools"]]
+    blocks = []
+    for function in functions:
+        if function["name"] not in called:
+            continue
+        parameters = function.get("parameters") or {}
+        required = parameters.get("required") or ()
+        lines = [Text(function["name"], style="bold")]
+        if function.get("description"):
+            lines.append(Text(function["description"]))
+        for name, schema in (parameters.get("properties") or {}).items():
+            lines.extend(_parameter_lines(name, schema, is_required=name in required))
+        blocks.append(Text("\n").join(lines))
+    others = [function["name"] for function in functions if function["name"] not in called]
     if others:
         blocks.append(Text(f"Also offered: {', '.join(others)}", style=_FAINT))
     return Text("\n\n").join(blocks)
 
 
-def _called(session: Session) -> set[str]:
-    judged = session.current.judged
-    outcome = session.outcome(CorrectionKind.TRUTH)
-    wanted = (outcome.change.expected or ()) if outcome else ()
-    return {call.name for call in judged.expected.calls} | {call.name for call in wanted}
-
-
-def _tool(function: Mapping[str, Json]) -> Text:
-    parameters = function.get("parameters") or {}
-    required = parameters.get("required") or ()
-    lines = [Text(function["name"], style="bold")]
-    if function.get("description"):
-        lines.append(Text(function["description"]))
-    for name, schema in (parameters.get("properties") or {}).items():
-        lines.extend(_parameter(name, schema, is_required=name in required))
-    return Text("\n").join(lines)
-
-
-def _parameter(name: str, schema: Json, *, is_required: bool) -> Iterator[Text]:
-    """Yield a parameter's name and type, its description, and what else its schema says."""
+def _parameter_lines(name: str, schema: Json, *, is_required: bool) -> Iterator[Text]:
+    """Yield a parameter's name and type, its description, and the rest of its schema."""
     if not isinstance(schema, dict):
         yield Text(f"{name}: {schema}")
         return
     mark = "*" if is_required else ""
-    yield Text.assemble((f"{name}{mark}", _PARAMETER), f" {_type(schema)}")
+    kinds = schema.get("type", "")
+    kind = " or ".join(map(str, kinds)) if isinstance(kinds, list) else str(kinds)
+    yield Text.assemble((f"{name}{mark}", _PARAMETER), f" {kind}")
     if schema.get("description"):
         yield Text(f"  {schema['description']}", style=_FAINT)
     rest = {key: value for key, value in schema.items() if key not in {"type", "description"}}
@@ -100,71 +100,57 @@ def _parameter(name: str, schema: Json, *, is_required: bool) -> Iterator[Text]:
         yield Text("\n").join(Text(f"  {line}") for line in lines)
 
 
-def _type(schema: Mapping[str, Json]) -> str:
-    kinds = schema.get("type", "")
-    return " or ".join(map(str, kinds)) if isinstance(kinds, list) else str(kinds)
-
-
-def changes(session: Session) -> RenderableType:
-    """Return the truth, and the input where it changes, beside what it becomes."""
-    parts: list[RenderableType] = [_truth_change(session)]
-    if session.current.kind is CorrectionKind.INPUT or session.outcome(CorrectionKind.INPUT):
-        parts = [_input_change(session), Text(), *parts]
+def changes_table(session: Session) -> RenderableType:
+    """Return the expected calls before and after the change, and the input if it changes."""
+    judged = session.current.judged
+    proposed = session.proposed_change(CorrectionKind.TRUTH)
+    truth = proposed.change.expected if proposed else None
+    revised = judged if truth is None else with_truth(judged, truth)
+    titles = ("Expected calls now", _change_title(session, proposed))
+    parts: list[RenderableType] = [side_by_side(_truth_text(judged), _truth_text(revised), titles)]
+    proposed = session.proposed_change(CorrectionKind.INPUT)
+    if session.current.kind is CorrectionKind.INPUT or proposed:
+        before = last_utterance(judged.example) or ""
+        after = proposed.change.utterance or "" if proposed else before
+        titles = ("Input now", _change_title(session, proposed))
+        parts = [side_by_side(before, after, titles), Text(), *parts]
     return Group(*parts)
 
 
-def _truth_change(session: Session) -> RenderableType:
-    judged, outcome = session.current.judged, session.outcome(CorrectionKind.TRUTH)
-    wanted = outcome.change.expected if outcome else None
-    revised = judged if wanted is None else with_truth(judged, wanted)
-    titles = ("Truth as it stands", _title(session, outcome))
-    return side_by_side(_truth_text(judged), _truth_text(revised), titles)
-
-
-def _input_change(session: Session) -> RenderableType:
-    outcome = session.outcome(CorrectionKind.INPUT)
-    before = last_utterance(session.current.judged.example) or ""
-    after = outcome.change.utterance or "" if outcome else before
-    return side_by_side(before, after, ("Input as it stands", _title(session, outcome)))
-
-
-def _title(session: Session, outcome: Outcome | None) -> str:
-    """Say what stands in the right column."""
-    if outcome is None:
+def _change_title(session: Session, proposed: ProposedChange | None) -> str:
+    """Return the title of the right column."""
+    if proposed is None:
         return "No change"
-    if outcome.action is not None:
-        return DONE[outcome.action].capitalize()
+    if proposed.action is not None:
+        return DECISION_WORDS[proposed.action].capitalize()
     step = session.decision(session.index)
-    return f"Suggested, {DONE[step.action]}" if step else "Suggested"
+    return f"Suggested, {DECISION_WORDS[step.action]}" if step else "Suggested"
 
 
 def _truth_text(judged: Judged) -> str:
-    expected: Expected = judged.expected
-    if expected.any_call:
+    if judged.expected.any_call:
         return _ANY_CALL
-    return truth_to_text(truth_of(judged)) if expected.calls else _NO_CALL
+    return truth_to_text(truth_of(judged)) if judged.expected.calls else _NO_CALL
 
 
-def opinion(entry: Entry) -> Text:
+def opinion_text(entry: ReviewEntry) -> Text:
     """Return the verifier's explanation, and why its suggestion cannot be used."""
-    found = entry.opinion
-    if found is None:
-        advice = (
-            "The verifier was not asked about the entry as it stands: `review verify --round 2`."
-        )
+    opinion = entry.opinion
+    if opinion is None:
+        advice = "The verifier has not seen the row as it is now: run `review verify --round 2`."
         return Text(advice, style=_FAINT)
-    lines = [Text(found.explanation)] if found.explanation else []
-    if found.problem:
-        lines.append(Text(f"No correction: {found.problem}.", style=_PARAMETER))
-    if not found.is_flagged:
-        lines.append(Text("Nothing is wrong with it as it stands: d keeps it.", style=ADDED))
+    lines = [Text(opinion.explanation)] if opinion.explanation else []
+    if opinion.problem:
+        lines.append(Text(f"No correction: {opinion.problem}.", style=_PARAMETER))
+    if not opinion.is_flagged:
+        lines.append(Text("The row is correct as it is: press d to keep it.", style=_ADDED))
     return Text("\n").join(lines)
 
 
-def place(session: Session) -> Text:
-    """Return where the reviewer is: round, entry, and what was decided on it."""
+def position_text(session: Session) -> Text:
+    """Return the round, the number and id of the entry, and the decision on it."""
     step = session.decision(session.index)
-    state = (f"● {DONE[step.action]}", ADDED) if step else ("○ open", _PARAMETER)
+    state = (f"● {DECISION_WORDS[step.action]}", _ADDED) if step else ("○ open", _PARAMETER)
     return Text.assemble(
         (f" Round {session.round} ", "bold reverse"),
         f"  {session.index + 1} of {len(session.entries)}  ",
@@ -174,10 +160,57 @@ def place(session: Session) -> Text:
     )
 
 
-def progress(session: Session) -> Text:
-    """Return how many entries of the round are decided, in figures and as a bar."""
+def progress_text(session: Session) -> Text:
+    """Return the number of decided entries in the round, as text and as a bar."""
     count = len(session.entries)
     decided = sum(not session.is_open(index) for index in range(count))
     full = decided * _BAR_WIDTH // count
-    bar = ("━" * full, ADDED), ("━" * (_BAR_WIDTH - full), _FAINT)
+    bar = ("━" * full, _ADDED), ("━" * (_BAR_WIDTH - full), _FAINT)
     return Text.assemble(f"{decided}/{count} decided ", *bar, " ")
+
+
+def side_by_side(before: str, after: str, titles: tuple[str, str]) -> Table:
+    """Return two texts as a table of aligned lines, with the differences marked.
+
+    Signs mark them as well as colours, for terminals and readers that do not show colours.
+    """
+    table = Table(box=box.MINIMAL, show_edge=False, expand=True, padding=(0, 1), pad_edge=False)
+    for title in titles:
+        table.add_column(title, ratio=1, overflow="fold")
+    lines = before.splitlines(), after.splitlines()
+    matcher = SequenceMatcher(None, *lines, autojunk=False)
+    for _, i, i_end, j, j_end in matcher.get_opcodes():
+        for left, right in zip_longest(lines[0][i:i_end], lines[1][j:j_end]):
+            if left == right:
+                same = Text(f"  {left}")
+                table.add_row(same, same)
+            else:
+                spans = _differing_spans(left or "", right or "")
+                table.add_row(
+                    _marked_line("- ", left, _REMOVED, spans[0]),
+                    _marked_line("+ ", right, _ADDED, spans[1]),
+                )
+    return table
+
+
+def _marked_line(sign: str, line: str | None, color: str, spans: list[tuple[int, int]]) -> Text:
+    if line is None:
+        return Text()
+    text = Text(sign + line, style=color)
+    for start, end in spans:
+        text.stylize("bold underline", start + len(sign), end + len(sign))
+    return text
+
+
+def _differing_spans(left: str, right: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the spans of characters that only one of two lines has; none if a line is empty."""
+    spans: tuple[list[tuple[int, int]], list[tuple[int, int]]] = [], []
+    if not left or not right:
+        return spans
+    words = [[m.span() for m in re.finditer(r"\w+|\W", line)] for line in (left, right)]
+    texts = [left[a:b] for a, b in words[0]], [right[a:b] for a, b in words[1]]
+    for tag, i, i_end, j, j_end in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+        if tag != "equal":
+            spans[0].extend(words[0][i:i_end])
+            spans[1].extend(words[1][j:j_end])
+    return spans

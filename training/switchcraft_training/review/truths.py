@@ -26,20 +26,20 @@ _TRUTH: Final = TypeAdapter(Truth)
 class _Loader(yaml.SafeLoader):
     """Reads plain scalars as JSON does: no dates, no `yes`, no octal numbers."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own spelling
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as in PyYAML
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes exactly the strings that `_Loader` would read as something else."""
+    """Quotes exactly the strings that `_Loader` would read as another type."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own spelling
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as in PyYAML
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - overrides
-        """Write every value out where it stands."""
+        """Write repeated values in full."""
         return True
 
     def represent_text(self, data: str) -> yaml.Node:
-        """Escape line breaks and what cannot be seen, which an editor would change."""
+        """Escape line breaks and invisible characters, which an editor would change."""
         style = None if data.isprintable() else '"'
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
@@ -53,14 +53,14 @@ for _tag, _pattern, _first in (
     ("int", r"-?(?:0|[1-9][0-9]*)", "-0123456789"),
     ("float", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", "-0123456789"),
 ):
-    for _kind in (_Loader, _Dumper):
-        _kind.add_implicit_resolver(
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
             f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), list(_first)
         )
 
 
 def to_yaml(value: Json) -> str:
-    """Return a JSON value as YAML, innermost collections on one line."""
+    """Return a JSON value as YAML, with the innermost collections on one line."""
     return yaml.dump(
         value,
         Dumper=_Dumper,
@@ -72,12 +72,12 @@ def to_yaml(value: Json) -> str:
 
 
 def truth_to_text(truth: Truth) -> str:
-    """Return expected calls as YAML, without what is empty."""
+    """Return expected calls as YAML, without empty fields."""
     return to_yaml([call.model_dump(exclude_defaults=True, mode="json") for call in truth])
 
 
 def truth_from_text(text: str) -> Truth:
-    """Read expected calls written as YAML or JSON; raises ValueError that says what is wrong."""
+    """Read expected calls written as YAML or JSON; raises ValueError with the problem."""
     try:
         return truth_from_json(yaml.load(text, Loader=_Loader))  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as exc:
@@ -88,34 +88,49 @@ def truth_from_text(text: str) -> Truth:
 
 
 def truth_from_json(value: Json) -> Truth:
-    """Read expected calls as rows spell them; raises ValueError that says what is wrong."""
+    """Read expected calls in the format of rows; raises ValueError with the problem."""
     try:
         return _TRUTH.validate_python(value)
     except ValidationError as exc:
         raise ValueError(first_problem(exc)) from exc
 
 
-def problem_with(judged: Judged, truth: Truth) -> str | None:
-    """Say why a row could not expect these calls, None where it could.
+def find_problem(judged: Judged, truth: Truth) -> str | None:
+    """Return the reason why a row cannot expect these calls, or None if it can.
 
-    They must be calls that a row can hold, of tools that are offered, each accepted value as the
-    tool's schema wants it. What the row's own truth violates already is its benchmark's custom,
-    and a schema that cannot be interpreted forbids nothing.
+    The calls must have the format of rows and name offered tools, and each accepted value must
+    match the tool's schema. Violations that the row's present calls contain too are allowed,
+    because the benchmark tolerates them. A schema that cannot be interpreted allows every value.
     """
     try:
         expected = with_truth(judged, truth).expected
     except ROW_ERRORS as exc:
         return str(exc)
-    schemas = dict(map(_signature, judged.example.request["tools"]))
+    schemas: dict[str, Json] = {}
+    for tool in judged.example.request["tools"]:
+        parameters = tool["function"].get("parameters") or {}
+        properties = {
+            name: {} if _is_foreign(node) else node
+            for name, node in (parameters.get("properties") or {}).items()
+        }
+        schemas[tool["function"]["name"]] = {**parameters, "properties": properties}
     for call in expected.calls:
         if call.name not in schemas:
             return f"no tool {call.name!r} is offered, only {', '.join(schemas)}"
-    customs = set(_violations(judged.expected, schemas))
-    return next((v for v in _violations(expected, schemas) if v not in customs), None)
+    tolerated = set(_violations(judged.expected, schemas))
+    return next((v for v in _violations(expected, schemas) if v not in tolerated), None)
 
 
-def is_same(judged: Judged, truth: Truth) -> bool:
-    """Tell whether other expected calls accept and are accepted by those of the row."""
+def _is_foreign(node: Json) -> bool:
+    """Return whether a schema is of a Java or JavaScript value."""
+    try:
+        return Schema(node).foreign is not None
+    except SchemaError:
+        return False
+
+
+def are_equivalent(judged: Judged, truth: Truth) -> bool:
+    """Return whether other expected calls accept the same answers as those of the row."""
     other = with_truth(judged, truth).expected
     if other == judged.expected:
         return True
@@ -124,19 +139,21 @@ def is_same(judged: Judged, truth: Truth) -> bool:
 
 
 def _accepts(tools: Sequence[Mapping[str, Json]], truth: Expected, other: Expected) -> bool:
+    """Return whether `truth` accepts the calls of `other`, with each value and omission once."""
+    base = tuple(map(_first_choice, other.calls))
+    answers = [base]
+    for index, call in enumerate(other.calls):
+        arguments = base[index].arguments
+        omissions = [
+            Call(call.name, {name: v for name, v in arguments.items() if name != left_out})
+            for left_out in sorted(call.optional)
+        ]
+        variants = (*_alternatives(call), *omissions)
+        answers.extend((*base[:index], variant, *base[index + 1 :]) for variant in variants)
     try:
-        return all(check(tools, truth, calls).correct for calls in _answers(other))
+        return all(check(tools, truth, calls).correct for calls in answers)
     except SchemaError:
         return False
-
-
-def _answers(truth: Expected) -> Iterator[tuple[Call, ...]]:
-    """Yield answers that a truth accepts: each accepted value and each omission once."""
-    base = tuple(_first_choice(call) for call in truth.calls)
-    yield base
-    for index, call in enumerate(truth.calls):
-        for other in (*_alternatives(call), *_omissions(call)):
-            yield (*base[:index], other, *base[index + 1 :])
 
 
 def _first_choice(call: ExpectedCall) -> Call:
@@ -144,20 +161,15 @@ def _first_choice(call: ExpectedCall) -> Call:
 
 
 def _alternatives(call: ExpectedCall) -> Iterator[Call]:
+    """Yield the call with each further accepted value."""
     first = _first_choice(call)
     for name, values in call.arguments.items():
         for value in values[1:]:
             yield Call(call.name, {**first.arguments, name: _plain(value)})
 
 
-def _omissions(call: ExpectedCall) -> Iterator[Call]:
-    given = _first_choice(call).arguments
-    for left_out in sorted(call.optional):
-        yield Call(call.name, {name: v for name, v in given.items() if name != left_out})
-
-
 def _plain(value: Json) -> Json:
-    """Return a value with the first of the accepted ones wherever there are several."""
+    """Return a value with the first accepted value wherever there are several."""
     if isinstance(value, OneOf):
         return _plain(value.values[0]) if value.values else None
     if isinstance(value, list):
@@ -167,66 +179,47 @@ def _plain(value: Json) -> Json:
     return value
 
 
-def _signature(tool: Mapping[str, Json]) -> tuple[str, Json]:
-    """Return a tool's name and parameters, those that hold Java or JavaScript left open."""
-    function = tool["function"]
-    parameters = function.get("parameters") or {}
-    properties = {
-        name: {} if _is_foreign(node) else node
-        for name, node in (parameters.get("properties") or {}).items()
-    }
-    return function["name"], {**parameters, "properties": properties}
-
-
-def _is_foreign(node: Json) -> bool:
-    try:
-        return Schema(node).foreign is not None
-    except SchemaError:
-        return False
-
-
 _JSON_TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER
 
 
-def _is_of(kind: JsonType, _: object, value: Json) -> bool:
+def _has_type(kind: JsonType, _: object, value: Json) -> bool:
     return bool(_JSON_TYPES.is_type(value, kind))
 
 
-_Validator: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call] # so in its stubs
+_Validator: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call] # untyped stub
     jsonschema.Draft202012Validator,
     type_checker=_JSON_TYPES.redefine_many(
-        {word: partial(_is_of, kind) for word, kind in TYPE_WORDS.items()}
+        {word: partial(_has_type, kind) for word, kind in TYPE_WORDS.items()}
     ),
 )
-"""JSON Schema's validator, with the type words of benchmarks and programming languages."""
+"""JSON Schema's validator with the type names of benchmarks and programming languages."""
 
-_UNREADABLE: Final = (
+_SCHEMA_ERRORS: Final = (
     *ROW_ERRORS,
     RecursionError,
     re.error,
     jsonschema.exceptions.UnknownType,
     referencing.exceptions.Unresolvable,
 )
-"""What the validator raises where a schema makes no sense."""
+"""The exceptions that the validator raises for an invalid schema."""
 
 
 def _violations(expected: Expected, schemas: Mapping[str, Json]) -> Iterator[str]:
+    """Yield the violations of the schemas by any accepted value."""
     for call in expected.calls:
+        schema = schemas.get(call.name)
         for variant in (_first_choice(call), *_alternatives(call)):
-            for fault in _faults(schemas.get(call.name), variant.arguments):
-                yield f"{call.name}: {fault}"
-
-
-def _faults(schema: Json, arguments: Mapping[str, Json]) -> list[str]:
-    """Return how arguments violate a schema; nothing where the schema cannot be interpreted."""
-    try:
-        faults = [_told(error) for error in _Validator(schema).iter_errors(arguments)]
-        unknown = sorted(set(arguments) - set(schema["properties"]))
-    except _UNREADABLE:
-        return []
-    return [*faults, *(f"there is no parameter {name!r}" for name in unknown)]
-
-
-def _told(error: jsonschema.ValidationError) -> str:
-    path = ".".join(map(str, error.absolute_path))
-    return f"{path}: {error.message}" if path else error.message
+            try:
+                errors = list(_Validator(schema).iter_errors(variant.arguments))
+                unknown = sorted(set(variant.arguments) - set(schema["properties"]))
+            except _SCHEMA_ERRORS:
+                continue
+            for error in errors:
+                path = ".".join(map(str, error.absolute_path))
+                yield (
+                    f"{call.name}: {path}: {error.message}"
+                    if path
+                    else (f"{call.name}: {error.message}")
+                )
+            for name in unknown:
+                yield f"{call.name}: there is no parameter {name!r}"

@@ -1,4 +1,4 @@
-"""Asks a verifier model about every row, and keeps each opinion as soon as it is there."""
+"""The verifier: asks a model about every row, and saves its opinions."""
 
 from __future__ import annotations
 
@@ -7,33 +7,121 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from enum import StrEnum
+from typing import Final
 
 import openai
-from openai.types.chat import ChatCompletion
+import orjson
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
 from router_service.core.cost import Price
 from router_service.core.errors import SwitchcraftError, UpstreamError
-from switchcraft_training.datasets.corrections import row_sha256
-from switchcraft_training.records import Judged
-from switchcraft_training.review.findings import Finding, judge
+from switchcraft_training.datasets.corrections import (
+    CATEGORIES,
+    Change,
+    CorrectionKind,
+    ErrorCategory,
+    first_problem,
+    last_utterance,
+    row_sha256,
+    truth_of,
+)
+from switchcraft_training.records import Json, Judged
 from switchcraft_training.review.journal import Journal
-from switchcraft_training.review.prompt import messages_for
+from switchcraft_training.review.truths import are_equivalent, find_problem, truth_from_json
 
 _LOG = logging.getLogger(__name__)
 
-_HOPELESS: Final = (
+_PERMANENT_ERRORS: Final = (
     openai.AuthenticationError,
     openai.PermissionDeniedError,
     openai.NotFoundError,
 )
-"""What the next request would meet as well."""
+"""Errors that the next request would get too."""
+
+DEFAULT_CATEGORY: Final = {
+    CorrectionKind.TRUTH: ErrorCategory.INCORRECT_VALUE,
+    CorrectionKind.INPUT: ErrorCategory.AMBIGUOUS_TIME,
+}
+"""The most frequent category of each kind in the paper's review."""
+
+_CATEGORY_NAMES: Final = {kind: ", ".join(CATEGORIES[kind]) for kind in CorrectionKind}
+
+# The wording of the prompt affects the verifier's answers (the paper's appendix on ConFETTI has
+# the methodology), so it is not changed for style.
+INSTRUCTIONS: Final = f"""\
+You verify the ground truth of a benchmark of tool calls. You are given one entry: the whole \
+conversation, the tools that are offered, and the calls that the benchmark expects next.
+
+Decide whether the expected calls are the right next calls. Read the conversation to its end, the \
+results of earlier calls among it, and hold every value against what was said and against the \
+tool's schema. Accept what a careful person could defend; do not flag matters of taste.
+
+How expected calls are written: a list of {{"name", "arguments", "optional", "after"}}. Each \
+parameter in "arguments" has a list of accepted values, any one of which is right. "optional" \
+names the parameters that may be left out. "after" holds the indices of calls that must come \
+first. An object {{"$one_of": [...], "$optional": true or false}} inside a value lists accepted \
+values too. An empty list means that no tool should be called. "any_call": true means that \
+whichever tool is called is right.
+
+Answer with one JSON object and nothing else:
+{{"verdict": "right" | "wrong_truth" | "ambiguous_input",
+ "category": string or null,
+ "explanation": string,
+ "expected": list of expected calls or null,
+ "utterance": string or null}}
+
+- "right": the expected calls are right and can be known from the conversation. Leave the other \
+fields null, and the explanation short.
+- "wrong_truth": they are not. Give the whole corrected list in "expected", written as above and \
+changed no more than is needed. Category, the most impactful that applies: \
+{_CATEGORY_NAMES[CorrectionKind.TRUTH]}.
+- "ambiguous_input": they are plausible, but the conversation does not say enough to know them, as \
+where a date has no year. Give in "utterance" the last user message with the fewest words added \
+that settle it; the expected calls stay. Category: {_CATEGORY_NAMES[CorrectionKind.INPUT]}.
+
+Explain in one to three sentences, to a person who has the entry before them, and name the value \
+and the place in the conversation that decide it."""
+
+
+class VerifierOpinion(BaseModel):
+    """The verifier's opinion on a row: whether the row is flagged, and how to correct it.
+
+    `change` is None if the row is correct, or if the suggested correction cannot be used, in which
+    case `problem` has the reason.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    is_flagged: bool
+    kind: CorrectionKind = CorrectionKind.TRUTH
+    category: ErrorCategory = DEFAULT_CATEGORY[CorrectionKind.TRUTH]
+    explanation: str = ""
+    change: Change | None = None
+    problem: str | None = None
+
+
+class Finding(BaseModel):
+    """The opinion on a row in a round, with its cost; `cost_usd` is None without a price."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    row_sha256: str
+    round: int
+    opinion: VerifierOpinion
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None = None
+    at: str
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """The model that is asked, at an OpenAI-compatible endpoint; no price: cost unknown."""
+    """The verifier model at an OpenAI-compatible endpoint; without a price, costs are unknown."""
 
     model: str
     base_url: str
@@ -44,10 +132,10 @@ class Verifier:
 
 
 @dataclass(slots=True)
-class Progress:
-    """What a run has done: rows asked about, of those flagged and failed, and its cost in USD."""
+class VerificationCounts:
+    """The numbers of rows that were verified, flagged and failed, and the cost in USD."""
 
-    asked: int = 0
+    verified: int = 0
     flagged: int = 0
     failed: int = 0
     cost_usd: float = 0.0
@@ -56,93 +144,158 @@ class Progress:
 def unverified(
     rows: Iterable[Judged], findings: Iterable[Finding], round_: int
 ) -> Iterator[Judged]:
-    """Yield the rows that were not asked about, as they are now, in a round."""
+    """Yield the rows that have no finding in a round, or have changed since."""
     done = {(finding.id, finding.row_sha256) for finding in findings if finding.round == round_}
     return (row for row in rows if (row.example.id, row_sha256(row)) not in done)
 
 
 async def verify(
     rows: Iterator[Judged], journal: Journal[Finding], verifier: Verifier, round_: int
-) -> Progress:
-    """Ask about rows and write each finding at once.
+) -> VerificationCounts:
+    """Ask about rows, and save each finding immediately.
 
-    A request that fails, after the client's own retries, is counted and asked again by the next
-    run. Raises UpstreamError where every request would fail: a wrong key, or no such model.
+    If a request fails after the client's retries, it is counted, and the next run asks again.
+    Raises UpstreamError if every request would fail, as with a wrong key or an unknown model.
     """
-    progress = Progress()
+    counts = VerificationCounts()
+
+    async def work(client: openai.AsyncOpenAI, bar: tqdm[None]) -> None:
+        for judged in rows:  # all workers share this iterator
+            try:
+                finding = await _ask(client, judged, verifier, round_)
+            except openai.OpenAIError as exc:
+                counts.failed += 1
+                _LOG.warning("%s was not verified: %s", judged.example.id, exc)
+            else:
+                journal.append(finding)
+                counts.verified += 1
+                counts.flagged += finding.opinion.is_flagged
+                counts.cost_usd += finding.cost_usd or 0.0
+            bar.set_postfix(flagged=counts.flagged, usd=f"{counts.cost_usd:.4f}", refresh=False)
+            bar.update()
+
     async with openai.AsyncOpenAI(
         api_key=verifier.api_key, base_url=verifier.base_url, timeout=verifier.timeout_s
     ) as client:
         with tqdm(desc="verifying", unit="row") as bar:
-            asker = _Asker(client, verifier, journal, round_, progress, bar)
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(verifier.concurrency):
-                        group.create_task(asker.work(rows))
+                        group.create_task(work(client, bar))
             except* SwitchcraftError as exc:
                 raise exc.exceptions[0] from exc
-    return progress
+    return counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Asker:
-    client: openai.AsyncOpenAI
-    verifier: Verifier
-    journal: Journal[Finding]
-    round_: int
-    progress: Progress
-    bar: Any
-
-    async def work(self, rows: Iterator[Judged]) -> None:
-        """Take rows off the one iterator that all workers share until it ends."""
-        for judged in rows:
-            await self._ask(judged)
-            self.bar.set_postfix(
-                flagged=self.progress.flagged, usd=f"{self.progress.cost_usd:.4f}", refresh=False
-            )
-            self.bar.update()
-
-    async def _ask(self, judged: Judged) -> None:
-        model = self.verifier.model
-        try:
-            answer = await self.client.chat.completions.create(
-                model=model,
-                messages=messages_for(judged),
-                response_format={"type": "json_object"},
-            )
-        except _HOPELESS as exc:
-            raise UpstreamError(model, f"refused the request: {exc}") from exc
-        except openai.OpenAIError as exc:
-            self.progress.failed += 1
-            _LOG.warning("%s was not verified: %s", judged.example.id, exc)
-        else:
-            self._keep(_finding(judged, _read(answer, model), self.verifier, self.round_))
-
-    def _keep(self, finding: Finding) -> None:
-        self.journal.append(finding)
-        self.progress.asked += 1
-        self.progress.flagged += finding.opinion.is_flagged
-        self.progress.cost_usd += finding.cost_usd or 0.0
-
-
-def _read(answer: object, model: str) -> ChatCompletion:
-    """Refuse what the client hands on unread: a web page, where the address is no API's."""
+async def _ask(
+    client: openai.AsyncOpenAI, judged: Judged, verifier: Verifier, round_: int
+) -> Finding:
+    """Ask about one row; raises OpenAIError, or UpstreamError if every request would fail."""
+    try:
+        answer: object = await client.chat.completions.create(
+            model=verifier.model,
+            messages=_messages_about(judged),
+            response_format={"type": "json_object"},
+        )
+    except _PERMANENT_ERRORS as exc:
+        raise UpstreamError(verifier.model, f"refused the request: {exc}") from exc
+    # The client returns a response that is not JSON as text, such as a web page.
     if not isinstance(answer, ChatCompletion):
-        raise UpstreamError(model, "answered with no chat completion; is --base-url right?")
-    return answer
-
-
-def _finding(judged: Judged, answer: ChatCompletion, verifier: Verifier, round_: int) -> Finding:
+        problem = "answered without a chat completion; is --base-url correct?"
+        raise UpstreamError(verifier.model, problem)
     text = answer.choices[0].message.content if answer.choices else None
     used = (answer.usage.prompt_tokens, answer.usage.completion_tokens) if answer.usage else (0, 0)
     return Finding(
         id=judged.example.id,
         row_sha256=row_sha256(judged),
         round=round_,
-        opinion=judge(judged, text),
+        opinion=read_opinion(judged, text),
         model=verifier.model,
         input_tokens=used[0],
         output_tokens=used[1],
         cost_usd=verifier.price.cost_usd(*used, seconds=0) if verifier.price else None,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _messages_about(judged: Judged) -> list[ChatCompletionMessageParam]:
+    """Return the messages that ask for an opinion on a row."""
+    request = judged.example.request
+    entry: Json = {
+        "conversation": request["messages"],
+        "tools": request["tools"],
+        "expected": [call.model_dump(mode="json") for call in truth_of(judged)],
+        "any_call": judged.expected.any_call,
+    }
+    return [
+        {"role": "system", "content": INSTRUCTIONS},
+        {"role": "user", "content": orjson.dumps(entry).decode()},
+    ]
+
+
+class _Verdict(StrEnum):
+    RIGHT = "right"
+    WRONG_TRUTH = "wrong_truth"
+    AMBIGUOUS_INPUT = "ambiguous_input"
+
+
+class _VerifierAnswer(BaseModel):
+    """The verifier's JSON object; the correction is validated separately."""
+
+    verdict: _Verdict
+    category: str | None = None
+    explanation: str = ""
+    expected: Json = None
+    utterance: Json = None
+
+
+def read_opinion(judged: Judged, text: str | None) -> VerifierOpinion:
+    """Read a verifier's answer; an answer that cannot be read or used flags the row."""
+    raw = text or ""
+    try:
+        # Only the outermost braces, because some models put their JSON in a code block.
+        answer = _VerifierAnswer.model_validate_json(raw[raw.find("{") : raw.rfind("}") + 1])
+    except ValidationError as exc:
+        problem = f"the verifier's answer cannot be read: {first_problem(exc)}"
+        return VerifierOpinion(is_flagged=True, explanation=raw.strip(), problem=problem)
+    if answer.verdict is _Verdict.RIGHT:
+        return VerifierOpinion(is_flagged=False, explanation=answer.explanation)
+    is_truth = answer.verdict is _Verdict.WRONG_TRUTH
+    kind = CorrectionKind.TRUTH if is_truth else CorrectionKind.INPUT
+    category = next((c for c in CATEGORIES[kind] if c == answer.category), DEFAULT_CATEGORY[kind])
+    change, problem = None, None
+    try:
+        change = _read_change(judged, answer, kind, category)
+    except ValueError as exc:
+        problem = f"the suggestion cannot be used: {exc}"
+    return VerifierOpinion(
+        is_flagged=change is not None or problem is not None,
+        kind=kind,
+        category=category,
+        explanation=answer.explanation,
+        change=change,
+        problem=problem,
+    )
+
+
+def _read_change(
+    judged: Judged, answer: _VerifierAnswer, kind: CorrectionKind, category: ErrorCategory
+) -> Change | None:
+    """Return the suggested change, or None if it changes nothing.
+
+    Raises ValueError if the suggestion cannot be used.
+    """
+    if kind is CorrectionKind.INPUT:
+        present, utterance = last_utterance(judged.example), answer.utterance
+        if present is None:
+            raise ValueError("the last user message is not plain text")
+        if not isinstance(utterance, str) or not utterance.strip() or utterance == present:
+            raise ValueError("it does not change the last user message")
+        return Change(kind=kind, category=category, utterance=utterance)
+    truth = truth_from_json(answer.expected)
+    problem = find_problem(judged, truth)
+    if problem is not None:
+        raise ValueError(problem)
+    if are_equivalent(judged, truth):
+        return None
+    return Change(kind=kind, category=category, expected=truth)
