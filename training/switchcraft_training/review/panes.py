@@ -62,8 +62,8 @@ def tools_text(session: Session) -> Text:
     """Return the tools that the expected calls or their correction use, and other tools' names."""
     judged = session.current.judged
     proposed = session.proposed_change(CorrectionKind.TRUTH)
-    calls = [*judged.expected.calls, *((proposed.change.expected or ()) if proposed else ())]
-    called = {call.name for call in calls}
+    changed = (proposed.change.expected or ()) if proposed else ()
+    called = {call.name for call in judged.expected.calls} | {call.name for call in changed}
     functions = [tool["function"] for tool in judged.example.request["tools"]]
     blocks = []
     for function in functions:

@@ -207,7 +207,7 @@ _SCHEMA_ERRORS: Final = (
 def _violations(expected: Expected, schemas: Mapping[str, Json]) -> Iterator[str]:
     """Yield the violations of the schemas by any accepted value."""
     for call in expected.calls:
-        schema = schemas.get(call.name)
+        schema: Json = schemas.get(call.name)
         for variant in (_first_choice(call), *_alternatives(call)):
             try:
                 errors = list(_Validator(schema).iter_errors(variant.arguments))
@@ -216,10 +216,7 @@ def _violations(expected: Expected, schemas: Mapping[str, Json]) -> Iterator[str
                 continue
             for error in errors:
                 path = ".".join(map(str, error.absolute_path))
-                yield (
-                    f"{call.name}: {path}: {error.message}"
-                    if path
-                    else (f"{call.name}: {error.message}")
-                )
+                fault = f"{path}: {error.message}" if path else error.message
+                yield f"{call.name}: {fault}"
             for name in unknown:
                 yield f"{call.name}: there is no parameter {name!r}"

@@ -256,14 +256,15 @@ def read_opinion(judged: Judged, text: str | None) -> VerifierOpinion:
         # Only the outermost braces, because some models put their JSON in a code block.
         answer = _VerifierAnswer.model_validate_json(raw[raw.find("{") : raw.rfind("}") + 1])
     except ValidationError as exc:
-        problem = f"the verifier's answer cannot be read: {first_problem(exc)}"
-        return VerifierOpinion(is_flagged=True, explanation=raw.strip(), problem=problem)
+        reason = f"the verifier's answer cannot be read: {first_problem(exc)}"
+        return VerifierOpinion(is_flagged=True, explanation=raw.strip(), problem=reason)
     if answer.verdict is _Verdict.RIGHT:
         return VerifierOpinion(is_flagged=False, explanation=answer.explanation)
     is_truth = answer.verdict is _Verdict.WRONG_TRUTH
     kind = CorrectionKind.TRUTH if is_truth else CorrectionKind.INPUT
     category = next((c for c in CATEGORIES[kind] if c == answer.category), DEFAULT_CATEGORY[kind])
-    change, problem = None, None
+    change: Change | None = None
+    problem: str | None = None
     try:
         change = _read_change(judged, answer, kind, category)
     except ValueError as exc:
