@@ -1,39 +1,64 @@
-"""What the sandbox answers: the tool that the query speaks of, called with arguments that fit.
+"""The sandbox's answer: the tool that the query names, with matching arguments, and its usage.
 
-The rules, so that a test can rely on them: a tool is called where there are tools, unless
-`tool_choice` forbids it or the last message is a tool's result (an agent's loop ends there). The
-tool that shares most words with the latest user turn is called, the first one among equals, and
-after it, unless `parallel_tool_calls` is false, each tool whose whole name the turn speaks of.
+Tests may rely on these rules: if there are tools, one is called, unless `tool_choice` forbids it or
+the last message is a tool's result (this ends an agent's loop). The tool that shares most words
+with the latest user turn is called, the first one if several are equal. After it, unless
+`parallel_tool_calls` is false, each tool whose whole name occurs in the turn is called too.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import orjson
 
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import ChatRequest, Json, Role, parse_chat_request
-from router_service.sandbox.clues import READ_CHARACTERS, words
-from router_service.sandbox.filling import fill
-from router_service.sandbox.schemas import mapping
+from router_service.sandbox.filling import READ_CHARACTERS, fill, mapping
 
 NAME_WEIGHT = 3
-"""How many words of a description weigh as much as one of a tool's name."""
+"""Weight of a word in a tool's name, compared to a word in its description."""
 
 MAX_CALLS = 8
+FRAGMENT_CHARACTERS = 16
+"""Length of the text in one event; OpenAI sends about one token, 4 characters."""
+
+MAX_ALTERNATIVES = 20
+LOGPROB = -0.125
+"""Log probability of each chosen token; each alternative has one less than the one before."""
+
+_CHARACTERS_PER_TOKEN = 4
+_REASONING_TOKENS: Final[Mapping[str, int]] = {
+    "none": 0,
+    "minimal": 16,
+    "low": 64,
+    "medium": 256,
+    "high": 1024,
+}
+_MOST_REASONING_TOKENS = 4096
+
 _ECHO_CHARACTERS = 80
 _TOOL_FIELDS = ("tools", "functions")
 _PROMPT_FIELDS = ("messages", *_TOOL_FIELDS, "response_format")
 _RESULTS: Final = (Role.TOOL, Role.FUNCTION)
 
+_WORD = re.compile(r"[^\W_]+")
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_STOP_WORDS = frozenset(
+    "a an and are as at be by can do does for from get give how i if in is it list make me my of "
+    "on or our please set show tell that the them this to use we what when where which who will "
+    "with you your".split()
+)
+
 
 class Kind(StrEnum):
-    """How a tool was offered, and so how its call is written."""
+    """How a tool was offered, which decides how its call is written."""
 
     FUNCTION = "function"
     CUSTOM = "custom"
@@ -42,7 +67,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool as a request offers it; `parameters` is its JSON schema."""
+    """A tool of a request; `parameters` is its JSON schema."""
 
     kind: Kind
     name: str
@@ -51,7 +76,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SandboxCall:
     """One call; `payload` is JSON text, or free text for a custom tool."""
 
     kind: Kind
@@ -65,80 +90,198 @@ class Answer:
     """Text or calls, never both; a legacy answer has one call."""
 
     text: str | None = None
-    calls: tuple[Call, ...] = ()
+    calls: tuple[SandboxCall, ...] = ()
 
     @property
     def finish_reason(self) -> str:
-        """Return why the answer ended, as OpenAI says it."""
+        """Return OpenAI's word for why the answer ended."""
         if not self.calls:
             return "stop"
         return "function_call" if self.calls[0].kind is Kind.LEGACY else "tool_calls"
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxUsage:
+    """Approximate tokens of a request and its answer: one for every 4 bytes of JSON or text.
+
+    The prompt counts the messages, the tools and the response format as JSON. The answer counts its
+    text, or the names and arguments of its calls. Both are at least 1. A reasoning effort adds a
+    fixed number of reasoning tokens, which the answer's tokens include.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the usage as the Chat Completions API writes it."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": self.reasoning_tokens,
+                "audio_tokens": 0,
+            },
+        }
+
+    def to_responses_json(self) -> dict[str, Json]:
+        """Return the usage as the Responses API writes it."""
+        return {
+            "input_tokens": self.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": self.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+def count_usage(
+    prompt: bytes, answer: Answer, *, copies: int = 1, effort: Json = None
+) -> SandboxUsage:
+    """Return the usage of an encoded prompt and of `copies` answers."""
+    written = len((answer.text or "").encode())
+    written += sum(len((call.name + call.payload).encode()) for call in answer.calls)
+    reasoning_tokens = 0
+    if isinstance(effort, str):
+        reasoning_tokens = _REASONING_TOKENS.get(effort, _MOST_REASONING_TOKENS)
+    total_tokens = count_tokens(written) + reasoning_tokens
+    return SandboxUsage(count_tokens(len(prompt)), copies * total_tokens, copies * reasoning_tokens)
+
+
+def count_tokens(count_bytes: int) -> int:
+    """Return the approximate number of tokens of a text of this length, at least one."""
+    return max(1, -(-count_bytes // _CHARACTERS_PER_TOKEN))
+
+
+def fragments(text: str) -> Iterator[str]:
+    """Yield a text in the pieces in which it is streamed."""
+    for start in range(0, len(text), FRAGMENT_CHARACTERS):
+        yield text[start : start + FRAGMENT_CHARACTERS]
+
+
+def read_alternatives(body: Mapping[str, Json], *, wants_logprobs: bool) -> int | None:
+    """Return the number of alternatives for each token, or None for no log probabilities.
+
+    Raise InvalidRequestError.
+    """
+    count = body.get("top_logprobs")
+    if count is None or not wants_logprobs:
+        return 0 if wants_logprobs else None
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_ALTERNATIVES:
+        raise InvalidRequestError(
+            f"Invalid value for 'top_logprobs': expected a whole number to {MAX_ALTERNATIVES}.",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    return count
+
+
+def logprobs_of(tokens: Iterable[str], alternatives: int) -> list[Json]:
+    """Return invented log probabilities; a token is a fragment, as it is streamed."""
+
+    def entry(token: str, logprob: float) -> dict[str, Json]:
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+    return [
+        {
+            **entry(token, LOGPROB),
+            "top_logprobs": [
+                entry(token if rank == 0 else f"{token}{rank}", LOGPROB - rank)
+                for rank in range(alternatives)
+            ],
+        }
+        for token in tokens
+    ]
+
+
 def encode_prompt(body: Mapping[str, Json]) -> bytes:
-    """Return what a model would read of a request, as JSON; raises InvalidRequestError."""
+    """Return the part of a request that a model would read, as JSON; raise InvalidRequestError."""
     return _encode([body.get(name) for name in _PROMPT_FIELDS])
 
 
 def read_request(body: Mapping[str, Json]) -> ChatRequest:
-    """Read a request but for its tools, which are read as they came; raises InvalidRequestError.
+    """Parse a request without its tools; raise InvalidRequestError.
 
-    The core's reading of 10 tools takes 140 us, twice as much as everything else here.
+    Tools are read here, because the core takes 140 us for 10 tools, twice as much as everything
+    else that the sandbox does.
     """
     return parse_chat_request({name: body[name] for name in body if name not in _TOOL_FIELDS})
 
 
 def make_answer(body: Mapping[str, Json], request: ChatRequest, prompt: bytes) -> Answer:
-    """Answer a request whose prompt is encoded.
+    """Return the answer to a request; `prompt` is its encoded prompt.
 
-    Raises InvalidRequestError for tools that are no array, and for a `tool_choice` that cannot be
-    met.
+    Raise InvalidRequestError if the tools are not an array or `tool_choice` names no tool.
     """
     turns = request.conversation.turns
     latest = request.conversation.latest_user
     query = "" if latest is None else turns[latest].text[:READ_CHARACTERS]
-    tools, forced = _choose_from(body, tuple(_read_tools(body)))
+    tools, is_forced = _choose_from(body, tuple(_read_tools(body)))
     has_result = bool(turns) and turns[-1].role in _RESULTS
-    if not tools or (has_result and not forced):
+    if not tools or (has_result and not is_forced):
         return Answer(text=_text(body, query))
-    several = body.get("parallel_tool_calls") is not False and tools[0].kind is not Kind.LEGACY
-    chosen = _best(tools, query, several=several)
-    # Ids must differ from turn to turn of a conversation, and be the same for the same request.
+    query_words = words(query)
+
+    def overlap(tool: Tool) -> int:
+        parameters = mapping(mapping(tool.parameters).get("properties"))
+        described = words(f"{tool.description[:READ_CHARACTERS]} {' '.join(parameters)}")
+        in_name = len(query_words & words(tool.name))
+        return NAME_WEIGHT * in_name + len(query_words & described)
+
+    chosen = [max(tools, key=overlap)]
+    if body.get("parallel_tool_calls") is not False and tools[0].kind is not Kind.LEGACY:
+        for tool in tools:
+            name = words(tool.name)
+            if tool is not chosen[0] and name and name <= query_words:
+                chosen.append(tool)
+    # Ids must differ between the turns of a conversation, and be the same for the same request.
     seed = zlib.crc32(prompt)
-    return Answer(calls=tuple(_call(tool, query, seed + i) for i, tool in enumerate(chosen)))
+    calls = (
+        SandboxCall(tool.kind, f"call_sandbox_{seed + index:08x}", tool.name, _payload(tool, query))
+        for index, tool in enumerate(chosen[:MAX_CALLS])
+    )
+    return Answer(calls=tuple(calls))
 
 
-def _read_tools(body: Mapping[str, Json]) -> Iterator[Tool]:
-    """Yield the tools that have a name; `functions` count only where there are no `tools`."""
-    entries = _entries(body, "tools")
-    for entry in entries:
-        kind = Kind.CUSTOM if mapping(entry).get("type") == "custom" else Kind.FUNCTION
-        yield from _read_tool(kind, mapping(entry).get(kind, entry))
-    if not entries:
-        for entry in _entries(body, "functions"):
-            yield from _read_tool(Kind.LEGACY, entry)
+@lru_cache(maxsize=8192)
+def words(text: str) -> frozenset[str]:
+    """Return a text's words in lower case and singular, without stop words.
 
-
-def _entries(body: Mapping[str, Json], field: str) -> Sequence[Json]:
-    entries = body.get(field)
-    if entries is None or isinstance(entries, list):
-        return entries or ()
-    raise InvalidRequestError(
-        f"Invalid type for '{field}': expected an array.", param=field, code="invalid_type"
+    `getStockPrices` and `get_stock_price` have the same words.
+    """
+    found = (word for word in _WORD.findall(_CAMEL_CASE.sub(" ", text).lower()))
+    return frozenset(
+        word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+        for word in found
+        if word not in _STOP_WORDS
     )
 
 
-def _read_tool(kind: Kind, entry: Json) -> Iterator[Tool]:
-    name, description = mapping(entry).get("name"), mapping(entry).get("description")
-    if isinstance(name, str):
-        text = description if isinstance(description, str) else ""
-        yield Tool(kind, name, text, mapping(entry).get("parameters"))
+def _read_tools(body: Mapping[str, Json]) -> Iterator[Tool]:
+    """Yield the tools that have a name; `functions` are read only if there are no `tools`."""
+    field = "tools" if body.get("tools") not in (None, []) else "functions"
+    entries = body.get(field)
+    if entries is not None and not isinstance(entries, list):
+        raise InvalidRequestError(
+            f"Invalid type for '{field}': expected an array.", param=field, code="invalid_type"
+        )
+    for entry in entries or ():
+        kind, function = Kind.LEGACY, mapping(entry)
+        if field == "tools":
+            kind = Kind.CUSTOM if function.get("type") == "custom" else Kind.FUNCTION
+            function = mapping(function.get(kind, entry))
+        name, description = function.get("name"), function.get("description")
+        if isinstance(name, str):
+            text = description if isinstance(description, str) else ""
+            yield Tool(kind, name, text, function.get("parameters"))
 
 
 def _choose_from(
     body: Mapping[str, Json], tools: tuple[Tool, ...]
 ) -> tuple[tuple[Tool, ...], bool]:
-    """Return the tools that may be called, and whether one must be."""
+    """Return the tools that may be called, and whether one must be called."""
     field = "function_call" if "tool_choice" not in body and "functions" in body else "tool_choice"
     choice = body.get(field)
     match choice:
@@ -153,7 +296,12 @@ def _choose_from(
             return tuple(tool for tool in tools if tool.name in names), mode == "required"
     named = tuple(tool for tool in tools if tool.name == _chosen_name(choice))
     if not named:
-        raise _unusable_choice(field, tools)
+        known = ", ".join(tool.name for tool in tools) or "none"
+        raise InvalidRequestError(
+            f"Invalid value for '{field}': it names no tool of this request. Tools here: {known}.",
+            param=field,
+            code="invalid_value",
+        )
     return named[:1], True
 
 
@@ -164,39 +312,8 @@ def _chosen_name(choice: Json) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _unusable_choice(field: str, tools: Sequence[Tool]) -> InvalidRequestError:
-    known = ", ".join(tool.name for tool in tools) or "none"
-    return InvalidRequestError(
-        f"Invalid value for '{field}': it names no tool of this request. Tools here: {known}.",
-        param=field,
-        code="invalid_value",
-    )
-
-
-def _best(tools: Sequence[Tool], query: str, *, several: bool) -> list[Tool]:
-    said = words(query)
-    best = max(tools, key=lambda tool: _overlap(tool, said))
-    others = [tool for tool in tools if tool is not best and _is_named(tool, said)]
-    return [best, *(others if several else [])][:MAX_CALLS]
-
-
-def _overlap(tool: Tool, said: frozenset[str]) -> int:
-    parameters = mapping(mapping(tool.parameters).get("properties"))
-    told = words(f"{tool.description[:READ_CHARACTERS]} {' '.join(parameters)}")
-    return NAME_WEIGHT * len(said & words(tool.name)) + len(said & told)
-
-
-def _is_named(tool: Tool, said: frozenset[str]) -> bool:
-    name = words(tool.name)
-    return bool(name) and name <= said
-
-
-def _call(tool: Tool, query: str, seed: int) -> Call:
-    return Call(tool.kind, f"call_sandbox_{seed:08x}", tool.name, _payload(tool, query))
-
-
 def _payload(tool: Tool, query: str) -> str:
-    """Return a custom tool's input, or arguments: an object, whatever the schema says."""
+    """Return a custom tool's input, or arguments, which are an object whatever the schema is."""
     if tool.kind is Kind.CUSTOM:
         return query
     if not isinstance(tool.parameters, dict):
@@ -205,7 +322,7 @@ def _payload(tool: Tool, query: str) -> str:
 
 
 def _text(body: Mapping[str, Json], query: str) -> str:
-    """Return a short text, or JSON where `response_format` asks for it."""
+    """Return a short text, or JSON if `response_format` requires it."""
     form = mapping(body.get("response_format"))
     match form.get("type"):
         case "json_schema":
@@ -221,7 +338,7 @@ def _encode(value: Json) -> bytes:
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError as exc:
-        # What came as JSON can fail in this one way: 1024 levels are read, and 254 written.
+        # Parsed JSON fails for one reason only: orjson reads 1024 levels and writes 254.
         raise InvalidRequestError(
             "The request is nested too deeply. Flatten it.", code="nested_too_deeply"
         ) from exc

@@ -1,15 +1,17 @@
-"""The sandbox as an ASGI app: OpenAI's inference endpoints, models, health, and what it has seen.
+"""The sandbox as an ASGI app: OpenAI's inference endpoints, and pages for tests.
 
-Answers are OpenAI's, and each is marked by the response header `x-sandbox: true`. A request may
-ask for faults in a header of the same name, and `PUT /sandbox/faults/{model}` sets those of all
-requests for a model that ask for none themselves; see `faults.Faults`.
+Every answer has the response header `x-sandbox: true`. A request may ask for faults in a header of
+the same name. `PUT /sandbox/faults/{model}` sets the faults of all requests for a model that do not
+ask for any themselves; see `faults.Faults`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+import base64
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import orjson
 from starlette.applications import Starlette
@@ -21,207 +23,214 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.core.errors import InvalidRequestError, NotFoundError
 from router_service.core.messages import Json, decode_object, read_model
-from router_service.sandbox import replies
-from router_service.sandbox.connection import MARK, ClientLeftError, Connection
+from router_service.sandbox.completions import chat, completions, embeddings
 from router_service.sandbox.faults import HEADER, Faults, ModelFaults
-from router_service.sandbox.playing import Reply, error_body, play, refuse
-from router_service.sandbox.records import Counts, Ending, KeptRequest, Seen
-from router_service.sandbox.responses import Responses, Stored
+from router_service.sandbox.responses import Responses
+from router_service.sandbox.sending import (
+    ClientConnection,
+    ClientLeftError,
+    Reply,
+    RequestEnding,
+    error_body,
+)
 
-Answerer = Callable[[Mapping[str, Json], Faults], Reply]
-"""Makes the good answer to a body; raises InvalidRequestError."""
+Endpoint = Callable[[Mapping[str, Json], Faults], Reply]
+"""Function that returns the good answer to a body, or raises InvalidRequestError."""
 
 
-class Backstage:
-    """What endpoints share: counts, kept requests, stored responses, and the faults of models."""
+@dataclass(frozen=True, slots=True)
+class KeptRequest:
+    """A request as it arrived: path, headers in their order, and the unchanged body."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the request as `GET /sandbox/requests` shows it."""
+        return {
+            "path": self.path,
+            "headers": [list(header) for header in self.headers],
+            "body_base64": base64.b64encode(self.body).decode(),
+        }
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Number of requests, and how they ended; the others are in flight."""
+
+    requests: int = 0
+    endings: Counter[RequestEnding] = field(default_factory=Counter)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return each count by its name."""
+        ended = {ending.value: self.endings[ending] for ending in RequestEnding}
+        in_flight = self.requests - self.endings.total()
+        return {"requests": self.requests, **ended, "in_flight": in_flight}
+
+
+class SandboxState:
+    """State that the endpoints share: counts, kept requests, stored responses, and faults."""
 
     def __init__(self, keep_requests: int) -> None:
-        self.seen = Seen()
+        self.total = RequestCounts()
+        self.by_model: defaultdict[str, RequestCounts] = defaultdict(RequestCounts)
         self.kept: deque[KeptRequest] = deque(maxlen=keep_requests)
         self.faults = ModelFaults()
         self.responses = Responses()
 
 
 def create_sandbox(*, keep_requests: int = 0) -> Starlette:
-    """Create the app; it keeps the last `keep_requests` requests for tests to look at.
+    """Create the app; it keeps the last `keep_requests` requests for tests.
 
-    `app.state.backstage` holds what `GET /sandbox/stats`, `/sandbox/requests` and
-    `/sandbox/faults` show. Keep requests only in tests: what is kept has the clients' headers in
-    it, and anyone who reaches the app can read it.
+    Keep requests only in tests: they contain the clients' headers, and everyone who can connect can
+    read them at `/sandbox/requests`.
     """
-    backstage = Backstage(keep_requests)
-    answerers: Mapping[str, Answerer] = {
-        "/v1/chat/completions": replies.chat,
-        "/v1/responses": backstage.responses.answer,
-        "/v1/completions": replies.completions,
-        "/v1/embeddings": replies.embeddings,
+    state = SandboxState(keep_requests)
+    endpoints: Mapping[str, Endpoint] = {
+        "/v1/chat/completions": chat,
+        "/v1/responses": state.responses.answer,
+        "/v1/completions": completions,
+        "/v1/embeddings": embeddings,
     }
     routes = [
-        *(Route(p, _Inference(backstage, a), methods=["POST"]) for p, a in answerers.items()),
+        *(Route(p, _Inference(state, e), methods=["POST"]) for p, e in endpoints.items()),
         Route("/v1/responses/{id}", _get_response),
         Route("/v1/responses/{id}", _delete_response, methods=["DELETE"]),
         Route("/v1/responses/{id}/cancel", _cancel_response, methods=["POST"]),
-        Route("/v1/responses/{id}/input_items", _input_items),
-        Route("/v1/models", _models),
-        Route("/healthz", _health),
-        Route("/sandbox/stats", _stats),
-        Route("/sandbox/requests", _requests),
-        Route("/sandbox/faults", _faults),
+        Route("/v1/responses/{id}/input_items", _list_input_items),
+        Route("/v1/models", _list_models),
+        Route("/healthz", _show_health),
+        Route("/sandbox/stats", _show_stats),
+        Route("/sandbox/requests", _show_requests),
+        Route("/sandbox/faults", _show_faults),
         Route("/sandbox/faults/{model:path}", _put_faults, methods=["PUT"]),
     ]
-    handlers = {
-        HTTPException: _http_error,
-        InvalidRequestError: _refused,
-        NotFoundError: _not_found,
-    }
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    app.state.backstage = backstage
+    errors = (HTTPException, InvalidRequestError, NotFoundError)
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _answer_error))
+    app.state.sandbox = state
     return app
 
 
 class _Inference:
-    """An endpoint that answers for a model, as an ASGI app of its own."""
+    """ASGI app of an endpoint that answers for a model."""
 
-    def __init__(self, backstage: Backstage, answer: Answerer) -> None:
-        self._backstage = backstage
-        self._answer = answer
+    def __init__(self, state: SandboxState, endpoint: Endpoint) -> None:
+        self._state = state
+        self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        counts = [self._backstage.seen.total]
+        counts = [self._state.total]
         counts[0].requests += 1
-        ending = Ending.FAILED
+        ending = RequestEnding.FAILED
         try:
-            ending = await self._serve(scope, Connection(receive, send), counts)
+            ending = await self._serve(scope, ClientConnection(receive, send), counts)
         except ClientLeftError:
-            ending = Ending.CANCELLED
+            ending = RequestEnding.CANCELLED
         except asyncio.CancelledError:
-            ending = Ending.CANCELLED
+            ending = RequestEnding.CANCELLED
             raise
         finally:
             for each in counts:
                 each.endings[ending] += 1
 
-    async def _serve(self, scope: Scope, line: Connection, counts: list[Counts]) -> Ending:
-        """Answer a request, which also counts for its model once that is read."""
-        body = await line.read_body()
-        self._keep(scope, body)
+    async def _serve(
+        self, scope: Scope, connection: ClientConnection, counts: list[RequestCounts]
+    ) -> RequestEnding:
+        """Answer a request; add its model's counts to `counts` once the model is known."""
+        body = await connection.read_body()
+        headers = [(name.decode("latin-1"), v.decode("latin-1")) for name, v in scope["headers"]]
+        if self._state.kept.maxlen:
+            self._state.kept.append(KeptRequest(scope["path"], tuple(headers), body))
         try:
             values = decode_object(body)
             model = read_model(values)
-            counts.append(self._backstage.seen.by_model[model])
+            counts.append(self._state.by_model[model])
             counts[-1].requests += 1
-            faults = self._faults(scope, model)
-            _check_stream_options(values, faults)
-            reply = self._answer(values, faults)
+            requested = [value for name, value in headers if name == HEADER]
+            faults = (
+                Faults.parse_header(",".join(requested))
+                if requested
+                else self._state.faults.take(model)
+            )
+            faults.check_request(values)
+            reply = self._endpoint(values, faults)
         except InvalidRequestError as exc:
-            return await refuse(line, exc)
-        return await play(line, reply, faults)
-
-    def _keep(self, scope: Scope, body: bytes) -> None:
-        if self._backstage.kept.maxlen:
-            self._backstage.kept.append(KeptRequest(scope["path"], tuple(_headers(scope)), body))
-
-    def _faults(self, scope: Scope, model: str) -> Faults:
-        """Return what the request's header asks for, else what its model is to meet."""
-        given = [value for name, value in scope["headers"] if name == MARK[0]]
-        if given:
-            return Faults.parse_header(b",".join(given).decode("latin-1"))
-        return self._backstage.faults.take(model)
+            await connection.send_whole(400, orjson.dumps({"error": exc.body()}))
+            return RequestEnding.FAILED
+        return await connection.send_reply(reply, faults)
 
 
-def _check_stream_options(values: Mapping[str, Json], faults: Faults) -> None:
-    if faults.reject_stream_options and "stream_options" in values:
-        raise InvalidRequestError(
-            "Unrecognized request argument supplied: stream_options",
-            param="stream_options",
-            code="unknown_parameter",
-        )
-
-
-def _headers(scope: Scope) -> Iterable[tuple[str, str]]:
-    return ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
-
-
-async def _refused(_request: Request, exc: Exception) -> Response:
-    if not isinstance(exc, InvalidRequestError):
-        raise exc
-    return _json(orjson.dumps({"error": exc.body()}), 400)
-
-
-async def _http_error(request: Request, exc: Exception) -> Response:
-    """Answer for a path or a method that does not exist."""
-    if not isinstance(exc, HTTPException):
-        raise exc
-    message = f"{exc.detail} ({request.method} {request.url.path})"
-    body = error_body(message, "invalid_request_error", None, None)
-    return _json(body, exc.status_code, exc.headers)
-
-
-async def _not_found(_request: Request, exc: Exception) -> Response:
-    return _json(error_body(str(exc), "invalid_request_error", None, None), 404)
+async def _answer_error(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, InvalidRequestError):
+        return _json(orjson.dumps({"error": exc.body()}), 400)
+    if isinstance(exc, HTTPException):  # a path or a method that does not exist
+        message = f"{exc.detail} ({request.method} {request.url.path})"
+        return _json(error_body(message, "invalid_request_error"), exc.status_code, exc.headers)
+    return _json(error_body(str(exc), "invalid_request_error"), 404)
 
 
 async def _get_response(request: Request) -> Response:
-    return _json(orjson.dumps(_stored(request).response))
+    stored = _state(request).responses.get(request.path_params["id"])
+    return _json(orjson.dumps(stored.response))
 
 
 async def _delete_response(request: Request) -> Response:
     response_id = request.path_params["id"]
-    _backstage(request).responses.delete(response_id)
-    told = {"id": response_id, "object": "response.deleted", "deleted": True}
-    return _json(orjson.dumps(told))
+    _state(request).responses.delete(response_id)
+    deleted = {"id": response_id, "object": "response.deleted", "deleted": True}
+    return _json(orjson.dumps(deleted))
 
 
 async def _cancel_response(request: Request) -> Response:
-    stored = _backstage(request).responses.cancel(request.path_params["id"])
+    stored = _state(request).responses.cancel(request.path_params["id"])
     return _json(orjson.dumps(stored.response))
 
 
-async def _input_items(request: Request) -> Response:
-    items = _stored(request).input_items
+async def _list_input_items(request: Request) -> Response:
+    items = _state(request).responses.get(request.path_params["id"]).input_items
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {}
     return _json(orjson.dumps({"object": "list", "data": items, "has_more": False, **ends}))
 
 
-def _stored(request: Request) -> Stored:
-    return _backstage(request).responses.get(request.path_params["id"])
-
-
-async def _models(_request: Request) -> Response:
+async def _list_models(_request: Request) -> Response:
     model = {"id": "sandbox", "object": "model", "created": 0, "owned_by": "sandbox"}
     return _json(orjson.dumps({"object": "list", "data": [model]}))
 
 
-async def _health(_request: Request) -> Response:
+async def _show_health(_request: Request) -> Response:
     return _json(b'{"status":"ok"}')
 
 
-async def _stats(request: Request) -> Response:
-    return _json(orjson.dumps(_backstage(request).seen.to_json()))
+async def _show_stats(request: Request) -> Response:
+    """Show the counts of all requests, and by model of those whose model could be read."""
+    state = _state(request)
+    by_model = {model: counts.to_json() for model, counts in state.by_model.items()}
+    return _json(orjson.dumps({**state.total.to_json(), "by_model": by_model}))
 
 
-async def _requests(request: Request) -> Response:
-    """Show the kept requests; 404 where none are kept, so that no test passes for that reason."""
-    kept = _backstage(request).kept
+async def _show_requests(request: Request) -> Response:
+    """Show the kept requests; status 404 if none are kept, so that no test passes vacuously."""
+    kept = _state(request).kept
     if not kept.maxlen:
         raise HTTPException(404, "No requests are kept; create the sandbox with keep_requests")
     return _json(orjson.dumps([entry.to_json() for entry in kept]))
 
 
-async def _faults(request: Request) -> Response:
-    return _json(orjson.dumps(_backstage(request).faults.to_json()))
+async def _show_faults(request: Request) -> Response:
+    return _json(orjson.dumps(_state(request).faults.to_json()))
 
 
 async def _put_faults(request: Request) -> Response:
-    """Set the faults of a model, in the header's words; an empty body clears them."""
+    """Set the faults of a model, in the header's format; an empty body clears them."""
     text = (await request.body()).decode("latin-1")
-    _backstage(request).faults.put(request.path_params["model"], text)
-    return await _faults(request)
+    _state(request).faults.put(request.path_params["model"], text)
+    return await _show_faults(request)
 
 
-def _backstage(request: Request) -> Backstage:
-    backstage: Backstage = request.app.state.backstage
-    return backstage
+def _state(request: Request) -> SandboxState:
+    state: SandboxState = request.app.state.sandbox
+    return state
 
 
 def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""What the sandbox is asked to do wrong: by a request's `x-sandbox` header, or for a model."""
+"""Faults of the sandbox: requested by a request's `x-sandbox` header, or set for a model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json
 
 HEADER = "x-sandbox"
-"""The request header that asks for faults; as a response header it marks a sandbox answer."""
+"""Request header that asks for faults; as a response header it marks a sandbox answer."""
 
 MAX_DELAY_S = 3600.0
-_ENDINGS = (
+_EXCLUSIVE = (
     "status",
     "hang",
     "cut_after",
@@ -27,7 +27,7 @@ _ENDINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The faults of one answer; without any, the sandbox answers at once and in full.
+    """The faults of one answer; without any, the sandbox answers immediately and completely.
 
     At most one of `status`, `hang`, `cut_after`, `malformed`, `error_in_body`, `error_after` and
     `hang_after` is set.
@@ -38,77 +38,89 @@ class Faults:
     chunk_delay_s: float = 0.0
     """Wait between two events of a stream."""
     status: int | None = None
-    """Answer with an error of this status, 400 to 599; 429 says `Retry-After: 1`."""
+    """Answer with an error of this status, 400 to 599; 429 has `Retry-After: 1`."""
     retry_after_s: float | None = None
-    """With `status`: say `Retry-After` (whole seconds, rounded up) and `retry-after-ms` (exact)."""
+    """With `status`: send `Retry-After` (seconds, rounded up) and `retry-after-ms` (exact)."""
     hang: bool = False
     """Never answer."""
     cut_after: int | None = None
-    """Break the connection after so many events, or in the middle of a body that is no stream."""
+    """Break the connection after this many events, or in the middle of a body."""
     malformed: bool = False
-    """Answer with a body that is not JSON, or a stream with a broken line."""
+    """Answer with a body that is not JSON, or with a stream that has a broken line."""
     error_in_body: bool = False
-    """Answer with status 200, and a JSON body that is an error; streams are answered so too."""
+    """Answer with status 200 and a JSON body that is an error, also to streamed requests."""
     error_after: int | None = None
-    """End a stream properly, but by an error event after so many events; else `error_in_body`."""
+    """End a stream with an error event after this many events; without a stream, the same as
+    `error_in_body`."""
     hang_after: int | None = None
-    """Stop for ever after so many events, or in the middle of a body that is no stream."""
+    """Stop forever after this many events, or in the middle of a body."""
     keep_alives: bool = False
-    """Write a comment, `: keep-alive`, before each event; a comment is no event that counts."""
+    """Send a comment, `: keep-alive`, before each event; comments do not count as events."""
     multi_line: bool = False
-    """Write every second event's data over several lines, and end every third's lines by CRLF."""
+    """Send the data of every second event on several lines, and every third event with CRLF."""
     reject_stream_options: bool = False
-    """Answer with 400 where the body has `stream_options`, as some providers do."""
+    """Answer with status 400 if the body has `stream_options`, as some providers do."""
     no_usage: bool = False
-    """Say nothing about tokens, written `usage=none`."""
+    """Omit the usage, written `usage=none`."""
     times: int | None = None
-    """For a model alone: only the next so many requests meet these faults."""
+    """Only for the faults of a model: number of requests that get these faults."""
 
     @classmethod
     def parse(cls, header: str) -> Faults:
-        """Read `field=value` and bare `field` entries, separated by commas.
+        """Parse `field=value` and `field` entries, separated by commas.
 
-        Raises InvalidRequestError that names the field that is unknown, repeated, unreadable, or
-        in conflict with another one.
+        Raise InvalidRequestError with the field that is unknown, repeated, unreadable, or in
+        conflict with another one.
         """
         values: dict[str, Any] = {}
         for entry in filter(None, (part.strip() for part in header.split(","))):
             name, separator, text = (word.strip() for word in entry.partition("="))
-            field = _FIELDS.get(name)
-            if field is None:
-                raise _invalid(name, f"is unknown; known are {', '.join(_FIELDS)}")
+            if name not in _READERS:
+                raise _invalid(name, f"is unknown; known fields are {', '.join(_READERS)}")
+            field = "no_usage" if name == "usage" else name
             if field in values:
                 raise _invalid(name, "is given twice")
             values[field] = _READERS[name](name, text if separator else None)
-        _check_endings(values)
+        exclusive = [name for name in _EXCLUSIVE if name in values]
+        if len(exclusive) > 1:
+            raise _invalid(exclusive[1], f"cannot be combined with '{exclusive[0]}'")
         if "retry_after_s" in values and "status" not in values:
             raise _invalid("retry_after_s", "needs a status, as in status=429,retry_after_s=2")
         return cls(**values)
 
     @classmethod
     def parse_header(cls, header: str) -> Faults:
-        """Read a request's own header, as `parse` does; `times` is of a model's faults alone."""
+        """Parse a request's own header, in which `times` is not allowed."""
         faults = cls.parse(header)
         if faults.times is not None:
             raise _invalid("times", "is for faults of a model, see PUT /sandbox/faults/{model}")
         return faults
 
+    def check_request(self, body: Mapping[str, Json]) -> None:
+        """Raise InvalidRequestError if these faults reject the body."""
+        if self.reject_stream_options and "stream_options" in body:
+            raise InvalidRequestError(
+                "Unrecognized request argument supplied: stream_options",
+                param="stream_options",
+                code="unknown_parameter",
+            )
+
 
 class ModelFaults:
-    """The faults that requests for a model meet, unless their own header asks for some."""
+    """Faults by model, for requests that do not ask for any themselves."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, Faults] = {}
 
     def put(self, model: str, text: str) -> None:
-        """Set a model's faults, or clear them by an empty text; raises InvalidRequestError."""
+        """Set a model's faults, or clear them if the text is empty; raise InvalidRequestError."""
         if text.strip():
             self._by_model[model] = Faults.parse(text)
         else:
             self._by_model.pop(model, None)
 
     def take(self, model: str) -> Faults:
-        """Return the faults of a request for a model, which count as met by it."""
+        """Return the faults for a request for a model, and count the request."""
         faults = self._by_model.get(model, FAULTLESS)
         if faults.times is None:
             return faults
@@ -119,17 +131,11 @@ class ModelFaults:
         return faults if faults.times else FAULTLESS
 
     def to_json(self) -> dict[str, dict[str, Json]]:
-        """Return what is set, by model; `times` is how many requests are still to meet it."""
+        """Return the faults by model; `times` is the number of remaining requests."""
         return {
             model: {name: value for name, value in asdict(faults).items() if value}
             for model, faults in self._by_model.items()
         }
-
-
-def _check_endings(values: Mapping[str, object]) -> None:
-    given = [name for name in _ENDINGS if name in values]
-    if len(given) > 1:
-        raise _invalid(given[1], f"cannot be combined with '{given[0]}'")
 
 
 def _seconds(name: str, text: str | None) -> float:
@@ -192,6 +198,5 @@ _READERS: Mapping[str, Callable[[str, str | None], object]] = {
     "usage": _none,
     "times": _count,
 }
-_FIELDS: Mapping[str, str] = {name: name for name in _READERS} | {"usage": "no_usage"}
 
 FAULTLESS = Faults()

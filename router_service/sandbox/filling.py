@@ -1,28 +1,79 @@
 """A JSON schema and a query -> a value that the schema accepts.
 
-Honoured: `$ref` within the schema, `allOf`, `anyOf`, `oneOf`, `const`, `default`, `enum`, `type`,
+Supported: `$ref` within the schema, `allOf`, `anyOf`, `oneOf`, `const`, `default`, `enum`, `type`,
 `properties`, `required`, `items`, `prefixItems`, `minItems`, `maxItems`, the bounds of numbers,
-`multipleOf`, the lengths of strings, and the usual formats. Everything else is passed over:
-`pattern` above all, because a client's expression could stall the server.
+`multipleOf`, the lengths of strings, and common formats. Other keywords are ignored, `pattern` in
+particular, because a client's expression could stall the server.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from typing import TypeVar
+
+import jsonschema_rs
 
 from router_service.core.messages import Json
-from router_service.sandbox import schemas
-from router_service.sandbox.clues import Clues
-from router_service.sandbox.schemas import Schema, mapping, sequence
 
-MAX_NODES = 2000
-"""A schema that asks for more values is given up: references can double at every level."""
+T = TypeVar("T")
+Schema = Mapping[str, Json]
+References = frozenset[str]
 
-MAX_DEPTH = 64
+READ_CHARACTERS = 8000
+"""Length of a query that is read; the rest does not change the answer."""
+
+MAX_NODES = 1000
+"""Limit of values for one schema, because references can double at every level."""
+MAX_REFERENCES = 64
+MAX_ITEMS = 50
+MAX_STRING_CHARACTERS = 10_000
+
+_CHECKED = frozenset(
+    "type minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength".split()
+)
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_EXACT = 2**53  # larger JSON numbers are not exact, so larger bounds are ignored
+_SMALLEST_STEP = 1e-9
+
+# No digit, letter, dash, slash or colon on either side, so that parts of dates, times and names do
+# not count as numbers. 15 digits are exact as a JSON number everywhere.
+_NUMBER = re.compile(r"(?<![\w.,:/-])-?\d{1,15}(?:\.\d{1,15})?(?!\w|[-:/.,]\d)")
+_QUOTED = re.compile(
+    r"\"([^\"\n]{1,200})\"|\u201c([^\u201d\n]{1,200})\u201d|`([^`\n]{1,200})`"
+    r"|(?<!\w)'([^'\n]{1,200})'(?!\w)"
+)
+_NAME = re.compile(r"(?<=[^.!?\s] )[A-Z][\w-]+(?: [A-Z][\w-]+)*")
+
+_FORMATS: Mapping[str, tuple[re.Pattern[str], str]] = {
+    name: (re.compile(pattern), example)
+    for name, pattern, example in (
+        ("date", r"\b\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])\b", "2025-01-31"),
+        (
+            "date-time",
+            r"\b\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])T[01]\d:[0-5]\d:[0-5]\dZ",
+            "2025-01-31T12:00:00Z",
+        ),
+        ("time", r"\b[01]\d:[0-5]\d:[0-5]\dZ", "12:00:00Z"),
+        ("email", r"\b\w[\w.+-]{0,63}@\w[\w-]{0,63}\.[a-z]{2,20}\b", "someone@example.com"),
+        ("uri", r"\bhttps?://[\w./?&=%#~-]*[\w/]", "https://example.com/"),
+        (
+            "uuid",
+            r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+            "00000000-0000-4000-8000-000000000000",
+        ),
+        ("ipv4", r"\b(?:(?:1?\d)?\d\.){3}(?:1?\d)?\d\b", "192.0.2.1"),
+        ("ipv6", r"\b2001:db8::[0-9a-f]{1,4}\b", "2001:db8::1"),
+        ("hostname", r"\b(?:[a-z0-9]{1,63}\.){1,5}[a-z]{2,20}\b", "example.com"),
+    )
+}
+"""Pattern of each string format in a query, and an example for queries without a match."""
 
 
 class _Missing(Enum):
-    """What a search that found nothing returns; None is a JSON value."""
+    """Marker for a value that was not found; None is a JSON value."""
 
     MISSING = "missing"
 
@@ -31,203 +82,272 @@ MISSING = _Missing.MISSING
 
 
 class _UnfillableError(Exception):
-    """A schema for which no finite value is found."""
+    """A schema without a finite value within the limits."""
 
 
 def fill(schema: Json, query: str) -> Json:
-    """Return a value for a schema, with what the query offers; `{}` where none is found.
+    """Return a value for a schema, taken from the query where it fits; `{}` if there is none.
 
-    Optional properties are filled only with what stands in the query. The same input always has
-    the same answer.
+    Optional properties get a value only if the query contains it. The result is deterministic.
     """
     try:
-        return _Filler(schema, Clues(query)).fill(schema, "value")
+        return _Filler(schema, query[:READ_CHARACTERS]).fill(schema, "value", frozenset())
     except (_UnfillableError, RecursionError):
-        # A reference to itself without an end, or a chain of references longer than the stack.
         return {}
 
 
+def mapping(value: Json) -> Schema:
+    """Return an object unchanged, and an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: Json) -> Sequence[Json]:
+    """Return an array unchanged, and an empty one for anything else."""
+    return value if isinstance(value, list) else ()
+
+
 class _Filler:
-    """Fills one schema; `root` is what its references start from."""
+    """Filler of one schema. Each number, name and quoted text of the query is used once."""
 
-    def __init__(self, root: Json, clues: Clues) -> None:
+    def __init__(self, root: Json, query: str) -> None:
         self._root = root
-        self._clues = clues
+        self._query = query
         self._nodes = 0
-        self._depth = 0
-        self._open: list[str] = []
+        self._numbers: list[float] = [
+            float(text) if "." in text else int(text) for text in _NUMBER.findall(query)
+        ]
+        self._quoted = ["".join(groups) for groups in _QUOTED.findall(query)]
+        self._names: list[str] = _NAME.findall(_QUOTED.sub(" ", query))
 
-    def fill(self, node: Json, name: str) -> Json:
-        """Return a value for a node; raises _UnfillableError where it has no finite one."""
-        return self._visit(node, name)
+    def fill(self, node: Json, name: str, references: References) -> Json:
+        """Return a value for a node; `references` are those that led to it.
 
-    def find(self, node: Json) -> Json:
-        """Return the query's value for a node, or MISSING."""
-        try:
-            return self._visit(node, None)
-        except _UnfillableError:
-            return MISSING
-
-    def _visit(self, node: Json, name: str | None) -> Json:
-        """Fill a node, or without a name only search for it, with its references held open."""
-        mark = len(self._open)
-        self._nodes += 1
-        self._depth += 1
-        try:
-            if self._nodes > MAX_NODES or self._depth > MAX_DEPTH:
-                raise _UnfillableError
-            schema = self._flat(node)
-            return self._find(schema) if name is None else self._fill(schema, name)
-        finally:
-            self._depth -= 1
-            del self._open[mark:]
-
-    def _flat(self, node: Json) -> Schema:
-        """Return a node with its references followed and its `allOf` merged."""
-        if isinstance(node, dict) and "$ref" not in node and "allOf" not in node:
-            return node
-        schema = dict(mapping(node))
-        reference = schema.pop("$ref", None)
-        if isinstance(reference, str):
-            if reference in self._open:
-                raise _UnfillableError
-            self._open.append(reference)
-            schema = schemas.merged(self._flat(schemas.pointed(self._root, reference)), schema)
-        for part in sequence(schema.pop("allOf", None)):
-            schema = schemas.merged(schema, self._flat(part))
-        return schema
-
-    def _fill(self, schema: Schema, name: str) -> Json:
-        # An array is not searched for here: its search would use values up that are too few.
-        is_array = schemas.type_of(schema) == "array"
-        for value in (_given(schema), MISSING if is_array else self._find(schema)):
-            if value is not MISSING:
-                return value
-        if enum := sequence(schema.get("enum")):
-            return enum[0]
-        if options := schemas.alternatives(schema):
-            return self._first_of(options, name)
-        return self._make(schema, name)
-
-    def _make(self, schema: Schema, name: str) -> Json:
-        match schemas.type_of(schema):
-            case "object":
-                return self._object(schema)
-            case "array":
-                return self._array(schema, name)
-            case "integer" | "number":
-                return schemas.some_number(schema)
-            case "boolean":
-                return True
-            case "null":
-                return None
-            case _:
-                return self._string(schema, name)
-
-    def _find(self, schema: Schema) -> Json:
-        if _given(schema) is not MISSING:
-            return MISSING  # an optional property with a default is better left to it
-        if enum := sequence(schema.get("enum")):
-            return next((value for value in enum if self._clues.mentions(value)), MISSING)
-        if options := schemas.alternatives(schema):
-            found = (self.find(option) for option in options)
-            return next((value for value in found if value is not MISSING), MISSING)
-        return self._search(schema)
-
-    def _search(self, schema: Schema) -> Json:
-        match schemas.type_of(schema):
-            case "integer" | "number":
-                return self._find_number(schema)
-            case "string":
-                return self._find_string(schema)
-            case "array":
-                return self._find_array(schema)
-            case _:
-                return MISSING
-
-    def _first_of(self, options: list[Schema], name: str) -> Json:
+        Raise _UnfillableError if the node has no finite value.
+        """
+        schema, references = self._resolve(node, references)
+        enum = sequence(schema.get("enum"))
+        value = schema.get("const", MISSING)
+        if value is MISSING and "default" in schema and _accepts(schema, schema["default"]):
+            value = schema["default"]
+            if enum and value not in enum:
+                value = MISSING
+        if value is MISSING:
+            value = self._find(schema, references)
+        if value is MISSING and enum:
+            value = enum[0]
+        if value is not MISSING:
+            return value
+        options = _alternatives(schema)
         for option in options:
             try:
-                return self.fill(option, name)
+                return self.fill(option, name, references)
             except _UnfillableError:
                 continue
-        raise _UnfillableError
+        if options:
+            raise _UnfillableError
+        return self._invent(schema, name, references)
 
-    def _object(self, schema: Schema) -> dict[str, Json]:
-        """Fill the required properties before the others take what the query offers."""
+    def _invent(self, schema: Schema, name: str, references: References) -> Json:
+        """Return a value of the node's type that does not come from the query."""
+        value: Json = None
+        match _type_of(schema):
+            case "object":
+                value = self._object(schema, references)
+            case "array":
+                value = self._array(schema, name, references)
+            case "integer" | "number":
+                numbers = _numbers_near_bounds(schema)
+                value = next((_exact(number) for number in numbers if _accepts(schema, number)), 1)
+            case "boolean":
+                value = True
+            case "null":
+                value = None
+            case _ if str(schema.get("format")) in _FORMATS:
+                value = _FORMATS[schema["format"]][1]
+            case _:
+                # A capitalised name of the query, or the name of the property.
+                text = _take(self._names, lambda text: _accepts(schema, text))
+                least, most = _limits(schema, "minLength", "maxLength", MAX_STRING_CHARACTERS)
+                value = (name.replace("_", " ") if text is None else text)[:most].ljust(least, "x")
+        return value
+
+    def _resolve(self, node: Json, references: References) -> tuple[Schema, References]:
+        """Return a node with its references followed and its `allOf` merged."""
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise _UnfillableError
+        schema = dict(mapping(node))
+        while isinstance(reference := schema.pop("$ref", None), str):
+            if reference in references or len(references) > MAX_REFERENCES:
+                raise _UnfillableError
+            references |= {reference}
+            target = self._root if reference.startswith("#") else None
+            for step in reference[1:].split("/")[1:]:
+                target = mapping(target).get(step.replace("~1", "/").replace("~0", "~"))
+            schema = _merged(mapping(target), schema)
+        for part in sequence(schema.pop("allOf", None)):
+            inner, references = self._resolve(part, references)
+            schema = _merged(schema, inner)
+        return schema, references
+
+    def _find(self, schema: Schema, references: References) -> Json:
+        """Return the query's value for a resolved node, or MISSING."""
+        if enum := sequence(schema.get("enum")):
+            return next((value for value in enum if self._mentions(value)), MISSING)
+        for option in _alternatives(schema):
+            try:
+                found = self._find(*self._resolve(option, references))
+            except _UnfillableError:
+                continue
+            if found is not MISSING:
+                return found
+        match _type_of(schema):
+            case "integer" | "number":
+                number = _take(self._numbers, lambda value: _accepts(schema, value))
+                found = MISSING if number is None else _exact(number)
+            case "array":
+                found = self._find_items(schema, references)
+            case "string" if str(schema.get("format")) in _FORMATS:
+                match = _FORMATS[schema["format"]][0].search(self._query)
+                found = match.group() if match else MISSING
+            case "string":
+                quoted = _take(self._quoted, lambda text: _accepts(schema, text))
+                found = MISSING if quoted is None else quoted
+            case _:
+                found = MISSING
+        return found
+
+    def _find_items(self, schema: Schema, references: References) -> Json:
+        """Return the query's numbers or quoted texts for an array of them, or MISSING."""
+        try:
+            node, inner = self._resolve(schema.get("items"), references)
+        except _UnfillableError:
+            return MISSING
+        is_plain = _type_of(node) in {"integer", "number", "string"} and "enum" not in node
+        if "prefixItems" in schema or "format" in node or not is_plain:
+            return MISSING
+        least, most = _limits(schema, "minItems", "maxItems", MAX_ITEMS)
+        found = [self._find(node, inner) for _ in range(most)]
+        items = [item for item in found if item is not MISSING]
+        return items if items and len(items) >= least else MISSING
+
+    def _mentions(self, value: Json) -> bool:
+        """Return whether the query contains a text as separate words, in any case."""
+        if not isinstance(value, str) or value.casefold() not in self._query.casefold():
+            return False
+        word = rf"(?<!\w){re.escape(value)}(?!\w)"
+        return bool(value) and re.search(word, self._query, re.IGNORECASE) is not None
+
+    def _object(self, schema: Schema, references: References) -> dict[str, Json]:
+        """Fill the required properties first, and the others if the query has a value left."""
         properties = mapping(schema.get("properties"))
         required = [name for name in sequence(schema.get("required")) if isinstance(name, str)]
-        values = {name: self.fill(properties.get(name), name) for name in dict.fromkeys(required)}
+        values: dict[str, Json] = {
+            name: self.fill(properties.get(name), name, references)
+            for name in dict.fromkeys(required)
+        }
         for name in properties:
             if name not in values:
-                values[name] = self.find(properties[name])
+                try:
+                    optional, inner = self._resolve(properties[name], references)
+                except _UnfillableError:
+                    continue
+                # An optional property with a default is better left out.
+                if "default" not in optional and "const" not in optional:
+                    values[name] = self._find(optional, inner)
         order = dict.fromkeys([*properties, *required])
-        return {name: values[name] for name in order if values[name] is not MISSING}
+        return {n: values[n] for n in order if values.get(n, MISSING) is not MISSING}
 
-    def _array(self, schema: Schema, name: str) -> list[Json]:
-        least, most = schemas.item_bounds(schema)
-        wanted = min(most, max(least, len(schemas.tuple_items(schema)), 1))
-        items = self._find_items(schema)
-        while len(items) < wanted and (node := schemas.item(schema, len(items))) is not False:
+    def _array(self, schema: Schema, name: str, references: References) -> list[Json]:
+        prefix = sequence(schema.get("prefixItems")) or sequence(schema.get("items"))
+        least, most = _limits(schema, "minItems", "maxItems", MAX_ITEMS)
+        items: list[Json] = []
+        for index in range(min(most, max(least, len(prefix), 1))):
+            node = prefix[index] if index < len(prefix) else schema.get("items")
+            if node is False:
+                break
             try:
-                items.append(self.fill(node, name))
+                items.append(self.fill(node, name, references))
             except _UnfillableError:
-                if len(items) < least:
+                if index < least:
                     raise
                 break
         return items
 
-    def _find_array(self, schema: Schema) -> Json:
-        items = self._find_items(schema)
-        least = schemas.item_bounds(schema)[0]
-        return items if items and len(items) >= least else MISSING
 
-    def _find_items(self, schema: Schema) -> list[Json]:
-        """Return what the query has for an array, as far as it gives each value only once."""
-        items: list[Json] = []
-        while len(items) < schemas.item_bounds(schema)[1]:
-            node = mapping(schemas.item(schema, len(items)))
-            if "enum" in node or schemas.format_of(node) is not None:
-                break
-            if schemas.type_of(node) not in {"integer", "number", "string"}:
-                break
-            found = self.find(node)
-            if found is MISSING:
-                break
-            items.append(found)
-        return items
-
-    def _find_number(self, schema: Schema) -> Json:
-        value = self._clues.take_number(lambda number: schemas.accepts_number(schema, number))
-        if value is None:
-            return MISSING
-        return int(value) if schemas.type_of(schema) == "integer" else value
-
-    def _find_string(self, schema: Schema) -> Json:
-        known = schemas.format_of(schema)
-        if known is not None:
-            match = known.pattern.search(self._clues.text)
-            return match.group() if match else MISSING
-        value = self._clues.take_quoted(lambda text: schemas.accepts_length(schema, text))
-        return MISSING if value is None else value
-
-    def _string(self, schema: Schema, name: str) -> str:
-        """Make a string up: its format's example, a name in the query, or the property's own."""
-        known = schemas.format_of(schema)
-        if known is not None:
-            return known.example
-        found = self._clues.take_name(lambda text: schemas.accepts_length(schema, text))
-        least, most = schemas.length_bounds(schema)
-        text = name.replace("_", " ") if found is None else found
-        return text[:most].ljust(least, "x")
+def _accepts(schema: Schema, value: Json) -> bool:
+    """Return whether a node's type, bounds and lengths accept a value; unusable ones always do."""
+    try:
+        return jsonschema_rs.is_valid({k: schema[k] for k in _CHECKED & schema.keys()}, value)
+    except ValueError:
+        return True
 
 
-def _given(schema: Schema) -> Json:
-    """Return what the schema itself gives: its `const`, or its `default` where that fits it."""
-    if "const" in schema:
-        return schema["const"]
-    value = schema.get("default", MISSING)
-    if value is MISSING or not schemas.is_of_type(schema, value):
-        return MISSING
-    enum = sequence(schema.get("enum"))
-    return value if not enum or value in enum else MISSING
+def _merged(base: Schema, over: Schema) -> dict[str, Json]:
+    """Return both nodes as one: `over` wins, except that properties and requirements add up."""
+    both = {**base, **over}
+    if "properties" in base and "properties" in over:
+        both["properties"] = {**mapping(base["properties"]), **mapping(over["properties"])}
+    if "required" in base and "required" in over:
+        both["required"] = [*sequence(base["required"]), *sequence(over["required"])]
+    return both
+
+
+def _alternatives(schema: Schema) -> list[Schema]:
+    """Return the options of `anyOf` and `oneOf`, each merged with the node; null comes last."""
+    options = [*sequence(schema.get("anyOf")), *sequence(schema.get("oneOf"))]
+    around = {key: value for key, value in schema.items() if key not in {"anyOf", "oneOf"}}
+    found = [_merged(around, mapping(option)) for option in options if option is not False]
+    return sorted(found, key=lambda option: option.get("type") == "null")
+
+
+def _type_of(schema: Schema) -> str:
+    """Return the type to fill: the first one that is not null, or the one that is implied."""
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((word for word in kind if word != "null"), "null")
+    if isinstance(kind, str):
+        return kind
+    if "properties" in schema or "required" in schema:
+        return "object"
+    return "array" if "items" in schema else "any"
+
+
+def _limits(schema: Schema, least: str, most: str, cap: int) -> tuple[int, int]:
+    """Return the smallest and largest count of a node, at most `cap`."""
+    low, high = _number(schema.get(least)), _number(schema.get(most))
+    return (
+        0 if low is None else max(0, min(int(low), cap)),
+        cap if high is None else max(0, min(int(high), cap)),
+    )
+
+
+def _numbers_near_bounds(schema: Schema) -> Iterator[float]:
+    """Yield 1, 0, and the multiples of the step at, near and between the bounds."""
+    yield from (1, 0)
+    edges = [edge for name in _BOUNDS if (edge := _number(schema.get(name))) is not None] or [0]
+    step = _number(schema.get("multipleOf")) or 1
+    for edge in edges:
+        base = math.floor(edge / step) if step >= _SMALLEST_STEP else edge
+        yield from ((base + offset) * step for offset in (0, 1, 2, -1))
+        yield from (edge, edge + _SMALLEST_STEP, edge - _SMALLEST_STEP)
+    yield (min(edges) + max(edges)) / 2
+
+
+def _number(value: Json) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) <= _EXACT else None
+
+
+def _exact(value: float) -> float:
+    """Return a whole number as an integer."""
+    return int(value) if float(value).is_integer() else value
+
+
+def _take(values: list[T], fits: Callable[[T], bool]) -> T | None:
+    """Remove and return the first value that fits."""
+    for index, value in enumerate(values):
+        if fits(value):
+            return values.pop(index)
+    return None

@@ -1,4 +1,4 @@
-"""Runs the sandbox on a port of its own, beside whatever else the process does."""
+"""A server for the sandbox in a thread of the current process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from router_service.sandbox.app import create_sandbox
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
-_DRAIN_TIMEOUT_S = 1  # what hangs on purpose must not hold up the end of a process
+_DRAIN_TIMEOUT_S = 1  # requests that hang on purpose must not delay the end of the process
 _BACKLOG = 2048
 
 KEEP_ALIVE_S = 75
-"""As providers do, longer than clients keep idle connections: else a request may meet the end."""
+"""Longer than clients keep idle connections, as with providers; otherwise a request could meet the
+end of its connection."""
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that says when it is ready."""
+    """A uvicorn server with an event that it is ready."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start the server and set the event."""
         await super().startup(sockets=sockets)
         self.ready.set()
 
@@ -40,9 +41,9 @@ def run_in_thread(
 ) -> Iterator[str]:
     """Serve the sandbox from a daemon thread, and yield its base URL, `http://HOST:PORT/v1`.
 
-    Port 0 takes a free one. The server answers before the URL is yielded, and is stopped on the
-    way out. Raises OSError where the port is taken. The process's logging is left as it is; a cut
-    that a request asked for is an error line of the logger `uvicorn.error`.
+    Port 0 chooses a free one. The server is ready when the URL is yielded, and stops when the block
+    ends. Raise OSError if the port is taken. The process's logging is unchanged; a cut that a
+    request asked for is an error line of the logger `uvicorn.error`.
     """
     listener = socket.create_server((host, port), backlog=_BACKLOG)
     address = f"http://{host}:{listener.getsockname()[1]}/v1"

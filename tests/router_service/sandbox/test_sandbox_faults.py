@@ -240,7 +240,7 @@ def test_cancelled_task_is_counted() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(leave())
-    assert app.state.backstage.seen.total.endings["cancelled"] == 1
+    assert app.state.sandbox.total.endings["cancelled"] == 1
 
 
 def data_of(events: str) -> list[str]:

@@ -1,0 +1,206 @@
+"""Sending an answer to a client: ASGI messages, server-sent events, and the requested faults."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import orjson
+from starlette.types import Receive, Send
+
+from router_service.core.messages import Json
+from router_service.sandbox.faults import HEADER, Faults
+
+MARK = (HEADER.encode(), b"true")
+"""Response header of every answer: no model was asked."""
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+
+KEEP_ALIVE = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+_DATA = b"data: "
+_JSON_TYPE = b"application/json"
+_EVENTS_TYPE = b"text/event-stream; charset=utf-8"
+_BROKEN_EVENT = b'data: {"id":"chatcmpl-sandbox-\n\n'
+_BROKEN_BODY = b'{"id":"chatcmpl-sandbox-'
+
+_ERRORS: Mapping[int, tuple[str, str | None]] = {
+    401: ("invalid_request_error", "invalid_api_key"),
+    404: ("invalid_request_error", "model_not_found"),
+    429: ("requests", "rate_limit_exceeded"),
+}
+"""OpenAI's `type` and `code` of statuses that have their own."""
+
+
+class ClientLeftError(Exception):
+    """The client closed its connection before its answer was complete."""
+
+
+class RequestEnding(StrEnum):
+    """How a request ended."""
+
+    COMPLETED = "completed"
+    """Answered to the end, including faulty answers that are not one of the others."""
+    CANCELLED = "cancelled"
+    """The client left before the end."""
+    FAILED = "failed"
+    """Answered with an error: as a status, in the body, or as the last event."""
+    CUT = "cut"
+    """Broken off, because a fault requested it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A good answer: a JSON body, or the events of a stream."""
+
+    body: bytes = b""
+    events: Sequence[bytes] | None = None
+    error_name: str | None = None
+    """Name of an error event in this API, if its events have names."""
+
+
+def event(value: Mapping[str, Json], name: str | None = None) -> bytes:
+    """Return a server-sent event with JSON data, and with a name if the API names its events."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + _DATA + orjson.dumps(value) + b"\n\n"
+
+
+def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
+    """Return an error in OpenAI's format."""
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return orjson.dumps({"error": error})
+
+
+class ClientConnection:
+    """One request's connection to its client."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+
+    async def read_body(self) -> bytes:
+        """Return the whole body; raise ClientLeftError."""
+        parts: list[bytes] = []
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeftError
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+    async def wait(self, delay_s: float | None) -> None:
+        """Wait, forever if `delay_s` is None; raise ClientLeftError when the client leaves."""
+        if delay_s == 0:
+            return
+        try:
+            async with asyncio.timeout(delay_s):
+                while (await self._receive())["type"] != "http.disconnect":
+                    pass
+        except TimeoutError:
+            return
+        raise ClientLeftError
+
+    async def send_whole(self, status: int, body: bytes, further: RawHeaders = ()) -> None:
+        """Send a complete JSON answer."""
+        length = (b"content-length", b"%d" % len(body))
+        await self._start(status, _JSON_TYPE, [length, *further])
+        await self._send_part(body, more=False)
+
+    async def send_reply(self, reply: Reply, faults: Faults) -> RequestEnding:
+        """Send a reply with the requested faults; raise ClientLeftError."""
+        await self.wait(None if faults.hang else faults.delay_s)
+        if faults.status is not None:
+            return await self._send_error_status(faults.status, faults.retry_after_s)
+        if faults.error_in_body or (faults.error_after is not None and reply.events is None):
+            message = "The sandbox fails within an answer of status 200, as requested."
+            await self.send_whole(200, error_body(message, "server_error", code="server_error"))
+            return RequestEnding.FAILED
+        if reply.events is not None:
+            return await self._send_events(reply.events, reply.error_name, faults)
+        body = _BROKEN_BODY if faults.malformed else reply.body
+        if faults.cut_after is None and faults.hang_after is None:
+            await self.send_whole(200, body)
+            return RequestEnding.COMPLETED
+        # Half of the body, although its headers promise the whole length.
+        await self._start(200, _JSON_TYPE, [(b"content-length", b"%d" % len(body))])
+        await self._send_part(body[: len(body) // 2], more=True)
+        if faults.hang_after is not None:
+            await self.wait(None)
+        return RequestEnding.CUT
+
+    async def _send_error_status(self, status: int, retry_after_s: float | None) -> RequestEnding:
+        usual = "server_error" if status >= 500 else "invalid_request_error"
+        kind, code = _ERRORS.get(status, (usual, None))
+        headers: RawHeaders = [(b"retry-after", b"1")] if status == 429 else []
+        if retry_after_s is not None:
+            headers = [
+                (b"retry-after", b"%d" % math.ceil(retry_after_s)),
+                (b"retry-after-ms", b"%d" % round(retry_after_s * 1000)),
+            ]
+        message = f"The sandbox fails with status {status}, as requested."
+        await self.send_whole(status, error_body(message, kind, code=code), headers)
+        return RequestEnding.FAILED
+
+    async def _send_events(
+        self, events: Sequence[bytes], error_name: str | None, faults: Faults
+    ) -> RequestEnding:
+        """Send a stream; a cut returns without the last part, so that the server hangs up."""
+        if faults.malformed:
+            events = [events[0], _BROKEN_EVENT, events[-1]]
+        elif faults.error_after is not None:
+            error = {
+                "message": "The sandbox fails in mid-stream, as requested.",
+                "type": "server_error",
+                "param": None,
+                "code": "server_error",
+            }
+            named = {"type": error_name, "sequence_number": faults.error_after}
+            last = event({**(named if error_name else {}), "error": error}, error_name)
+            events = [*events[: faults.error_after], last]
+        else:
+            events = events[: faults.hang_after if faults.cut_after is None else faults.cut_after]
+        await self._start(200, _EVENTS_TYPE)
+        sent = _in_odd_forms(events) if faults.multi_line else iter(events)
+        for index, each in enumerate(_with_keep_alives(sent) if faults.keep_alives else sent):
+            if index:
+                await self.wait(faults.chunk_delay_s)
+            await self._send_part(each, more=True)
+        if faults.hang_after is not None:
+            await self.wait(None)
+        if faults.cut_after is not None:
+            return RequestEnding.CUT
+        await self._send_part(b"", more=False)
+        return RequestEnding.COMPLETED if faults.error_after is None else RequestEnding.FAILED
+
+    async def _start(self, status: int, content_type: bytes, further: RawHeaders = ()) -> None:
+        """Send the status and the headers; a body without a length is sent in chunks."""
+        headers = [(b"content-type", content_type), MARK, *further]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _send_part(self, part: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+def _with_keep_alives(events: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield a comment before each event."""
+    for each in events:
+        yield KEEP_ALIVE
+        yield each
+
+
+def _in_odd_forms(events: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield every second event with its data on several lines, and every third with CRLF.
+
+    Both are valid (WHATWG HTML, "Server-sent events").
+    """
+    for index, each in enumerate(events, start=1):
+        head, mark, data = each.partition(_DATA)
+        if index % 2 == 0 and data != DONE.removeprefix(_DATA):
+            lines = orjson.dumps(orjson.loads(data), option=orjson.OPT_INDENT_2).split(b"\n")
+            each = head + b"\n".join(mark + line for line in lines) + b"\n\n"  # noqa: PLW2901
+        yield each.replace(b"\n", b"\r\n") if index % 3 == 0 else each
