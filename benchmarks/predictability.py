@@ -29,7 +29,7 @@ from switchcraft_training.config import load_config
 from switchcraft_training.dataset import Dataset, load_dataset
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.evaluation.metrics import auc_measure
-from switchcraft_training.finetune.demand import SEVERAL
+from switchcraft_training.models.branches import SEVERAL_CALLS
 from switchcraft_training.preferences.outcomes import Checked
 from switchcraft_training.preferences.splits import Split
 
@@ -65,8 +65,11 @@ def feature_sets(dataset: Dataset, counts: Floats, arms: int) -> Iterator[tuple[
     yield "all counts", counts
     categories = [example.category for example in dataset.examples[: len(counts)]]
     kinds = np.unique(categories, return_inverse=True)[1]
-    demand = np.minimum(np.nan_to_num(dataset.calls[: len(counts)]), SEVERAL).astype(int)
-    yield "hindsight: counts, calls asked for", np.hstack([counts, np.eye(SEVERAL + 1)[demand]])
+    demand = np.minimum(np.nan_to_num(dataset.calls[: len(counts)]), SEVERAL_CALLS).astype(int)
+    yield (
+        "hindsight: counts, calls asked for",
+        np.hstack([counts, np.eye(SEVERAL_CALLS + 1)[demand]]),
+    )
     yield "hindsight: counts, category", np.hstack([counts, np.eye(kinds.max() + 1)[kinds]])
     others = dataset.labels.correct[: len(counts), arms:]
     asked = ~np.isnan(others).any(axis=0)
@@ -98,9 +101,9 @@ def demand_told(name: str, data: Path, cache: Path | None) -> float:
     dataset = load_dataset(config, data, cache)
     requests = (parse_conversation(e.request) for e in dataset.table(config).examples)
     counts = np.array([extract(request, list(FEATURES)) for request in requests])
-    demand = np.minimum(dataset.calls[: len(counts)], SEVERAL).astype(int)
+    demand = np.minimum(dataset.calls[: len(counts)], SEVERAL_CALLS).astype(int)
     folds = dataset.folds(5, config.seed, validated=False)
-    said = predicted(counts, np.eye(SEVERAL + 1)[demand], folds, 1.0)
+    said = predicted(counts, np.eye(SEVERAL_CALLS + 1)[demand], folds, 1.0)
     return float((said.argmax(1) == demand).mean())
 
 

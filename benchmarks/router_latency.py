@@ -44,7 +44,7 @@ from benchmarks.stamp import stamp
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.model import Classifier, Graph, has_cuda
 from router_service.core.packing import Packed, Packer
-from switchcraft_training.finetune.model import EncoderBranch
+from switchcraft_training.models.model import EncoderBranch
 
 Call = Callable[[], object]
 Ids = NDArray[np.int64]

@@ -33,11 +33,11 @@ from transformers import DistilBertConfig, DistilBertModel, PreTrainedModel
 
 from benchmarks.stamp import stamp
 from switchcraft_training.config import RunConfig, load_config
-from switchcraft_training.finetune.acceleration import start
-from switchcraft_training.finetune.encoder_loop import Inputs, Stepper, Task
-from switchcraft_training.finetune.encoders import load_encoder
-from switchcraft_training.finetune.frozen import BATCH_ROWS, freeze, row_inputs
-from switchcraft_training.finetune.model import EncoderBranch
+from switchcraft_training.models.encoders import load_encoder
+from switchcraft_training.models.finetuning import Inputs, Stepper, Task
+from switchcraft_training.models.frozen import BATCH_ROWS, freeze, row_inputs
+from switchcraft_training.models.model import EncoderBranch
+from switchcraft_training.models.optimization import start_accelerator
 
 WARM_UPS = 2
 HEADS = 8
@@ -77,7 +77,7 @@ def main() -> None:
 def measure(setting: Setting) -> dict[str, str | float]:
     """Return the device's name, and rows a second of the slowest, median and fastest round."""
     config = _config(setting)
-    device = start(config).device
+    device = start_accelerator(config).device
     rounds = _WORKS[setting.work](setting, config)
     rates = []
     for _ in range(WARM_UPS + setting.rounds):
@@ -103,14 +103,14 @@ def _head(setting: Setting, config: RunConfig) -> Rounds:
 
 def _states(setting: Setting, config: RunConfig) -> Rounds:
     """Yield after each batch of rows of which nothing is known yet."""
-    branch = _branch(setting).to(start(config).device)
+    branch = _branch(setting).to(start_accelerator(config).device)
     rows = [tuple(row) for row in _ids(BATCH_ROWS, setting.tokens).tolist()]
     while True:
         yield len(row_inputs(branch, "all", rows, cache=None))
 
 
 def _steps(module: nn.Module, rows: list[Tensor], pad_id: int, config: RunConfig) -> Rounds:
-    accelerator = start(config)
+    accelerator = start_accelerator(config)
     labels = np.random.default_rng(0).integers(0, 2, (len(rows), HEADS)).astype(np.float32)
     inputs = Inputs(rows, labels, pad_id)
     task = Task(module.to(accelerator.device), inputs, inputs, HEADS, config.training)

@@ -11,7 +11,7 @@ import yaml
 
 from switchcraft_training.config import RunConfig
 from switchcraft_training.dataset import load_dataset
-from switchcraft_training.finetune.encoders import load_encoder, packing_for
+from switchcraft_training.models.encoders import load_encoder, packing_for
 from switchcraft_training.trial import Material, cross_validate, expected_costs_usd, gather
 
 

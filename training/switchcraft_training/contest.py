@@ -20,7 +20,7 @@ from switchcraft_training.evaluation.calibrating import (
 from switchcraft_training.evaluation.evaluate import Entrant, Floats, Kind, Outcomes, route
 from switchcraft_training.evaluation.experiment import Experiment, Run
 from switchcraft_training.evaluation.metrics import mean_auc
-from switchcraft_training.finetune.encoders import load_encoder
+from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.trial import Material, Trial, cross_validate
 
 log = logging.getLogger(__name__)

@@ -22,18 +22,17 @@ from switchcraft_training.dataset import Dataset, load_dataset, require_own
 from switchcraft_training.evaluation.evaluate import Evaluation
 from switchcraft_training.evaluation.report import Report, write_report
 from switchcraft_training.evaluation.sections import all_sections, main_figures
-from switchcraft_training.export.artifact_writer import (
+from switchcraft_training.models.artifact import (
     CUDA_GRAPH,
     GRAPH,
-    Measured,
+    ManifestMetrics,
     write_canaries,
     write_manifest,
 )
-from switchcraft_training.export.half import export_fp16
-from switchcraft_training.export.onnx_graph import export_int8, full_precision
-from switchcraft_training.finetune.acceleration import is_main_process
-from switchcraft_training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
-from switchcraft_training.finetune.loop import Trained, predict, train_router
+from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
+from switchcraft_training.models.onnx_export import export_fp16, export_int8, full_precision
+from switchcraft_training.models.optimization import is_main_process
+from switchcraft_training.models.training import TrainedRouter, predict, train_router
 from switchcraft_training.profiling.cost_profile import profile_arms
 from switchcraft_training.provenance import trace
 from switchcraft_training.trial import Material, gather
@@ -68,7 +67,7 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     parity = contest.parity | export(material, encoder, trained, contest, directory)
     figures = main_figures(contest.experiment)
     profile = profile_arms(dataset.usage(config), config.prices)
-    measured = Measured(figures.frontier, headline(figures), contest.study.calibration)
+    measured = ManifestMetrics(figures.frontier, headline(figures), contest.study.calibration)
     write_manifest(directory, config, describe(encoder), profile, provenance, measured)
     report = Report(
         name=config.name,
@@ -85,7 +84,7 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     return directory
 
 
-def train_on_all(material: Material, encoder: PretrainedEncoder) -> Trained:
+def train_on_all(material: Material, encoder: PretrainedEncoder) -> TrainedRouter:
     """Train what ships: on every row, but for a tenth where held-out rows decide when to stop."""
     config, dataset, rows = material.config, material.dataset, material.rows
     held = dataset.split(config.seed).validation if material.needs_validation else ()
@@ -98,7 +97,7 @@ def train_on_all(material: Material, encoder: PretrainedEncoder) -> Trained:
 def export(
     material: Material,
     encoder: PretrainedEncoder,
-    trained: Trained,
+    trained: TrainedRouter,
     contest: Contest,
     directory: Path,
 ) -> dict[str, float]:

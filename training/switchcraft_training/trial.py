@@ -19,12 +19,12 @@ from router_service.core.packing import Ids, Packer
 from switchcraft_training.config import RunConfig
 from switchcraft_training.dataset import Dataset
 from switchcraft_training.evaluation.metrics import Floats
-from switchcraft_training.export.onnx_graph import export_int8
-from switchcraft_training.finetune.acceleration import is_main_process
-from switchcraft_training.finetune.batches import Rows
-from switchcraft_training.finetune.distillation import distil
-from switchcraft_training.finetune.encoders import PretrainedEncoder, load_encoder
-from switchcraft_training.finetune.loop import branch_logits, train_router
+from switchcraft_training.models.batches import Rows
+from switchcraft_training.models.distillation import distil
+from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
+from switchcraft_training.models.onnx_export import export_int8
+from switchcraft_training.models.optimization import is_main_process
+from switchcraft_training.models.training import branch_logits, train_router
 from switchcraft_training.preferences.folds import near_duplicates
 from switchcraft_training.preferences.splits import Split
 from switchcraft_training.profiling.cost_profile import profile_arms

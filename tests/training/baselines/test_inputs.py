@@ -13,7 +13,7 @@ from router_service.core.packing import Ids
 from switchcraft_training.baselines.inputs import EncoderEmbedder, turns
 from switchcraft_training.baselines.registry import read_profiles
 from switchcraft_training.config import load_config
-from switchcraft_training.finetune.encoders import PretrainedEncoder
+from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.records import Example
 from tests.training.baselines.cases import example, views
 

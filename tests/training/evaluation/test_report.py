@@ -11,7 +11,7 @@ import pytest
 from switchcraft_training.evaluation.experiment import Experiment
 from switchcraft_training.evaluation.report import Report, write_report
 from switchcraft_training.evaluation.sections import all_sections, main_figures
-from switchcraft_training.finetune.epochs import Epoch
+from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.records import Json
 from tests.training.evaluation.cases import PROVENANCE, bare, full
 

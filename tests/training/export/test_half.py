@@ -10,10 +10,9 @@ import pytest
 from onnx import TensorProto
 
 from router_service.core.model import Classifier, Graph, batches_by_length, pad_rows
-from switchcraft_training.export.half import export_fp16
-from switchcraft_training.export.onnx_graph import export_int8
-from switchcraft_training.finetune.loop import predict, train_router
-from switchcraft_training.finetune.model import RouterModel
+from switchcraft_training.models.model import RouterModel
+from switchcraft_training.models.onnx_export import export_fp16, export_int8
+from switchcraft_training.models.training import predict, train_router
 from tests.training.finetune.cases import config, encoder, rows
 
 DATA = rows(80, 1)

@@ -10,9 +10,9 @@ import pytest
 from onnx import numpy_helper
 
 from router_service.core.model import Classifier
-from switchcraft_training.export.onnx_graph import export_int8, export_onnx, full_precision
-from switchcraft_training.finetune.loop import predict, train_router
-from switchcraft_training.finetune.model import RouterModel
+from switchcraft_training.models.model import RouterModel
+from switchcraft_training.models.onnx_export import export_int8, export_onnx, full_precision
+from switchcraft_training.models.training import predict, train_router
 from tests.training.finetune.cases import config, encoder, rows
 
 SMALL: dict[str, float] = {"forest": 2, "networks": 2, "lexical": 1}

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
-from switchcraft_training.export.onnx_graph import OPSET
-from switchcraft_training.export.trees import use_tree_kernel
-from switchcraft_training.finetune.forest import Forest
+from switchcraft_training.models.branches import Forest
+from switchcraft_training.models.onnx_export import OPSET, use_tree_kernel
 
 Floats = NDArray[np.float32]
 

@@ -12,8 +12,8 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.packing import Packed
 from switchcraft_training.config import RunConfig
-from switchcraft_training.finetune.batches import Rows
-from switchcraft_training.finetune.encoders import PretrainedEncoder
+from switchcraft_training.models.batches import Rows
+from switchcraft_training.models.encoders import PretrainedEncoder
 
 FEATURES = ("tools", "commas")
 

@@ -13,8 +13,8 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 
-from switchcraft_training.finetune.batches import Rows, collate
-from switchcraft_training.finetune.encoder_loop import build_branch, finetune_encoder
+from switchcraft_training.models.batches import Rows, collate
+from switchcraft_training.models.finetuning import build_branch, finetune_encoder
 from tests.training.finetune.cases import config, encoder, rows, with_labels
 
 

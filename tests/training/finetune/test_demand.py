@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from router_service.core.packing import Packed
-from switchcraft_training.finetune.batches import Rows, feature_tensor
-from switchcraft_training.finetune.demand import demand_unseen, fit_demand
+from switchcraft_training.models.batches import Rows, feature_tensor
+from switchcraft_training.models.branches import fit_demand, held_out_demand
 from tests.training.finetune.cases import rows_of
 
 
@@ -43,7 +43,7 @@ def test_rows_are_told_by_forests_that_have_not_seen_them() -> None:
     data = replace(data, packed=packed, calls=alone.astype(np.float32))
     more = replace(data, packed=data.packed * 3, calls=np.tile(data.calls, 3))
     more = replace(more, groups=np.tile(data.groups, 3), labels=np.tile(data.labels, (3, 1)))
-    unseen, seen = demand_unseen(more, 0), fit_demand(more, 0)
+    unseen, seen = held_out_demand(more, 0), fit_demand(more, 0)
     assert unseen is not None
     own = more.groups == 7
     assert unseen[own, 1].max() == 0
@@ -54,8 +54,8 @@ def test_other_calls_of_a_group_change_nothing_that_is_said_of_it() -> None:
     """What is said of a row does not follow from its own calls, nor from its group's."""
     data = asking(120, 30)
     own = data.groups == 3
-    first = demand_unseen(data, 0)
-    second = demand_unseen(replace(data, calls=np.where(own, 4 - data.calls, data.calls)), 0)
+    first = held_out_demand(data, 0)
+    second = held_out_demand(replace(data, calls=np.where(own, 4 - data.calls, data.calls)), 0)
     assert first is not None
     assert second is not None
     np.testing.assert_array_equal(first[own], second[own])
@@ -66,7 +66,7 @@ def test_rows_of_unknown_demand_are_told_and_do_not_teach() -> None:
     """Where only some calls are known the others are foretold all the same."""
     data = asking(200, 200)
     some = replace(data, calls=np.where(np.arange(200) < 120, data.calls, np.nan))
-    said = demand_unseen(some, 0)
+    said = held_out_demand(some, 0)
     assert said is not None
     assert np.isfinite(said).all()
     assert (said[120:].argmax(1) == np.minimum(data.calls[120:], 2)).mean() > 0.9
@@ -76,4 +76,4 @@ def test_where_no_calls_are_known_there_is_no_demand() -> None:
     """Nothing is fitted, and nothing said."""
     data = asking(40, 40)
     unknown = replace(data, calls=np.full(40, np.nan, dtype=np.float32))
-    assert demand_unseen(unknown, 0) is None
+    assert held_out_demand(unknown, 0) is None

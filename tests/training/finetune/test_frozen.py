@@ -10,11 +10,11 @@ import torch
 from transformers import BertConfig, BertModel
 
 from router_service.core.errors import ConfigError
-from switchcraft_training.finetune.batches import padded
-from switchcraft_training.finetune.encoder_loop import build_branch, finetune_encoder
-from switchcraft_training.finetune.encoders import PretrainedEncoder
-from switchcraft_training.finetune.frozen import Frozen, freeze, row_inputs
-from switchcraft_training.finetune.loop import predict, train_router
+from switchcraft_training.models.batches import padded
+from switchcraft_training.models.encoders import PretrainedEncoder
+from switchcraft_training.models.finetuning import build_branch, finetune_encoder
+from switchcraft_training.models.frozen import Frozen, freeze, row_inputs
+from switchcraft_training.models.training import predict, train_router
 from tests.training.finetune.cases import config, encoder, rows
 
 

@@ -14,8 +14,8 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LogisticRegression
 
 from router_service.core.packing import Ids
-from switchcraft_training.finetune.batches import padded
-from switchcraft_training.finetune.lexical import (
+from switchcraft_training.models.batches import padded
+from switchcraft_training.models.branches import (
     BUCKETS,
     INVERSE_PENALTY,
     PAIR_FACTOR,

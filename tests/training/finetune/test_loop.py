@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from router_service.core.calibration import sigmoid
-from switchcraft_training.finetune.batches import Rows, collate, shuffled_batches
-from switchcraft_training.finetune.epochs import Epoch, best_epoch, macro_f1
-from switchcraft_training.finetune.loop import branch_logits, predict, train_router
-from switchcraft_training.finetune.model import RouterModel
-from switchcraft_training.finetune.objective import head_weights, linear_decay
+from switchcraft_training.models.batches import Rows, collate, shuffled_batches
+from switchcraft_training.models.checkpoints import Epoch, best_epoch, macro_f1
+from switchcraft_training.models.model import RouterModel
+from switchcraft_training.models.optimization import head_weights, linear_decay
+from switchcraft_training.models.training import branch_logits, predict, train_router
 from tests.training.finetune.cases import config, encoder, rows, with_labels
 
 COUNTS = {"forest": 1, "networks": 1}

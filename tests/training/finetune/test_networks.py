@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from switchcraft_training.finetune.networks import CLIP, MEMBERS, NetworksBranch, fit_networks
+from switchcraft_training.models.branches import (
+    MAX_DEVIATIONS,
+    NETWORKS,
+    NetworksBranch,
+    fit_networks,
+)
 from tests.training.finetune.cases import config
 
 SETTINGS = config(structure_width=16).training
@@ -45,8 +50,8 @@ def test_they_learn_what_counts_tell_and_agree_on_it() -> None:
     branch = fitted(train, labels_of(train))
     assert ((said(branch, test) > 0) == (labels_of(test) == 1)).float().mean() > 0.95
     with torch.no_grad():
-        votes = branch.votes(test)
-    assert len(votes) == MEMBERS
+        votes = branch.member_logits(test)
+    assert len(votes) == NETWORKS
     assert torch.allclose(torch.stack(votes).mean(0), said(branch, test))
     assert not torch.allclose(votes[0], votes[1])
 
@@ -68,7 +73,7 @@ def test_outliers_are_clipped() -> None:
     train = counts(200)
     branch = fitted(train, labels_of(train))
     deviation = float(1 / branch.scale[1])
-    edge = float(torch.expm1(branch.mean[1] + (CLIP + 0.01) * deviation))
+    edge = float(torch.expm1(branch.mean[1] + (MAX_DEVIATIONS + 0.01) * deviation))
     far, farther = train.clone(), train.clone()
     far[:, 1], farther[:, 1] = edge, 1e30
     assert torch.equal(said(branch, far), said(branch, farther))

@@ -13,9 +13,9 @@ from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
 from router_service.core.model import Classifier
 from router_service.core.packing import Packed, Packer, PackingSpec
-from switchcraft_training.export.onnx_graph import export_onnx, quantize_int8
-from switchcraft_training.finetune.encoders import PretrainedEncoder, load_encoder, packing_for
-from switchcraft_training.finetune.loop import predict, train_router
+from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
+from switchcraft_training.models.onnx_export import export_onnx, quantize_int8
+from switchcraft_training.models.training import predict, train_router
 from tests.training.finetune.cases import config, rows_of
 from tests.training.finetune.stand_ins import CORPUS, STAND_INS, save
 

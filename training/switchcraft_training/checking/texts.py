@@ -262,7 +262,7 @@ def encoder_embeddings(source: str) -> Embed:
     import torch  # noqa: PLC0415
     from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
-    from switchcraft_training.finetune.encoders import load_encoder  # noqa: PLC0415
+    from switchcraft_training.models.encoders import load_encoder  # noqa: PLC0415
 
     disable_progress_bar()  # type: ignore[no-untyped-call] # transformers ships no types for it
     encoder = load_encoder(source)

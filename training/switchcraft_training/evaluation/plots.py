@@ -29,7 +29,7 @@ from switchcraft_training.evaluation.drawing import (
 from switchcraft_training.evaluation.evaluate import KINDS, Entry, Evaluation, Floats, Kind
 from switchcraft_training.evaluation.stability import Ablation, Stability
 from switchcraft_training.evaluation.tokens import TokenUse
-from switchcraft_training.finetune.epochs import Epoch
+from switchcraft_training.models.checkpoints import Epoch
 
 NAMED = 12
 USD_PER_1K = "USD per 1,000 requests"

@@ -16,7 +16,7 @@ from router_service.core.artifact import Provenance
 from switchcraft_training.evaluation import plots
 from switchcraft_training.evaluation.evaluate import Evaluation
 from switchcraft_training.evaluation.sections import Sections
-from switchcraft_training.finetune.epochs import Epoch
+from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.records import Json
 
 

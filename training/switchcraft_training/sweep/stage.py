@@ -16,7 +16,7 @@ from router_service.core.errors import ArtifactError, ConfigError, SwitchcraftEr
 from switchcraft_training import pipeline
 from switchcraft_training.cluster import connecting, reason
 from switchcraft_training.config import RunConfig, dump_config
-from switchcraft_training.finetune.acceleration import processes
+from switchcraft_training.models.optimization import process_count
 from switchcraft_training.provenance import sources_sha256
 from switchcraft_training.sweep.summary import Measured, Summary, summarize
 
@@ -65,7 +65,7 @@ def run_sweep(
 
     Raises ConfigError where two encoders would share a folder, or where Ray does not come up.
     """
-    if processes() > 1:
+    if process_count() > 1:
         problem = "start it as one process; several serve a single `run`"
         raise ConfigError("sweep", "", problem)
     jobs = list(_jobs(config, data.resolve(), out.resolve(), seeds, encoders))

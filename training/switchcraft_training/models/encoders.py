@@ -1,4 +1,4 @@
-"""Pretrained encoders by Hugging Face name, folder, or installed Python package."""
+"""Pretrained encoders, loaded by Hugging Face name, from a folder, or from a Python package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transformers import (
 
 from router_service.core.errors import ConfigError
 from router_service.core.packing import PackingSpec
-from switchcraft_training.finetune.batches import WIDTH_STEP
+from switchcraft_training.models.batches import WIDTH_STEP
 
 _BERT_TO_DISTILBERT = (
     (r"^encoder\.layer\.", "transformer.layer."),
@@ -38,8 +38,8 @@ _BERT_TO_DISTILBERT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """What a tokenizer calls the first token of a row, and the one that parts its segments."""
+class SpecialTokens:
+    """A tokenizer's special tokens for the start of a row and between its segments."""
 
     first: str = "[CLS]"
     separator: str = "[SEP]"
@@ -47,19 +47,19 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class PretrainedEncoder:
-    """An encoder with its tokenizer, under the name that it was asked for by."""
+    """An encoder with its tokenizer, and the name with which it was loaded."""
 
     name: str
     model: PreTrainedModel
     tokenizer: Tokenizer
-    marks: Marks = Marks()
+    marks: SpecialTokens = SpecialTokens()
 
 
 def load_encoder(source: str) -> PretrainedEncoder:
     """Load an encoder; a BERT becomes the DistilBERT that computes the same hidden states.
 
-    Raises ConfigError where a `package:` source names no installed package, where there is no
-    such encoder, or where its tokenizer has no fast form or no marks.
+    Raises ConfigError if a `package:` is not installed, if the encoder does not exist, or if its
+    tokenizer has no fast version or no special tokens.
     """
     location = _package_folder(source) if source.startswith("package:") else source
     try:
@@ -70,37 +70,40 @@ def load_encoder(source: str) -> PretrainedEncoder:
     if isinstance(model, BertModel):
         model = distilbert_from_bert(model)
     if getattr(model, "pooler", None) is not None:
-        model.pooler = None  # nothing reads it, and what gets no gradient stops several processes
-    return PretrainedEncoder(source, model, _fast(source, tokenizer), _marks(source, tokenizer))
+        model.pooler = None  # Parameters that are not used break training with several processes.
+    return PretrainedEncoder(
+        source, model, _fast_tokenizer(source, tokenizer), _special_tokens(source, tokenizer)
+    )
 
 
 def packing_for(encoder: PretrainedEncoder, spec: PackingSpec) -> PackingSpec:
-    """Write the template with the encoder's own marks for `[CLS]` and `[SEP]`.
+    """Return the packing with the encoder's special tokens instead of `[CLS]` and `[SEP]`.
 
-    Raises ConfigError where the budget is larger than the encoder's window.
+    Raises ConfigError if the token budget is larger than the encoder's window.
     """
     window_tokens = _window_tokens(encoder.model)
     if window_tokens is not None and spec.budget_tokens > window_tokens:
         problem = f"{encoder.name} reads at most {window_tokens} tokens"
         raise ConfigError(str(spec.budget_tokens), "packing.budget_tokens", problem)
-    default, own = Marks(), encoder.marks
+    default, own = SpecialTokens(), encoder.marks
     template = spec.template.replace(default.first, own.first)
     template = template.replace(default.separator, own.separator)
     return spec.model_copy(update={"template": template})
 
 
 def distilbert_from_bert(bert: BertModel) -> DistilBertModel:
-    """Rewrite a BERT as the DistilBERT with equal hidden states for single-segment input.
+    """Return the DistilBERT with the hidden states of a BERT, for single-segment input.
 
-    DistilBERT has no token types, so row 0 of theirs is added to every position embedding;
-    the pooler is dropped. Raises RuntimeError where a weight is left over or missing.
+    DistilBERT has no token types, so the embedding of type 0 is added to every position embedding.
+    The pooler is dropped. Raises RuntimeError if a weight is unused or missing.
     """
     config = bert.config
-    weights = {
-        _distilbert_name(name): tensor
-        for name, tensor in bert.state_dict().items()
-        if not re.match(r"pooler|embeddings\.(token_type|position_ids)", name)
-    }
+    weights = {}
+    for name, tensor in bert.state_dict().items():
+        if not re.match(r"pooler|embeddings\.(token_type|position_ids)", name):
+            for pattern, replacement in _BERT_TO_DISTILBERT:
+                name = re.sub(pattern, replacement, name)  # noqa: PLW2901 - renamed step by step
+            weights[name] = tensor
     segment = bert.embeddings.token_type_embeddings.weight[0]
     positions = "embeddings.position_embeddings.weight"
     weights[positions] = weights[positions] + segment
@@ -122,39 +125,40 @@ def distilbert_from_bert(bert: BertModel) -> DistilBertModel:
     return distilled
 
 
-def _distilbert_name(name: str) -> str:
-    for pattern, replacement in _BERT_TO_DISTILBERT:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
-def _fast(source: str, tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+def _fast_tokenizer(source: str, tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ConfigError(source, "encoder.source", "its tokenizer has no `tokenizer.json`")
     return tokenizer.backend_tokenizer
 
 
-def _marks(source: str, tokenizer: PreTrainedTokenizerBase) -> Marks:
+def _special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> SpecialTokens:
     first = tokenizer.cls_token or tokenizer.bos_token
     separator = tokenizer.sep_token or tokenizer.eos_token
     if first is None or separator is None:
-        raise ConfigError(source, "encoder.source", "its tokenizer has no marks for a row")
-    return Marks(first, separator)
+        raise ConfigError(
+            source,
+            "encoder.source",
+            "its tokenizer has no special tokens for the start and end of a row",
+        )
+    return SpecialTokens(first, separator)
 
 
 def _window_tokens(model: PreTrainedModel) -> int | None:
-    """Return what the position embeddings reach, in whole padding steps; None: any length."""
+    """Return the length that position embeddings allow, in padding steps; None if unlimited."""
     embeddings = getattr(model, "embeddings", None)
     positions = getattr(embeddings, "position_embeddings", None)
     if positions is None:
         return None
-    # RoBERTa counts positions from behind the padding's own.
+    # RoBERTa's positions start after the position of padding.
     offset = 0 if positions.padding_idx is None else positions.padding_idx + 1
     return int(positions.num_embeddings - offset) // WIDTH_STEP * WIDTH_STEP
 
 
 def _package_folder(source: str) -> str:
-    """Find `package:NAME/FOLDER` without importing the package, which may need more than it."""
+    """Return the path of `package:NAME/FOLDER` without importing the package.
+
+    An import might need more dependencies than the encoder.
+    """
     package, _, folder = source.removeprefix("package:").partition("/")
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:

@@ -1,4 +1,4 @@
-"""A trained router -> the directory that the service loads."""
+"""Manifest and canary requests of an artifact, the directory that the service loads."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ CANARY_REQUESTS = Path(__file__).with_name("canaries.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What evaluation found, as the manifest keeps it."""
+class ManifestMetrics:
+    """Results of the evaluation that the manifest contains."""
 
     frontier: tuple[FrontierPoint, ...]
     metrics: Mapping[str, Measure]
@@ -43,7 +43,7 @@ class Measured:
 
 
 def write_canaries(directory: Path, config: RunConfig, calibration: Calibration = IDENTITY) -> None:
-    """Record what the exported graph answers to the canary requests, calibrated as it will be."""
+    """Write the canary requests with the exported graph's calibrated probabilities."""
     packer = Packer(config.packing, Tokenizer.from_file(str(directory / TOKENIZER)))
     classifier = Classifier(directory / GRAPH, arms=len(config.arms), calibration=calibration)
     lines = []
@@ -61,9 +61,9 @@ def write_manifest(
     encoder: Encoder,
     profile: Mapping[str, ArmProfile],
     provenance: Provenance,
-    measured: Measured,
+    metrics: ManifestMetrics,
 ) -> Manifest:
-    """Complete an artifact directory with its manifest."""
+    """Write the manifest, which completes an artifact directory."""
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         name=config.name,
@@ -72,9 +72,9 @@ def write_manifest(
         packing=config.packing,
         policies=config.policies,
         profile=profile,
-        calibration=measured.calibration,
-        frontier=measured.frontier,
-        metrics=measured.metrics,
+        calibration=metrics.calibration,
+        frontier=metrics.frontier,
+        metrics=metrics.metrics,
         provenance=provenance,
         models={"cpu": GRAPH, **({"cuda": CUDA_GRAPH} if config.cuda_graph else {})},
         files=file_hashes(directory),

@@ -1,4 +1,4 @@
-"""Packed rows -> padded batches of like length."""
+"""Padded batches of packed rows, grouped by similar length."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor
 from router_service.core.packing import Packed
 
 WIDTH_STEP = 16
-"""Batches are padded to multiples of this: every new width costs the CPU's kernels a plan, and
-with all widths from 20 to 280 the plans of one run took 5 GB."""
+"""Batches are padded to multiples of this width. The CPU's kernels keep a plan for every width.
+With all widths from 20 to 280, the plans of one run took 5 GB."""
 
 BUCKET_BATCHES = 8
-"""Rows are shuffled, then sorted by length within this many batches: 40% less padding."""
+"""Rows are shuffled, then sorted by length within this many batches; this saves 40% of padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Packed conversations with their labels (n, heads), NaN where a label is unknown.
+    """Packed conversations with their labels (n, heads); an unknown label is NaN.
 
-    `calls` (n,) is how many calls a query asks for, NaN where that is unknown; near-duplicates
-    share one of `groups` (n,).
+    `calls` (n,) is the number of calls that a query asks for, or NaN. Near-duplicates have the same
+    number in `groups` (n,).
     """
 
     packed: tuple[Packed, ...]
@@ -52,15 +52,15 @@ class Batch:
 
 
 def collate(rows: Rows, pad_id: int = 0) -> Batch:
-    """Pad to the longest row or a little more; unknown labels become 0 with a mask of 0."""
+    """Return a padded batch; unknown labels become 0 with a mask of 0."""
     ids, mask = padded([torch.tensor(row.token_ids) for row in rows.packed], pad_id)
     return Batch(ids, mask, feature_tensor(rows), *known_labels(rows.labels))
 
 
 def padded(rows: Sequence[Tensor], value: float) -> tuple[Tensor, Tensor]:
-    """Stack rows (tokens, ...) to (rows, width, ...) with their mask (rows, width)."""
+    """Stack rows (tokens, ...) to (rows, width, ...); return them and their mask (rows, width)."""
     longest = max(len(row) for row in rows)
-    # A pooled state is a sequence of one, and needs no room.
+    # Pooled states are sequences of length 1 and need no padding.
     width = 1 if longest == 1 else -(-longest // WIDTH_STEP) * WIDTH_STEP
     stacked = rows[0].new_full((len(rows), width, *rows[0].shape[1:]), value)
     mask = torch.zeros(len(rows), width, dtype=torch.long)
@@ -71,20 +71,23 @@ def padded(rows: Sequence[Tensor], value: float) -> tuple[Tensor, Tensor]:
 
 
 def known_labels(labels: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
-    """Return labels with 0 for the unknown ones, and 1 where a label is known."""
+    """Return labels with 0 for unknown ones, and a mask that is 1 for known ones."""
     tensor = torch.from_numpy(labels)
     return tensor.nan_to_num(0.0), (~torch.isnan(tensor)).float()
 
 
 def feature_tensor(rows: Rows) -> Tensor:
-    """Return the rows' structural counts, (n, features)."""
+    """Return the rows' structural features, (n, features)."""
     return torch.tensor([row.features for row in rows.packed], dtype=torch.float32)
 
 
 def shuffled_batches(
     lengths: NDArray[np.int64], batch_size: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield one epoch's batches as rows' indices, in random order, of like length within each."""
+    """Yield the row indices of one epoch's batches, in random order.
+
+    The rows of a batch have similar lengths.
+    """
     order = rng.permutation(len(lengths))
     batches: list[NDArray[np.int64]] = []
     for bucket in _chunks(order, batch_size * BUCKET_BATCHES):
@@ -95,7 +98,7 @@ def shuffled_batches(
 
 
 def batches_in_order(rows: Rows, batch_size: int, pad_id: int = 0) -> Iterator[Batch]:
-    """Yield the rows in their own order, for evaluation."""
+    """Yield batches of the rows in their own order, for evaluation."""
     for chunk in _chunks(np.arange(len(rows.packed)), batch_size):
         yield collate(rows.take(chunk.tolist()), pad_id)
 

@@ -1,4 +1,4 @@
-"""The router's network: branches that each say how probably arms are right, and their mix."""
+"""The router's network: branches that each predict probabilities of the arms, and their mean."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from switchcraft_training.finetune.forest import Forest
-from switchcraft_training.finetune.lexical import LexicalBranch
-from switchcraft_training.finetune.networks import NetworksBranch
+from switchcraft_training.models.branches import Forest, LexicalBranch, NetworksBranch
 
-NEAREST = 0.01
-"""Trees of five rows a leaf say 0 and 1 too easily; their logits end here."""
+MIN_TREE_PROBABILITY = 0.01
+"""Limit of the trees' probabilities. Trees with five rows in a leaf predict 0 and 1 too easily."""
 
 
 class EncoderBranch(nn.Module):
@@ -30,30 +28,30 @@ class EncoderBranch(nn.Module):
 
     @property
     def pad_id(self) -> int:
-        """The id that fills a batch's rows up; the mask hides it."""
+        """Return the token id that pads a batch's rows; the mask excludes it."""
         return int(self.encoder.config.pad_token_id or 0)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return logits (batch, heads) for ids and mask (batch, tokens)."""
         states = self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
-        # An encoder may be in half precision; pooling and head are not.
-        return self.decide(states.to(self.head.weight.dtype), attention_mask)
+        # The encoder may be in half precision; pooling and head are not.
+        return self.classify(states.to(self.head.weight.dtype), attention_mask)
 
-    def decide(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+    def classify(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return logits (batch, heads) for the last layer's states (batch, tokens, hidden)."""
         logits: Tensor = self.head(self.dropout(self.pool(states, attention_mask)))
         return logits
 
     def pool(self, states: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return one state a row, (batch, hidden)."""
+        """Return one state per row, (batch, hidden)."""
         if self.pooling == "cls":
             return states[:, 0]
         mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (batch, tokens, 1)
         return (states * mask).sum(1) / mask.sum(1)
 
 
-class CountsBranches(nn.Module):
-    """Trees and small networks over the counts, and over the demand that a forest reads in them."""
+class FeatureBranches(nn.Module):
+    """Trees and small networks over structural features and the predicted demand."""
 
     def __init__(
         self, demand: Forest | None, forest: Forest | None, networks: NetworksBranch | None
@@ -64,29 +62,31 @@ class CountsBranches(nn.Module):
         self.networks = networks
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
-        """Return each branch's logits (batch, heads) for counts (batch, features)."""
+        """Return each branch's logits (batch, heads) for features (batch, features)."""
         if self.demand is not None:
             features = torch.cat([features, self.demand(features)], dim=1)
         logits = {}
         if self.forest is not None:
-            logits["forest"] = torch.logit(self.forest(features).clamp(NEAREST, 1 - NEAREST))
+            logits["forest"] = torch.logit(
+                self.forest(features).clamp(MIN_TREE_PROBABILITY, 1 - MIN_TREE_PROBABILITY)
+            )
         if self.networks is not None:
             logits["networks"] = self.networks(features)
         return logits
 
 
 class RouterModel(nn.Module):
-    """Predicts for every arm whether it answers correctly."""
+    """Network that predicts for every arm the probability of a correct answer."""
 
     def __init__(
         self,
         encoder: EncoderBranch,
         lexical: LexicalBranch | None,
-        counts: CountsBranches,
+        counts: FeatureBranches,
         shares: Mapping[str, float],
         arms: int,
     ) -> None:
-        """Take over the branches; `shares` say what each counts, and sum to 1."""
+        """Combine the branches; `shares` are their weights, which sum to 1."""
         super().__init__()
         self.encoder = encoder
         self.lexical = lexical
@@ -106,10 +106,10 @@ class RouterModel(nn.Module):
         return {name: logits[name][:, : self.arms] for name in self.shares}
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, features: Tensor) -> Tensor:
-        """Return the logits that decide, (batch, arms): the branches' geometric mean of odds."""
-        return mixed(self.branches(input_ids, attention_mask, features), self.shares)
+        """Return the router's logits, (batch, arms): the geometric mean of the branches' odds."""
+        return weighted_mean(self.branches(input_ids, attention_mask, features), self.shares)
 
 
-def mixed(logits: Mapping[str, Tensor], shares: Mapping[str, float]) -> Tensor:
-    """Return the mean of branches' logits (batch, arms) by these shares."""
+def weighted_mean(logits: Mapping[str, Tensor], shares: Mapping[str, float]) -> Tensor:
+    """Return the mean of the branches' logits (batch, arms), weighted by their shares."""
     return torch.stack([share * logits[name] for name, share in shares.items()]).sum(0)

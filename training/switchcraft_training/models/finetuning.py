@@ -15,21 +15,34 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from switchcraft_training.config import RunConfig, TrainingConfig
-from switchcraft_training.finetune import acceleration
-from switchcraft_training.finetune.batches import Rows, known_labels, padded, shuffled_batches
-from switchcraft_training.finetune.checkpoints import Checkpoints, Course, fingerprint
-from switchcraft_training.finetune.encoders import PretrainedEncoder
-from switchcraft_training.finetune.epochs import Epoch, best_epoch, is_over, macro_f1, mean_loss
-from switchcraft_training.finetune.frozen import freeze, row_inputs
-from switchcraft_training.finetune.model import EncoderBranch
-from switchcraft_training.finetune.objective import head_weights, scheduled, summed_cross_entropy
+from switchcraft_training.models.batches import Rows, known_labels, padded, shuffled_batches
+from switchcraft_training.models.checkpoints import (
+    Checkpoints,
+    Epoch,
+    RunState,
+    best_epoch,
+    fingerprint,
+    is_finished,
+    macro_f1,
+    mean_loss,
+)
+from switchcraft_training.models.encoders import PretrainedEncoder
+from switchcraft_training.models.frozen import freeze, row_inputs
+from switchcraft_training.models.model import EncoderBranch
+from switchcraft_training.models.optimization import (
+    gather_strided,
+    head_weights,
+    linear_schedule,
+    start_accelerator,
+    summed_cross_entropy,
+)
 
 MAX_GRADIENT_NORM = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FineTuned:
-    """The branch of the best epoch, on the CPU and in inference, and the course of the run."""
+    """The branch of the best epoch, on the CPU in evaluation mode, and the epochs of the run."""
 
     branch: EncoderBranch
     epochs: tuple[Epoch, ...]
@@ -38,7 +51,7 @@ class FineTuned:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the trained part reads of each row, (tokens, ...), with the labels (n, heads)."""
+    """Inputs of the trained part, (tokens, ...) for each row, with the labels (n, heads)."""
 
     rows: list[Tensor]
     labels: NDArray[np.float32]
@@ -46,18 +59,18 @@ class Inputs:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each row, (n,)."""
+        """Return the number of tokens of each row, (n,)."""
         return np.array([len(row) for row in self.rows], dtype=np.int64)
 
     def batch(self, indices: NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return some rows padded, and their mask, on a device."""
+        """Return rows, padded, and their mask, on a device."""
         stacked, mask = padded([self.rows[i] for i in indices], self.pad_id)
         return stacked.to(device), mask.to(device)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is trained, on what, and how."""
+    """A module to train, with its data and settings."""
 
     module: nn.Module
     train: Inputs
@@ -74,56 +87,53 @@ def finetune_encoder(
     *,
     workspace: Path | None = None,
 ) -> FineTuned:
-    """Fine-tune `encoder`, which is taken over, with a linear head on it.
+    """Fine-tune `encoder` in place, with a linear head.
 
-    Below `workspace` lie checkpoints, from which a run that was killed goes on, and the states of
-    frozen layers. Every process of `accelerate launch` calls it with the same arguments; batch
-    sizes are of each. The first `len(config.arms)` labels are the pool's, the rest auxiliary.
-    Raises ConfigError where precision or frozen layers do not fit the device or the encoder.
+    `workspace` contains checkpoints, from which an interrupted run resumes, and the states of
+    frozen layers. Every process of `accelerate launch` makes this call with the same arguments;
+    the batch size is per process. The first `len(config.arms)` labels are those of the pool, the
+    others are auxiliary. Raises ConfigError if precision or frozen layers do not fit the device or
+    encoder.
     """
-    accelerator = acceleration.start(config)
+    accelerator = start_accelerator(config)
     identity = fingerprint(accelerator, encoder.model, config, (train, validation))
     checkpoints = Checkpoints(workspace, accelerator, identity)
     torch.manual_seed(config.seed)
     branch = build_branch(encoder, config, train.labels).to(accelerator.device)
-    course = Course(config.seed)
+    state = RunState(config.seed)
     trained = freeze(branch, config.encoder.frozen_layers)
-    if not checkpoints.finished(course):
+    if not checkpoints.load_finished(state):
+        ids = [row.token_ids for part in (train, validation) for row in part.packed]
         with accelerator.main_process_first():
-            parts = _inputs(branch, config, (train, validation), workspace)
-        task = Task(trained, *parts, len(config.arms), config.training)
-        _fit(task, course, accelerator, checkpoints)
-        checkpoints.finish(course)
-    trained.load_state_dict(course.best_state)
-    best = best_epoch(course.epochs, config.training)
-    return FineTuned(branch.cpu().eval(), tuple(course.epochs), best)
+            cache = _state_cache(workspace)
+            inputs = row_inputs(branch, config.encoder.frozen_layers, ids, cache)
+        first = len(train.packed)
+        task = Task(
+            trained,
+            train=Inputs(inputs[:first], train.labels, branch.pad_id),
+            validation=Inputs(inputs[first:], validation.labels, branch.pad_id),
+            arms=len(config.arms),
+            settings=config.training,
+        )
+        _fit(task, state, accelerator, checkpoints)
+        checkpoints.finish(state)
+    trained.load_state_dict(state.best_state)
+    best = best_epoch(state.epochs, config.training)
+    return FineTuned(branch.cpu().eval(), tuple(state.epochs), best)
 
 
 def build_branch(
     encoder: PretrainedEncoder, config: RunConfig, labels: NDArray[np.float32]
 ) -> EncoderBranch:
-    """Put a fresh head on an encoder; its biases start at the training labels' log-odds."""
+    """Return an encoder with a new head whose biases are the log-odds of the training labels."""
     heads = labels.shape[1]
     pooling, dropout = config.encoder.pooling, config.training.dropout
     branch = EncoderBranch(encoder.model, heads, pooling=pooling, dropout=dropout)
     values, known = known_labels(labels)
-    rates = (values.sum(0) + 0.5) / (known.sum(0) + 1)  # of no label at all: a half
+    rates = (values.sum(0) + 0.5) / (known.sum(0) + 1)  # Without any label, the rate is a half.
     with torch.no_grad():
         branch.head.bias.copy_(torch.logit(rates.clamp(0.02, 0.98)))
     return branch
-
-
-def _inputs(
-    branch: EncoderBranch, config: RunConfig, parts: tuple[Rows, Rows], workspace: Path | None
-) -> tuple[Inputs, Inputs]:
-    ids = [row.token_ids for part in parts for row in part.packed]
-    rows = row_inputs(branch, config.encoder.frozen_layers, ids, _frozen_cache(workspace))
-    train, validation = parts
-    first = len(train.packed)
-    return (
-        Inputs(rows[:first], train.labels, branch.pad_id),
-        Inputs(rows[first:], validation.labels, branch.pad_id),
-    )
 
 
 def encoder_logits(
@@ -131,12 +141,12 @@ def encoder_logits(
 ) -> Tensor:
     """Return a fine-tuned branch's logits (n, heads); call it without gradients.
 
-    What its frozen layers say is looked for below `workspace`.
+    States of its frozen layers are read from `workspace`.
     """
     frozen = config.encoder.frozen_layers
     ids = [row.token_ids for row in rows.packed]
     inputs = Inputs(
-        row_inputs(branch, frozen, ids, _frozen_cache(workspace)), rows.labels, branch.pad_id
+        row_inputs(branch, frozen, ids, _state_cache(workspace)), rows.labels, branch.pad_id
     )
     module = freeze(branch, frozen).eval()
     order = np.argsort(inputs.lengths, kind="stable")
@@ -148,79 +158,77 @@ def encoder_logits(
     return torch.cat(parts)[np.argsort(order)]
 
 
-def _frozen_cache(workspace: Path | None) -> Path | None:
+def _state_cache(workspace: Path | None) -> Path | None:
     return None if workspace is None else workspace / "frozen"
 
 
-def _fit(task: Task, course: Course, accelerator: Accelerator, checkpoints: Checkpoints) -> None:
-    """Train epoch after epoch, until all are done or the patience is at its end."""
+def _fit(task: Task, state: RunState, accelerator: Accelerator, checkpoints: Checkpoints) -> None:
+    """Train epochs until all are done or the patience is exhausted."""
     stepper = Stepper(task, accelerator)
-    accelerator.register_for_checkpointing(stepper.schedule, course)
+    accelerator.register_for_checkpointing(stepper.schedule, state)
     checkpoints.resume()
-    with _progress(accelerator, stepper.steps) as progress:
-        progress.update(stepper.epoch_steps * len(course.epochs))
-        while not is_over(course.epochs, task.settings):
+    is_hidden = not accelerator.is_main_process
+    with tqdm(total=stepper.steps, desc="fine-tuning", unit="step", disable=is_hidden) as progress:
+        progress.update(stepper.epoch_steps * len(state.epochs))
+        while not is_finished(state.epochs, task.settings):
             losses = []
-            for joint in shuffled_batches(task.train.lengths, stepper.joint_rows, course.rng):
+            for joint in shuffled_batches(task.train.lengths, stepper.joint_rows, state.rng):
                 losses.append(stepper.step(joint))
                 progress.update()
             train_loss = accelerator.reduce(torch.stack(losses).mean(), reduction="mean")
-            epoch = _measured(task, len(course.epochs) + 1, float(train_loss), accelerator)
-            course.epochs.append(epoch)
-            if best_epoch(course.epochs, task.settings) is epoch:
-                course.keep(task.module)
-            progress.set_postfix(_shown(epoch))
+            epoch = _measure_epoch(task, len(state.epochs) + 1, float(train_loss), accelerator)
+            state.epochs.append(epoch)
+            if best_epoch(state.epochs, task.settings) is epoch:
+                state.keep_best(task.module)
+            if math.isnan(epoch.loss):  # There are no validation rows.
+                progress.set_postfix(train_loss=epoch.train_loss)
+            else:
+                progress.set_postfix(loss=epoch.loss, macro_f1=epoch.macro_f1)
             checkpoints.save(epoch.number)
     stepper.release()
 
 
-def _shown(epoch: Epoch) -> dict[str, float]:
-    """Return what the progress bar tells: the measured loss, or the training's where none is."""
-    if math.isnan(epoch.loss):
-        return {"train_loss": epoch.train_loss}
-    return {"loss": epoch.loss, "macro_f1": epoch.macro_f1}
-
-
 class Stepper:
-    """Steps of AdamW with linear decay, each process with its share of a joint batch."""
+    """Steps of AdamW with linear decay; each process computes its share of a joint batch."""
 
     def __init__(self, task: Task, accelerator: Accelerator) -> None:
-        """Make ready on the device; each process will drop out other states than the others."""
+        """Prepare the module on the device, and seed dropout differently in each process."""
         settings = task.settings
         self.joint_rows = settings.batch_size * accelerator.num_processes
         self.epoch_steps = math.ceil(len(task.train.rows) / self.joint_rows)
         self.steps = self.epoch_steps * settings.max_epochs
-        plain = _optimizer(task.module, settings)
-        self.schedule = scheduled(plain, self.steps, settings.warmup_ratio)
-        self._module, self._optimizer = accelerator.prepare(task.module, plain)
+        optimizer = _optimizer(task.module, settings)
+        self.schedule = linear_schedule(optimizer, self.steps, settings.warmup_ratio)
+        self._module, self._optimizer = accelerator.prepare(task.module, optimizer)
         self._task, self._accelerator = task, accelerator
         torch.manual_seed(torch.initial_seed() + accelerator.process_index)
 
     def step(self, joint: NDArray[np.int64]) -> Tensor:
-        """Learn from some rows, of which all processes are told the same; return the loss."""
+        """Learn from a joint batch, which must be the same in all processes; return the loss."""
         loss = self._loss(joint)
         self._optimizer.zero_grad()
         self._accelerator.backward(loss)
         self._accelerator.clip_grad_norm_(self._module.parameters(), MAX_GRADIENT_NORM)
         self._optimizer.step()
-        if not self._accelerator.optimizer_step_was_skipped:  # fp16 overflowed
+        if not self._accelerator.optimizer_step_was_skipped:  # In fp16, gradients may overflow.
             self.schedule.step()
         return loss.detach()
 
     def release(self) -> None:
-        """Leave the module as it was given, without mixed precision."""
+        """Remove the wrappers for mixed precision from the module."""
         self._accelerator.unwrap_model(self._module, keep_fp32_wrapper=False)
 
     def _loss(self, joint: NDArray[np.int64]) -> Tensor:
         """Return this process's part of the loss of a joint batch.
 
-        Gradients are averaged over processes, so each part is scaled by their number: the average
-        is then the gradient of the joint batch's mean, however its known labels are spread.
+        Gradients are averaged over processes, so each part is multiplied by the number of
+        processes. The average is then the gradient of the joint batch's mean loss, even if the
+        processes have different numbers of known labels.
         """
         task, accelerator = self._task, self._accelerator
         self._module.train()
         own = joint[accelerator.process_index :: accelerator.num_processes]
-        rows = own if len(own) else joint[:1]  # a last batch of fewer rows than processes
+        rows = own if len(own) else joint[:1]  # The last batch may have fewer rows than processes.
         labels, known = known_labels(task.train.labels[rows])
         heads = head_weights(labels.shape[1], task.arms, task.settings.auxiliary_weight)
         weights = (known * heads * float(len(own) > 0)).to(accelerator.device)
@@ -232,7 +240,7 @@ class Stepper:
 
 
 def _optimizer(module: nn.Module, settings: TrainingConfig) -> torch.optim.Optimizer:
-    """Return AdamW over what is not frozen; the head may have a rate of its own."""
+    """Return AdamW over the parameters that are not frozen; the head may have its own rate."""
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     groups = [
         {
@@ -247,14 +255,8 @@ def _optimizer(module: nn.Module, settings: TrainingConfig) -> torch.optim.Optim
     return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
 
 
-def _progress(accelerator: Accelerator, steps: int) -> tqdm[None]:
-    return tqdm(
-        total=steps, desc="fine-tuning", unit="step", disable=not accelerator.is_main_process
-    )
-
-
-def _measured(task: Task, number: int, train_loss: float, accelerator: Accelerator) -> Epoch:
-    """Measure an epoch on the validation rows; without any, nothing is known of it."""
+def _measure_epoch(task: Task, number: int, train_loss: float, accelerator: Accelerator) -> Epoch:
+    """Measure an epoch on the validation rows; without any, its metrics are NaN."""
     if not task.validation.rows:
         return Epoch(number, train_loss, float("nan"), float("nan"))
     probabilities = _probabilities(task, accelerator)[:, : task.arms]
@@ -264,12 +266,12 @@ def _measured(task: Task, number: int, train_loss: float, accelerator: Accelerat
 
 
 def _probabilities(task: Task, accelerator: Accelerator) -> NDArray[np.float64]:
-    """Return probabilities (n, heads) on the validation rows, each process computing its share."""
+    """Return probabilities (n, heads) of the validation rows; each process computes its share."""
     task.module.eval()
     inputs = task.validation
     order = np.argsort(inputs.lengths, kind="stable")
     processes = accelerator.num_processes
-    # Repeats fill the last round up, so that all processes have as many rows.
+    # Some rows are repeated, so that all processes have the same number of rows.
     full = np.resize(order, -(-len(order) // processes) * processes)
     own = full[accelerator.process_index :: processes]
     with torch.no_grad():
@@ -277,7 +279,7 @@ def _probabilities(task: Task, accelerator: Accelerator) -> NDArray[np.float64]:
             task.module(*inputs.batch(rows, accelerator.device))
             for rows in _slices(own, task.settings.evaluation_batch_size)
         ]
-    logits = acceleration.gather_strided(accelerator, torch.cat(parts))[: len(order)]
+    logits = gather_strided(accelerator, torch.cat(parts))[: len(order)]
     result = np.empty(tuple(logits.shape))
     result[order] = torch.sigmoid(logits.float()).double().cpu().numpy()
     return result

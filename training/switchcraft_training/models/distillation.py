@@ -1,7 +1,7 @@
-"""A narrow encoder that learns to say what a pretrained one says (Hinton et al., 2015).
+"""Distillation of a pretrained encoder into a narrow student (Hinton et al., 2015).
 
-It learns from texts alone, without labels, once for all folds and seeds: from rows that no fold
-tests, and that are no near-duplicates of any that one does.
+The student learns its teacher's states from texts without labels, once for all folds and seeds. Its
+rows are not tested in any fold, and are not near-duplicates of rows that are.
 """
 
 from __future__ import annotations
@@ -24,56 +24,66 @@ from transformers import DistilBertConfig, DistilBertModel
 from router_service.core.errors import ConfigError
 from router_service.core.packing import Ids
 from switchcraft_training.config import DistilledConfig, EncoderConfig
-from switchcraft_training.finetune.acceleration import is_main_process, main_process_first
-from switchcraft_training.finetune.batches import padded, shuffled_batches
-from switchcraft_training.finetune.encoders import PretrainedEncoder
-from switchcraft_training.finetune.frozen import row_inputs, weights_sha256
-from switchcraft_training.finetune.model import EncoderBranch
-from switchcraft_training.finetune.objective import scheduled
+from switchcraft_training.models.batches import padded, shuffled_batches
+from switchcraft_training.models.encoders import PretrainedEncoder
+from switchcraft_training.models.frozen import row_inputs, weights_sha256
+from switchcraft_training.models.model import EncoderBranch
+from switchcraft_training.models.optimization import (
+    is_main_process,
+    linear_schedule,
+    main_process_first,
+)
 
 log = logging.getLogger(__name__)
 
 SEED = 0
 BATCH_ROWS = 32
 START_ROWS = 500
-"""Rows that the map to the teacher's states is first solved on; without, three epochs find it."""
+"""Rows for the least-squares start of the map to the teacher's states; it saves three epochs."""
 
 WARMUP_RATIO = 0.1
 WEIGHT_DECAY = 0.01
-WHERE = "encoder.distilled"
+FIELD = "encoder.distilled"
 
 
 def distil(
     encoder: PretrainedEncoder, config: EncoderConfig, rows: Sequence[Ids], workspace: Path
 ) -> PretrainedEncoder:
-    """Return the student of an encoder, taught by these rows or read from `workspace`.
+    """Return the student of an encoder, trained on these rows or read from `workspace`.
 
-    Raises ConfigError where the encoder is no DistilBERT or there is no row to learn from.
+    Raises ConfigError if the encoder is not a DistilBERT, or if there are no rows.
     """
     settings, teacher = config.distilled, encoder.model
     if settings is None:
         return encoder
     if not isinstance(teacher, DistilBertModel):
-        raise ConfigError(encoder.name, WHERE, "needs a DistilBERT or a BERT")
+        raise ConfigError(encoder.name, FIELD, "needs a DistilBERT or a BERT")
     if not rows:
-        problem = "needs rows that only teach, and are no near-duplicates of the pool's own"
-        raise ConfigError(encoder.name, WHERE, problem)
-    branch = _untaught(teacher, settings, config.pooling)
+        problem = "needs rows that only teach and are not near-duplicates of the pool's own rows"
+        raise ConfigError(encoder.name, FIELD, problem)
+    branch = _new_student(teacher, settings, config.pooling)
     path = workspace / "distilled" / f"{_identity(teacher, config, rows)}.safetensors"
     with main_process_first():
         if not path.exists():
-            _teach(branch, settings, rows, _wanted(teacher, rows, workspace))
-            _save(branch.encoder, path)
+            _train_student(branch, settings, rows, _teacher_states(teacher, rows, workspace))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(branch.encoder.state_dict(), path.with_suffix(".partial"))
+            path.with_suffix(".partial").replace(path)
+            log.info("distilled: weights saved to %s", path)
     branch.encoder.load_state_dict(load_file(path))
-    branch.encoder.requires_grad_(requires_grad=True)  # what is fine-tuned of it is said elsewhere
+    branch.encoder.requires_grad_(
+        requires_grad=True
+    )  # `freeze` decides which layers are fine-tuned.
     return replace(encoder, model=branch.encoder)
 
 
-def _untaught(teacher: DistilBertModel, settings: DistilledConfig, pooling: str) -> EncoderBranch:
-    """Return a student whose embeddings are the teacher's principal components, and stay so.
+def _new_student(
+    teacher: DistilBertModel, settings: DistilledConfig, pooling: str
+) -> EncoderBranch:
+    """Return a student whose embeddings are the teacher's principal components, and stay fixed.
 
-    What it learns of the words that it is taught with then holds for those that it is not. The
-    branch's head is the map from its states to the teacher's, which nobody needs afterwards.
+    What the student learns from some words then holds for other words too. The branch's head maps
+    the student's states to the teacher's, and is discarded afterwards.
     """
     torch.manual_seed(SEED)
     size, width = teacher.config, settings.hidden_size
@@ -95,21 +105,21 @@ def _untaught(teacher: DistilBertModel, settings: DistilledConfig, pooling: str)
     words = teacher.embeddings.word_embeddings.weight.detach()
     axes = torch.linalg.svd(words, full_matrices=False).Vh[:width].T  # (teacher's width, width)
     for table in ("word_embeddings", "position_embeddings"):
-        own, theirs = (getattr(model.embeddings, table) for model in (student, teacher))
-        own.weight.requires_grad_(requires_grad=False).copy_(theirs.weight.detach() @ axes)
+        own, teachers = (getattr(model.embeddings, table) for model in (student, teacher))
+        own.weight.requires_grad_(requires_grad=False).copy_(teachers.weight.detach() @ axes)
     return EncoderBranch(student, size.dim, pooling=pooling, dropout=0.0)
 
 
-def _wanted(teacher: DistilBertModel, rows: Sequence[Ids], workspace: Path) -> list[Tensor]:
-    """Return what the teacher's last layer says of each row, (tokens, hidden), kept as usual."""
+def _teacher_states(teacher: DistilBertModel, rows: Sequence[Ids], workspace: Path) -> list[Tensor]:
+    """Return the teacher's last states of each row, (tokens, hidden), through the cache."""
     branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0)
     return row_inputs(branch, teacher.config.n_layers, rows, workspace / "frozen")
 
 
-def _teach(
+def _train_student(
     branch: EncoderBranch, settings: DistilledConfig, rows: Sequence[Ids], wanted: list[Tensor]
 ) -> None:
-    """Fit a student's states of each token, mapped, and those of whole rows to the teacher's."""
+    """Fit the student's mapped states, of tokens and of whole rows, to the teacher's."""
     ids = [torch.tensor(row) for row in rows]
     _solve_map(branch, ids[:START_ROWS], wanted[:START_ROWS])
     rng = np.random.default_rng(SEED)
@@ -117,7 +127,7 @@ def _teach(
     learning = [p for p in branch.train().parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=settings.learning_rate, weight_decay=WEIGHT_DECAY)
     steps = math.ceil(len(rows) / BATCH_ROWS) * settings.epochs
-    schedule = scheduled(optimizer, steps, WARMUP_RATIO)
+    schedule = linear_schedule(optimizer, steps, WARMUP_RATIO)
     with tqdm(total=steps, desc="distilling", disable=not is_main_process()) as progress:
         for _ in range(settings.epochs):
             for batch in shuffled_batches(lengths, BATCH_ROWS, rng):
@@ -133,7 +143,7 @@ def _teach(
 
 @torch.no_grad()
 def _solve_map(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> None:
-    """Start the map where least squares put it for the untaught student."""
+    """Initialize the map by least squares on the untrained student."""
     states = torch.cat([branch.encoder(row[None]).last_hidden_state[0] for row in ids])
     known = torch.cat([states, torch.ones(len(states), 1)], dim=1)  # (tokens, width + 1)
     solved = torch.linalg.lstsq(known, torch.cat(wanted)).solution
@@ -142,30 +152,24 @@ def _solve_map(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -
 
 
 def _loss(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> Tensor:
-    """Return the share of the teacher's states that stays unexplained, of tokens and of rows."""
+    """Return the unexplained share of the teacher's states, summed over tokens and rows."""
     stacked, mask = padded(ids, branch.pad_id)
     theirs, _ = padded(wanted, 0.0)  # (batch, tokens, teacher's width)
     states = branch.encoder(stacked, attention_mask=mask).last_hidden_state
     is_token = mask.bool()
     of_tokens = _unexplained(branch.head(states[is_token]), theirs[is_token])
-    return of_tokens + _unexplained(branch.decide(states, mask), branch.pool(theirs, mask))
+    return of_tokens + _unexplained(branch.classify(states, mask), branch.pool(theirs, mask))
 
 
-def _unexplained(said: Tensor, wanted: Tensor) -> Tensor:
+def _unexplained(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """Return the mean squared error relative to the variance."""
     spread = (wanted - wanted.mean(0)).square().mean().clamp(min=1e-6)
-    return (said - wanted).square().mean() / spread
+    return (predicted - wanted).square().mean() / spread
 
 
 def _identity(teacher: DistilBertModel, config: EncoderConfig, rows: Sequence[Ids]) -> str:
-    """Return the SHA-256 of all that a student's weights follow from."""
+    """Return the SHA-256 of everything that determines a student's weights."""
     settings = config.model_dump(mode="json", include={"distilled", "pooling"})
     digest = sha256(json.dumps([settings, [list(row) for row in rows]], sort_keys=True).encode())
     digest.update(weights_sha256(teacher).encode())
     return digest.hexdigest()
-
-
-def _save(student: nn.Module, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(student.state_dict(), path.with_suffix(".partial"))
-    path.with_suffix(".partial").replace(path)
-    log.info("distilled: weights kept in %s", path)

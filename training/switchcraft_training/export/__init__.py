@@ -1,1 +1,0 @@
-"""From a trained router to the artifact that the service loads."""

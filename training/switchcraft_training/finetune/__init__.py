@@ -1,1 +1,0 @@
-"""Fine-tuning of the router on label matrices."""

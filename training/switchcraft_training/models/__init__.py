@@ -1,0 +1,1 @@
+"""Models: the encoder and the other branches of the router, their training, and their export."""

@@ -1,0 +1,353 @@
+"""Branches of the router besides the encoder: trees, small networks, and hashed words.
+
+Trees and networks read structural features. A further forest, the demand forest, predicts how many
+calls a query asks for, and both read its prediction. Models differ most between queries that ask
+for no call, one call and several. The number of calls is known for every query of a benchmark,
+whichever arms were asked, so the demand forest has far more training rows than the other branches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, vstack
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
+from sklearn.tree._tree import Tree
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from router_service.core.packing import Ids
+from switchcraft_training.config import TrainingConfig
+from switchcraft_training.models.batches import Rows, feature_tensor
+from switchcraft_training.models.optimization import cross_entropy, linear_schedule, one_thread
+
+TREES = 200
+MIN_LEAF = 5
+FEATURE_SHARE = 0.3
+"""On the reference pool's folds, 300 trees, leaves of 3 and half of the features are no better."""
+
+FOREST_OPERATOR = "switchcraft::Walk"
+"""Operator for a forest in an exported graph, until `onnx_export` replaces it by the kernel."""
+
+
+def fit_forest(features: NDArray[np.float32], targets: NDArray[np.float32], seed: int) -> Forest:
+    """Fit extremely randomized trees (Geurts et al., 2006) to targets (n, outputs) without NaN."""
+    trees = ExtraTreesRegressor(
+        TREES, min_samples_leaf=MIN_LEAF, max_features=FEATURE_SHARE, random_state=seed, n_jobs=-1
+    )
+    trees.fit(features, targets if targets.shape[1] > 1 else targets[:, 0])
+    return Forest([estimator.tree_ for estimator in trees.estimators_])
+
+
+class Forest(nn.Module):
+    """Mean of decision trees, evaluated together; a leaf's children are the leaf itself.
+
+    In an exported graph, the evaluation is one operator, for which the runtime has a kernel.
+    """
+
+    roots: Tensor
+    feature: Tensor
+    threshold: Tensor
+    left: Tensor
+    right: Tensor
+    tree: Tensor
+    value: Tensor
+
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        super().__init__()
+        # One table of nodes, (nodes,), tree after tree. 32 bits keep the graph small. The leaves
+        # come first, so that a leaf's index is the row of its value.
+        starts = np.cumsum([0, *(tree.node_count for tree in trees[:-1])])
+        self.depth = max(tree.max_depth for tree in trees)
+        is_inner = np.concatenate([tree.children_left >= 0 for tree in trees])
+        order = np.argsort(is_inner, kind="stable")
+        place = np.argsort(order)
+        left, right = (
+            np.concatenate(
+                [_children(tree, side) + start for tree, start in zip(trees, starts, strict=True)]
+            )
+            for side in ("children_left", "children_right")
+        )
+        feature = np.concatenate([np.maximum(tree.feature, 0) for tree in trees])
+        threshold = np.concatenate([tree.threshold for tree in trees])
+        values = np.concatenate([tree.value[:, :, 0] for tree in trees])
+        self.register_buffer("roots", torch.from_numpy(place[starts]))
+        self.register_buffer("feature", torch.from_numpy(feature[order].astype(np.int32)))
+        self.register_buffer("threshold", _rounded_down(threshold[order]))
+        self.register_buffer("left", torch.from_numpy(place[left][order].astype(np.int32)))
+        self.register_buffer("right", torch.from_numpy(place[right][order].astype(np.int32)))
+        leaves = order[: len(order) - is_inner.sum()]
+        tree = np.repeat(np.arange(len(trees)), [each.node_count for each in trees])
+        self.register_buffer("tree", torch.from_numpy(tree[leaves].astype(np.int32)))
+        self.register_buffer("value", torch.from_numpy(values[leaves].astype(np.float32)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the mean of the trees (batch, outputs) for features (batch, features)."""
+        return functional.embedding(self._leaves(features), self.value).mean(1)
+
+    def _leaves(self, features: Tensor) -> Tensor:
+        """Return the index of the leaf that each row reaches in each tree, (batch, trees)."""
+        if torch.onnx.is_in_onnx_export():
+            steps = (self.feature, self.threshold, self.left, self.right)
+            shape = (features.shape[0], len(self.roots))
+            return torch.onnx.ops.symbolic(
+                FOREST_OPERATOR,
+                (features, self.roots, *steps, self.tree),
+                dtype=torch.int64,
+                shape=shape,
+                version=1,
+            )
+        nodes = self.roots.expand(features.shape[0], -1)
+        for _ in range(self.depth):
+            low = features.gather(1, self.feature[nodes].long()) <= self.threshold[nodes]
+            nodes = torch.where(low, self.left[nodes], self.right[nodes]).long()
+        return nodes
+
+
+def _children(tree: Tree, side: str) -> NDArray[np.int64]:
+    """Return each node's child on one side; a leaf's child is the leaf itself."""
+    children: NDArray[np.int64] = getattr(tree, side)
+    return np.where(children < 0, np.arange(tree.node_count), children)
+
+
+def _rounded_down(thresholds: NDArray[np.float64]) -> Tensor:
+    """Return single-precision thresholds that split features exactly as the double ones do."""
+    single = thresholds.astype(np.float32)
+    above = single > thresholds
+    return torch.from_numpy(np.where(above, np.nextafter(single, np.float32(-np.inf)), single))
+
+
+SEVERAL_CALLS = 2
+"""Queries that ask for this many calls or more form one class of the demand."""
+
+DEMAND_FOLDS = 4
+
+
+def held_out_demand(rows: Rows, seed: int) -> NDArray[np.float32] | None:
+    """Return held-out predictions of the demand for every row, (n, 3).
+
+    Branches that read the predictions can then learn how reliable they are. Near-duplicates, which
+    share a group, are held out together. The result is None if fewer than two groups have a known
+    demand.
+    """
+    known = np.flatnonzero(~np.isnan(rows.calls))
+    groups = rows.groups[known]
+    folds = min(DEMAND_FOLDS, len(np.unique(groups)))
+    if folds < 2:
+        return None
+    features = feature_tensor(rows)
+    predicted = np.empty((len(rows.packed), SEVERAL_CALLS + 1), dtype=np.float32)
+    parts = [(known[a], known[b]) for a, b in GroupKFold(folds).split(known, groups=groups)]
+    parts.append((known, np.flatnonzero(np.isnan(rows.calls))))
+    for fitted, held_out in parts:
+        if len(held_out):
+            predicted[held_out] = _fit_demand_forest(rows.take(fitted), seed)(
+                features[held_out]
+            ).numpy()
+    return predicted
+
+
+def fit_demand(rows: Rows, seed: int) -> Forest:
+    """Fit the demand forest on the rows whose number of calls is known."""
+    return _fit_demand_forest(rows.take(np.flatnonzero(~np.isnan(rows.calls))), seed)
+
+
+def _fit_demand_forest(known: Rows, seed: int) -> Forest:
+    """Fit probabilities of the three classes: no call, one call, several calls."""
+    classes = np.minimum(known.calls, SEVERAL_CALLS).astype(np.int64)
+    targets = np.eye(SEVERAL_CALLS + 1, dtype=np.float32)[classes]  # (n, 3)
+    return fit_forest(feature_tensor(known).numpy(), targets, seed)
+
+
+NETWORKS = 4
+"""Networks that are averaged. With 1,100 rows, the AUC of one varies by a point with its seed."""
+
+MAX_DEVIATIONS = 5.0
+"""Limit of standardized features, so that an extreme value cannot decide by itself."""
+
+MAX_EPOCHS = 60
+MAX_STEPS = 3_000
+BATCH_ROWS = 32
+LEARNING_RATE = 2e-3
+"""The networks are small: 60 epochs take seconds, and in cross-validation on the reference pool,
+100 epochs are no better. The limit on steps keeps auxiliary rows from multiplying the time."""
+
+
+class NetworksBranch(nn.Module):
+    """Average of small networks over standardized signed logarithms of structural features."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, features: int, heads: int, *, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+        self.members = nn.ModuleList(
+            _small_network(features, heads, width) for _ in range(NETWORKS)
+        )
+
+    def fit_scale(self, features: Tensor) -> None:
+        """Set mean and deviation from training rows (n, features); constant features become 0."""
+        logs = _signed_log(features)
+        deviation = logs.std(0)
+        self.mean.copy_(logs.mean(0))
+        self.scale.copy_(torch.where(deviation > 1e-6, 1 / deviation.clamp(min=1e-6), 0.0))
+
+    def member_logits(self, features: Tensor) -> list[Tensor]:
+        """Return each network's logits (batch, heads) for features (batch, features)."""
+        standardized = (_signed_log(features) - self.mean) * self.scale
+        clipped = standardized.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+        return [member(clipped) for member in self.members]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the networks' mean logits (batch, heads) for features (batch, features)."""
+        return torch.stack(self.member_logits(features)).mean(0)
+
+
+def fit_networks(
+    features: Tensor, labels: Tensor, weights: Tensor, settings: TrainingConfig
+) -> NetworksBranch:
+    """Fit networks on features (n, features) and labels (n, heads).
+
+    Labels may be shares of runs; NaN is ignored. `weights` are those of the heads, (heads,).
+    """
+    branch = NetworksBranch(features.shape[1], labels.shape[1], width=settings.structure_width)
+    branch.fit_scale(features)
+    data = TensorDataset(features, labels.nan_to_num(0.0), (~torch.isnan(labels)) * weights)
+    loader = DataLoader(data, batch_size=BATCH_ROWS, shuffle=True)
+    epochs = min(MAX_EPOCHS, math.ceil(MAX_STEPS / len(loader)))
+    optimizer = torch.optim.AdamW(
+        branch.parameters(), lr=LEARNING_RATE, weight_decay=settings.weight_decay
+    )
+    schedule = linear_schedule(optimizer, len(loader) * epochs, settings.warmup_ratio)
+    branch.train()
+    with one_thread():
+        for _ in range(epochs):
+            for batch, wanted, weight in loader:
+                losses = [
+                    cross_entropy(logits, wanted, weight) for logits in branch.member_logits(batch)
+                ]
+                optimizer.zero_grad()
+                loss = torch.stack(losses).sum()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                nn.utils.clip_grad_norm_(branch.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+    return branch.eval()
+
+
+def _small_network(features: int, heads: int, width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Dropout(0.1),
+        nn.Linear(features, width),
+        nn.GELU(),
+        nn.Dropout(0.3),
+        nn.Linear(width, width),
+        nn.GELU(),
+        nn.Dropout(0.3),
+        nn.Linear(width, heads),
+    )
+
+
+def _signed_log(values: Tensor) -> Tensor:
+    return torch.sign(values) * torch.log1p(torch.abs(values))
+
+
+BUCKETS = 1 << 15
+"""Hash buckets of token ids and of pairs; with eight arms, the table has 1 MB."""
+
+PAIR_FACTOR = 31
+INVERSE_PENALTY = 5.0
+NEGLIGIBLE_WEIGHT = 1e-9
+
+
+def buckets(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the buckets of single tokens (batch, tokens) and of pairs (batch, tokens - 1)."""
+    return ids % BUCKETS, (ids[:, :-1] * PAIR_FACTOR + ids[:, 1:]) % BUCKETS
+
+
+class LexicalBranch(nn.Module):
+    """Logistic regression for each arm on TF-IDF of hashed tokens and token pairs."""
+
+    idf: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, idf: Tensor, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("idf", idf)  # (buckets,)
+        self.register_buffer("weight", weight)  # (buckets, arms)
+        self.register_buffer("bias", bias)  # (arms,)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return logits (batch, arms) for ids and mask (batch, tokens)."""
+        bucket_ids = torch.cat(buckets(input_ids), dim=1)  # (batch, 2 tokens - 1)
+        known = torch.cat([attention_mask, attention_mask[:, 1:]], dim=1).to(self.idf.dtype)
+        counts = torch.zeros(input_ids.shape[0], BUCKETS, dtype=self.idf.dtype)
+        count = counts.scatter_add(1, bucket_ids, known).gather(1, bucket_ids).clamp(min=1)
+        # A bucket's TF-IDF, (1 + log(count)) * idf, is divided equally among its positions. Sums
+        # over a row's positions, at most 1,023, then equal the sums over all buckets.
+        tfidf = (1 + count.log()) * functional.embedding(bucket_ids, self.idf[:, None]).squeeze(2)
+        share = known / count
+        length = (tfidf.square() * share).sum(1, keepdim=True).sqrt().clamp(min=1e-9)
+        placed = (tfidf * share / length).unsqueeze(1)  # (batch, 1, places)
+        logits: Tensor = (placed @ functional.embedding(bucket_ids, self.weight)).squeeze(
+            1
+        ) + self.bias
+        return logits
+
+
+def fit_lexical(rows: Sequence[Ids], labels: NDArray[np.float32]) -> LexicalBranch:
+    """Fit on token ids and labels (n, arms). Labels may be shares of runs; NaN is ignored."""
+    counts = _counts(rows)
+    bucket_ids = np.asarray((counts > 0).sum(axis=0)).ravel()
+    idf = np.log((1 + len(rows)) / (1 + bucket_ids)) + 1
+    weighted = _normalized(counts, idf)
+    models = [soft_regression(weighted, column) for column in labels.T]
+    return LexicalBranch(
+        torch.tensor(idf, dtype=torch.float32),
+        torch.tensor(np.stack([m.coef_[0] for m in models], axis=1), dtype=torch.float32),
+        torch.tensor([m.intercept_[0] for m in models], dtype=torch.float32),
+    )
+
+
+def _counts(rows: Sequence[Ids]) -> csr_matrix:
+    """Count the buckets of each row, (n, buckets)."""
+    bucket_ids = [torch.cat(buckets(torch.tensor([row])), dim=1)[0].numpy() for row in rows]
+    places = np.repeat(np.arange(len(rows)), [len(row) for row in bucket_ids])
+    ones = np.ones(len(places))
+    return csr_matrix((ones, (places, np.concatenate(bucket_ids))), shape=(len(rows), BUCKETS))
+
+
+def _normalized(counts: csr_matrix, idf: NDArray[np.float64]) -> csr_matrix:
+    weighted = counts.copy()
+    weighted.data = 1 + np.log(weighted.data)
+    weighted = weighted.multiply(idf).tocsr()
+    lengths = np.sqrt(weighted.multiply(weighted).sum(axis=1))
+    return weighted.multiply(1 / np.maximum(lengths, 1e-9)).tocsr()
+
+
+def soft_regression(rows: csr_matrix, labels: NDArray[np.floating[Any]]) -> LogisticRegression:
+    """Fit one arm.
+
+    A label of 0.7 is a correct answer of weight 0.7 and a wrong one of weight 0.3.
+    """
+    asked = ~np.isnan(labels)
+    known = labels[asked]
+    classes = np.repeat([1, 0], len(known))
+    weights = np.concatenate([known, 1 - known])
+    if not known.any():
+        # liblinear drops rows of weight 0. With only one class left, it would predict "correct".
+        weights[0] = NEGLIGIBLE_WEIGHT
+    # On sparse rows, liblinear is 30 times as fast as the default solver, with equal AUC.
+    model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear", random_state=0)
+    return model.fit(vstack([rows[asked], rows[asked]]), classes, sample_weight=weights)

@@ -1,0 +1,186 @@
+"""Epochs of a run, and checkpoints from which an interrupted run resumes with the same result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from switchcraft_training.config import RunConfig, TrainingConfig
+from switchcraft_training.models.batches import Rows
+from switchcraft_training.models.frozen import weights_sha256
+
+log = logging.getLogger(__name__)
+
+FINISHED = "finished.safetensors"
+
+CORRECT_FROM = 0.5
+"""Probabilities and shares of runs from here on count as correct, as with theta=0.5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Metrics on the validation rows after one pass over the training rows."""
+
+    number: int
+    train_loss: float
+    loss: float
+    macro_f1: float
+
+
+def best_epoch(epochs: Sequence[Epoch], settings: TrainingConfig) -> Epoch:
+    """Return the epoch to keep; among equal ones, the earliest."""
+    if settings.select_on == "last":
+        return epochs[-1]
+    if settings.select_on == "loss":
+        return min(epochs, key=lambda epoch: (epoch.loss, epoch.number))
+    return max(epochs, key=lambda epoch: (epoch.macro_f1, -epoch.number))
+
+
+def is_finished(epochs: Sequence[Epoch], settings: TrainingConfig) -> bool:
+    """Return whether all epochs are done, or none has improved for the configured patience."""
+    if not epochs:
+        return False
+    epochs_waited = epochs[-1].number - best_epoch(epochs, settings).number
+    return len(epochs) >= settings.max_epochs or epochs_waited >= settings.patience_epochs
+
+
+def macro_f1(labels: NDArray[np.float32], probabilities: NDArray[np.float64]) -> float:
+    """Return the mean F1 at 0.5 over heads, for labels and probabilities (n, heads).
+
+    Unknown labels are ignored. A share of runs counts as correct from 0.5. As usual, F1 is 0 for a
+    head without true positives, even if it has no positives at all.
+    """
+    predicted = probabilities >= CORRECT_FROM
+    correct = labels >= CORRECT_FROM  # NaN is neither correct nor wrong.
+    wrong = labels < CORRECT_FROM
+    hits = (correct & predicted).sum(0)
+    misses = (correct & ~predicted).sum(0)
+    false_alarms = (wrong & predicted).sum(0)
+    scores = 2 * hits / np.maximum(2 * hits + misses + false_alarms, 1)
+    return float(scores.mean())
+
+
+def mean_loss(labels: NDArray[np.float32], probabilities: NDArray[np.float64]) -> float:
+    """Return the mean cross-entropy over the known labels (n, heads)."""
+    clipped = probabilities.clip(1e-6, 1 - 1e-6)
+    losses = -(labels * np.log(clipped) + (1 - labels) * np.log(1 - clipped))
+    return float(losses[~np.isnan(labels)].mean())
+
+
+class RunState:
+    """State of a run besides weights, optimizer and schedule: epochs, shuffling, best weights."""
+
+    def __init__(self, seed: int) -> None:
+        self.epochs: list[Epoch] = []
+        self.rng = np.random.default_rng(seed)
+        self.best_state: dict[str, Tensor] = {}
+
+    def keep_best(self, module: nn.Module) -> None:
+        """Copy the weights as the best so far."""
+        state = module.state_dict()
+        self.best_state = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, in the form that Accelerate saves."""
+        epochs = [asdict(epoch) for epoch in self.epochs]
+        return {"epochs": epochs, "rng": self.rng.bit_generator.state, "best": self.best_state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state from the result of `state_dict`."""
+        self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
+        self.rng.bit_generator.state = state["rng"]
+        self.best_state = state["best"]
+
+
+def fingerprint(
+    accelerator: Accelerator, encoder: nn.Module, config: RunConfig, rows: tuple[Rows, Rows]
+) -> str:
+    """Return the SHA-256 of everything that determines the weights of a fine-tuned encoder."""
+    settings = {
+        "training": config.training.model_dump(mode="json"),
+        "encoder": config.encoder.model_dump(mode="json", exclude={"source"}),
+        "seed": config.seed,
+        "arms": len(config.arms),
+        "processes": accelerator.num_processes,
+        "device": accelerator.device.type,
+        "precision": accelerator.mixed_precision,
+    }
+    digest = sha256(json.dumps(settings, sort_keys=True).encode())
+    digest.update(weights_sha256(encoder).encode())
+    for part in rows:
+        digest.update(json.dumps([row.token_ids for row in part.packed]).encode())
+        digest.update(part.labels.tobytes())
+    return digest.hexdigest()
+
+
+class Checkpoints:
+    """Folder of one run in a workspace, with the last epoch's state or the run's final result.
+
+    Without a workspace, nothing is saved. An epoch's folder gets its name only when it is complete.
+    """
+
+    def __init__(self, workspace: Path | None, accelerator: Accelerator, identity: str) -> None:
+        self._folder = None if workspace is None else workspace / "checkpoints" / identity
+        self._accelerator = accelerator
+
+    def load_finished(self, state: RunState) -> bool:
+        """Load the result of a finished run, and return whether there was one."""
+        if self._folder is None or not (self._folder / FINISHED).exists():
+            return False
+        with safe_open(self._folder / FINISHED, framework="pt") as file:
+            state.best_state = {
+                name: file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118 - a file, not a mapping
+            }
+            state.epochs = [Epoch(**epoch) for epoch in json.loads(file.metadata()["epochs"])]
+        log.info("fine-tuning was already finished: weights read from %s", self._folder)
+        return True
+
+    def resume(self) -> None:
+        """Load the last complete epoch, if there is one."""
+        complete = self._complete_epochs()
+        if complete:
+            self._accelerator.load_state(str(complete[-1]))
+            log.info("fine-tuning resumed from %s", complete[-1])
+
+    def save(self, number: int) -> None:
+        """Save the state after an epoch, then delete the previous epoch's."""
+        if self._folder is None:
+            return
+        partial = self._folder / "partial"
+        self._accelerator.save_state(str(partial))
+        self._accelerator.wait_for_everyone()
+        if self._accelerator.is_main_process:
+            earlier = self._complete_epochs()
+            partial.rename(self._folder / f"epoch-{number:04}")
+            for folder in earlier:
+                shutil.rmtree(folder)
+        self._accelerator.wait_for_everyone()
+
+    def finish(self, state: RunState) -> None:
+        """Save the best weights and the epochs, and delete the checkpoints."""
+        if self._folder is None or not self._accelerator.is_main_process:
+            return
+        epochs = json.dumps([asdict(epoch) for epoch in state.epochs])
+        partial = self._folder / "finished.partial"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        save_file(state.best_state, partial, metadata={"epochs": epochs})
+        partial.replace(self._folder / FINISHED)
+        for folder in self._complete_epochs():
+            shutil.rmtree(folder)
+
+    def _complete_epochs(self) -> list[Path]:
+        return [] if self._folder is None else sorted(self._folder.glob("epoch-*"))

@@ -1,0 +1,120 @@
+"""Losses and learning rates, and the processes, devices and precision that training uses.
+
+`accelerate launch -m switchcraft_training.cli run ...` starts one process per device. Each process
+reads all rows and computes its share of every batch. Only the main process writes files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.utils import parse_flag_from_env
+from torch import Tensor
+from torch.nn import functional
+
+from router_service.core.errors import ConfigError
+from switchcraft_training.config import RunConfig
+
+
+def start_accelerator(config: RunConfig) -> Accelerator:
+    """Return the accelerator of this process, in the configured precision.
+
+    Raises ConfigError for fp16 on a CPU.
+    """
+    device = _state().device.type
+    default = "fp16" if device == "cuda" else "no"  # appendix on training configuration
+    precision = config.training.precision or default
+    if precision == "fp16" and device == "cpu":
+        problem = "fp16 needs a GPU; use bf16, or remove the setting"
+        raise ConfigError(config.name, "training.precision", problem)
+    logging.getLogger("accelerate").setLevel(logging.WARNING)  # It logs every file that it writes.
+    return Accelerator(mixed_precision=precision)
+
+
+def is_main_process() -> bool:
+    """Return whether this process writes files; a single process always does."""
+    return bool(_state().is_main_process)
+
+
+@contextmanager
+def main_process_first() -> Iterator[None]:
+    """Run the block in the main process first, so that the others find its files."""
+    with _state().main_process_first():
+        yield
+
+
+def process_count() -> int:
+    """Return the number of processes that were launched together."""
+    return int(_state().num_processes)
+
+
+def _state() -> PartialState:
+    # The Accelerator would read the flag of `accelerate launch --cpu` too late.
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+
+
+def gather_strided(accelerator: Accelerator, own: Tensor) -> Tensor:
+    """Join the results of all P processes, where process p computed rows p, p + P, ...
+
+    Every process must have the same number of rows.
+    """
+    gathered: Tensor = accelerator.gather(own)
+    by_process = gathered.view(accelerator.num_processes, *own.shape)  # (P, rows, ...)
+    return torch.flatten(by_process.transpose(0, 1), 0, 1)  # (rows * P, ...)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted mean binary cross-entropy of logits (batch, heads).
+
+    A label may be a share of runs. Unknown labels have the weight 0.
+    """
+    return summed_cross_entropy(logits, labels, weights) / weights.sum().clamp(min=1e-9)
+
+
+def summed_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Return the weighted sum of the binary cross-entropies of logits (batch, heads)."""
+    losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return (losses * weights).sum()
+
+
+def head_weights(heads: int, arms: int, auxiliary_weight: float) -> Tensor:
+    """Return the weights of the heads: 1 for each arm, and a share for the auxiliary heads.
+
+    All auxiliary heads together weigh `auxiliary_weight` times as much as all arms.
+    """
+    weights = torch.ones(heads)
+    if heads > arms:
+        weights[arms:] = auxiliary_weight * arms / (heads - arms)
+    return weights
+
+
+def linear_decay(step: int, steps: int, warmup_ratio: float) -> float:
+    """Return the factor of the learning rate: it rises to 1 during warm-up, then falls to 0."""
+    warmup = max(1, round(steps * warmup_ratio))
+    if step < warmup:
+        return (step + 1) / warmup
+    return max(0.0, (steps - step) / max(1, steps - warmup))
+
+
+def linear_schedule(
+    optimizer: torch.optim.Optimizer, steps: int, warmup_ratio: float
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Return a schedule over `steps` steps: warm-up, then linear decay."""
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: linear_decay(step, steps, warmup_ratio)
+    )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread: for small networks, waiting between threads would take minutes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

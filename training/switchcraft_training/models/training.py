@@ -1,0 +1,130 @@
+"""Training of the router, branch by branch, and its predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from switchcraft_training.config import RunConfig
+from switchcraft_training.models.batches import Rows, batches_in_order, feature_tensor
+from switchcraft_training.models.branches import (
+    LexicalBranch,
+    fit_demand,
+    fit_forest,
+    fit_lexical,
+    fit_networks,
+    held_out_demand,
+)
+from switchcraft_training.models.checkpoints import Epoch
+from switchcraft_training.models.encoders import PretrainedEncoder
+from switchcraft_training.models.finetuning import (
+    build_branch,
+    encoder_logits,
+    finetune_encoder,
+)
+from switchcraft_training.models.model import FeatureBranches, RouterModel
+from switchcraft_training.models.optimization import head_weights
+
+EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRouter:
+    """A trained model, and the epochs of the encoder's fine-tuning; none if it has no share."""
+
+    model: RouterModel
+    epochs: tuple[Epoch, ...]
+
+
+def train_router(
+    encoder: PretrainedEncoder,
+    config: RunConfig,
+    train: Rows,
+    validation: Rows,
+    *,
+    workspace: Path | None = None,
+) -> TrainedRouter:
+    """Fit every branch on `train`; `validation` selects the epoch of the encoder.
+
+    The branches share no weights, and each has its own loss, so that none depends on another.
+    `workspace` is the folder of the encoder's checkpoints and cached states.
+    """
+    if "encoder" in config.training.branch_shares:
+        tuned = finetune_encoder(encoder, config, train, validation, workspace=workspace)
+        branch, epochs = tuned.branch, tuned.epochs
+    else:
+        branch, epochs = build_branch(encoder, config, train.labels), ()
+    # Seeded again, because a run that resumed from a checkpoint has drawn other random numbers.
+    torch.manual_seed(config.seed)
+    model = RouterModel(
+        encoder=branch,
+        lexical=_fit_lexical_branch(config, train),
+        counts=_fit_feature_branches(config, train),
+        shares=config.training.branch_shares,
+        arms=len(config.arms),
+    )
+    return TrainedRouter(model.eval(), epochs)
+
+
+def _fit_lexical_branch(config: RunConfig, train: Rows) -> LexicalBranch | None:
+    """Fit the branch over hashed words, if it has a share."""
+    if "lexical" not in config.training.branch_shares:
+        return None
+    ids = [row.token_ids for row in train.packed]
+    return fit_lexical(ids, train.labels[:, : len(config.arms)])
+
+
+def _fit_feature_branches(config: RunConfig, train: Rows) -> FeatureBranches:
+    """Fit the branches over structural features that have a share, and the demand forest."""
+    shares = config.training.branch_shares
+    if not {"forest", "networks"} & set(shares):
+        return FeatureBranches(None, None, None)
+    features = feature_tensor(train)
+    predicted_demand = held_out_demand(train, config.seed)
+    demand = forest = networks = None
+    if predicted_demand is not None:
+        features = torch.cat([features, torch.from_numpy(predicted_demand)], dim=1)
+        demand = fit_demand(train, config.seed)
+    if "forest" in shares:
+        # Trees cannot ignore missing labels: they learn from rows that every arm was asked.
+        wanted = train.labels[:, : len(config.arms)]
+        complete = np.flatnonzero(~np.isnan(wanted).any(axis=1))
+        forest = fit_forest(features.numpy()[complete], wanted[complete], config.seed)
+    if "networks" in shares:
+        settings, heads = config.training, train.labels.shape[1]
+        weights = head_weights(heads, len(config.arms), settings.auxiliary_weight)
+        networks = fit_networks(features, torch.from_numpy(train.labels), weights, settings)
+    return FeatureBranches(demand, forest, networks)
+
+
+def predict(model: RouterModel, rows: Rows) -> NDArray[np.float64]:
+    """Return a model's probabilities (n, arms), in the order of the rows."""
+    model.eval()
+    with torch.no_grad():
+        logits = [
+            model(batch.input_ids, batch.attention_mask, batch.features)
+            for batch in batches_in_order(rows, EVALUATION_BATCH, model.encoder.pad_id)
+        ]
+    result: NDArray[np.float64] = torch.sigmoid(torch.cat(logits)).double().numpy()
+    return result
+
+
+def branch_logits(
+    model: RouterModel, config: RunConfig, rows: Rows, workspace: Path | None = None
+) -> dict[str, NDArray[np.float64]]:
+    """Return each branch's logits (n, arms); cached states are read from `workspace`."""
+    model.eval()
+    with torch.no_grad():
+        logits = model.counts(feature_tensor(rows))
+        if "encoder" in model.shares:
+            logits["encoder"] = encoder_logits(model.encoder, config, rows, workspace)
+        if model.lexical is not None:
+            batches = batches_in_order(rows, EVALUATION_BATCH, model.encoder.pad_id)
+            logits["lexical"] = torch.cat(
+                [model.lexical(batch.input_ids, batch.attention_mask) for batch in batches]
+            )
+    return {name: logits[name][:, : model.arms].double().numpy() for name in model.shares}
