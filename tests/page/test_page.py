@@ -42,7 +42,7 @@ def test_the_slider_chooses_as_the_router_does(page: Page, shipped: Router) -> N
     open_playground(page)
     choose_example(page, "Parallel calls")
     conversation = shown_request(page)
-    for rule in ("Above a threshold", "Near the most probable"):
+    for rule in ("Cheapest above a threshold", "Cheapest near the most probable"):
         page.get_by_label(rule).check()
         assert len(set(walk(page, shipped, conversation))) > 1
 
@@ -108,7 +108,7 @@ def test_asking_shows_the_answer(page: Page) -> None:
     open_playground(page)
     page.get_by_role("slider").press("Home")
     policy = page.locator("#policy-now").inner_text()
-    page.get_by_role("button", name="Ask it").click()
+    page.get_by_role("button", name="Send to model").click()
     expect(page.locator("#answer .calls")).to_contain_text("get_weather(")
     expect(page.locator("#answer dl")).to_contain_text(policy)
 

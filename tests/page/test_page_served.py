@@ -80,7 +80,7 @@ def test_an_error_is_readable(browser: Browser, origin: str) -> None:
         page = context.new_page()
         open_playground(page)
         page.locator("#body").fill('{"model": "switchcraft", "messages": []}')
-        page.get_by_role("button", name="Route it").click()
+        page.get_by_role("button", name="Route", exact=True).click()
         expect(page.get_by_role("alert")).to_contain_text("'messages' is empty")
         expect(page.locator("#results")).to_be_hidden()
 

@@ -1,4 +1,4 @@
-/** The gateway's JSON, by addresses relative to the page: it may stand behind a prefix. */
+/** The gateway's JSON API. URLs are relative to the page, because a proxy may add a prefix. */
 
 /** @typedef {{slot: string | null, text: string, tokens: number, is_cut_mark: boolean}} Piece */
 /** @typedef {{slot: string, tokens: number, whole_tokens: number, at_least: boolean}} Extent */
@@ -29,7 +29,7 @@ export const decision = (id) => json(`ui/api/recent/${encodeURIComponent(id)}`);
 /** @type {Promise<Card> | undefined} */
 let card;
 
-/** Both the playground and the card need it; one request is enough.
+/** The artifact, requested once for the playground and the artifact view.
  * @returns {Promise<Card>} */
 export function artifact() {
   card ??= json("ui/api/artifact").catch((error) => {
@@ -45,7 +45,7 @@ const json = async (path, options) => (await good(path, options)).json();
 /** @param {string} path @param {RequestInit} [options] */
 async function good(path, options) {
   const response = await fetch(path, options).catch(() => {
-    throw new Error("The gateway does not answer. Is it still running?");
+    throw new Error("The gateway does not answer. Check that it is running.");
   });
   if (!response.ok) throw new Error(await reason(response));
   return response;
@@ -55,5 +55,5 @@ async function good(path, options) {
 async function reason(response) {
   const body = await response.json().catch(() => null);
   const where = body?.error?.param ? ` (at ${body.error.param})` : "";
-  return body?.error?.message ? body.error.message + where : `The gateway answered with status ${response.status}.`;
+  return body?.error?.message ? body.error.message + where : `The gateway answered with status ${response.status}. Its log has the cause.`;
 }

@@ -1,4 +1,4 @@
-/** Tabs, and what each of them shows. */
+/** Tabs, and the views that they show. */
 
 import { startArtifact } from "./artifact.js";
 import { byId } from "./dom.js";
@@ -8,7 +8,7 @@ import { startPlayground } from "./playground.js";
 const tabs = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('[role="tab"]')]);
 const names = tabs.map((tab) => tab.getAttribute("aria-controls") ?? "");
 
-/** @type {Record<string, () => void>} what is loaded when its tab is first seen */
+/** @type {Record<string, () => void>} loaded when the tab is first opened */
 const starts = { playground: startPlayground, live: startLive, artifact: startArtifact };
 
 /** @param {string} name */
@@ -36,18 +36,18 @@ function move(event) {
   go(names[to]);
 }
 
-/** Following the fragment would move the focus to the view, and away from the tabs.
+/** Selects a tab without following the fragment, which would move the focus away from the tabs.
  * @param {string} name */
 function go(name) {
   history.pushState(null, "", `#${name}`);
   select(name);
 }
 
-const asked = () => (names.includes(location.hash.slice(1)) ? location.hash.slice(1) : names[0]);
+const requested = () => (names.includes(location.hash.slice(1)) ? location.hash.slice(1) : names[0]);
 
 for (const [index, tab] of tabs.entries()) {
   tab.addEventListener("click", () => go(names[index]));
   tab.addEventListener("keydown", move);
 }
-addEventListener("popstate", () => select(asked()));
-select(asked());
+addEventListener("popstate", () => select(requested()));
+select(requested());

@@ -1,4 +1,4 @@
-/** Every arm's probability as a bar, its cost, and the line that it has to reach. */
+/** The probability of each arm as a bar, its cost, and the threshold that it must reach. */
 
 import { h, spoken } from "./dom.js";
 import { percent, usdPer1k } from "./format.js";
@@ -13,23 +13,23 @@ export function arms(explained, choice) {
   return h("div", {},
     h("table", { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
       h("caption", {}, caption(explained, choice, hasFloor)),
-      h("thead", {}, h("tr", {}, ...["Arm", "Right with", "Per 1,000"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ...["Arm", "Probability correct", "USD per 1,000"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, ...explained.arms.map((arm) => row(arm, choice, hasFloor)))),
     explained.excluded.length > 0 && h("p", { class: "hint" }, `Cannot serve this request: ${explained.excluded.join(", ")}.`));
 }
 
 /** @param {Explained} explained @param {Choice} choice @param {boolean} hasFloor */
 function caption(explained, choice, hasFloor) {
-  if (!hasFloor) return "By rising cost; the policy sets no line here.";
-  const line = choice.floor <= 0 ? "any probability will do" : `the line is what ${choice.policy} asks for: ${percent(choice.floor)}`;
-  return `By rising cost; ${line}.`;
+  if (!hasFloor) return "Sorted by cost. The policy sets no threshold for this request.";
+  const line = choice.floor <= 0 ? "every probability is enough" : `the line marks the threshold of ${choice.policy}: ${percent(choice.floor)}`;
+  return `Sorted by cost; ${line}.`;
 }
 
 /** @param {Arm} arm @param {Choice} choice @param {boolean} hasFloor */
 function row(arm, choice, hasFloor) {
   const isChosen = arm.arm === choice.arm;
   const passes = !hasFloor || arm.probability >= choice.floor - 1e-9;
-  const state = isChosen ? "chosen" : passes ? "passes" : "below the line";
+  const state = isChosen ? "chosen" : passes ? "passes" : "below the threshold";
   return h("tr", { class: isChosen ? "is-chosen" : passes ? "passes" : "fails", "data-arm": arm.arm },
     h("th", { scope: "row" }, arm.arm, arm.model !== arm.arm && h("small", {}, ` ${arm.model}`), spoken(`, ${state}`)),
     h("td", { class: "probability" },

@@ -1,4 +1,4 @@
-/** The artifact's card: where it comes from, and what it was measured to do. */
+/** The artifact: its provenance and its measured results. */
 
 import * as api from "./api.js";
 import { byId, facts, h, showError, table } from "./dom.js";
@@ -23,20 +23,20 @@ function described(card) {
   return [
     h("div", { class: "head" }, h("div", {},
       h("h2", {}, card.name),
-      h("p", { class: "lead" }, `Chooses among ${card.arms.length} arms. Made on ${new Date(card.provenance.created).toLocaleDateString("en-GB", { dateStyle: "long" })} from commit `, h("code", {}, card.provenance.commit.slice(0, 12)), "."))),
-    h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Measured on queries held out from training"), metrics(card.metrics)),
+      h("p", { class: "lead" }, `A trained router that chooses among ${card.arms.length} arms. An arm is a model, or a model with a reasoning effort. Created on ${new Date(card.provenance.created).toLocaleDateString("en-GB", { dateStyle: "long" })} from commit `, h("code", {}, card.provenance.commit.slice(0, 12)), "."))),
+    h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Accuracy and cost on queries held out from training"), metrics(card.metrics)),
     frontier(card),
     h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Arms, by expected cost"), arms(card)),
     h("div", { class: "pair" },
-      h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "What reads a request"), model(card)),
+      h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Model"), model(card)),
       h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Provenance"), provenance(card))),
   ];
 }
 
 /** @type {Record<string, string>} */
-const TITLES = { default: "Default policy", best_single: "Best single model", oracle: "Oracle, which always knew" };
+const TITLES = { default: "Default policy", best_single: "Best single model", oracle: "Oracle (cheapest correct arm for each query)" };
 
-/** Accuracies with what they cost, and whatever else was measured.
+/** Accuracies with their costs, and other measurements.
  * @param {Record<string, Measure>} measures */
 function metrics(measures) {
   const priced = Object.keys(TITLES).filter((name) => measures[`${name}_accuracy`] && measures[`${name}_cost_usd`]);
@@ -49,19 +49,19 @@ function metrics(measures) {
 
 /** @param {Measure} measure @param {(value: number) => string} form @param {Measure} [cost] */
 function tile({ value, stderr, n }, form, cost) {
-  const paid = cost && h("small", {}, `${usdPer1k(cost.value)} ± ${usdPer1k(cost.stderr)} per 1,000`);
+  const paid = cost && h("small", {}, `${usdPer1k(cost.value)} ± ${usdPer1k(cost.stderr)} per 1,000 requests`);
   return h("span", {}, form(value), h("small", {}, `± ${form(stderr)}, n = ${count(n)}`), paid);
 }
 
 /** @param {Card} card */
 function frontier(card) {
-  if (card.frontier.length === 0) return h("p", { class: "notice" }, "This artifact has no measured frontier.");
+  if (card.frontier.length === 0) return h("p", { class: "notice" }, "This artifact has no measured policies.");
   const plot = h("div", { class: "plot" });
   frontierPlot(plot, card, { current: card.default_policy, height: 400 });
-  return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Accuracy over cost"), plot,
+  return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Accuracy and cost of policies"), plot,
     h("ul", { class: "legend plot-legend", "aria-hidden": "true" },
-      h("li", { class: "drift" }, h("span", { class: "swatch" }), "drift rules"), h("li", { class: "theta" }, h("span", { class: "swatch" }), "theta rules"),
-      h("li", { class: "line" }, h("span", { class: "swatch" }), "what no cheaper policy matches"), h("li", { class: "ring" }, h("span", { class: "swatch" }), "this gateway's default")),
+      h("li", { class: "drift" }, h("span", { class: "swatch" }), "drift: cheapest arm near the most probable one"), h("li", { class: "theta" }, h("span", { class: "swatch" }), "theta: cheapest arm above a threshold"),
+      h("li", { class: "line" }, h("span", { class: "swatch" }), "best accuracy for the cost"), h("li", { class: "ring" }, h("span", { class: "swatch" }), "default of this gateway")),
     h("details", {}, h("summary", {}, `All ${card.frontier.length} measured policies`), policies(card)));
 }
 
@@ -74,15 +74,15 @@ function policies(card) {
     point.versus_best ? points(point.versus_best.difference) : "",
     `${usdPer1k(point.cost_usd.value)} ${within(point.cost_usd_interval, usdPer1k)}`,
     point.versus_best?.cost_share ? percent(point.versus_best.cost_share) : ""]);
-  return table("Measured policies by rising cost, with 95% intervals", ["Policy", "Accuracy", "Points vs. best", "Per 1,000", "Cost, of best"], rows);
+  return table("Measured policies by rising cost, with 95% intervals", ["Policy", "Accuracy", "Difference to best single model", "USD per 1,000", "Share of its cost"], rows);
 }
 
 /** @param {Card} card */
 function arms(card) {
   const rows = card.arms.map((/** @type {any} */ arm) => [
-    arm.arm, arm.model ?? "none: never chosen", usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
+    arm.arm, arm.model ?? "none (never chosen)", usdPer1k(arm.cost_usd), arm.profile.input_tokens.toFixed(0), arm.profile.output_tokens.toFixed(0),
     arm.profile.seconds ? `${arm.profile.seconds.toFixed(1)} s` : "", count(arm.profile.n)]);
-  return table("Arms by rising expected cost", ["Arm", "Played by", "Per 1,000", "Tokens in", "Tokens out", "Time", "n"], rows);
+  return table("Arms by rising expected cost", ["Arm", "Configured model", "USD per 1,000", "Tokens in", "Tokens out", "Time", "Requests measured"], rows);
 }
 
 /** @param {Card} card */
@@ -91,9 +91,9 @@ function model(card) {
   return facts([
     ["Encoder", encoder.name], ["Size", `${(encoder.parameters / 1e6).toFixed(1)} M parameters, ${encoder.layers} layers of ${encoder.hidden_size}`],
     ["Window", `${card.budget_tokens} tokens, at most ${card.tool_budget_tokens} for tools`], ["Template", h("code", {}, card.template)],
-    ["Structural counts", card.features], ["Calibration", card.calibration],
+    ["Structural features", card.features], ["Calibration", card.calibration],
     ["Policies", Object.entries(card.policies).map(([name, rule]) => `${name}: ${rule}`).join(", ")],
-    ["Default of this gateway", card.default_policy],
+    ["Default policy of this gateway", card.default_policy],
   ], "facts list");
 }
 
@@ -103,7 +103,7 @@ function provenance({ provenance, version }) {
   return h("div", {},
     facts([
       ["Created", provenance.created], ["Commit", h("code", {}, provenance.commit)], ["Seed", provenance.seed],
-      ["Data, SHA-256", h("code", {}, provenance.data_sha256)], ["Made with", versions || null], ["Gateway", `Switchcraft ${version}`],
+      ["SHA-256 of the data", h("code", {}, provenance.data_sha256)], ["Library versions", versions || null], ["Gateway", `Switchcraft ${version}`],
     ], "facts list"),
     h("details", {}, h("summary", {}, "Training configuration"), h("pre", { tabindex: 0, "aria-label": "Training configuration" }, provenance.config)));
 }

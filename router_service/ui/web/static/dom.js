@@ -1,4 +1,4 @@
-/** Elements made by hand: text is always text, never markup. */
+/** Creates elements; a string always becomes text, never markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -45,7 +45,7 @@ export function byId(id) {
   return found;
 }
 
-/** Shows an error where there is one, and hides its place where there is none.
+/** Shows an error, or hides its element if there is no error.
  * @param {string} id @param {unknown} [error] */
 export function showError(id, error) {
   const place = byId(id);
@@ -53,20 +53,20 @@ export function showError(id, error) {
   place.textContent = error instanceof Error ? error.message : String(error ?? "");
 }
 
-/** @param {string} text @returns {HTMLElement} for those who listen to the page */
+/** @param {string} text @returns {HTMLElement} text for screen readers only */
 export const spoken = (text) => h("span", { class: "spoken" }, text);
 
-/** @param {Child[]} children @returns {Node[]} those that are there */
+/** @param {Child[]} children @returns {Node[]} the children that are nodes */
 export const present = (children) => children.filter((child) => child instanceof Node);
 
-/** Names with their values; a fact without a value is left out.
+/** A list of names with values; entries without a value are omitted.
  * @param {Child[][]} facts @param {string} [kind] */
 export function facts(facts, kind = "facts") {
   const shown = facts.filter(([, value]) => value !== null && value !== undefined);
   return h("dl", { class: kind }, ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-/** A table that scrolls in itself where it is too wide.
+/** A table that scrolls horizontally if it is too wide.
  * @param {string} caption @param {string[]} head @param {Child[][]} rows first cells are headers */
 export function table(caption, head, rows) {
   const cells = (/** @type {Child[]} */ [first, ...rest]) =>

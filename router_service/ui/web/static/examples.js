@@ -1,4 +1,4 @@
-/** Requests to begin with, one for each thing that a router may meet. */
+/** Example requests, one for each kind of input. */
 
 /** @param {string} name @param {string} description @param {Record<string, object>} properties @param {string[]} [required] */
 function tool(name, description, properties, required = Object.keys(properties)) {
@@ -41,18 +41,18 @@ const long = [
 export const EXAMPLES = [
   { name: "Single call", note: "One question, one tool that answers it.",
     body: chat([user("What is the weather in Oslo right now, in celsius?")], [weather, time]) },
-  { name: "Parallel calls", note: "Three cities, two questions each: six calls in one answer.",
+  { name: "Parallel calls", note: "Three cities with two questions each: six tool calls in one answer.",
     body: chat([user("Compare Oslo, Lima and Kyoto for me: the weather and the local time in each of them.")], [weather, time, flights]) },
-  { name: "Many tools", note: "Forty tools: their signatures are cut at the artifact's cap.",
+  { name: "Many tools", note: "Forty tools, whose signatures exceed the router's token budget for tools and are cut.",
     body: chat([user("Find the last invoice that we sent to Acme and attach it to ticket 4711.")], office) },
-  { name: "Long conversation", note: "Both ends of the last turn are kept; older turns no longer fit.",
+  { name: "Long conversation", note: "The beginning and the end of the last turn are kept; older turns do not fit.",
     body: chat(long, [weather, flights]) },
-  { name: "No tool fits", note: "The right answer calls nothing at all.",
+  { name: "No tool fits", note: "The correct answer calls no tool.",
     body: chat([user("Write a limerick about a router that could not decide.")], [weather, flights]) },
-  { name: "Unreadable part", note: "A tool without a name and a message without a known role: no ground to save money on.",
+  { name: "Unreadable part", note: "A tool without a name and a message with an unknown role. The router is not confident enough to use a cheaper model.",
     body: chat([user("Bill customer C-17 for 3 × A-100, due on Friday."), { role: "narrator", content: "(a pause)" }],
       [invoice, { type: "function", function: { description: "its name is missing" } }]) },
-  { name: "Responses API", note: "The same question as the first, as the Responses API has it.",
+  { name: "Responses API", note: "The first example as a request to the Responses API.",
     body: { model: "switchcraft", input: "What is the weather in Oslo right now, in celsius?",
       tools: [weather, time].map((each) => ({ type: "function", ...each.function })) } },
 ];

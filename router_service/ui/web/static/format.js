@@ -1,9 +1,9 @@
-/** Numbers as people read them. */
+/** Formats numbers for people. */
 
 /** @param {number} share @param {number} [digits] */
 export const percent = (share, digits = 1) => `${(share * 100).toFixed(digits)}%`;
 
-/** Costs of one request are too small to read: they are told by the thousand.
+/** Costs are shown per thousand requests, because the cost of one is too small to read.
  * @param {number} usd of one request */
 export const usdPer1k = (usd) => `$${precise(usd * 1000)}`;
 
@@ -16,7 +16,7 @@ export const duration = (seconds) => (seconds < 1 ? `${(seconds * 1000).toFixed(
 /** @param {number} count */
 export const count = (count) => count.toLocaleString("en-US");
 
-/** @param {number} points a difference of shares */
+/** @param {number} points a difference between shares */
 export const points = (points) => `${points < 0 ? "−" : "+"}${Math.abs(points * 100).toFixed(1)}`;
 
 /** @param {[number, number] | null | undefined} interval @param {(value: number) => string} form */
@@ -25,7 +25,7 @@ export const within = (interval, form) => (interval ? `[${form(interval[0])}, ${
 /** @param {number} unix_s */
 export const clock = (unix_s) => new Date(unix_s * 1000).toLocaleTimeString("en-GB");
 
-/** Two digits below the first, no more than four behind the point.
+/** No decimals from 100, two from 0.1, and two significant digits below.
  * @param {number} value */
 function precise(value) {
   if (value >= 100) return value.toFixed(0);

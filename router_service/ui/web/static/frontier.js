@@ -1,4 +1,4 @@
-/** Accuracy over cost, as measured: policies, the best single model, and what cannot be beaten. */
+/** Plot of measured accuracy over cost: policies, the best single model and the oracle. */
 
 import { s } from "./dom.js";
 import { parsePolicy, percent, usdPer1k } from "./format.js";
@@ -10,11 +10,11 @@ import { parsePolicy, percent, usdPer1k } from "./format.js";
 
 const MARGIN = { left: 46, right: 14, top: 12, bottom: 38 };
 
-/** @typedef {{current: string, rule?: string, height?: number}} Options the policy to mark, of which rule to show points, and how high; without a rule all is shown */
+/** @typedef {{current: string, rule?: string, height?: number}} Options the marked policy, the rule whose points are shown (all without one), and the height */
 
-/** A plot as wide as its place, whatever that becomes: its text has one size.
+/** A plot that always fills the width of its place, so that its text keeps its size.
  * @param {HTMLElement} place @param {Card} card @param {Options} options
- * @returns {(options: Options) => void} draws it anew */
+ * @returns {(options: Options) => void} redraws it */
 export function frontierPlot(place, card, options) {
   let current = options;
   const draw = () => place.clientWidth && place.replaceChildren(drawn(card, current, place.clientWidth));
@@ -31,7 +31,7 @@ function drawn(card, { current, rule, height = 230 }, width) {
   const shown = card.frontier.filter((/** @type {Point} */ point) => !rule || parsePolicy(point.policy).rule === rule);
   const scales = scalesOf([...card.frontier, ...marks], width, height);
   const now = card.frontier.find((/** @type {Point} */ point) => point.policy === current);
-  return s("svg", { class: "frontier", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told(card, now) },
+  return s("svg", { class: "frontier", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": description(card, now) },
     ...axes(scales, width, height),
     staircase(card, scales),
     ...shown.map((/** @type {Point} */ point) => dot(point, scales)),
@@ -74,11 +74,11 @@ function axes({ x, y }, width, height) {
       s("text", { x: MARGIN.left - 8, y: y(share) + 4, "text-anchor": "end" }, percent(share, 0)))),
     ...costs.map((usd) => s("text", { x: x(usd), y: bottom + 17, "text-anchor": "middle" }, usdPer1k(usd))),
     s("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
-    s("text", { class: "title", x: width - MARGIN.right, y: height - 4, "text-anchor": "end" }, "cost per 1,000, log scale"),
+    s("text", { class: "title", x: width - MARGIN.right, y: height - 4, "text-anchor": "end" }, "USD per 1,000 requests, log scale"),
   ];
 }
 
-/** @param {Card} card @param {Scales} scales what no cheaper policy matches */
+/** @param {Card} card @param {Scales} scales the best accuracy for each cost */
 function staircase(card, { x, y }) {
   const line = card.efficient
     .map((/** @type {string} */ policy) => card.frontier.find((/** @type {Point} */ point) => point.policy === policy))
@@ -108,7 +108,7 @@ function reference({ label, accuracy, cost_usd }, scales, width) {
 /** @param {Point} point @param {Scales} scales */
 function marked(point, { x, y }) {
   const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
-  const hasRoom = cx > MARGIN.left + 90; // above to the left of a frontier there is nothing
+  const hasRoom = cx > MARGIN.left + 90; // the area above and to the left of a frontier is empty
   const error = point.accuracy_interval;
   const paid = point.cost_usd_interval;
   return [
@@ -120,11 +120,11 @@ function marked(point, { x, y }) {
 }
 
 /** @param {Card} card @param {Point | undefined} now */
-function told(card, now) {
+function description(card, now) {
   const best = card.metrics.best_single_accuracy;
   const parts = [
     `Measured accuracy over cost of ${card.frontier.length} policies`,
-    now && `${now.policy} is ${percent(now.accuracy.value)} right at ${usdPer1k(now.cost_usd.value)} per 1,000`,
+    now && `${now.policy} has an accuracy of ${percent(now.accuracy.value)} at ${usdPer1k(now.cost_usd.value)} per 1,000`,
     best && `the best single model ${percent(best.value)} at ${usdPer1k(card.metrics.best_single_cost_usd.value)}`,
   ];
   return `${parts.filter(Boolean).join("; ")}.`;

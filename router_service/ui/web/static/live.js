@@ -1,4 +1,4 @@
-/** Live traffic: the newest decisions of the process that answers, asked for every two seconds. */
+/** Live traffic: the latest decisions of the gateway process, read every two seconds. */
 
 import * as api from "./api.js";
 import { byId, facts, h, present, showError, spoken, table } from "./dom.js";
@@ -8,13 +8,13 @@ import { clock, count, duration, percent, usd, usdPer1k } from "./format.js";
 
 const EVERY_MS = 2000;
 
-/** @type {Map<string, Row>} of all processes that answered so far: each tells its own */
+/** @type {Map<string, Row>} decisions of all processes that answered so far; each lists only its own */
 const known = new Map();
-/** @type {Map<string, HTMLElement>} table rows by id: they stay where they are, and keep the focus */
+/** @type {Map<string, HTMLElement>} table rows by id, kept in place so that they keep the focus */
 const shown = new Map();
 const rows = h("tbody");
 const summary = h("div", { class: "summary" });
-const empty = h("p", { class: "empty" }, "Nothing was decided yet. Send a request to this gateway, or ask one in the playground.");
+const empty = h("p", { class: "empty" }, "No decisions yet. Send a request to this gateway, or use the playground.");
 let isPaused = false;
 
 export function startLive() {
@@ -54,9 +54,9 @@ async function refresh() {
   }
 }
 
-/** @param {Row[]} told @param {number} limit */
-function update(told, limit) {
-  for (const decision of told) known.set(decision.id, decision);
+/** @param {Row[]} received @param {number} limit */
+function update(received, limit) {
+  for (const decision of received) known.set(decision.id, decision);
   const newest = [...known.values()].sort((a, b) => b.created - a.created);
   for (const { id } of newest.splice(limit)) forget(id);
   byId("log").hidden = newest.length === 0;
@@ -97,12 +97,12 @@ function summarize(decisions, limit) {
   const at = (/** @type {number} */ share) => duration(latencies[Math.min(latencies.length - 1, Math.floor(share * latencies.length))]);
   return [
     facts([
-      ["Decisions", h("span", {}, count(decisions.length), h("small", {}, decisions.length === limit ? " the newest" : ` of ${limit} at most`))],
+      ["Decisions", h("span", {}, count(decisions.length), h("small", {}, decisions.length === limit ? " (latest)" : ` (at most ${limit} are kept)`))],
       ["Median latency", at(0.5)], ["95th percentile", at(0.95)],
-      ["Cost per 1,000", costs.length ? usdPer1k(costs.reduce((sum, cost) => sum + cost, 0) / costs.length) : "unknown"],
+      ["Cost per 1,000 requests", costs.length ? usdPer1k(costs.reduce((sum, cost) => sum + cost, 0) / costs.length) : "unknown"],
       ["Failed", percent(failed / decisions.length)],
     ], "facts tiles"),
-    h("div", { class: "shares" }, shares("Who answered", decisions.map((decision) => decision.model)), shares("Why", decisions.map((decision) => decision.reason))),
+    h("div", { class: "shares" }, shares("Model that answered", decisions.map((decision) => decision.model)), shares("Reason", decisions.map((decision) => decision.reason))),
   ];
 }
 
@@ -146,7 +146,7 @@ function described(details) {
       ["Tokens in", details.prompt_tokens], ["Tokens out", details.completion_tokens],
       ["Cost", details.actual_cost_usd === null ? null : usd(details.actual_cost_usd)], ["Tokens read by the router", details.packed_tokens],
     ]),
-    arms.length > 0 && table("What was expected of each arm", ["Arm", "Right with", "Per 1,000"],
+    arms.length > 0 && table("Prediction for each arm", ["Arm", "Probability correct", "USD per 1,000"],
       arms.map(([arm, probability]) => [arm === details.arm ? h("b", {}, arm, " (chosen)") : arm, percent(probability), cost_usd ? usdPer1k(cost_usd[arm]) : ""])),
   ]);
 }

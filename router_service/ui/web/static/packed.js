@@ -1,4 +1,4 @@
-/** The packed text in the colours of its parts, and how much of each was cut. */
+/** The packed text, coloured by part, and how much of each part was cut. */
 
 import { h, present, spoken } from "./dom.js";
 import { count } from "./format.js";
@@ -8,7 +8,7 @@ import { count } from "./format.js";
 /** @typedef {import("./api.js").Piece} Piece */
 
 /** @type {Record<string, string>} */
-const NAMES = { preamble: "Length, tools, turns", latest_user: "Latest user turn", tools: "Tools", other_turns: "Other turns" };
+const NAMES = { preamble: "Preamble (length, tools, turns)", latest_user: "Latest user turn", tools: "Tools", other_turns: "Other turns" };
 
 /** @param {Explained} explained */
 export function packed({ view, unread }) {
@@ -17,7 +17,7 @@ export function packed({ view, unread }) {
   return present([
     h("ul", { class: "legend" }, ...view.extents.map(legend)),
     h("div", { class: "packed", tabindex: 0, role: "group", "aria-label": "Packed text" }, ...view.pieces.map((piece) => shown(piece, view.extents)), ...unmarked.map((extent) => cut(extent))),
-    unread.length > 0 && h("p", { class: "hint" }, `Not read: ${unread.join(", ")}.`),
+    unread.length > 0 && h("p", { class: "hint" }, `Could not be read: ${unread.join(", ")}.`),
     counts(view.features),
   ]);
 }
@@ -42,7 +42,7 @@ function shown(piece, extents) {
   return h("span", { class: `piece ${piece.slot}` }, spoken(`${NAMES[piece.slot]}: `), piece.text);
 }
 
-/** @param {Extent} extent @param {string} [word] what the encoder sees in the place of what is cut */
+/** @param {Extent} extent @param {string} [word] the token that the encoder reads instead of the removed text */
 function cut(extent, word) {
   const what = `${extent.at_least ? "at least " : ""}${count(lost(extent))} tokens cut`;
   return h("span", { class: `cut ${extent.slot}` }, word && h("span", { class: "mark" }, word), ` ${what}, ${NAMES[extent.slot].toLowerCase()}`);
@@ -54,6 +54,6 @@ function counts(features) {
   if (all.length === 0) return null;
   const counted = all.filter(([, value]) => value !== 0);
   return h("details", {},
-    h("summary", {}, `${all.length} structural counts go in beside the text; ${counted.length} are not 0`),
+    h("summary", {}, `${all.length} structural features complement the text; ${counted.length} are not 0`),
     h("ul", { class: "counts" }, ...counted.map(([name, value]) => h("li", {}, `${name.replaceAll("_", " ")} `, h("b", {}, +value.toFixed(3))))));
 }

@@ -1,4 +1,4 @@
-/** The playground: a request in, the decision and all that it was made from out. */
+/** The playground: routes a request, and shows the decision with everything that led to it. */
 
 import * as api from "./api.js";
 import { showAnswer } from "./answer.js";
@@ -11,11 +11,11 @@ import { verdict } from "./verdict.js";
 
 const body = /** @type {HTMLTextAreaElement} */ (byId("body"));
 
-/** The policy that the slider stands at, where it was moved. */
+/** The policy at which the slider stands; empty before the first decision. */
 let policy = "";
 
-/** Counts requests: an answer that a later one has overtaken is dropped. */
-let asked = 0;
+/** Number of the latest request; answers to earlier ones are dropped. */
+let latest = 0;
 
 export function startPlayground() {
   byId("examples").replaceChildren(...EXAMPLES.map(chip));
@@ -43,19 +43,19 @@ function choose(index) {
   route();
 }
 
-/** @param {number | null} index of the example that the body is, if any */
+/** @param {number | null} index of the example in the editor, if any */
 function press(index) {
   for (const [at, button] of [...byId("examples").children].entries()) button.setAttribute("aria-pressed", String(at === index));
   byId("example-note").textContent = index === null ? "" : EXAMPLES[index].note;
 }
 
 async function route() {
-  const number = (asked += 1);
+  const number = (latest += 1);
   try {
     const [card, explained] = await Promise.all([api.artifact(), api.explain(kindOf(body.value), body.value)]);
-    if (number === asked) show(card, explained);
+    if (number === latest) show(card, explained);
   } catch (error) {
-    if (number === asked) fail(error);
+    if (number === latest) fail(error);
   }
 }
 
@@ -80,7 +80,7 @@ function show(card, explained) {
   redraw(explained.chosen);
 }
 
-/** Which API a body is of; what is no JSON is for the gateway to refuse.
+/** The API that a body belongs to; the gateway refuses a body that is not JSON.
  * @param {string} body @returns {"chat" | "responses"} */
 function kindOf(body) {
   try {

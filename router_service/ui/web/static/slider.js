@@ -1,4 +1,4 @@
-/** The policy slider: the measured rules of one kind, what each was measured to do, and whom it chooses. */
+/** The policy slider: the measured rules of one kind, their results, and the arms that they choose. */
 
 import { facts, h } from "./dom.js";
 import { frontierPlot } from "./frontier.js";
@@ -11,7 +11,7 @@ import { parsePolicy, percent, points, usdPer1k, within } from "./format.js";
 /** @typedef {{arm: string, from: number, to: number}} Run steps that choose one arm */
 
 /** @type {Record<string, string>} */
-const RULES = { drift: "Near the most probable", theta: "Above a threshold" };
+const RULES = { drift: "Cheapest near the most probable (drift)", theta: "Cheapest above a threshold (theta)" };
 
 export class PolicySlider {
   rule = "";
@@ -38,7 +38,7 @@ export class PolicySlider {
     this.explained = explained;
     this.onChoice = onChoice;
     this.redraw = frontierPlot(this.plot, card, { current: "" });
-    if (card.frontier.length === 0) place.replaceChildren(h("p", {}, `${explained.chosen.policy}. The artifact has no measured frontier.`));
+    if (card.frontier.length === 0) place.replaceChildren(h("p", {}, `${explained.chosen.policy}. The artifact has no measured policies.`));
     else this.draw(parsePolicy(explained.chosen.policy).rule);
   }
 
@@ -59,8 +59,8 @@ export class PolicySlider {
       h("fieldset", { class: "rules" }, h("legend", { class: "spoken" }, "Rule"), ...Object.entries(RULES).map(([rule, name]) => this.radio(rule, name))),
       h("div", { class: "policy-grid" },
         h("div", { class: "track" },
-          this.output, h("label", { for: "policy-slider" }, "Which arm each policy chooses"), this.strip, h("div", { class: "rail" }, this.input),
-          h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "cheaper"), h("span", {}, "dearer")),
+          this.output, h("label", { for: "policy-slider" }, "Arm that each policy chooses"), this.strip, h("div", { class: "rail" }, this.input),
+          h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "cheaper"), h("span", {}, "more expensive")),
           h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs))),
         this.plot),
     ];
@@ -98,7 +98,7 @@ export class PolicySlider {
   }
 }
 
-/** From cheap to dear.
+/** Steps from the cheapest to the most expensive rule.
  * @param {import("./api.js").Card} card @param {Explained} explained @param {string} rule @returns {Step[]} */
 function steps(card, explained, rule) {
   const sign = rule === "drift" ? -1 : 1;
@@ -108,10 +108,10 @@ function steps(card, explained, rule) {
     .sort((/** @type {Step} */ a, /** @type {Step} */ b) => sign * (a.value - b.value));
 }
 
-/** @param {Step[]} steps @param {Choice} chosen @param {string} rule the step to begin at */
+/** @param {Step[]} steps @param {Choice} chosen @param {string} rule returns the step to begin at */
 function nearest(steps, chosen, rule) {
-  const asked = parsePolicy(chosen.policy);
-  const value = asked.rule === rule ? asked.value : steps[Math.floor(steps.length / 2)].value;
+  const current = parsePolicy(chosen.policy);
+  const value = current.rule === rule ? current.value : steps[Math.floor(steps.length / 2)].value;
   const distances = steps.map((step) => Math.abs(step.value - value));
   return distances.indexOf(Math.min(...distances));
 }
@@ -137,8 +137,8 @@ function segment(run, at) {
 /** @param {Step[]} steps @param {Run[]} runs */
 function flips(steps, runs) {
   if (runs.length === 1) return `Every measured policy of this kind chooses ${runs[0].arm}.`;
-  const told = runs.slice(1).map((run) => `${run.arm} from ${steps[run.from].point.policy}`);
-  return `The choice flips: first ${runs[0].arm}, then ${told.join(", then ")}.`;
+  const changes = runs.slice(1).map((run) => `${run.arm} from ${steps[run.from].point.policy}`);
+  return `The choice changes along the slider: first ${runs[0].arm}, then ${changes.join(", then ")}.`;
 }
 
 /** @param {Point} point */
@@ -146,13 +146,13 @@ function readout(point) {
   const versus = point.versus_best;
   return facts([
     ["Rule", h("span", { class: "mono", id: "policy-now" }, point.policy)],
-    ["Measured accuracy", told(percent(point.accuracy.value), within(point.accuracy_interval, (value) => percent(value)))],
-    ["Measured cost per 1,000", told(usdPer1k(point.cost_usd.value), within(point.cost_usd_interval, usdPer1k))],
-    ["Beside the best single model", versus && told(
-      `${points(versus.difference)} points`,
+    ["Measured accuracy", detailed(percent(point.accuracy.value), within(point.accuracy_interval, (value) => percent(value)))],
+    ["Measured cost per 1,000 requests", detailed(usdPer1k(point.cost_usd.value), within(point.cost_usd_interval, usdPer1k))],
+    ["Compared with the best single model", versus && detailed(
+      `${points(versus.difference)} percentage points`,
       versus.cost_share === null ? "" : `${percent(versus.cost_share, 0)} of its cost`)],
   ], "facts readouts");
 }
 
-/** @param {string} value @param {string} beside */
-const told = (value, beside) => h("span", {}, value, " ", h("small", {}, beside));
+/** @param {string} value @param {string} detail */
+const detailed = (value, detail) => h("span", {}, value, " ", h("small", {}, detail));

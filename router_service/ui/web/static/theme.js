@@ -1,4 +1,4 @@
-// Runs before the page is drawn, so that a chosen theme does not flash in the other one's colours.
+// Runs before the page is drawn, so that the other theme does not flash.
 (() => {
   const KEY = "switchcraft-theme";
   /** @type {Record<string, string>} */
@@ -24,7 +24,7 @@
     try {
       localStorage.setItem(KEY, theme);
     } catch {
-      // then it holds for this page alone
+      // then the choice holds only for this page
     }
     apply(theme);
   };
