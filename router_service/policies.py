@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from router_service.core.artifact import FrontierPoint, Interval, Manifest, Measure
 from router_service.core.errors import PolicyError
-from router_service.core.goals import pareto_front, parse_goal, reach
+from router_service.core.goals import find_point, pareto_front, parse_goal
 
 HEAD = ("policy", "accuracy, %", "points vs. best", "USD per 1,000", "cost, % of best")
 
@@ -42,7 +42,7 @@ def tell_goal(text: str, manifest: Manifest) -> Iterator[str]:
     if goal is None:
         problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5, each also with @95"
         raise PolicyError(text, problem, param="--goal")
-    point = reach(goal, manifest.frontier, manifest.best_single_accuracy, param="--goal")
+    point = find_point(goal, manifest.frontier, manifest.best_single_accuracy, param="--goal")
     told = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
     yield from _aligned([("goal", str(goal)), *((name, cell) for name, cell in told if cell)])
     yield _legend(manifest)

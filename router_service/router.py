@@ -22,7 +22,7 @@ from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.cache import Cache
 from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
-from router_service.core.goals import parse_goal, reach
+from router_service.core.goals import find_point, parse_goal
 from router_service.core.messages import (
     Conversation,
     Json,
@@ -284,7 +284,7 @@ class Router:
         if not self._is_as_measured:
             problem = "goals hold only for all arms of the artifact at their profiled prices"
             raise PolicyError(str(goal), problem, param=param)
-        point = reach(goal, manifest.frontier, manifest.best_single_accuracy, param=param)
+        point = find_point(goal, manifest.frontier, manifest.best_single_accuracy, param=param)
         return parse_policy(point.policy)
 
     def predict_batch(self, conversations: Sequence[Conversation]) -> list[list[float]]:

@@ -1,8 +1,8 @@
-"""Ports and addresses of other servers, checked before anything is sent there.
+"""Checks of ports and addresses of other servers, before anything is sent there.
 
 The system's resolver takes a port modulo 65536, so that port 99999 is really 34463, and Python's
-`int` reads signs, underscores and the digits of any script. Neither says a word. What is checked
-here has one meaning for every parser.
+`int` reads signs, underscores and the digits of any script. Neither reports an error. An address
+that passes these checks means the same to every parser.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOST = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:]+)(?::(?P<port>.*))?")
 
 
 def read_port(value: object, *, least: int = 0) -> int:
-    """Return a configured port; raises ValueError if the value is not a port number.
+    """Return a configured port. Raises ValueError if the value is not a port number.
 
     Port 0 lets the system choose a port to listen on; a port to connect to is at least 1. The error
     does not quote the text, because a password with a slash in it looks like a port.
@@ -39,36 +39,36 @@ def read_port(value: object, *, least: int = 0) -> int:
 
 
 def check_http_address(address: str, *, has_query: bool = True) -> str:
-    """Return the address of an HTTP server; raises ValueError, which does not quote it."""
+    """Return the address of an HTTP server. Raises ValueError, which does not quote the address."""
     if not has_query and ("?" in address or "#" in address):
-        raise ValueError("the address must have neither '?' nor '#': paths are added at its end")
+        raise ValueError("the address must not contain '?' or '#': paths are added at its end")
     _check(address, HTTP)
     return address
 
 
 def check_proxy_address(address: str) -> str:
-    """Return the address of a proxy, with or without a scheme; raises ValueError as above."""
+    """Return the address of a proxy, with or without a scheme. Raises ValueError, as above."""
     _check(address if "://" in address else f"http://{address}", PROXIES)
     return address
 
 
 def check_redis_address(address: str) -> str:
-    """Return the address of a Redis server; raises ValueError as above."""
+    """Return the address of a Redis server. Raises ValueError, as above."""
     scheme, _, rest = address.partition("://")
     if scheme.lower() == "unix":
         return address
     _check(address, REDIS, needs_host=False)
-    # The driver would take these instead of the address's own.
+    # The driver would prefer these to the host and port before the slash.
     named = {name.lower() for name, _ in parse_qsl(rest.partition("?")[2], keep_blank_values=True)}
     if named & {"host", "port", "path"}:
-        raise ValueError("write host and port before the slash, not behind '?'")
+        raise ValueError("write host and port before the slash, not after '?'")
     return address
 
 
 def host_in_address(host: str) -> str:
-    """Return a host as it stands in an address: IPv6 in brackets; raises ValueError."""
+    """Return a host as an address contains it, IPv6 in brackets. Raises ValueError."""
     if _UNSAFE.search(host) or set(host) & set("/?#@"):
-        raise ValueError("must be a host name or an IP address alone")
+        raise ValueError("must be only a host name or an IP address")
     if ":" not in host:
         return host
     _check_ipv6(host.strip("[]"))
@@ -82,10 +82,10 @@ def _check(address: str, schemes: Collection[str], *, needs_host: bool = True) -
         raise ValueError(f"the address must start with {allowed}")
     if _UNSAFE.search(address):
         raise ValueError("the address has a space, a backslash or a control character")
-    place = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
-    if not place and not needs_host:
+    host_and_port = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    if not host_and_port and not needs_host:
         return
-    found = _HOST.fullmatch(place)
+    found = _HOST.fullmatch(host_and_port)
     if found is None:
         raise ValueError("the address has no host, or an IPv6 address without brackets")
     if found["host"].startswith("["):
@@ -94,12 +94,12 @@ def _check(address: str, schemes: Collection[str], *, needs_host: bool = True) -
         read_port(found["port"], least=1)
     try:
         urlsplit(address)
-    except ValueError:  # a character that means '/', '@' or ':' after normalization, for one
-        raise ValueError("the address cannot be read; write its host plainly") from None
+    except ValueError:  # for example, a character that normalizes to '/', '@' or ':'
+        raise ValueError("the address cannot be parsed; write its host in plain text") from None
 
 
 def _check_ipv6(text: str) -> None:
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
-        raise ValueError("what stands in brackets is not an IPv6 address") from None
+        raise ValueError("the host in brackets is not an IPv6 address") from None

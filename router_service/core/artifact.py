@@ -1,4 +1,4 @@
-"""What training hands to the service: a directory that is verified before it is used."""
+"""Artifacts: directories that training writes and the service verifies before it uses them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from router_service.core.packing import PackingSpec
 from router_service.core.selection import parse_policy
 
 SHIPPED = Path(__file__).parents[1] / "artifacts" / "reference-pool"
-"""The artifact that the package ships, so that the service runs with nothing else."""
+"""The artifact that the package ships. The service runs with it by default."""
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -36,7 +36,7 @@ class _Frozen(BaseModel):
 
 
 class Measure(_Frozen):
-    """A measured number with its standard error, and how many queries it was measured on."""
+    """A measured number with its standard error and its number of queries."""
 
     value: float
     stderr: float
@@ -44,9 +44,9 @@ class Measure(_Frozen):
 
 
 class VersusBest(_Frozen):
-    """A policy minus, and its cost over, the best single model's, paired by query.
+    """Accuracy minus, and cost divided by, that of the best single model, paired by query.
 
-    The share has no value where the best single model costs nothing.
+    The cost share is None if the best single model costs nothing.
     """
 
     difference: float
@@ -56,9 +56,9 @@ class VersusBest(_Frozen):
 
 
 class FrontierPoint(_Frozen):
-    """What a policy measured on held-out queries: accuracy, and USD a query.
+    """Accuracy and cost (USD per query) of a policy on held-out queries.
 
-    Intervals are of resampled queries; an artifact may have been measured without them.
+    Intervals come from resampled queries, and may be missing.
     """
 
     policy: str
@@ -70,7 +70,7 @@ class FrontierPoint(_Frozen):
 
 
 class Encoder(_Frozen):
-    """Which encoder the router was fine-tuned from, and how large it is."""
+    """Name and size of the encoder that the router was fine-tuned from."""
 
     name: str
     parameters: int = Field(ge=1)
@@ -79,18 +79,18 @@ class Encoder(_Frozen):
 
 
 class Provenance(_Frozen):
-    """Where an artifact comes from; enough to make it again."""
+    """Origin of an artifact: everything needed to reproduce it."""
 
     created: str
     commit: str
     config: str = Field(description="The training configuration, as YAML.")
     seed: int
-    data_sha256: str = Field(description="Over all files that were read, in order of path.")
+    data_sha256: str = Field(description="Hash over all data files, in order of path.")
     versions: Mapping[str, str]
 
 
 class Manifest(_Frozen):
-    """All that changes the model's input or the meaning of its output."""
+    """Description of an artifact: everything that affects the model's input or output."""
 
     schema_version: int
     name: str
@@ -100,7 +100,7 @@ class Manifest(_Frozen):
     policies: Mapping[str, str] = Field(description="Rules by name; `default` is one of them.")
     profile: Mapping[str, ArmProfile]
     calibration: Calibration = Field(
-        default=IDENTITY, description="What makes the graph's output a probability."
+        default=IDENTITY, description="Map from the graph's output to probabilities."
     )
     frontier: tuple[FrontierPoint, ...] = ()
     metrics: Mapping[str, Measure] = Field(default_factory=dict)
@@ -110,7 +110,7 @@ class Manifest(_Frozen):
     files: Mapping[str, str] = Field(description="SHA-256 of every other file, by name.")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Manifest:
+    def _check_consistent(self) -> Manifest:
         if self.schema_version != SCHEMA_VERSION:
             raise ValueError(f"schema version {self.schema_version}; this is {SCHEMA_VERSION}")
         if len(set(self.arms)) != len(self.arms):
@@ -133,18 +133,18 @@ class Manifest(_Frozen):
 
     @property
     def best_single_accuracy(self) -> Measure | None:
-        """What the best single model measured, where the artifact knows it."""
+        """Accuracy of the best single model, if it was measured."""
         return self.metrics.get("best_single_accuracy")
 
     def costs_usd(self, prices: Mapping[str, Price] | None = None) -> tuple[float, ...]:
-        """Return the profiled cost of a request for each arm, (arms,), at `prices` where given."""
+        """Return the profiled cost of a request, (arms,). `prices` replace the profile's."""
         prices = prices or {}
         return tuple(self.profile[arm].cost_usd(prices.get(arm)) for arm in self.arms)
 
 
 @dataclass(frozen=True, slots=True)
-class Canary:
-    """A request whose probabilities, by arm, were recorded when the artifact was exported."""
+class CanaryRequest:
+    """A request with the probabilities, by arm, that were recorded at the export."""
 
     conversation: Conversation
     probabilities: Mapping[str, float]
@@ -158,48 +158,59 @@ class Artifact:
     manifest: Manifest
     tokenizer: Tokenizer
     sha256: str = ""
-    """Of the manifest, which holds those of all other files."""
+    """Hash of the manifest, which holds the hashes of all other files."""
 
     @classmethod
     def load(cls, directory: Path, relatives: Iterable[Artifact] = ()) -> Artifact:
-        """Read the manifest and verify every file's hash; raises ArtifactError naming the file.
+        """Read the manifest and verify the hash of every file. Raises ArtifactError.
 
-        The tokenizer of a relative that reads alike is used again: loading the shipped one keeps
-        the interpreter to itself for 25 ms, and takes 6 MB.
+        The tokenizer of one of the `relatives` is used again if it is the same file and packs
+        requests in the same way. Loading the shipped one holds the interpreter's lock for 25 ms and
+        takes 6 MB.
         """
         manifest = read_manifest(directory / MANIFEST)
         for name, digest in manifest.files.items():
-            _verify(directory / name, digest)
-        alike = next((other for other in relatives if other.reads_like(manifest)), None)
-        tokenizer = alike.tokenizer if alike else _load_tokenizer(directory / TOKENIZER)
+            path = directory / name
+            try:
+                found = sha256(path)
+            except OSError as exc:
+                raise ArtifactError(path, f"cannot be read: {exc.strerror}") from exc
+            if found != digest:
+                problem = f"its SHA-256 is {found[:12]}..., the manifest says {digest[:12]}..."
+                raise ArtifactError(path, f"is damaged: {problem}")
+        for other in relatives:
+            is_same_file = other.manifest.files[TOKENIZER] == manifest.files[TOKENIZER]
+            if is_same_file and other.manifest.packing == manifest.packing:
+                tokenizer = other.tokenizer
+                break
+        else:
+            try:
+                tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
+            except Exception as exc:  # the library raises plain Exception
+                problem = f"is not a tokenizer that loads: {exc}"
+                raise ArtifactError(directory / TOKENIZER, problem) from exc
         return cls(directory, manifest, tokenizer, sha256(directory / MANIFEST))
 
-    def reads_like(self, manifest: Manifest) -> bool:
-        """Whether another artifact has the same tokenizer, and packs requests in the same way."""
-        mine = self.manifest
-        is_same_file = mine.files[TOKENIZER] == manifest.files[TOKENIZER]
-        return is_same_file and mine.packing == manifest.packing
-
     def model_path(self, device: str) -> Path:
-        """Return the graph for a device, the CPU's where there is none of its own."""
+        """Return the graph for a device, or else the graph for CPUs. Raises ArtifactError."""
         models = self.manifest.models
         name = models.get(device) or models.get("cpu")
         if name is None:
             raise ArtifactError(self.directory / MANIFEST, f"names no graph for {device!r}")
         return self.directory / name
 
-    def canaries(self) -> Iterator[Canary]:
-        """Read the canaries; raises ArtifactError where a line does not parse."""
+    def canaries(self) -> Iterator[CanaryRequest]:
+        """Read the canary requests. Raises ArtifactError if a line does not parse."""
         path = self.directory / CANARIES
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             try:
                 row = orjson.loads(line)
-                yield Canary(parse_conversation(row["request"]), row["probabilities"])
+                yield CanaryRequest(parse_conversation(row["request"]), row["probabilities"])
             except (ValueError, KeyError, TypeError, SwitchcraftError) as exc:
                 raise ArtifactError(path, f"line {number} is not a canary: {exc}") from exc
 
     def check_canaries(self, predict: Predict) -> None:
-        """Replay the canaries; raises ArtifactError where a probability is off."""
+        """Replay the canary requests. Raises ArtifactError if a probability differs."""
         path = self.directory / CANARIES
         canaries = list(self.canaries())
         rows = predict([canary.conversation for canary in canaries])
@@ -213,7 +224,7 @@ class Artifact:
 
 
 def save_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest last and in one step: a directory with a manifest is complete."""
+    """Write the manifest, last and atomically: a directory with a manifest is complete."""
     path = directory / MANIFEST
     partial = path.with_suffix(".partial")
     partial.write_bytes(orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2))
@@ -221,7 +232,7 @@ def save_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def file_hashes(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in a directory but its manifest, by name."""
+    """Return the SHA-256 of every file in a directory except its manifest, by name."""
     paths = sorted(path for path in directory.iterdir() if path.name != MANIFEST)
     return {path.name: sha256(path) for path in paths}
 
@@ -233,7 +244,7 @@ def sha256(path: Path) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest alone, without what it is of; raises ArtifactError."""
+    """Read a manifest without loading its artifact. Raises ArtifactError."""
     try:
         return Manifest.model_validate_json(path.read_bytes())
     except OSError as exc:
@@ -242,21 +253,3 @@ def read_manifest(path: Path) -> Manifest:
         first = exc.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the manifest"
         raise ArtifactError(path, f"is not a manifest: {where}: {first['msg']}") from exc
-
-
-def _load_tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as exc:  # the library raises plain Exception
-        raise ArtifactError(path, f"is not a tokenizer that loads: {exc}") from exc
-
-
-def _verify(path: Path, digest: str) -> None:
-    try:
-        found = sha256(path)
-    except OSError as exc:
-        raise ArtifactError(path, f"cannot be read: {exc.strerror}") from exc
-    if found != digest:
-        raise ArtifactError(
-            path, f"is damaged: its SHA-256 is {found[:12]}..., the manifest says {digest[:12]}..."
-        )

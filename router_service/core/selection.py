@@ -1,33 +1,36 @@
-"""Probabilities + costs + policy -> one arm, with the reason (paper, section 3.3)."""
+"""Selection: probabilities, costs and a policy -> one arm, with the reason (paper, section 3.3)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from router_service.core.errors import PolicyError
 
+DRIFT_TOLERANCE = 1e-9
+"""An arm that is exactly delta away must pass, although `p_max - delta` is rounded."""
+
 
 class Reason(StrEnum):
-    """Why an arm was chosen."""
+    """Reason for choosing an arm."""
 
     THRESHOLD = "threshold"
-    """The cheapest of the arms predicted correct."""
+    """The cheapest arm that is predicted correct."""
     DRIFT = "drift"
-    """The cheapest of the arms within delta of the most probable one."""
+    """The cheapest arm within delta of the most probable one."""
     ARGMAX = "argmax"
-    """No arm was predicted correct: the most probable one."""
+    """The most probable arm, because no arm is predicted correct."""
     UNREAD = "unread"
-    """Part of the request could not be read: the most probable arm for what could."""
+    """The most probable arm, because part of the request could not be read."""
     EXPLORED = "explored"
-    """Another arm than the policy's was drawn, so that something is learned of it."""
+    """An arm drawn at random, to learn about arms that the policy does not choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The cheapest arm with probability >= theta; the most probable where none is."""
+    """Policy: the cheapest arm with probability >= theta, or else the most probable arm."""
 
     theta: float
 
@@ -37,7 +40,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The cheapest arm within delta of the highest probability (appendix on thresholding)."""
+    """Policy: the cheapest arm within delta of the highest probability (paper, appendix)."""
 
     delta: float
 
@@ -52,14 +55,17 @@ _RULES: dict[str, type[Policy]] = {"theta": Threshold, "drift": Drift}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The chosen arm's index, and why."""
+    """Index of the chosen arm, and the reason."""
 
     arm: int
     reason: Reason
 
 
 def parse_policy(text: str, *, param: str = "model") -> Policy:
-    """Read `theta=0.5` or `drift=0.1`; raises PolicyError, naming `param` as where it stood."""
+    """Read `theta=0.5` or `drift=0.1`.
+
+    Raises PolicyError; `param` is the field of the request that holds the text.
+    """
     rule, _, number = text.partition("=")
     if rule.strip() not in _RULES:
         raise PolicyError(text, "write theta=P or drift=P with P from 0 to 1", param=param)
@@ -73,12 +79,14 @@ def parse_policy(text: str, *, param: str = "model") -> Policy:
 
 
 def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy) -> Selection:
-    """Choose among arms given in one order: probabilities and expected costs, (arms,) each.
+    """Choose an arm by its probability and expected cost, (arms,) each.
 
-    Equal costs are decided by the higher probability, then by the earlier arm.
+    Of arms with equal cost the more probable one is chosen, then the earlier one.
     """
     best = most_probable(probabilities, costs_usd)
-    floor = _floor(probabilities, policy)
+    floor = least_probability(probabilities, policy)
+    if isinstance(policy, Drift):
+        floor -= DRIFT_TOLERANCE
     passing = [arm for arm, p in enumerate(probabilities) if p >= floor]
     if not passing:
         return Selection(best, Reason.ARGMAX)
@@ -86,14 +94,8 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
     return Selection(cheapest, Reason.DRIFT if isinstance(policy, Drift) else Reason.THRESHOLD)
 
 
-def _floor(probabilities: Sequence[float], policy: Policy) -> float:
-    # 1e-9: p_max - delta in floats must not cut an arm that is exactly delta away.
-    tolerance = 1e-9 if isinstance(policy, Drift) else 0.0
-    return least_probability(probabilities, policy) - tolerance
-
-
 def least_probability(probabilities: Sequence[float], policy: Policy) -> float:
-    """Return what an arm's probability must reach under a policy."""
+    """Return the probability that an arm must reach under a policy."""
     match policy:
         case Threshold(theta):
             return theta
@@ -104,9 +106,10 @@ def least_probability(probabilities: Sequence[float], policy: Policy) -> float:
 def ranking(
     probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy | None
 ) -> tuple[int, ...]:
-    """Return the arms in the order in which they are tried: the choice, then that of the rest.
+    """Return the arms in the order in which they are tried.
 
-    Each is what `select` chooses of those that are left, or without a policy the most probable.
+    Each arm is the one that `select` chooses among those not yet tried, or without a policy the
+    most probable of them.
     """
     likely = sorted(
         range(len(probabilities)), key=lambda arm: (-probabilities[arm], costs_usd[arm], arm)
@@ -118,40 +121,35 @@ def ranking(
             passing = [arm for arm in likely if probabilities[arm] >= theta]
             passing.sort(key=lambda arm: costs_usd[arm])
             return (*passing, *likely[len(passing) :])
-        case Drift():
-            return tuple(_by_drift(probabilities, costs_usd, policy, likely))
-
-
-def _by_drift(
-    probabilities: Sequence[float], costs_usd: Sequence[float], policy: Drift, likely: list[int]
-) -> Iterator[int]:
-    """Yield the cheapest within delta of the most probable again and again; empties `likely`."""
-    while likely:
-        chosen = likely[0]
-        floor = _floor((probabilities[chosen],), policy)
-        for arm in likely:
-            if probabilities[arm] < floor:
-                break
-            if costs_usd[arm] < costs_usd[chosen]:
-                chosen = arm
-        likely.remove(chosen)
-        yield chosen
+        case Drift(delta):
+            order = []
+            while likely:
+                chosen = likely[0]
+                floor = probabilities[chosen] - delta - DRIFT_TOLERANCE
+                for arm in likely:
+                    if probabilities[arm] < floor:
+                        break
+                    if costs_usd[arm] < costs_usd[chosen]:
+                        chosen = arm
+                likely.remove(chosen)
+                order.append(chosen)
+            return tuple(order)
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The arm that was drawn, and the probability with which it was."""
+    """An arm that was drawn, and the probability of drawing it."""
 
     arm: int
     propensity: float
 
 
 def explore(chosen: int, arms: int, share: float, draw: float) -> Draw:
-    """Draw any of `arms` arms, each as likely, with probability `share`; else take the chosen one.
+    """Draw one of `arms` arms uniformly with probability `share`, or else take the chosen one.
 
     `draw` is uniform in [0, 1). The propensities of all arms add up to 1 (epsilon-greedy).
     """
-    # Below the share the draw is uniform in [0, share): it says which arm, too.
+    # Below the share the draw is uniform in [0, share), so it also decides which arm.
     arm = min(int(draw / share * arms), arms - 1) if draw < share else chosen
     return Draw(arm, share / arms + (1 - share) * (arm == chosen))
 
@@ -159,7 +157,7 @@ def explore(chosen: int, arms: int, share: float, draw: float) -> Draw:
 def most_probable(probabilities: Sequence[float], costs_usd: Sequence[float]) -> int:
     """Return the arm with the highest probability; of equal ones the cheapest, then the first.
 
-    Raises ValueError where there is no arm, or a probability is not a number.
+    Raises ValueError if there are no arms or a probability is not a number.
     """
     if not probabilities or any(math.isnan(p) for p in probabilities):
         raise ValueError(f"not a probability for every arm: {list(probabilities)}")

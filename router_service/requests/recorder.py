@@ -159,7 +159,7 @@ class Recorder:
     def cost_usd(self, model: Model, usage: Usage | None, upstream_s: float) -> float | None:
         """Return what an answer cost at its price, or None where that is unknown."""
         price = model.price
-        if price is None or (usage is None and price.counts_tokens):
+        if price is None or (usage is None and price.has_token_prices):
             return None
         return price.cost_of(usage or NO_USAGE, upstream_s)
 

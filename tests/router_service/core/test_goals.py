@@ -8,13 +8,13 @@ from router_service.core.artifact import Artifact, FrontierPoint
 from router_service.core.cost import Price
 from router_service.core.errors import PolicyError
 from router_service.core.goals import (
-    Accuracy,
-    BestSingle,
-    Budget,
+    AccuracyGoal,
+    BestSingleGoal,
+    BudgetGoal,
     Goal,
+    find_point,
     pareto_front,
     parse_goal,
-    reach,
 )
 from router_service.core.selection import parse_policy
 from router_service.router import Router
@@ -30,18 +30,18 @@ def artifact() -> Artifact:
 @pytest.mark.parametrize(
     ("text", "goal", "rule"),
     [
-        ("accuracy=best", BestSingle(), "drift=0.05"),
-        ("accuracy=best@95", BestSingle(sure=True), "theta=0.9"),
-        ("accuracy=best-1", BestSingle(-1), "drift=0.05"),
-        ("accuracy=best-1@95", BestSingle(-1, sure=True), "drift=0.05"),
-        ("accuracy=best-6", BestSingle(-6), "drift=0.1"),
-        ("accuracy=best+2.5", BestSingle(2.5), "theta=0.9"),
-        ("accuracy=0.8", Accuracy(0.8), "drift=0.1"),
-        ("accuracy=0.8@95", Accuracy(0.8, sure=True), "drift=0.05"),
-        ("accuracy=0.87", Accuracy(0.87), "theta=0.9"),
-        ("usd_per_1k=0.5", Budget(0.5), "drift=0.05"),
-        ("usd_per_1k=0.5@95", Budget(0.5, sure=True), "drift=0.1"),
-        ("usd_per_1k=100", Budget(100.0), "theta=0.9"),
+        ("accuracy=best", BestSingleGoal(), "drift=0.05"),
+        ("accuracy=best@95", BestSingleGoal(uses_interval=True), "theta=0.9"),
+        ("accuracy=best-1", BestSingleGoal(-1), "drift=0.05"),
+        ("accuracy=best-1@95", BestSingleGoal(-1, uses_interval=True), "drift=0.05"),
+        ("accuracy=best-6", BestSingleGoal(-6), "drift=0.1"),
+        ("accuracy=best+2.5", BestSingleGoal(2.5), "theta=0.9"),
+        ("accuracy=0.8", AccuracyGoal(0.8), "drift=0.1"),
+        ("accuracy=0.8@95", AccuracyGoal(0.8, uses_interval=True), "drift=0.05"),
+        ("accuracy=0.87", AccuracyGoal(0.87), "theta=0.9"),
+        ("usd_per_1k=0.5", BudgetGoal(0.5), "drift=0.05"),
+        ("usd_per_1k=0.5@95", BudgetGoal(0.5, uses_interval=True), "drift=0.1"),
+        ("usd_per_1k=100", BudgetGoal(100.0), "theta=0.9"),
     ],
 )
 def test_a_goal_is_reached_by_what_was_measured(
@@ -55,7 +55,7 @@ def test_a_goal_is_reached_by_what_was_measured(
     assert parse_goal(text, param="model") == goal
     assert str(goal) == text
     manifest = artifact.manifest
-    found = reach(goal, manifest.frontier, manifest.best_single_accuracy, param="model")
+    found = find_point(goal, manifest.frontier, manifest.best_single_accuracy, param="model")
     assert found.policy == rule
     assert Router(artifact).policy(text) == parse_policy(rule)
 

@@ -93,7 +93,7 @@ ENTRIES = [
     (
         "{model: m, api_base: 'http://h/v1?x=1'}",
         (
-            "litellm_params.api_base: the address must have neither '?' nor '#': paths are added "
+            "litellm_params.api_base: the address must not contain '?' or '#': paths are added "
             "at its end"
         ),
     ),
@@ -230,7 +230,7 @@ SECTIONS = [
     ("router_settings: {fallbacks: {m: n}}", "router_settings.fallbacks: must be a list"),
     (
         "router_settings: {redis_host: 'h:1'}",
-        "router_settings.redis_host: what stands in brackets is not an IPv6 address",
+        "router_settings.redis_host: the host in brackets is not an IPv6 address",
     ),
     (
         "router_settings: {redis_host: h, redis_port: 0}",

@@ -10,7 +10,7 @@ import pytest
 
 from router_service.core.calibration import sigmoid
 from router_service.core.errors import PolicyError
-from router_service.core.goals import parse_goal, reach
+from router_service.core.goals import find_point, parse_goal
 from switchcraft_training.evaluation.calibrating import choose_calibration
 from switchcraft_training.evaluation.experiment import Experiment
 from switchcraft_training.evaluation.promises import promise_check
@@ -48,7 +48,7 @@ def test_the_rule_is_the_one_that_the_gateway_would_take() -> None:
     for promise in promise_check(made, ("accuracy=best", "accuracy=best-1@95", "usd_per_1k=2")):
         goal = parse_goal(promise.goal, param="")
         assert goal is not None
-        point = reach(goal, figures.frontier, best, param="")
+        point = find_point(goal, figures.frontier, best, param="")
         assert promise.rule == point.policy
         assert promise.picked is not None
         assert promise.picked.accuracy == point.accuracy

@@ -14,7 +14,7 @@ from sklearn.model_selection import GroupKFold
 
 from router_service.core.artifact import FrontierPoint, Measure
 from router_service.core.errors import PolicyError
-from router_service.core.goals import Goal, parse_goal, reach
+from router_service.core.goals import Goal, find_point, parse_goal
 from switchcraft_training.evaluation.evaluate import (
     FRONTIER,
     Bench,
@@ -61,7 +61,7 @@ class _Seen:
     def pick(self, goal: Goal) -> str | None:
         """Return the rule that reaches a goal, None where none does."""
         try:
-            return reach(goal, self.frontier, self.best_single, param=PARAM).policy
+            return find_point(goal, self.frontier, self.best_single, param=PARAM).policy
         except PolicyError:
             return None
 

@@ -46,7 +46,7 @@ def token_use(
     An arm that was never counted is left out, and so is one that is paid by the hour: its tokens
     cost nothing, however many it writes.
     """
-    by_hour = np.array([prices[arm].counts_seconds for arm in arms])
+    by_hour = np.array([prices[arm].has_hourly_price for arm in arms])
     kept = np.flatnonzero(usage.tokens_counted.any(axis=0) & ~by_hour).tolist()
     known = usage.columns(kept)
     uses = [_use(known, column, arms[place], prices) for column, place in enumerate(kept)]

@@ -95,7 +95,7 @@ class Arm(_PoolModel):
     @field_validator("price")
     @classmethod
     def _check_price(cls, price: Price) -> Price:
-        if price.counts_seconds:
+        if price.has_hourly_price:
             raise ValueError("a price by the hour cannot be capped; give prices of tokens")
         return price
 

@@ -50,8 +50,8 @@ def _profile(arm: str, usage: Usage, price: Price) -> ArmProfile:
 
 def _counted(usage: Usage, price: Price) -> NDArray[np.bool_]:
     """Tell the queries of an arm, (queries,), of which all that its price asks for is known."""
-    tokens = usage.tokens_counted[:, 0] | (not price.counts_tokens)
-    seconds = ~np.isnan(usage.seconds[:, 0]) | (not price.counts_seconds)
+    tokens = usage.tokens_counted[:, 0] | (not price.has_token_prices)
+    seconds = ~np.isnan(usage.seconds[:, 0]) | (not price.has_hourly_price)
     known: NDArray[np.bool_] = tokens & seconds
     return known
 
