@@ -1,11 +1,12 @@
-"""What a request asks of a model, and what a model is known to lack.
+"""Capabilities of models, and what requests require of them.
 
-What nobody said of a model excludes nothing: judging that is the upstream's task.
+A capability that is unknown excludes no request, because judging it is the upstream's task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
@@ -16,22 +17,23 @@ from pydantic import BaseModel, ConfigDict, Field
 from router_service.core.messages import Conversation, Json
 
 BYTES_PER_TOKEN = 5
-"""UTF-8 bytes of text and of the tools' JSON that are taken for one token of input.
+"""UTF-8 bytes of text and of the tools' JSON that count as one token of input.
 
-Meant to be too few tokens rather than too many, for what is estimated too long is not sent. Of the
-948 recorded requests over 4 kB, counted by gpt-oss, the estimate is 7% below the count in the
-median, 18% below to 2% above from the 5th to the 95th percentile; of 1,384 shorter ones, counted
-by gpt-4o, 4% below, 19% below to 21% above. Text in other scripts has more tokens than that.
+The estimate is meant to be too low rather than too high, because a request that seems too long is
+not sent. For the 948 recorded requests over 4 kB, as counted by gpt-oss, the median estimate is 7%
+below the count, and 18% below to 2% above from the 5th to the 95th percentile. For 1,384 shorter
+ones, as counted by gpt-4o, it is 4% below, and 19% below to 21% above. Text in other scripts has
+more tokens than that.
 """
 
 
 class Feature(StrEnum):
-    """Something that not every model can do, in the words of an error."""
+    """A feature that not every model supports, as it is named in error messages."""
 
     CHAT = "the Chat Completions API"
     RESPONSES = "the Responses API"
     TOOLS = "tools"
-    TOOL_CHOICE = "a tool_choice that demands a call"
+    TOOL_CHOICE = "a tool_choice that requires a call"
     PARALLEL_TOOL_CALLS = "parallel_tool_calls"
     IMAGES = "images"
     AUDIO = "audio"
@@ -55,10 +57,10 @@ _FORMATS = {"json_object": Feature.JSON_OBJECT, "json_schema": Feature.JSON_SCHE
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a model must be able to do to serve a request.
+    """What a model must support to serve a request.
 
-    `input_tokens` is an estimate, in which images, audio and files count as nothing;
-    `output_tokens` is the longest answer that the request allows, 0 where it does not say.
+    `input_tokens` is an estimate that does not count images, audio and files. `output_tokens` is
+    the longest answer that the request allows, or 0 if it does not say.
     """
 
     input_tokens: int = 0
@@ -68,7 +70,7 @@ class Requirements:
 
 
 class Capabilities(BaseModel):
-    """What is known of a model; None is unknown, and what is not in `unsupported` may work."""
+    """Known limits of a model. None is unknown, and features not in `unsupported` may work."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,79 +80,78 @@ class Capabilities(BaseModel):
     max_tools: Annotated[int, Field(ge=0)] | None = None
     unsupported: frozenset[Feature] = frozenset()
 
-    def lacks(self, wanted: Requirements) -> tuple[str, ...]:
-        """Return in words what is wanted beyond these capabilities; empty where nothing is."""
-        return (*self._exceeded(wanted), *sorted(wanted.features & self.unsupported))
-
-    def is_too_short(self, wanted: Requirements) -> bool:
-        """Whether the length of the input is all that is wanted beyond these capabilities."""
-        return bool(self.lacks(wanted)) and not self.lacks(replace(wanted, input_tokens=0))
-
-    def _exceeded(self, wanted: Requirements) -> Iterator[str]:
+    def lacks(self, required: Requirements) -> tuple[str, ...]:
+        """Return descriptions of the requirements that are not met."""
         limits = (
-            ("about {} tokens of input", wanted.input_tokens, self.context_window_tokens),
-            ("{} tokens of output", wanted.output_tokens, self.max_output_tokens),
-            ("{} tools", wanted.tools, self.max_tools),
+            ("about {} tokens of input", required.input_tokens, self.context_window_tokens),
+            ("{} tokens of output", required.output_tokens, self.max_output_tokens),
+            ("{} tools", required.tools, self.max_tools),
         )
-        for words, number, limit in limits:
-            if limit is not None and number > limit:
-                yield f"{words.format(number)} (it takes {limit})"
+        exceeded = [
+            f"{words.format(number)} (limit: {limit})"
+            for words, number, limit in limits
+            if limit is not None and number > limit
+        ]
+        return (*exceeded, *sorted(required.features & self.unsupported))
+
+    def is_too_short(self, required: Requirements) -> bool:
+        """Return whether the length of the input is the only requirement that is not met."""
+        return bool(self.lacks(required)) and not self.lacks(replace(required, input_tokens=0))
 
 
 def read_requirements(
     body: Mapping[str, Json], conversation: Conversation, path: str
 ) -> Requirements:
-    """Read what a decoded request asks for; `path` is its endpoint's, below `/v1`."""
-    return Requirements(
-        input_tokens=_input_bytes(body, conversation) // BYTES_PER_TOKEN,
-        output_tokens=_output_tokens(body),
-        tools=len(conversation.tools),
-        features=frozenset((*_wanted(body), *_parts(body), *_endpoint(path))),
-    )
-
-
-def _input_bytes(body: Mapping[str, Json], conversation: Conversation) -> int:
-    said = sum(_utf8_bytes(turn.text) for turn in conversation.turns)
-    calls = (call for turn in conversation.turns for call in turn.tool_calls)
-    called = sum(len(call.name) + len(call.arguments) for call in calls)
-    return said + called + _json_bytes(body.get("tools")) + _json_bytes(body.get("functions"))
-
-
-def _utf8_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
-
-def _json_bytes(value: Json) -> int:
-    if not value:
-        return 0
-    try:
-        return len(orjson.dumps(value))
-    except orjson.JSONEncodeError:
-        return 0  # orjson reads 1024 levels and writes 254; nobody's tools have so many
-
-
-def _output_tokens(body: Mapping[str, Json]) -> int:
-    """Return the longest answer allowed, under the names of both APIs, chat's older one last."""
+    """Return the requirements of a decoded request. `path` is its endpoint's, below `/v1`."""
+    size_bytes = 0
+    for turn in conversation.turns:
+        text = turn.text
+        size_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        for call in turn.tool_calls:
+            size_bytes += len(call.name) + len(call.arguments)
+    for tools in (body.get("tools"), body.get("functions")):
+        if tools:
+            # orjson reads 1024 levels but writes only 254, which is more than real tools have.
+            with suppress(orjson.JSONEncodeError):
+                size_bytes += len(orjson.dumps(tools))
+    output_tokens = 0
+    # The names of both APIs, and last the Chat Completions API's older one.
     for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"):
         limit = body.get(name)
         if isinstance(limit, int):
-            return limit
-    return 0
-
-
-def _endpoint(path: str) -> Iterator[Feature]:
+            output_tokens = limit
+            break
+    features = {*_body_features(body), *_part_features(body)}
     if path in _ENDPOINTS:
-        yield _ENDPOINTS[path]
+        features.add(_ENDPOINTS[path])
+    return Requirements(
+        input_tokens=size_bytes // BYTES_PER_TOKEN,
+        output_tokens=output_tokens,
+        tools=len(conversation.tools),
+        features=frozenset(features),
+    )
 
 
-def _wanted(body: Mapping[str, Json]) -> Iterator[Feature]:
+def _body_features(body: Mapping[str, Json]) -> Iterator[Feature]:
+    """Yield the features that top-level fields of a request require."""
     if body.get("tools") or body.get("functions"):
         yield Feature.TOOLS
-        if _demands_call(body.get("tool_choice", body.get("function_call"))):
+        # Whether the choice excludes an answer in words (API reference: tool_choice). `any` is
+        # Mistral's word for `required`.
+        choice = body.get("tool_choice", body.get("function_call"))
+        if isinstance(choice, Mapping):
+            allowed = choice.get("allowed_tools", choice)
+            requires_call = not isinstance(allowed, Mapping) or allowed.get("mode") != "auto"
+        else:
+            requires_call = choice in ("required", "any")
+        if requires_call:
             yield Feature.TOOL_CHOICE
         if body.get("parallel_tool_calls") is True:
             yield Feature.PARALLEL_TOOL_CALLS
-    kind = _answer_format(body).get("type")
+    text = body.get("text")  # the Responses API has the format in `text.format`
+    text_format = text.get("format") if isinstance(text, Mapping) else None
+    answer_format = body.get("response_format", text_format)
+    kind = answer_format.get("type") if isinstance(answer_format, Mapping) else None
     if isinstance(kind, str) and kind in _FORMATS:
         yield _FORMATS[kind]
     choices = body.get("n")
@@ -162,36 +163,14 @@ def _wanted(body: Mapping[str, Json]) -> Iterator[Feature]:
         yield Feature.AUDIO
 
 
-def _demands_call(choice: Json) -> bool:
-    """Whether a `tool_choice` leaves no way to answer in words (API reference: tool_choice).
-
-    `any` is Mistral's word for `required`.
-    """
-    if isinstance(choice, Mapping):
-        allowed = choice.get("allowed_tools", choice)
-        mode = allowed.get("mode") if isinstance(allowed, Mapping) else None
-        return mode != "auto"
-    return choice in ("required", "any")
-
-
-def _answer_format(body: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return `response_format`, which the Responses API has in `text.format`."""
-    text = body.get("text")
-    inner = text.get("format") if isinstance(text, Mapping) else None
-    found = body.get("response_format", inner)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _parts(body: Mapping[str, Json]) -> Iterator[Feature]:
+def _part_features(body: Mapping[str, Json]) -> Iterator[Feature]:
+    """Yield the features that content parts of the messages require."""
     for items in (body.get("messages"), body.get("input")):
         for item in items if isinstance(items, list) else ():
-            if isinstance(item, Mapping):
-                yield from _parts_of(item.get("content"))
-                yield from _parts_of(item.get("output"))
-
-
-def _parts_of(content: Json) -> Iterator[Feature]:
-    for part in content if isinstance(content, list) else ():
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if isinstance(kind, str) and kind in _PARTS:
-            yield _PARTS[kind]
+            if not isinstance(item, Mapping):
+                continue
+            for content in (item.get("content"), item.get("output")):
+                for part in content if isinstance(content, list) else ():
+                    kind = part.get("type") if isinstance(part, Mapping) else None
+                    if isinstance(kind, str) and kind in _PARTS:
+                        yield _PARTS[kind]

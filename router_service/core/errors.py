@@ -1,6 +1,6 @@
-"""The one error tree of the service and of training.
+"""The error classes of the service and of training.
 
-Each class carries its facts as attributes; `api.errors` alone turns them into HTTP answers.
+Each class carries its facts as attributes. `http.errors` alone turns them into HTTP responses.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from pathlib import Path
 
 
 class SwitchcraftError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """Base class of all errors that this project raises on purpose."""
 
 
 class InvalidRequestError(SwitchcraftError):
-    """A client's request that cannot be served as it is.
+    """A client's request that cannot be served.
 
-    `param` is the path of the offending field as OpenAI writes it (`tools[0].function.name`),
-    `code` is OpenAI's machine-readable code, or ours where they have none.
+    `param` is the path of the offending field in OpenAI's notation (`tools[0].function.name`).
+    `code` is OpenAI's machine-readable code, or our own if OpenAI has none.
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -28,7 +28,7 @@ class InvalidRequestError(SwitchcraftError):
         self.code = code
 
     def body(self) -> dict[str, str | None]:
-        """Return the error as OpenAI writes it (API reference: "Error codes")."""
+        """Return the error in OpenAI's format (API reference: "Error codes")."""
         return {
             "message": self.message,
             "type": "invalid_request_error",
@@ -38,7 +38,7 @@ class InvalidRequestError(SwitchcraftError):
 
 
 class BodyTooLargeError(InvalidRequestError):
-    """A request body over the configured limit, in bytes."""
+    """A request body that exceeds a limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(
@@ -54,33 +54,33 @@ class UnsupportedEncodingError(InvalidRequestError):
 
     def __init__(self, encoding: str) -> None:
         super().__init__(
-            f"Request bodies in the encoding {encoding!r} are not read here. Send it as it is, "
-            "without a content-encoding header.",
+            f"The request body has the content encoding {encoding!r}, which is not supported. Send "
+            "it uncompressed and without a content-encoding header.",
             code="unsupported_content_encoding",
         )
         self.encoding = encoding
 
 
 class BodyTimeoutError(InvalidRequestError):
-    """A request body that came too slowly; `limit_s` is the bound that it missed."""
+    """A request body that did not arrive within a time limit."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(
-            f"The request body did not arrive within {limit_s:g} s. Send it again, faster, or ask "
-            "the operator to raise server.body_timeout_s.",
+            f"The request body did not arrive within {limit_s:g} s. Send it again over a faster "
+            "connection, or ask the operator to raise server.body_timeout_s.",
             code="request_timeout",
         )
         self.limit_s = limit_s
 
 
 class UnauthorizedError(InvalidRequestError):
-    """A request without a key that is known here; the key itself is never kept."""
+    """A request without a valid API key. The error does not contain the key."""
 
     def __init__(self, *, is_missing: bool, asks_browser: bool = False) -> None:
-        """Say what is missing or wrong; `asks_browser` where a person may be asked for it."""
-        problem = "No API key was sent" if is_missing else "The API key is not one of this gateway"
+        """Set `asks_browser` if the browser should ask the user for a key."""
+        problem = "The request has no API key" if is_missing else "The API key is not valid here"
         super().__init__(
-            f"{problem}. Send one that its operator gave you, as 'Authorization: Bearer KEY'.",
+            f"{problem}. Send a key from the gateway's operator as 'Authorization: Bearer KEY'.",
             code="missing_api_key" if is_missing else "invalid_api_key",
         )
         self.is_missing = is_missing
@@ -88,30 +88,30 @@ class UnauthorizedError(InvalidRequestError):
 
 
 class ForbiddenError(InvalidRequestError):
-    """A request that is not allowed, whoever makes it or with this key."""
+    """A request that is not allowed at all, or not with its API key."""
 
 
 class OverloadedError(SwitchcraftError):
-    """A request beyond what the gateway does at a time; `retry_after_s` says when to come again.
+    """A request that exceeds the gateway's capacity.
 
-    `reason` is one word for metrics; `is_callers` where it is the caller's own share that is used.
+    `reason` is one word for metrics. `is_callers` is true if the caller has used up its own share.
     """
 
     def __init__(
         self, reason: str, problem: str, *, retry_after_s: int = 1, is_callers: bool = False
     ) -> None:
-        super().__init__(f"{problem} Try again after {retry_after_s} s.")
+        super().__init__(f"{problem} Try again in {retry_after_s} s.")
         self.reason = reason
         self.retry_after_s = retry_after_s
         self.is_callers = is_callers
 
 
 class ModelNotFoundError(InvalidRequestError):
-    """A request for a model that the configuration does not name."""
+    """A request for a model that is not configured."""
 
     def __init__(self, model: str, known: tuple[str, ...]) -> None:
         super().__init__(
-            f"The model {model!r} does not exist here. Known models: {', '.join(known)}.",
+            f"The model {model!r} does not exist here. Use one of these: {', '.join(known)}.",
             param="model",
             code="model_not_found",
         )
@@ -120,16 +120,20 @@ class ModelNotFoundError(InvalidRequestError):
 
 
 class NoCapableModelError(InvalidRequestError):
-    """A request that none of the models can serve; `lacks` says by model what is missing.
+    """A request that no model can serve.
 
-    `is_too_long`: a shorter input would be served.
+    `lacks` holds what each model does not support. `is_too_long` is true if a shorter input could
+    be served.
     """
 
     def __init__(self, lacks: Mapping[str, tuple[str, ...]], *, is_too_long: bool) -> None:
-        told = "; ".join(f"{model!r} lacks {', '.join(words)}" for model, words in lacks.items())
-        cure = "Shorten the input" if is_too_long else "Leave out what is not supported"
+        details = "; ".join(
+            f"{model!r} does not support {', '.join(words)}" for model, words in lacks.items()
+        )
+        remedy = "Shorten the input" if is_too_long else "Remove what is not supported"
         super().__init__(
-            f"No model here can serve this request: {told}. {cure}, or name another model.",
+            f"No available model can serve this request: {details}. {remedy}, or name another "
+            "model.",
             code="context_length_exceeded" if is_too_long else "unsupported_feature",
         )
         self.lacks = lacks
@@ -137,29 +141,30 @@ class NoCapableModelError(InvalidRequestError):
 
 
 class ResponseNotFoundError(InvalidRequestError):
-    """A stored response or conversation that is not known here, or is another key's."""
+    """A stored response or conversation that is unknown or belongs to another key."""
 
     def __init__(self, identifier: str, *, param: str | None = None) -> None:
-        """`param` is the field that names it, and None where it is in the path."""
-        what = (param or "response").removesuffix("_id")
+        """Set `param` to the field with the id, or to None if the id is in the path."""
+        kind = (param or "response").removesuffix("_id")
         super().__init__(
-            f"The {what.replace('_', ' ')} {identifier!r} was not found: this gateway has not "
-            "relayed it for this key, or too long ago. Send the whole conversation as 'input'.",
+            f"The {kind.replace('_', ' ')} {identifier!r} was not found. This gateway has not "
+            "relayed it for your API key, or it has expired. Send the whole conversation as "
+            "'input' instead.",
             param=param,
-            code=f"{what}_not_found",
+            code=f"{kind}_not_found",
         )
         self.identifier = identifier
 
 
 class ObjectNotFoundError(InvalidRequestError):
-    """A stored object, such as a file, that is not known to be of the key that names it."""
+    """A stored object, such as a file, that is unknown or belongs to another key."""
 
     def __init__(self, identifier: str, *, param: str | None = None) -> None:
-        """`param` is the field that names it, and None if it is in the path."""
+        """Set `param` to the field with the id, or to None if the id is in the path."""
         super().__init__(
-            f"No object {identifier[:200]!r} of this key was found. A key can use what it has "
-            "created through this gateway, until that is forgotten. Create it again, or ask the "
-            "operator to set router.pass_through_shared.",
+            f"The object {identifier[:200]!r} was not found for your API key. A key can only use "
+            "objects that it has created through this gateway and that have not expired. Create "
+            "it again, or ask the operator to set router.pass_through_shared.",
             param=param,
             code="object_not_found",
         )
@@ -167,12 +172,13 @@ class ObjectNotFoundError(InvalidRequestError):
 
 
 class ResponseElsewhereError(InvalidRequestError):
-    """A request that names a model, and goes on from a response that its upstreams do not hold."""
+    """A request that continues a response which the named model's upstreams do not store."""
 
     def __init__(self, identifier: str, model: str, holder: str) -> None:
         super().__init__(
-            f"The model {model!r} cannot go on from {identifier!r}, which is held by an upstream "
-            f"of the model {holder!r}. Name that model, or send the whole conversation as 'input'.",
+            f"The model {model!r} cannot continue {identifier!r}, because only an upstream of the "
+            f"model {holder!r} stores it. Name that model, or send the whole conversation as "
+            "'input'.",
             param="model",
             code="response_held_elsewhere",
         )
@@ -182,12 +188,12 @@ class ResponseElsewhereError(InvalidRequestError):
 
 
 class NotServedError(InvalidRequestError):
-    """A path of the API that the gateway neither serves itself nor passes on."""
+    """A path that the gateway neither serves nor passes through."""
 
     def __init__(self, method: str, path: str) -> None:
         super().__init__(
-            f"{method} {path} is not served here. To have an upstream answer it, set "
-            "router.pass_through to one of the models in the configuration.",
+            f"{method} {path} is not supported by this gateway. To pass such requests through to "
+            "an upstream, set router.pass_through to one of the configured models.",
             code="not_served",
         )
         self.method = method
@@ -195,11 +201,11 @@ class NotServedError(InvalidRequestError):
 
 
 class PolicyError(InvalidRequestError):
-    """A routing policy that does not parse, or that the artifact does not define."""
+    """A routing policy that cannot be parsed, or that the artifact does not define."""
 
     def __init__(self, policy: str, problem: str, *, param: str = "model") -> None:
         super().__init__(
-            f"The policy {policy[:80]!r} is not usable: {problem[:400]}.",
+            f"The policy {policy[:80]!r} cannot be used: {problem[:400]}.",
             param=param,
             code="invalid_policy",
         )
@@ -208,10 +214,13 @@ class PolicyError(InvalidRequestError):
 
 
 class NotFoundError(SwitchcraftError):
-    """Something asked for by its identifier is not here (any more)."""
+    """A record that does not exist or has expired."""
 
     def __init__(self, kind: str, identifier: str) -> None:
-        super().__init__(f"No {kind} {identifier!r} is known here; it may have expired.")
+        super().__init__(
+            f"The {kind} {identifier!r} was not found. Check the id: it may be "
+            "wrong, or the record may have expired."
+        )
         self.kind = kind
         self.identifier = identifier
 
@@ -226,7 +235,7 @@ class ArtifactError(SwitchcraftError):
 
 
 class PublicationError(SwitchcraftError):
-    """A publication that cannot be read, changed or taken up; `source` names no password."""
+    """A publication that cannot be read, changed or loaded. `source` must contain no password."""
 
     def __init__(self, source: str, problem: str) -> None:
         super().__init__(f"{source}: {problem}")
@@ -235,7 +244,7 @@ class PublicationError(SwitchcraftError):
 
 
 class ReloadRefusedError(SwitchcraftError):
-    """A reload that changed nothing; `reason` says what was wrong with the new state."""
+    """A reload that was refused. The previous state stays in use."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"Nothing was changed: {reason}")
@@ -243,7 +252,7 @@ class ReloadRefusedError(SwitchcraftError):
 
 
 class ConfigError(SwitchcraftError):
-    """A configuration that cannot be used; `where` is the dotted path inside the file."""
+    """A configuration that cannot be used. `where` is the dotted path inside the file."""
 
     def __init__(self, source: str, where: str, problem: str) -> None:
         super().__init__(f"{source}: {where}: {problem}" if where else f"{source}: {problem}")
@@ -253,31 +262,42 @@ class ConfigError(SwitchcraftError):
 
 
 class Failure(StrEnum):
-    """How an upstream failed."""
+    """Kind of an upstream's failure."""
 
     UNREACHABLE = "unreachable"
-    """It never got the request."""
+    """The upstream did not get the request."""
     TIMEOUT = "timeout"
     BROKEN = "broken"
-    """The connection broke under the request or its answer."""
+    """The connection broke during the request or its answer."""
     STATUS = "status"
-    """It answered with an error status that is not the client's fault."""
+    """It answered with an error status that the client did not cause."""
     ERROR_BODY = "error_body"
-    """It answered well by its status, and with an error inside."""
+    """It answered with a success status and an error in the body."""
     MALFORMED = "malformed"
-    """It answered what cannot be read."""
+    """Its answer cannot be read."""
     REFUSED = "refused"
-    """It refused this request for a reason that may be the client's, and another may take it."""
+    """It refused this request. The client may have caused it, and another upstream may accept."""
     UNFIT = "unfit"
-    """The model cannot take this request, and another may."""
+    """The model cannot serve this request, but another model may."""
     BUSY = "busy"
-    """It was not asked: all connections that may be open to it are in use."""
+    """It was not tried, because all of its connections are in use."""
     COOLING_DOWN = "cooling_down"
-    """It was not asked: it has failed too often just now, or said when to come back."""
+    """It was not tried, because its circuit is open: it failed too often, or asked to wait."""
+
+
+_RETRY = "Try again, or name another model."
+_CHANGE = "Change the request, or name another model."
+_REMEDIES = {
+    Failure.TIMEOUT: f"{_RETRY} The operator can raise upstreams.timeouts.",
+    Failure.BUSY: "Try again later, or ask the operator to raise upstreams.max_connections.",
+    Failure.COOLING_DOWN: "Try again later, or name another model.",
+    Failure.REFUSED: _CHANGE,
+    Failure.UNFIT: _CHANGE,
+}
 
 
 class UpstreamError(SwitchcraftError):
-    """An upstream that gave no usable answer."""
+    """A failure of an upstream to give a usable answer."""
 
     def __init__(
         self,
@@ -285,28 +305,31 @@ class UpstreamError(SwitchcraftError):
         problem: str,
         failure: Failure = Failure.BROKEN,
         *,
+        remedy: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(f"The upstream of model {model!r} {problem}.")
+        """Complete "The upstream of model X ..." with `problem`, a verb phrase."""
+        remedy = remedy or _REMEDIES.get(failure, _RETRY)
+        super().__init__(f"The upstream of model {model!r} {problem}. {remedy}")
         self.model = model
         self.problem = problem
         self.failure = failure
         self.retry_after_s = retry_after_s
-        """When it wants to be asked again; None where it does not say."""
+        """How long the upstream asks to wait before a retry, if it says so."""
 
     @property
     def timed_out(self) -> bool:
-        """Whether it said nothing in time."""
+        """Return whether the upstream did not answer in time."""
         return self.failure is Failure.TIMEOUT
 
     @property
     def may_be_clients(self) -> bool:
-        """Whether the client may have caused it, so that it tells nothing about the upstream."""
+        """Return whether the client may be the cause, so that it shows nothing about upstreams."""
         return self.failure in {Failure.REFUSED, Failure.UNFIT}
 
 
 class UpstreamRefusedError(UpstreamError):
-    """An upstream's own answer with an error status, whole, so that a client can be given it."""
+    """An error response of an upstream, which can be passed on to the client."""
 
     def __init__(
         self,
@@ -326,44 +349,50 @@ class UpstreamRefusedError(UpstreamError):
 
 
 class DeadlineError(UpstreamError):
-    """The time that the client gave its request is over."""
+    """A request whose own time limit is over."""
 
     def __init__(self, model: str) -> None:
-        problem = "did not answer within the request's own time; ask for more by x-request-timeout"
-        super().__init__(model, problem, Failure.TIMEOUT)
+        problem = "did not answer within the time that the request allows"
+        remedy = "Allow more seconds with the header x-request-timeout."
+        super().__init__(model, problem, Failure.TIMEOUT, remedy=remedy)
 
     @property
     def may_be_clients(self) -> bool:
-        """It is: the client chose the time."""
+        """Return True, because the client chose the time limit."""
         return True
 
 
 class OverlongError(UpstreamError):
-    """An answer that was still coming when the time for the whole of it was over.
+    """An answer that was still arriving when the time limit for the whole answer was over.
 
-    The client may have asked for so much, or have read it so slowly.
+    The client may have asked for such a long answer, or have read it slowly.
     """
 
     def __init__(self, model: str) -> None:
-        super().__init__(model, "did not end its answer in time", Failure.TIMEOUT)
+        problem = "did not complete its answer in time"
+        remedy = (
+            "Ask for a shorter answer, or ask the operator to raise upstreams.timeouts.total_s."
+        )
+        super().__init__(model, problem, Failure.TIMEOUT, remedy=remedy)
 
     @property
     def may_be_clients(self) -> bool:
-        """It may."""
+        """Return True, because the client may have asked for a long answer."""
         return True
 
 
 class StoreError(SwitchcraftError):
-    """Shared state that cannot be reached; requests go on without it."""
+    """Shared state that is unreachable. Requests are served without it."""
 
     def __init__(self, operation: str, problem: str) -> None:
-        super().__init__(f"The store could not {operation}: {problem}.")
+        """Complete "The store could not ..." with `operation`, a verb phrase."""
+        super().__init__(f"The store could not {operation}: {problem}. Try again later.")
         self.operation = operation
         self.problem = problem
 
 
 class DataError(SwitchcraftError):
-    """A row of training data that does not parse: its file, its line, and the reason."""
+    """A file or a row of training data that cannot be read or written."""
 
     def __init__(self, path: Path, line: int | None, problem: str) -> None:
         super().__init__(f"{path}:{line}: {problem}" if line else f"{path}: {problem}")
@@ -373,8 +402,10 @@ class DataError(SwitchcraftError):
 
 
 class SchemaError(SwitchcraftError):
-    """A tool's schema that cannot be interpreted, so that no answer can be judged by it."""
+    """A tool's schema that cannot be interpreted, so that answers cannot be judged by it."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"The tool's schema cannot be interpreted: {problem}.")
+        super().__init__(
+            f"The tool's schema cannot be interpreted: {problem}. Correct the tool's 'parameters'."
+        )
         self.problem = problem

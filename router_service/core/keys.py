@@ -1,4 +1,4 @@
-"""API keys: hashed at rest, compared in constant time, and refused where they can be guessed."""
+"""API keys: stored as hashes, compared in constant time, and refused if they can be guessed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import secrets
 from collections.abc import Mapping
 
 HASHED = "sha256:"
-"""What a key starts with in the configuration where only its hash is given."""
+"""Prefix of a hash that stands for a key in the configuration."""
 
 PREFIX = "sk-switchcraft-"
-"""What our own keys start with, so that scanners for leaked secrets know them."""
+"""Prefix of keys that we generate, so that scanners for leaked secrets recognize them."""
 
 MIN_LENGTH = 20
 MIN_DISTINCT = 10
-"""A key with fewer characters, or fewer different ones, was typed by a person."""
+"""A key with fewer characters, or fewer different ones, was probably typed by a person."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PLACEHOLDER = re.compile(
@@ -31,49 +31,52 @@ _EXAMPLES = (
 
 
 class KeyRing:
-    """Named keys, of which only SHA-256 digests are held.
+    """Named keys, stored as SHA-256 digests.
 
-    SHA-256 without salt or stretching is right here, unlike for passwords: keys are long and
-    random, so that there is nothing to guess, and every request is checked.
+    Salt and stretching, which passwords need, are not needed here: keys are long and random, so
+    that they cannot be guessed, and every request is checked.
     """
 
     def __init__(self, keys: Mapping[str, str]) -> None:
-        """Hold keys by name, each plain or as `sha256:HEX`; raises ValueError as `digest_of`."""
+        """Store keys by name, each in plain text or as `sha256:HEX`.
+
+        Raise ValueError as `digest_of` does.
+        """
         self._digests = {name: digest_of(key) for name, key in keys.items()}
 
     def __len__(self) -> int:
         return len(self._digests)
 
     def name_of(self, key: bytes) -> str | None:
-        """Return the name of a key, or None; takes as long for a right key as for a wrong one."""
+        """Return the name of a key, or None. The time does not depend on the key."""
         digest = hashlib.sha256(key).digest()
         found = None
         for name, known in self._digests.items():
             if hmac.compare_digest(known, digest):
-                found = name  # no early exit: the time would tell which one it was
+                found = name  # no early exit, because the time would reveal which key it was
         return found
 
 
 def digest_of(key: str) -> bytes:
-    """Return the SHA-256 of a key that is plain, or given as `sha256:` and 64 hexadecimal digits.
+    """Return the SHA-256 of a key in plain text, or of `sha256:` and 64 hexadecimal digits.
 
-    Raises ValueError, which never quotes the key, where it is empty or the hash is malformed.
+    Raise ValueError if the key is empty or the hash malformed. Its message never quotes the key.
     """
     text = key.strip()
     if not text.startswith(HASHED):
         if not text:
-            raise ValueError("is empty; write a key, or leave it out")
+            raise ValueError("is empty; set a key, or remove it")
         return hashlib.sha256(text.encode()).digest()
     digest = text.removeprefix(HASHED).lower()
     if not _DIGEST.fullmatch(digest):
-        raise ValueError("is not a hash: after 'sha256:' come 64 hexadecimal digits")
+        raise ValueError("is not a valid hash; write 64 hexadecimal digits after 'sha256:'")
     return bytes.fromhex(digest)
 
 
 def is_weak(key: str) -> bool:
-    """Whether a key can be guessed: short, of few characters, or one that documents show.
+    """Return whether a key can be guessed: it is short, repetitive or an example.
 
-    Of a hash only the latter can be told.
+    A hash is only weak if it is that of an example.
     """
     text = key.strip()
     if text.startswith(HASHED):
@@ -85,13 +88,14 @@ def is_weak(key: str) -> bool:
 def new_key() -> str:
     """Return a random key with 256 bits of entropy."""
     while is_weak(key := PREFIX + secrets.token_urlsafe(32)):
-        pass  # one in millions spells a word
+        pass  # one in millions contains a placeholder word
     return key
 
 
 def hashed(key: str) -> str:
-    """Return a key as the configuration may hold it: `sha256:HEX`."""
+    """Return a key's hash in the configuration's format, `sha256:HEX`."""
     return HASHED + digest_of(key).hex()
 
 
 _EXAMPLE_DIGESTS = frozenset(digest_of(key) for key in _EXAMPLES)
+"""Digests of keys that documentation shows."""

@@ -1,11 +1,11 @@
-"""Which artifacts a fleet of gateways serves: one small value that a publisher moves.
+"""Releases of artifacts: the pointer that a fleet of gateways follows, and canary limits.
 
-The protocol. A *release* is an artifact's directory, complete before anything points at it and
-never changed after. The *pointer* is one JSON value, a `Publication`, kept under `POINTER_FILE`
-in a directory or under `POINTER_KEY` in Redis, and replaced in one step. Gateways look at it
-again and again; one that sees another pointer loads the releases that it names, verifies each
-against the pointer's hash, its own manifest and its canaries, and takes them up, or refuses them
-and goes on with what it has.
+A *release* is an artifact's directory. It is complete before the pointer names it, and is never
+changed afterwards. The *pointer* is one JSON value, a `Publication`, which is stored under
+`POINTER_FILE` in a directory or under `POINTER_KEY` in Redis and replaced in one step. Gateways
+read it regularly. If it has changed, a gateway loads the releases that it names and verifies each
+against the pointer's hash, its own manifest and its canary requests. Then it serves them, or it
+refuses them and keeps serving the previous ones.
 """
 
 from __future__ import annotations
@@ -20,52 +20,58 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from router_service.core.errors import PublicationError
 
 POINTER_FILE = "current.json"
-"""The pointer's file in a publication directory; releases are folders beside it."""
+"""The pointer's file in a publication directory. Releases are folders beside it."""
 
 POINTER_KEY = "switchcraft:publication"
-"""The pointer's key in Redis; it has no end of life."""
+"""The pointer's key in Redis. It never expires."""
 
 MAX_POINTER_BYTES = 64 * 1024
 """Longest pointer that is read. Real ones have about 1 KB."""
+
+Z = 1.645
+"""Quantile for a one-sided confidence of 95%, so that a canary is not withdrawn for an excess that
+chance explains. Turns of one conversation resemble each other, which this does not consider;
+`min_requests` leaves room for that."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(gt=0, lt=1)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Frozen(BaseModel):
-    # Publishers and gateways of two versions share a pointer: fields unknown here are passed over.
+class _PointerModel(BaseModel):
+    # Publishers and gateways of two versions share a pointer, so unknown fields are ignored.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Release(_Frozen):
-    """An artifact as it was published: where it lies, and the hash that everything hangs on.
+class Release(_PointerModel):
+    """A published artifact: its directory, and the hash of its manifest.
 
-    The manifest holds the hashes of all other files, so its own vouches for the whole directory.
+    The manifest contains the hashes of all other files, so its hash covers the whole directory.
     """
 
     name: str = Field(min_length=1, max_length=200)
     """The manifest's name."""
     path: str = Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")
-    """The directory: a folder's name beside the pointer's file, or an absolute path."""
+    """The directory: the name of a folder beside the pointer's file, or an absolute path."""
     manifest_sha256: Sha256
     created: str = Field(max_length=100)
-    """When it was published, RFC 3339; the same artifact published again is another release."""
+    """Time of publication (RFC 3339). The same artifact published again is another release."""
 
     @property
     def label(self) -> str:
-        """What people and metrics call it."""
+        """Return the name for people and metrics."""
         return f"{self.name}-{self.manifest_sha256[:12]}"
 
     @property
     def key(self) -> str:
-        """What tells it from every other release, the same artifact published earlier included."""
+        """Return a key that differs from every other release, even of the same artifact."""
         return f"{self.manifest_sha256}@{self.created}"
 
     def directory(self, beside: Path | None) -> Path:
-        """Return its directory; `beside` is the pointer's, None where the pointer is no file.
+        """Return the artifact's directory.
 
-        Raises PublicationError for a path that leads anywhere else.
+        `beside` is the pointer's directory, or None if the pointer is not a file. Raise
+        PublicationError for a path that leads anywhere else.
         """
         path = Path(self.path)
         if path.is_absolute():
@@ -76,69 +82,66 @@ class Release(_Frozen):
         return beside / path
 
 
-class Canary(_Frozen):
-    """A release that decides for a share of the conversations, and the bounds it must keep.
+class Canary(_PointerModel):
+    """A release that decides for a share of the conversations, and its limits.
 
-    It is withdrawn once it has seen `min_requests` and either bound is exceeded.
+    It is withdrawn if it exceeds a limit after at least `min_requests`.
     """
 
     release: Release
     share: Share = 0.1
-    """Of all conversations."""
+    """Share of all conversations."""
     max_error_increase: NotNegative = 0.02
     """How much larger its share of failed requests may be than the stable release's."""
     max_cost_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.2
-    """How many times the stable release's mean cost a request may cost."""
+    """How many times as much a request may cost on average as with the stable release."""
     min_requests: Annotated[int, Field(ge=1, le=2**53)] = 200
 
 
-class Publication(_Frozen):
-    """The pointer: the release that serves, and those that are tried beside it."""
+class Publication(_PointerModel):
+    """The pointer: the stable release, and optionally a shadow and a canary release."""
 
     schema_version: Literal[1] = 1
     serial: Annotated[int, Field(ge=1, le=2**53)]
-    """One more with every change."""
+    """A number that increases with every change."""
     stable: Release
     shadow: Release | None = None
-    """Decides too, is recorded, and is not obeyed."""
+    """A release whose decisions are recorded but not used."""
     canary: Canary | None = None
 
     @classmethod
     def parse(cls, text: bytes, source: str) -> Publication:
-        """Read a pointer; raises PublicationError naming `source` where it is none."""
+        """Parse a pointer, or raise PublicationError with its source."""
         if len(text) > MAX_POINTER_BYTES:
-            raise PublicationError(source, f"has more than {MAX_POINTER_BYTES} bytes")
+            problem = f"has more than {MAX_POINTER_BYTES} bytes; publish again"
+            raise PublicationError(source, problem)
         try:
             return cls.model_validate_json(text)
         except ValidationError as exc:
             first = exc.errors(include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "the pointer"
-            raise PublicationError(source, f"is no publication: {where}: {first['msg']}") from exc
+            problem = f"is not a publication: {where}: {first['msg']}"
+            raise PublicationError(source, problem) from exc
 
     def to_json(self) -> bytes:
-        """Return what `parse` reads."""
+        """Return the pointer's text, which `parse` reads."""
         return self.model_dump_json(indent=2).encode()
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """Every release that it names, the stable one first."""
+        """Return all releases of the pointer, the stable one first."""
         canary = self.canary.release if self.canary else None
         return tuple(release for release in (self.stable, self.shadow, canary) if release)
 
 
-Z = 1.645
-"""One-sided 95%: what exceeds a bound by chance alone is not held against a canary. Turns of one
-conversation are alike, which this does not know of; `min_requests` leaves room for it."""
-
-
 @dataclass(slots=True)
 class ReleaseStats:
-    """What became of the requests that one release decided."""
+    """Failures and costs of the requests that one release decided."""
 
     requests: int = 0
     failures: int = 0
     priced: int = 0
-    """Requests whose cost is known."""
+    """Requests with a known cost."""
     cost_usd: float = 0.0
     cost_squared: float = 0.0
     """Sum of the squared costs."""
@@ -154,18 +157,29 @@ class ReleaseStats:
 
     @property
     def error_share(self) -> float:
-        """Failures by requests; 0 where there is none."""
+        """Return the share of failed requests, or 0 without requests."""
         return self.failures / self.requests if self.requests else 0.0
 
     @property
     def mean_cost_usd(self) -> float:
-        """Mean of the known costs; 0 where none is known."""
+        """Return the mean of the known costs, or 0 if none is known."""
         return self.cost_usd / self.priced if self.priced else 0.0
+
+    def adjusted_error_share(self) -> tuple[float, float]:
+        """Return the error share with one success and one failure added, and its variance."""
+        share = (self.failures + 1) / (self.requests + 2)
+        return share, share * (1 - share) / (self.requests + 2)
+
+    def relative_cost_variance(self) -> float:
+        """Return the variance of the mean cost, divided by the square of that mean."""
+        mean_squared = self.mean_cost_usd**2
+        variance = max(0.0, self.cost_squared / self.priced - mean_squared)
+        return variance / self.priced / mean_squared
 
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """Which bound a canary exceeds, and by which figures."""
+    """The limit that a canary exceeds, with the figures."""
 
     limit: str
     """`errors` or `cost`."""
@@ -173,49 +187,29 @@ class ExceededLimit:
 
 
 def find_exceeded_limit(
-    tried: ReleaseStats, stable: ReleaseStats, bounds: Canary
+    canary: ReleaseStats, stable: ReleaseStats, limits: Canary
 ) -> ExceededLimit | None:
-    """Return the bound that a canary exceeds beyond what chance explains; None while it keeps both.
+    """Return the limit that a canary exceeds by more than chance explains, if any.
 
-    The difference of error shares is that of Agresti and Caffo (2000), who add a success and a
-    failure to either side, which holds for small samples too; the ratio of costs is judged by its
-    logarithm (delta method), for costs spread over orders of magnitude.
+    The difference of error shares follows Agresti and Caffo (2000), who add a success and a failure
+    to each side, which is accurate for small samples too. The ratio of costs is judged by its
+    logarithm (delta method), because costs span orders of magnitude.
     """
-    if tried.requests < bounds.min_requests:
+    if canary.requests < limits.min_requests:
         return None
-    if _lower_difference(tried, stable) > bounds.max_error_increase:
-        shares = f"{tried.error_share:.1%} of {tried.requests} requests failed"
-        return ExceededLimit(
-            "errors", f"{shares}, {stable.error_share:.1%} of the stable release's"
-        )
-    if tried.priced >= bounds.min_requests and _lower_ratio(tried, stable) > bounds.max_cost_ratio:
-        means = f"a request cost {tried.mean_cost_usd:.6f} USD"
-        return ExceededLimit("cost", f"{means}, {stable.mean_cost_usd:.6f} with the stable release")
-    return None
-
-
-def _lower_difference(tried: ReleaseStats, stable: ReleaseStats) -> float:
-    (p, p_variance), (q, q_variance) = _adjusted(tried), _adjusted(stable)
-    return p - q - Z * math.sqrt(p_variance + q_variance)
-
-
-def _adjusted(tally: ReleaseStats) -> tuple[float, float]:
-    """Return an error share with one success and one failure added, and its variance."""
-    share = (tally.failures + 1) / (tally.requests + 2)
-    return share, share * (1 - share) / (tally.requests + 2)
-
-
-def _lower_ratio(tried: ReleaseStats, stable: ReleaseStats) -> float:
-    if stable.priced < 2 or tried.mean_cost_usd == 0:
-        return 0.0
-    if stable.mean_cost_usd == 0:
-        return math.inf
-    spread = math.sqrt(_relative_variance(tried) + _relative_variance(stable))
-    return tried.mean_cost_usd / stable.mean_cost_usd * math.exp(-Z * spread)
-
-
-def _relative_variance(tally: ReleaseStats) -> float:
-    """Return the variance of a mean cost, over the square of that mean."""
-    mean_squared = tally.mean_cost_usd**2
-    variance = max(0.0, tally.cost_squared / tally.priced - mean_squared)
-    return variance / tally.priced / mean_squared
+    (p, p_variance), (q, q_variance) = canary.adjusted_error_share(), stable.adjusted_error_share()
+    if p - q - Z * math.sqrt(p_variance + q_variance) > limits.max_error_increase:
+        shares = f"{canary.error_share:.1%} of {canary.requests} requests failed"
+        text = f"{shares}, against {stable.error_share:.1%} with the stable release"
+        return ExceededLimit("errors", text)
+    if canary.priced < limits.min_requests or stable.priced < 2 or canary.mean_cost_usd == 0:
+        return None
+    lowest_ratio = math.inf
+    if stable.mean_cost_usd != 0:
+        spread = math.sqrt(canary.relative_cost_variance() + stable.relative_cost_variance())
+        lowest_ratio = canary.mean_cost_usd / stable.mean_cost_usd * math.exp(-Z * spread)
+    if lowest_ratio <= limits.max_cost_ratio:
+        return None
+    means = f"a request cost {canary.mean_cost_usd:.6f} USD on average"
+    text = f"{means}, against {stable.mean_cost_usd:.6f} USD with the stable release"
+    return ExceededLimit("cost", text)

@@ -1,13 +1,13 @@
-"""Checks whether tool calls fit their tools' schemas. Schemas come from clients and may be hostile.
+"""Checks of tool calls against their tools' schemas, which come from clients and may be hostile.
 
-A validator holds the interpreter's lock while it works and cannot be stopped. So its input is
+A validator holds the interpreter's lock while it works and cannot be interrupted. So its input is
 bounded first: nothing is fetched, patterns run on an engine with linear time, and a schema whose
 references multiply is not checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 import jsonschema_rs
@@ -19,160 +19,156 @@ from router_service.core.messages import Json, as_list, unwrap_tool
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_WEIGHT = 4000
-"""Largest schema in values, each counted as often as references lead to it. The largest tool of the
-recorded benchmarks has some 200."""
+"""Largest schema, in values. A value counts as often as references lead to it. The largest tool of
+the recorded benchmarks has about 200."""
 MAX_DEPTH = 64
 MAX_CALLS = 128
-"""Calls of one answer that are checked."""
+"""Most calls of one answer that are checked."""
 MAX_WORK = 2_500_000
-"""Limit on a schema's weight times an argument's bytes, for one call: at most 25 ns for each pair,
-so 0.06 s."""
+"""Limit for one call on its schema's weight times the bytes of its arguments. Each pair takes at
+most 25 ns, so the limit is 0.06 s."""
 MAX_TOTAL_WORK = 4 * MAX_WORK
 """The same for all calls of an answer together."""
 _PATTERN_WEIGHT = 20
 _FRACTION_WEIGHT = 300
-"""Weight of a `multipleOf`: with fractions, 13 us for each number."""
+"""Weight of a `multipleOf`, which takes 13 us for each number if it is a fraction."""
 _SIZE_BYTES = 1_300
-"""Memory per unit of weight, at most: 50 patterns have a weight of 1,000 and take 1.3 MB."""
+"""Most memory per unit of weight: 50 patterns have a weight of 1,000 and take 1.3 MB."""
 _PATTERN_OPTIONS = jsonschema_rs.RegexOptions(size_limit=64 * 1024, dfa_size_limit=64 * 1024)
-"""Compiled, 50 patterns of this size take 10 ms and 1.3 MB."""
-_UNCHECKED = frozenset(
+"""50 patterns of this compiled size take 10 ms and 1.3 MB."""
+_UNSUPPORTED_KEYWORDS = frozenset(
     "$id $anchor $dynamicRef $dynamicAnchor $recursiveRef unevaluatedProperties "
     "unevaluatedItems".split()
 )
-"""Keywords that change what a reference means, or that evaluate what is beside them once more."""
+"""Keywords that change the meaning of references, or that evaluate their siblings once more."""
 
 
 class CallValidity(StrEnum):
-    """Whether a call fits."""
+    """Result of checking a call. The values are labels of metrics."""
 
     VALID = "yes"
     INVALID = "no"
-    """The arguments break the schema, or are no JSON object."""
+    """The arguments violate the schema, or are not a JSON object."""
     UNKNOWN_TOOL = "unknown_tool"
     UNCHECKED = "unchecked"
-    """The tool takes free text, or its schema is none that is checked."""
+    """The tool takes free text, or its schema exceeds the limits."""
 
 
 class _UncheckedError(Exception):
-    """A schema that is beyond the bounds."""
+    """A schema that exceeds the limits."""
+
+
+_CompiledSchema = tuple[jsonschema_rs.Draft202012Validator | None, int]
+"""A validator, or None if the schema is invalid or too large, and the schema's weight."""
+
+_compiled: Cache[bytes, _CompiledSchema] = Cache(max_bytes=32 * 2**20)
+"""Compiled schemas by their JSON, because agents send the same tools with every turn."""
 
 
 def parameters_by_tool(body: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the schemas of a request's tools by name; None of a tool that has none."""
+    """Return the schemas of a request's tools by name, with None for tools without a schema."""
     functions = ({"function": entry} for entry in as_list(body.get("functions")))
     tools = (unwrap_tool(entry) for entry in (*as_list(body.get("tools")), *functions))
     return {tool["name"]: tool.get("parameters") for tool in tools if tool is not None}
 
 
 class CallChecker:
-    """Checks the calls of one answer, within limits on their number and their work."""
+    """Checker for the calls of one answer, with limits on their number and their work."""
 
     def __init__(self, parameters: Mapping[str, Json]) -> None:
-        """Check by these schemas, which `parameters_by_tool` returned."""
+        """Check against the schemas that `parameters_by_tool` returned."""
         self._parameters = parameters
-        self._validators: dict[str, _Validator] = {}
+        self._schemas: dict[str, _CompiledSchema] = {}
         self._calls_left = MAX_CALLS
         self._work_left = MAX_TOTAL_WORK
 
     def check(self, call: WrittenCall) -> CallValidity:
-        """Return whether a call fits the schema of its tool."""
+        """Return whether a call's arguments match the schema of its tool."""
         self._calls_left -= 1
         if call.name not in self._parameters:
             return CallValidity.UNKNOWN_TOOL
         if call.is_custom or self._calls_left < 0:
             return CallValidity.UNCHECKED
         arguments = call.decoded()
-        if arguments is None:
-            return CallValidity.INVALID
-        is_free = self._parameters[call.name] is None
-        return CallValidity.VALID if is_free else self._fit_schema(call, arguments)
-
-    def _fit_schema(self, call: WrittenCall, arguments: Json) -> CallValidity:
-        validator, weight = self._validator(call.name)
+        if arguments is None or self._parameters[call.name] is None:
+            return CallValidity.INVALID if arguments is None else CallValidity.VALID
+        if call.name not in self._schemas:
+            self._schemas[call.name] = _compile(self._parameters[call.name])
+        validator, weight = self._schemas[call.name]
         work = weight * len(call.arguments)
         if validator is None or work > min(MAX_WORK, self._work_left):
             return CallValidity.UNCHECKED
         self._work_left -= work
         try:
             return CallValidity.VALID if validator.is_valid(arguments) else CallValidity.INVALID
-        except ValueError:  # arguments may be nested deeper than a validator goes
+        except ValueError:  # the arguments are nested too deeply for the validator
             return CallValidity.UNCHECKED
 
-    def _validator(self, name: str) -> _Validator:
-        if name not in self._validators:
-            self._validators[name] = _validator_of(self._parameters[name])
-        return self._validators[name]
 
-
-_Validator = tuple[jsonschema_rs.Draft202012Validator | None, int]
-"""What validates by a schema, None if it is invalid or too large; and the schema's weight."""
-
-_known: Cache[bytes, _Validator] = Cache(max_bytes=32 * 2**20)
-"""Validators by their schemas' JSON: agents send the same tools with every turn."""
-
-
-def _validator_of(schema: Json) -> _Validator:
+def _compile(schema: Json) -> _CompiledSchema:
+    """Return a schema's validator from the cache, or compile it."""
     try:
         text = orjson.dumps(schema)
     except orjson.JSONEncodeError:
         return None, 0
     if len(text) > MAX_SCHEMA_BYTES:
         return None, 0
-    known = _known.get(text)
-    if known is None:
-        known = _compile(orjson.loads(text))
-        _known.put(text, known, len(text) + _SIZE_BYTES * known[1])
-    return known
-
-
-def _compile(schema: Json) -> _Validator:
-    try:
-        weight = _Weigher(schema).weight(schema, 0)
-        validator = jsonschema_rs.Draft202012Validator(
-            schema, pattern_options=_PATTERN_OPTIONS, offline=True, validate_formats=False
-        )
-    except (_UncheckedError, ValueError):
-        return None, 0
-    return validator, weight
+    compiled = _compiled.get(text)
+    if compiled is None:
+        schema = orjson.loads(text)
+        try:
+            weight = _Weigher(schema).weigh(schema, 0)
+            validator = jsonschema_rs.Draft202012Validator(
+                schema, pattern_options=_PATTERN_OPTIONS, offline=True, validate_formats=False
+            )
+            compiled = validator, weight
+        except (_UncheckedError, ValueError):
+            compiled = None, 0
+        _compiled.put(text, compiled, len(text) + _SIZE_BYTES * compiled[1])
+    return compiled
 
 
 class _Weigher:
-    """Counts a schema's values as a validator meets them: behind each reference anew."""
+    """Counter of a schema's values as a validator visits them: again after each reference."""
 
     def __init__(self, schema: Json) -> None:
         self._schema = schema
         self._targets: dict[str, int] = {}
 
-    def weight(self, node: Json, depth: int) -> int:
-        """Return the weight; raises _UncheckedError beyond a bound, or where references circle."""
+    def weigh(self, node: Json, depth: int) -> int:
+        """Return the weight of a node.
+
+        Raise _UncheckedError if it exceeds a limit or if references form a circle.
+        """
         if depth > MAX_DEPTH:
             raise _UncheckedError
-        total = 1 + sum(self._member(name, child, depth) for name, child in _members(node))
+        members = list(node.items()) if isinstance(node, dict) else []
+        if isinstance(node, list):
+            members = [("", child) for child in node]
+        total = 1
+        for name, child in members:
+            if name in _UNSUPPORTED_KEYWORDS:
+                raise _UncheckedError
+            if name == "$ref" and isinstance(child, str):
+                if child not in self._targets:
+                    # Found again below itself, the reference exceeds the limit.
+                    self._targets[child] = MAX_WEIGHT + 1
+                    self._targets[child] = self.weigh(self._resolve(child), depth + 1)
+                total += self._targets[child]
+            elif name == "pattern" and isinstance(child, str):
+                total += _PATTERN_WEIGHT
+            elif name == "multipleOf" and isinstance(child, int | float):
+                total += _FRACTION_WEIGHT
+            else:
+                total += self.weigh(child, depth + 1)
+                total += _PATTERN_WEIGHT * (name == "patternProperties")
         if total > MAX_WEIGHT:
             raise _UncheckedError
         return total
 
-    def _member(self, name: str, child: Json, depth: int) -> int:
-        if name in _UNCHECKED:
-            raise _UncheckedError
-        if name == "$ref" and isinstance(child, str):
-            return self._referred(child, depth)
-        if name == "pattern" and isinstance(child, str):
-            return _PATTERN_WEIGHT
-        if name == "multipleOf" and isinstance(child, int | float):
-            return _FRACTION_WEIGHT
-        return self.weight(child, depth + 1) + _PATTERN_WEIGHT * (name == "patternProperties")
-
-    def _referred(self, reference: str, depth: int) -> int:
-        if reference not in self._targets:
-            self._targets[reference] = MAX_WEIGHT + 1  # found again below itself, it is too much
-            self._targets[reference] = self.weight(self._target(reference), depth + 1)
-        return self._targets[reference]
-
-    def _target(self, reference: str) -> Json:
-        """Return what a JSON pointer leads to (RFC 6901); another document is not looked for."""
-        # A name in two ways of writing could lead us to one place and the validator to another.
+    def _resolve(self, reference: str) -> Json:
+        """Return the target of a JSON pointer (RFC 6901) within the same document."""
+        # Escapes in a URL could make the validator resolve the reference differently.
         if not reference.startswith("#") or "%" in reference:
             raise _UncheckedError
         node = self._schema
@@ -185,10 +181,3 @@ class _Weigher:
             else:
                 raise _UncheckedError
         return node
-
-
-def _members(node: Json) -> Iterator[tuple[str, Json]]:
-    if isinstance(node, dict):
-        yield from node.items()
-    elif isinstance(node, list):
-        yield from (("", child) for child in node)

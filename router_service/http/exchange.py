@@ -203,7 +203,7 @@ class Exchange:
             owner=owner,
         )
         if identifier is not None:
-            self._held.note(held)
+            self._held.remember(held)
             self._is_held = True
         elif opened.status < 400:
             await self._ownership.note(opened.value, held)

@@ -23,7 +23,7 @@ from router_service.requests.planning import DecidingRouter, Planner
 from router_service.requests.pool import Pool, arm_prices
 from router_service.router import Router
 from router_service.settings import ADMIN, Settings
-from router_service.store.upstream_objects import Viewer
+from router_service.store.upstream_objects import ObjectAccess
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
@@ -69,7 +69,7 @@ class Engine:
         self.attempts = RetryingClient(self.client, breakers, budget, retries)
         has_one_key = len(self.access.api) <= 1
         self._is_shared = has_one_key or settings.router.pass_through_shared
-        self._viewers: dict[str | None, Viewer] = {}
+        self._viewers: dict[str | None, ObjectAccess] = {}
         self._leases = 0
         self._is_retired = False
 
@@ -79,11 +79,11 @@ class Engine:
         models = self.pool.models.values()
         return frozenset(deployment.id for model in models for deployment in model.deployments)
 
-    def viewer(self, caller: str | None) -> Viewer:
+    def viewer(self, caller: str | None) -> ObjectAccess:
         """Return which objects stored by upstreams an API key may see."""
         viewer = self._viewers.get(caller)
         if viewer is None:
-            viewer = Viewer(caller, sees_unowned=self._is_shared or caller == ADMIN)
+            viewer = ObjectAccess(caller, sees_unowned=self._is_shared or caller == ADMIN)
             self._viewers[caller] = viewer
         return viewer
 

@@ -150,7 +150,7 @@ class Syncer:
         except StoreError as exc:
             self._failed(exc)
             return None
-        self._backoff.succeeded()
+        self._backoff.record_success()
         self._show(is_reachable=True)
         return snapshot
 
@@ -178,7 +178,7 @@ class Syncer:
         return True
 
     def _failed(self, exc: StoreError) -> None:
-        self._backoff.failed(self._clock())
+        self._backoff.record_failure(self._clock())
         self._show(is_reachable=False, cause=str(exc))
 
     def _show(self, *, is_reachable: bool, cause: str = "") -> None:

@@ -18,7 +18,7 @@ from router_service.core.errors import (
 )
 from router_service.core.messages import CONTINUATION_FIELDS, Json, Reference
 from router_service.store.base import UpstreamObject
-from router_service.store.upstream_objects import UpstreamObjectIndex, Viewer
+from router_service.store.upstream_objects import ObjectAccess, UpstreamObjectIndex
 
 MAX_SEGMENTS = 16
 """OpenAI's deepest path has 7; each may have to be looked up."""
@@ -45,7 +45,7 @@ class Ownership:
         """Go by what is held."""
         self._held = held
 
-    async def check_path(self, viewer: Viewer, method: str, segments: Sequence[str]) -> None:
+    async def check_path(self, viewer: ObjectAccess, method: str, segments: Sequence[str]) -> None:
         """Raise ObjectNotFoundError or ForbiddenError unless a caller may send this request.
 
         Without an object in its path, a caller may create something, but neither list nor change
@@ -70,7 +70,7 @@ class Ownership:
                 code="admin_key_needed",
             )
 
-    async def check_references(self, viewer: Viewer, references: Iterable[Reference]) -> None:
+    async def check_references(self, viewer: ObjectAccess, references: Iterable[Reference]) -> None:
         """Raise ResponseNotFoundError or ObjectNotFoundError for what is another key's.
 
         An object without a known owner is refused only if the request continues it. Files and
@@ -87,7 +87,7 @@ class Ownership:
             if held is not None:
                 raise ObjectNotFoundError(reference.id, param=reference.param)
 
-    async def holder(self, viewer: Viewer, reference: Reference) -> UpstreamObject | None:
+    async def holder(self, viewer: ObjectAccess, reference: Reference) -> UpstreamObject | None:
         """Return what is known about the response or conversation that a request continues.
 
         Reads local memory, and the shared store only for what another replica may have relayed.
@@ -127,7 +127,7 @@ class Ownership:
             with suppress(StoreError):
                 if await self._held.fetch(name) is not None:
                     continue
-            self._held.note(example.model_copy(update={"id": name}))
+            self._held.remember(example.model_copy(update={"id": name}))
 
 
 def _created(answer: Json) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a store of records can do, and what it holds: decisions, and who holds a response."""
+"""Interfaces of the stores, and the records and shared state that they keep."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from router_service.core.decision_log import StoredRecord
 
 
 class UpstreamObject(StoredRecord):
-    """A response that an upstream stores, or another object, such as a file or a conversation.
+    """An object that an upstream stores: a response, or for example a file or a conversation.
 
-    Its id is the one that clients know.
+    Its id is the one that clients use.
     """
 
     kind: ClassVar[str] = "response"
 
     model: str
-    """The pool's model that made it."""
+    """The pool's model that created it."""
     deployment_id: str
-    """The deployment that holds it."""
+    """The deployment that stores it."""
     owner: str | None = None
-    """Name of the key that created it; None without keys, and in records of older versions."""
+    """Name of the key that created it. None without keys, and in records of older versions."""
 
 
 class FeedbackMark(StoredRecord):
-    """That a decision has had feedback, which metrics count once."""
+    """A mark for a decision that has had feedback, so that metrics count it once."""
 
     kind: ClassVar[str] = "feedback"
 
 
 class RememberedCall(StoredRecord):
-    """A tool call of an answer, for what the conversation's next turn says of it.
+    """A tool call of an answer, to be compared with the conversation's next turn.
 
-    The id is a hash of the call's own, and of whose it is.
+    The id is a hash of the call's own id and of its owner.
     """
 
     kind: ClassVar[str] = "call"
@@ -42,12 +42,12 @@ class RememberedCall(StoredRecord):
     decision_id: str
     arm: str
     tool: str
-    """The tool's name, or a hash of it where content is not kept."""
+    """The tool's name, or a hash of it if content is not kept."""
     arguments_sha256: str
 
 
 class EvidenceMark(StoredRecord):
-    """That something was said against a call, which counts once."""
+    """A mark for a call with evidence against it, so that it counts once."""
 
     kind: ClassVar[str] = "evidence"
 
@@ -56,59 +56,59 @@ R = TypeVar("R", bound=StoredRecord)
 
 
 class RecordStore(Protocol[R]):
-    """Keeps records of one kind for a while; each operation raises StoreError."""
+    """Store for records of one kind, which expire. Each operation raises StoreError."""
 
     async def put(self, record: R) -> None:
         """Keep a record under its id."""
 
     async def add(self, record: R) -> bool:
-        """Keep a record where its id is not there; False where it is, whoever put it there."""
+        """Keep a record if its id is new, and return whether it was."""
 
     async def get(self, record_id: str) -> R | None:
-        """Return a record, or None where it is unknown or has expired."""
+        """Return a record, or None if it is unknown or has expired."""
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoolDown:
-    """A cool-down that some gateway has begun."""
+    """A cool-down of a deployment that a replica has started."""
 
     end_s: float
-    """When it ends, by the shared state's own clock: tells one cool-down from the next."""
+    """When it ends, by the shared state's own clock. It identifies the cool-down."""
     left_s: float
     """Seconds until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a gateway reads of the shared state at one moment: nothing that it has not asked for."""
+    """The shared state at one moment, as far as a gateway has asked for it."""
 
     cool_downs: Mapping[str, CoolDown] = field(default_factory=dict)
-    """By deployment; those that are over are not here."""
+    """Cool-downs that have not ended, by deployment."""
     publication: bytes | None = None
-    """The pointer as it is kept (`core.releases`), cut after `MAX_POINTER_BYTES` and one more;
-    None if nothing is published."""
+    """The pointer's text (see `core.releases`), cut one byte after `MAX_POINTER_BYTES`, or None if
+    nothing is published."""
 
 
 class SharedState(Protocol):
-    """State that replicas share; every operation raises StoreError where it is unreachable."""
+    """State that replicas share. Every operation raises StoreError if it is unreachable."""
 
     async def read(self, deployment_ids: Collection[str]) -> Snapshot:
         """Return the pointer and the cool-downs of these deployments, in one round trip."""
 
     async def is_rejected(self, release_key: str) -> bool:
-        """Return whether some replica has rejected a release."""
+        """Return whether a replica has rejected a release."""
 
     async def cool_down(self, deployment_id: str, duration_s: float) -> None:
-        """Let a deployment rest; of two durations the one that ends later counts.
+        """Start a cool-down. Of two cool-downs, the one that ends later counts.
 
-        There is no other end to it: nobody asks the deployment before, so nobody knows better.
+        It cannot be ended early, because no request is sent that could show a recovery.
         """
 
     async def reject(self, release_key: str, reason: str) -> None:
-        """Let no replica try a release again."""
+        """Record that no replica should try a release again."""
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""

@@ -1,4 +1,4 @@
-"""Keeps requests free of the store: writes go beside them, and failures stop here."""
+"""Stores that never delay requests: writes run in the background, and failures stop here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from router_service.store.base import R, RecordStore
 from router_service.store.local import MemoryStore
 
 MAX_WRITES_IN_FLIGHT = 100
-"""With the timeouts of Redis this is 500 writes a second that fail, and more that succeed."""
+"""Most concurrent writes. With the timeouts of Redis, this allows 500 failing writes a second, and
+more that succeed."""
 
 DRAIN_TIMEOUT_S = 1.0
+"""How long `aclose` waits for writes in flight."""
+
+FIRST_PAUSE_S = 0.5
+"""Pause after the first failure of a store."""
+LONGEST_PAUSE_S = 5.0
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -24,9 +30,10 @@ _log = logging.getLogger("switchcraft.store")
 
 
 class GuardedStore(Generic[R]):
-    """A store that never holds up a request; `on_error` is called for each lost operation.
+    """A store that never delays a request. `on_error` is called for each lost operation.
 
-    One that has failed is left alone for a while: a slow one would cost more than one that is dead.
+    After a failure the store is not used for a while, because a slow store would cost more than one
+    that is down.
     """
 
     def __init__(
@@ -35,7 +42,7 @@ class GuardedStore(Generic[R]):
         on_error: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Guard a store; `on_error` gets `put`, `add`, `get`, `overflow` or `pause`."""
+        """Guard a store. `on_error` gets `put`, `add`, `get`, `overflow` or `pause`."""
         self._store = store
         self._on_error = on_error
         self._clock = clock
@@ -45,10 +52,10 @@ class GuardedStore(Generic[R]):
         """Whether the last operation reached the store."""
 
     def save(self, record: R, *, is_new: bool = False) -> None:
-        """Write a record in the background; it is lost in a pause, or with too many under way.
+        """Write a record in the background.
 
-        If it `is_new`, one that is there under its id stays. Memory is written to at once: there is
-        nothing that a task would wait for.
+        It is lost during a pause, or if too many writes are in flight. If it `is_new`, an existing
+        record with its id is kept. Memory is written at once, because there is nothing to wait for.
         """
         if isinstance(self._store, MemoryStore):
             if not is_new or self._store.find(record.id) is None:
@@ -60,40 +67,24 @@ class GuardedStore(Generic[R]):
         if len(self._writes) >= MAX_WRITES_IN_FLIGHT:
             self._on_error("overflow")
             return
-        operation = self._store.add if is_new else self._store.put
-        write = asyncio.create_task(self._write("add" if is_new else "put", operation, record))
+        write = asyncio.create_task(self._write("add" if is_new else "put", record))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
     async def put(self, record: R) -> None:
-        """Write a record and wait for it; raises StoreError as `get` does."""
+        """Write a record and wait for it. Raise StoreError as `get` does."""
         await self._attempt("put", self._store.put, record)
 
     async def add(self, record: R) -> bool:
-        """Write a record where there is none of its id; raises StoreError as `get` does."""
+        """Write a record if its id is new. Raise StoreError as `get` does."""
         return await self._attempt("add", self._store.add, record)
 
     async def get(self, record_id: str) -> R | None:
-        """Return a record, or None; raises StoreError, at once while the store is left alone."""
+        """Return a record, or None. Raise StoreError, and do so at once during a pause."""
         return await self._attempt("get", self._store.get, record_id)
 
-    async def _attempt(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
-        if self._backoff.is_pausing(self._clock()):
-            self._on_error("pause")
-            raise StoreError("be asked", "it failed a moment ago; try again soon")
-        return await self._ask(name, operation, argument)
-
-    async def _ask(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
-        try:
-            result = await operation(argument)
-        except StoreError as exc:
-            self._failed(name, exc)
-            raise
-        self._succeeded()
-        return result
-
     async def aclose(self) -> None:
-        """Wait a moment for the writes under way, then let go of the store."""
+        """Wait a moment for the writes in flight, then close the store."""
         if self._writes:
             await asyncio.wait(self._writes, timeout=DRAIN_TIMEOUT_S)
         for write in self._writes:
@@ -101,50 +92,58 @@ class GuardedStore(Generic[R]):
         try:
             await self._store.aclose()
         except StoreError as exc:
-            self._failed("close", exc)
+            self._record_failure("close", exc)
 
-    async def _write(
-        self, name: str, operation: Callable[[R], Awaitable[object]], record: R
-    ) -> None:
+    async def _write(self, name: str, record: R) -> None:
+        operation: Callable[[R], Awaitable[object]]
+        operation = self._store.add if name == "add" else self._store.put
         with suppress(StoreError):
-            await self._ask(name, operation, record)
+            await self._run(name, operation, record)
 
-    def _failed(self, operation: str, exc: StoreError) -> None:
-        self._on_error(operation)
-        self._backoff.failed(self._clock())
-        if self.is_reachable:
-            _log.warning("the store is away, requests go on without it: %s", exc)
-        self.is_reachable = False
+    async def _attempt(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
+        if self._backoff.is_pausing(self._clock()):
+            self._on_error("pause")
+            raise StoreError("be used", "it failed a moment ago")
+        return await self._run(name, operation, argument)
 
-    def _succeeded(self) -> None:
-        self._backoff.succeeded()
+    async def _run(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
+        try:
+            result = await operation(argument)
+        except StoreError as exc:
+            self._record_failure(name, exc)
+            raise
+        self._backoff.record_success()
         if not self.is_reachable:
-            _log.warning("the store is back")
+            _log.warning("the store is reachable again")
         self.is_reachable = True
+        return result
 
-
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 5.0
+    def _record_failure(self, operation: str, exc: StoreError) -> None:
+        self._on_error(operation)
+        self._backoff.record_failure(self._clock())
+        if self.is_reachable:
+            _log.warning('store unreachable, requests are served without it: cause="%s"', exc)
+        self.is_reachable = False
 
 
 class Backoff:
-    """Pauses that double with every failure in a row, and end with the first success."""
+    """Pauses that double with every consecutive failure, and end with the first success."""
 
     def __init__(self) -> None:
         self._pause_s = 0.0
         self._until_s = 0.0
 
     def is_pausing(self, now_s: float) -> bool:
-        """Whether the store is to be left alone; `now_s` is of a clock that never goes back."""
+        """Return whether the store must not be used. `now_s` is of a monotonic clock."""
         return now_s < self._until_s
 
-    def failed(self, now_s: float) -> None:
-        """Note a failure. Those of operations that were under way together count as one."""
+    def record_failure(self, now_s: float) -> None:
+        """Record a failure. Those of concurrent operations count as one."""
         if self.is_pausing(now_s):
             return
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2 or FIRST_PAUSE_S)
         self._until_s = now_s + self._pause_s
 
-    def succeeded(self) -> None:
-        """Note a success."""
+    def record_success(self) -> None:
+        """End the pauses."""
         self._pause_s = self._until_s = 0.0

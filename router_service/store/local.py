@@ -1,4 +1,4 @@
-"""Records in this process's memory, for a gateway of one replica."""
+"""Stores in the memory of one process, and the pointer of a publication directory."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from router_service.store.base import CoolDown, R, Snapshot
 
 
 class MemoryStore(Generic[R]):
-    """Keeps the last `max_records` records, for `ttl_s` seconds at most.
+    """Store for the last `max_records` records, which expire after `ttl_s` seconds.
 
-    They are kept as JSON, as Redis has them: a routed decision takes 1.2 KB so, and 5.1 KB as an
-    object; writing one takes 0.01 ms.
+    Records are kept as JSON, as in Redis: a routed decision takes 1.2 KB as JSON and 5.1 KB as an
+    object. Writing one takes 0.01 ms.
     """
 
     def __init__(self, *, ttl_s: float, max_records: int, clock: Callable[[], float]) -> None:
-        """Keep none yet; `clock` returns seconds and never goes back."""
+        """Start empty. `clock` returns seconds and never goes back."""
         self._ttl_s = ttl_s
         self._max_records = max_records
         self._clock = clock
         self._records: OrderedDict[str, tuple[float, type[R], bytes]] = OrderedDict()
 
     async def put(self, record: R) -> None:
-        """Keep a record; the oldest ones go where there are too many."""
+        """Keep a record. The oldest records are dropped if there are too many."""
         self.keep(record)
 
     async def add(self, record: R) -> bool:
-        """Keep a record where its id is not there."""
+        """Keep a record if its id is new, and return whether it was."""
         is_new = self.find(record.id) is None
         if is_new:
             self.keep(record)
@@ -51,7 +51,7 @@ class MemoryStore(Generic[R]):
             self._records.popitem(last=False)
 
     def find(self, record_id: str) -> R | None:
-        """Return a record that has not expired; may be called from any thread."""
+        """Return a record that has not expired. This may be called from any thread."""
         kept = self._records.get(record_id)
         if kept is None:
             return None
@@ -62,21 +62,21 @@ class MemoryStore(Generic[R]):
         return kind.model_validate_json(record)
 
     async def aclose(self) -> None:
-        """Forget all records."""
+        """Drop all records."""
         self._records.clear()
 
 
 class MemorySharedState:
-    """The same for a gateway of one replica; nothing is ever published in it."""
+    """Shared state of a gateway with one replica. It never contains a publication."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Hold nothing yet; `clock` returns seconds and never goes back."""
+        """Start empty. `clock` returns seconds and never goes back."""
         self._clock = clock
         self._ends_s: dict[str, float] = {}
         self._rejections: dict[str, str] = {}
 
     async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-        """Return what this process has noted."""
+        """Return the cool-downs of these deployments."""
         now_s = self._clock()
         self._ends_s = {name: end_s for name, end_s in self._ends_s.items() if end_s > now_s}
         found = {name: self._ends_s[name] for name in deployment_ids if name in self._ends_s}
@@ -87,22 +87,22 @@ class MemorySharedState:
         return release_key in self._rejections
 
     async def cool_down(self, deployment_id: str, duration_s: float) -> None:
-        """Note the end of a rest."""
+        """Start a cool-down, or extend one that ends earlier."""
         end_s = self._clock() + duration_s
         self._ends_s[deployment_id] = max(end_s, self._ends_s.get(deployment_id, end_s))
 
     async def reject(self, release_key: str, reason: str) -> None:
-        """Note a rejection."""
+        """Record a rejection."""
         self._rejections[release_key] = reason
 
     async def aclose(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because there is no connection."""
 
 
 def read_pointer(directory: Path) -> bytes | None:
-    """Return the pointer's text, or None if nothing is published; raises StoreError.
+    """Return the pointer's text, or None if nothing is published. Raise StoreError.
 
-    A text that is too long is cut one byte behind the limit, and is refused when it is parsed.
+    A longer text than allowed is cut one byte after the limit, so that parsing it fails.
     """
     try:
         with (directory / POINTER_FILE).open("rb") as file:

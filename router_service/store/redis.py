@@ -1,4 +1,11 @@
-"""Records in Redis, which replicas share."""
+"""Records and shared state in Redis, for gateways with several replicas.
+
+Shared state has three keys: a sorted set of deployments by the end of their cool-downs, the
+pointer, which a publisher writes, and a hash of rejected releases. Ends are in Redis' own time, so
+that the replicas' clocks do not matter. Replicas of two versions may share the keys, so unknown
+content is ignored. A gateway reads only members that it knows by name, and bounded parts of values,
+so that other content under these keys costs neither time nor memory.
+"""
 
 from __future__ import annotations
 
@@ -23,62 +30,132 @@ _log = logging.getLogger("switchcraft.store")
 
 KEY_PREFIX = "switchcraft:"
 MAX_RECORD_BYTES = 256 * 1024
-"""A decision among 30 arms has 4 KB; what is larger than this was not written by a gateway."""
+"""Longest record that is read. A decision among 30 arms has 4 KB, so a longer one was not written
+by a gateway."""
 SOCKET_TIMEOUT_S = 0.2
-"""Redis answers within a millisecond or two; what takes longer is an outage."""
+"""Redis answers within a millisecond or two. Anything longer is an outage."""
+
+COOL_DOWNS_KEY = "switchcraft:cool-downs"
+REJECTIONS_KEY = "switchcraft:rejections"
+
+COOL_DOWNS_TTL_S = 24 * 3600
+"""Time from the last cool-down until all expire. No cool-down lasts as long, and nothing remains of
+a fleet that was shut down."""
+REJECTIONS_TTL_S = 90 * 24 * 3600
+"""Time from the last rejection until all expire. A release that is published again has a new
+key."""
+
+MAX_REASON_CHARACTERS = 500
 
 
 class RedisStore(Generic[R]):
-    """Keeps records of one kind under `switchcraft:KIND:ID` until their time is over."""
+    """Store for records of one kind, under `switchcraft:KIND:ID` until they expire."""
 
     def __init__(self, url: str, kind: type[R], *, ttl_s: int) -> None:
-        """Connect on first use; raises ConfigError where the address is not one of Redis."""
+        """Connect on first use. Raise ConfigError if the address is not a Redis address."""
         self._redis = connect(url)
         self._kind = kind
         self._ttl_s = ttl_s
 
     async def put(self, record: R) -> None:
-        """Keep a record; raises StoreError."""
-        with translated(f"keep a {self._kind.kind}"):
-            await self._redis.set(
-                self._key(record.id), record.model_dump_json(by_alias=True), ex=self._ttl_s
-            )
+        """Keep a record. Raise StoreError."""
+        with translate_errors(f"keep a {self._kind.kind}"):
+            await self._redis.set(self._key(record.id), record.model_dump_json(), ex=self._ttl_s)
 
     async def add(self, record: R) -> bool:
-        """Keep a record where its id is not there, in one step; raises StoreError."""
-        with translated(f"add a {self._kind.kind}"):
-            key, value = self._key(record.id), record.model_dump_json(by_alias=True)
+        """Keep a record if its id is new, in one step. Raise StoreError."""
+        with translate_errors(f"add a {self._kind.kind}"):
+            key, value = self._key(record.id), record.model_dump_json()
             return bool(await self._redis.set(key, value, ex=self._ttl_s, nx=True))
 
     async def get(self, record_id: str) -> R | None:
-        """Return a record, or None, also for one that is damaged; raises StoreError."""
-        with translated(f"look up a {self._kind.kind}"):
+        """Return a record, or None if it is unknown or damaged. Raise StoreError."""
+        with translate_errors(f"look up a {self._kind.kind}"):
             value = await self._redis.getrange(self._key(record_id), 0, MAX_RECORD_BYTES)
         if not value:
             return None
         try:
             return self._kind.model_validate_json(value)
-        except ValidationError as exc:  # one record must not look like a store that is away
+        except ValidationError as exc:  # one record must not look like an outage of the store
             problem = exc.errors(include_input=False)[0]["msg"]
-            _log.warning(
-                "a %s in Redis cannot be read, and is ignored: %s", self._kind.kind, problem
-            )
+            kind = self._kind.kind
+            _log.warning('damaged record in Redis is ignored: kind=%s cause="%s"', kind, problem)
             return None
 
     async def aclose(self) -> None:
         """Close the connections."""
-        with translated("close its connections"):
+        with translate_errors("close its connections"):
             await self._redis.aclose()
 
     def _key(self, record_id: str) -> bytes:
-        # Ids come from clients too, with any character that JSON can hold.
+        # Clients send ids too, with any characters that JSON allows.
         return f"{KEY_PREFIX}{self._kind.kind}:{record_id}".encode(errors="surrogatepass")
 
 
-def connect(url: str) -> Redis:
-    """Return a client that connects on first use, and that never waits long nor tries again.
+class RedisSharedState:
+    """State in Redis that replicas share. Every operation raises StoreError."""
 
-    Raises ConfigError where the address is not one of Redis.
+    def __init__(self, url: str) -> None:
+        """Connect on first use. Raise ConfigError if the address is not a Redis address."""
+        self._redis = connect(url)
+
+    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
+        """Return the pointer and the cool-downs of these deployments, in one round trip."""
+        names = list(deployment_ids)
+        with translate_errors("read the shared state"):
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.time()
+            pipeline.getrange(POINTER_KEY, 0, MAX_POINTER_BYTES)
+            for name in names:
+                pipeline.zscore(COOL_DOWNS_KEY, name)
+            now, publication, *ends = await pipeline.execute()
+        now_s = _to_seconds(now)
+        known = ((name, end_s) for name, end_s in zip(names, ends, strict=True) if end_s)
+        return Snapshot(
+            cool_downs={
+                name: CoolDown(end_s, end_s - now_s)
+                for name, end_s in known
+                if end_s > now_s and math.isfinite(end_s)
+            },
+            publication=publication or None,
+        )
+
+    async def is_rejected(self, release_key: str) -> bool:
+        """Return whether a replica has rejected a release."""
+        with translate_errors("look up a rejection"):
+            return bool(await self._redis.hexists(REJECTIONS_KEY, release_key))
+
+    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
+        """Start a cool-down, or extend one that ends earlier."""
+        with translate_errors("share a cool-down"):
+            now_s = _to_seconds(await self._redis.time())
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.zremrangebyscore(COOL_DOWNS_KEY, "-inf", now_s)
+            # An entry that ends later than any cool-down can would hide the one written below.
+            latest_s = now_s + max(COOL_DOWNS_TTL_S, duration_s)
+            pipeline.zremrangebyscore(COOL_DOWNS_KEY, f"({latest_s}", "+inf")
+            pipeline.zadd(COOL_DOWNS_KEY, {deployment_id: now_s + duration_s}, gt=True)
+            pipeline.expire(COOL_DOWNS_KEY, COOL_DOWNS_TTL_S)
+            await pipeline.execute()
+
+    async def reject(self, release_key: str, reason: str) -> None:
+        """Record that a release was rejected."""
+        with translate_errors("share a rejection"):
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.hset(REJECTIONS_KEY, release_key, reason[:MAX_REASON_CHARACTERS])
+            pipeline.expire(REJECTIONS_KEY, REJECTIONS_TTL_S)
+            await pipeline.execute()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        with translate_errors("close its connections"):
+            await self._redis.aclose()
+
+
+def connect(url: str) -> Redis:
+    """Return a client that connects on first use, with short timeouts and without retries.
+
+    Raise ConfigError if the address is not a Redis address.
     """
     try:
         check_redis_address(url)
@@ -93,94 +170,23 @@ def connect(url: str) -> Redis:
         )
     except ValueError:
         problem = "must be redis://, rediss:// or unix://"
-        # Not from exc: urllib's message quotes what it takes for the port, and that is the password
-        # where it has a slash.
+        # Not from exc, because urllib's message quotes what it takes for the port. That is the
+        # password if the password contains a slash.
         raise ConfigError("the configuration", "server.redis_url", problem) from None
 
 
 @contextmanager
-def translated(operation: str) -> Iterator[None]:
-    """Turn what the driver raises into StoreError, without the address."""
+def translate_errors(operation: str) -> Iterator[None]:
+    """Raise the driver's errors as StoreError, without the address."""
     try:
         yield
     except ResponseError as exc:  # another type under a key, or a command that is not allowed
         raise StoreError(operation, f"Redis refused the command ({str(exc)[:200]})") from exc
-    # The driver lets some of the system's and of asyncio's errors through.
+    # The driver lets some errors of the system and of asyncio through.
     except (RedisError, OSError, TimeoutError) as exc:
-        raise StoreError(operation, f"Redis is away ({type(exc).__name__})") from exc
+        raise StoreError(operation, f"Redis is unreachable ({type(exc).__name__})") from exc
 
 
-COOL_DOWNS_KEY = "switchcraft:cool-downs"
-REJECTIONS_KEY = "switchcraft:rejections"
-
-COOL_DOWNS_TTL_S = 24 * 3600
-"""From the last one written: no rest is as long, and a fleet that is gone leaves nothing."""
-REJECTIONS_TTL_S = 90 * 24 * 3600
-"""From the last one written; a release that is published again is another one anyway."""
-
-MAX_REASON_CHARACTERS = 500
-
-
-class RedisSharedState:
-    """Reads and writes what replicas share."""
-
-    def __init__(self, url: str) -> None:
-        """Connect on first use; raises ConfigError where the address is not one of Redis."""
-        self._redis = connect(url)
-
-    async def read(self, deployment_ids: Collection[str]) -> Snapshot:
-        """Return the pointer and these cool-downs, in one round trip; raises StoreError."""
-        names = list(deployment_ids)
-        with translated("read what replicas share"):
-            pipeline = self._redis.pipeline(transaction=False)
-            pipeline.time()
-            pipeline.getrange(POINTER_KEY, 0, MAX_POINTER_BYTES)
-            for name in names:
-                pipeline.zscore(COOL_DOWNS_KEY, name)
-            now, publication, *ends = await pipeline.execute()
-        now_s = _seconds(now)
-        known = ((name, end_s) for name, end_s in zip(names, ends, strict=True) if end_s)
-        return Snapshot(
-            cool_downs={
-                name: CoolDown(end_s, end_s - now_s)
-                for name, end_s in known
-                if end_s > now_s and math.isfinite(end_s)
-            },
-            publication=publication or None,
-        )
-
-    async def is_rejected(self, release_key: str) -> bool:
-        """Return whether a release was rejected; raises StoreError."""
-        with translated("look up a rejection"):
-            return bool(await self._redis.hexists(REJECTIONS_KEY, release_key))
-
-    async def cool_down(self, deployment_id: str, duration_s: float) -> None:
-        """Note the end of a rest; raises StoreError."""
-        with translated("share a cool-down"):
-            now_s = _seconds(await self._redis.time())
-            pipeline = self._redis.pipeline(transaction=False)
-            pipeline.zremrangebyscore(COOL_DOWNS_KEY, "-inf", now_s)
-            # What ends later than any cool-down can would hide the one that is written below.
-            latest_s = now_s + max(COOL_DOWNS_TTL_S, duration_s)
-            pipeline.zremrangebyscore(COOL_DOWNS_KEY, f"({latest_s}", "+inf")
-            pipeline.zadd(COOL_DOWNS_KEY, {deployment_id: now_s + duration_s}, gt=True)
-            pipeline.expire(COOL_DOWNS_KEY, COOL_DOWNS_TTL_S)
-            await pipeline.execute()
-
-    async def reject(self, release_key: str, reason: str) -> None:
-        """Note a rejection; raises StoreError."""
-        with translated("share a rejection"):
-            pipeline = self._redis.pipeline(transaction=False)
-            pipeline.hset(REJECTIONS_KEY, release_key, reason[:MAX_REASON_CHARACTERS])
-            pipeline.expire(REJECTIONS_KEY, REJECTIONS_TTL_S)
-            await pipeline.execute()
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        with translated("close its connections"):
-            await self._redis.aclose()
-
-
-def _seconds(now: tuple[int, int]) -> float:
+def _to_seconds(now: tuple[int, int]) -> float:
     seconds, microseconds = now
     return seconds + microseconds / 1e6

@@ -1,4 +1,4 @@
-"""What upstreams store for clients: which deployment holds it, and whose it is."""
+"""Objects that upstreams store for clients: which deployment stores them, and who owns them."""
 
 from __future__ import annotations
 
@@ -10,71 +10,72 @@ from router_service.store.guarded import GuardedStore
 from router_service.store.local import MemoryStore
 
 MAX_ID_CHARACTERS = 200
-"""Longest id that is noted or looked up; OpenAI's have about 60."""
+"""Longest id that is remembered or looked up. OpenAI's have about 60."""
 
 
 @dataclass(frozen=True, slots=True)
-class Viewer:
-    """A caller, and what it may see of what upstreams store."""
+class ObjectAccess:
+    """The access of one caller to objects that upstreams store."""
 
     caller: str | None
-    """Name of its key; None without keys."""
+    """Name of the caller's key, or None without keys."""
     sees_unowned: bool = True
-    """Whether it may use stored objects whose owner this gateway does not know."""
+    """Whether the caller may use objects whose owner is unknown."""
 
-    def sees(self, held: UpstreamObject | None) -> bool:
-        """Return whether it may use a stored object; `None` is an object that is not known here."""
-        if held is None or held.owner is None:
+    def sees(self, stored: UpstreamObject | None) -> bool:
+        """Return whether the caller may use an object, which is None if it is unknown."""
+        if stored is None or stored.owner is None:
             return self.sees_unowned
-        return self.caller in {held.owner, ADMIN}
+        return self.caller in {stored.owner, ADMIN}
 
 
 class UpstreamObjectIndex:
-    """What this process has seen, and behind it what other replicas have seen.
+    """Index of the objects that this process, or another replica, has seen.
 
-    Requests read local memory only. A request that names an object which another replica has seen
-    waits for the shared store, which answers or fails within its short timeout.
+    Requests read only local memory. A request that names an object of another replica waits for the
+    shared store, which answers or fails within its short timeout.
     """
 
     def __init__(
-        self, seen: MemoryStore[UpstreamObject], shared: GuardedStore[UpstreamObject] | None = None
+        self,
+        local: MemoryStore[UpstreamObject],
+        shared: GuardedStore[UpstreamObject] | None = None,
     ) -> None:
-        """Remember in `seen`; without `shared` nothing else is known."""
-        self._seen = seen
+        self._local = local
         self._shared = shared
 
-    def note(self, held: UpstreamObject) -> None:
-        """Remember something stored; the shared store is told in the background.
+    def remember(self, stored: UpstreamObject) -> None:
+        """Remember an object, and write it to the shared store in the background.
 
-        Whoever created it stays its owner, even if an upstream gives its id to another key. An id
-        that is too long, or has characters that no id has, is not remembered.
+        The first owner stays the owner, even if an upstream returns the id to another key. Ids that
+        are too long or not printable are ignored.
         """
-        if not 0 < len(held.id) <= MAX_ID_CHARACTERS or not held.id.isprintable():
+        if not 0 < len(stored.id) <= MAX_ID_CHARACTERS or not stored.id.isprintable():
             return
-        known = self._seen.find(held.id)
-        if known is not None and known.owner != held.owner:
+        known = self._local.find(stored.id)
+        if known is not None and known.owner != stored.owner:
             return
-        self._seen.keep(held)
+        self._local.keep(stored)
         if self._shared is not None:
-            self._shared.save(held, is_new=known is None)
+            self._shared.save(stored, is_new=known is None)
 
     def find(self, identifier: str) -> UpstreamObject | None:
-        """Return what this process knows of an id; from any thread."""
-        return self._seen.find(identifier)
+        """Return an object that this process knows. This may be called from any thread."""
+        return self._local.find(identifier)
 
     async def fetch(self, identifier: str) -> UpstreamObject | None:
-        """Return what is known of an id, by the shared store if this process does not know it.
+        """Return an object from this process or from the shared store.
 
-        Raises StoreError if that is away.
+        Raise StoreError if the shared store is needed and unreachable.
         """
-        held = self.find(identifier)
-        if held is None and self._shared is not None and len(identifier) <= MAX_ID_CHARACTERS:
-            held = await self._shared.get(identifier)
-            if held is not None:
-                self._seen.keep(held)
-        return held
+        stored = self.find(identifier)
+        if stored is None and self._shared is not None and len(identifier) <= MAX_ID_CHARACTERS:
+            stored = await self._shared.get(identifier)
+            if stored is not None:
+                self._local.keep(stored)
+        return stored
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close the shared store's connections."""
         if self._shared is not None:
             await self._shared.aclose()

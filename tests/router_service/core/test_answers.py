@@ -1,4 +1,4 @@
-"""What an answer says is heard the same, whole or in events, from either API."""
+"""Answers of both APIs give the same calls and text, whole or in events, and their usage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,18 +14,21 @@ from hypothesis import strategies as st
 from router_service.core.answers import (
     MAX_ANSWER_CHARACTERS,
     MAX_PARTS,
+    MAX_TOKENS,
     AnswerAccumulator,
     ParsedAnswer,
+    Usage,
     WrittenCall,
     parse_answer,
+    read_usage,
 )
 
 OSLO = WrittenCall("call_1", "get_weather", '{"city":"Oslo"}')
 BERGEN = WrittenCall("call_2", "get_weather", '{"city":"Bergen"}')
 
 
-def heard(*events: Any) -> ParsedAnswer | None:  # noqa: ANN401 - JSON
-    """Return what a stream of these events says."""
+def accumulate(*events: Any) -> ParsedAnswer | None:  # noqa: ANN401 - JSON
+    """Return the answer that a stream of events contains."""
     accumulator = AnswerAccumulator()
     for event in events:
         accumulator.feed(event)
@@ -37,19 +41,19 @@ def delta(**fields: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def function(call: WrittenCall) -> dict[str, Any]:
-    """Return a call as Chat Completions write it."""
+    """Return a call in the format of Chat Completions."""
     inner = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": inner}
 
 
 def item(call: WrittenCall) -> dict[str, Any]:
-    """Return a call as the Responses API writes it."""
+    """Return a call in the format of the Responses API."""
     named = {"name": call.name, "arguments": call.arguments}
     return {"type": "function_call", "id": "fc_1", "call_id": call.id, **named}
 
 
 def test_a_whole_chat_answer() -> None:
-    """Text and calls of the first choice are heard, others not."""
+    """Text and calls of the first choice are read, and other choices are not."""
     message = {"content": "Let me see.", "tool_calls": [function(OSLO), function(BERGEN)]}
     other = {"index": 1, "message": {"content": "No.", "tool_calls": [function(OSLO)]}}
     answer = {"choices": [{"index": 0, "message": message}, other]}
@@ -57,7 +61,7 @@ def test_a_whole_chat_answer() -> None:
 
 
 def deltas(calls: Sequence[WrittenCall], cuts: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield the events of parallel calls whose arguments come in pieces."""
+    """Yield the events of parallel calls whose arguments arrive in pieces."""
     for index, call in enumerate(calls):
         named = {"id": call.id, "function": {"name": call.name, "arguments": ""}}
         yield delta(tool_calls=[{"index": index, **named}])
@@ -68,25 +72,25 @@ def deltas(calls: Sequence[WrittenCall], cuts: Sequence[int]) -> Iterator[dict[s
 
 
 @given(st.lists(st.integers(0, 100), max_size=6))
-def test_a_streamed_chat_answer_says_what_the_whole_one_does(cuts: list[int]) -> None:
-    """However the arguments are cut, the calls are the same."""
-    assert heard(*deltas((OSLO, BERGEN), cuts)) == ParsedAnswer((OSLO, BERGEN))
+def test_a_streamed_chat_answer_equals_the_whole_one(cuts: list[int]) -> None:
+    """However the arguments are split, the calls are the same."""
+    assert accumulate(*deltas((OSLO, BERGEN), cuts)) == ParsedAnswer((OSLO, BERGEN))
 
 
-def test_calls_without_a_number_are_known_by_their_id() -> None:
-    """Some providers send each call whole, and leave out its index."""
+def test_calls_without_an_index_are_identified_by_their_id() -> None:
+    """Some providers send each call whole and omit its index."""
     events = [delta(tool_calls=[function(call)]) for call in (OSLO, BERGEN)]
-    assert heard(*events) == ParsedAnswer((OSLO, BERGEN))
+    assert accumulate(*events) == ParsedAnswer((OSLO, BERGEN))
 
 
 def test_a_legacy_function_call() -> None:
     """`function_call` is a call without an id."""
     legacy = {"name": "f", "arguments": "{}"}
-    assert heard(delta(function_call=legacy)) == ParsedAnswer((WrittenCall("", "f", "{}"),))
+    assert accumulate(delta(function_call=legacy)) == ParsedAnswer((WrittenCall("", "f", "{}"),))
 
 
 def test_a_custom_tools_call() -> None:
-    """Free text is no JSON, and is marked."""
+    """Free text is not JSON, and is marked."""
     call = {"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
     expected = ParsedAnswer((WrittenCall("c", "sh", "ls", is_custom=True),))
     assert parse_answer({"choices": [{"message": {"tool_calls": [call]}}]}) == expected
@@ -95,7 +99,7 @@ def test_a_custom_tools_call() -> None:
 
 
 def test_a_whole_response() -> None:
-    """Messages and calls are heard; what the provider's own tools did is not."""
+    """Messages and calls are read, and the provider's built-in tools are not."""
     text = {"type": "message", "content": [{"type": "output_text", "text": "Hm."}]}
     output = [{"type": "reasoning"}, text, item(OSLO), {"type": "web_search_call"}]
     assert parse_answer({"object": "response", "output": output}) == ParsedAnswer((OSLO,), "Hm.")
@@ -103,21 +107,21 @@ def test_a_whole_response() -> None:
 
 @pytest.mark.parametrize("has_output", [True, False])
 def test_a_streamed_response(has_output: bool) -> None:
-    """The items count once, whether or not the last event repeats them."""
+    """Items count once, whether or not the last event repeats them."""
     done = {"type": "response.output_item.done", "output_index": 0, "item": item(OSLO)}
     output = [item(OSLO)] if has_output else []
     last = {"type": "response.completed", "response": {"output": output}}
     pieces = {"type": "response.function_call_arguments.delta", "delta": '{"city":'}
-    assert heard(pieces, done, last) == ParsedAnswer((OSLO,))
+    assert accumulate(pieces, done, last) == ParsedAnswer((OSLO,))
 
 
-def test_what_was_not_heard_whole_is_not_known() -> None:
-    """An event that was not read, or too much of them, leave nothing to be judged."""
+def test_an_incomplete_answer_is_not_returned() -> None:
+    """An event that was not read, or too many of them, leave no answer to judge."""
     accumulator = AnswerAccumulator()
     accumulator.is_incomplete = True
     assert accumulator.answer() is None
     piece = delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "x" * 1024}}])
-    assert heard(*[piece] * (MAX_ANSWER_CHARACTERS // 1024 + 1)) is None
+    assert accumulate(*[piece] * (MAX_ANSWER_CHARACTERS // 1024 + 1)) is None
 
 
 FLOODS = {
@@ -133,16 +137,16 @@ FLOODS = {
 
 @pytest.mark.parametrize("field", ["id", "name"])
 def test_names_and_ids_count(field: str) -> None:
-    """They are remembered and logged, too."""
+    """They are remembered and logged too."""
     long = {"id": "c", "name": "f", field: "x" * (MAX_ANSWER_CHARACTERS + 1)}
     function = {"name": long["name"], "arguments": "{}"}
-    assert heard(delta(tool_calls=[{"id": long["id"], "function": function}])) is None
+    assert accumulate(delta(tool_calls=[{"id": long["id"], "function": function}])) is None
     item = {"type": "function_call", "call_id": long["id"], **function}
     assert parse_answer({"object": "response", "output": [item]}) is None
 
 
 @pytest.mark.parametrize("what", FLOODS)
-def test_what_is_listened_to_takes_little_memory(what: str) -> None:
+def test_streams_of_tiny_events_take_little_memory(what: str) -> None:
     """Neither empty deltas, nor short ones, nor calls without arguments add up to much."""
     event, accumulator = FLOODS[what], AnswerAccumulator()
     calls = event["choices"][0]["delta"].get("tool_calls") if "choices" in event else None
@@ -157,7 +161,7 @@ def test_what_is_listened_to_takes_little_memory(what: str) -> None:
 
 
 def test_an_answer_of_very_many_parts_is_not_kept() -> None:
-    """It is found out early, because looking at each part takes time."""
+    """Reading stops early, because each part takes time."""
     calls = [{"function": {"name": "f", "arguments": "{}"}}] * (MAX_PARTS + 1)
     assert parse_answer({"choices": [{"message": {"tool_calls": calls}}]}) is None
     assert parse_answer({"choices": [{}] * (MAX_PARTS + 1)}) is None
@@ -183,6 +187,147 @@ junk = st.recursive(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(junk, max_size=5))
-def test_whatever_an_upstream_sends_is_heard(events: list[Any]) -> None:
-    """What is of neither API says nothing, and raises nothing."""
-    heard(*events)
+def test_any_event_is_accepted(events: list[Any]) -> None:
+    """Values of neither API are ignored and raise nothing."""
+    accumulate(*events)
+
+
+FORMS: dict[str, tuple[dict[str, Any], Usage]] = {
+    "chat": (
+        {
+            "usage": {
+                "prompt_tokens": 100,
+                "completion_tokens": 20,
+                "total_tokens": 120,
+                "prompt_tokens_details": {"cached_tokens": 64, "audio_tokens": 0},
+                "completion_tokens_details": {"reasoning_tokens": 12},
+            }
+        },
+        Usage(100, 20, cached_tokens=64, reasoning_tokens=12),
+    ),
+    "responses": (
+        {
+            "usage": {
+                "input_tokens": 100,
+                "input_tokens_details": {"cached_tokens": 64},
+                "output_tokens": 20,
+                "output_tokens_details": {"reasoning_tokens": 12},
+            }
+        },
+        Usage(100, 20, cached_tokens=64, reasoning_tokens=12),
+    ),
+    "the last event of a streamed response": (
+        {
+            "type": "response.completed",
+            "response": {"usage": {"input_tokens": 7, "output_tokens": 3}},
+        },
+        Usage(7, 3),
+    ),
+    "embeddings": ({"usage": {"prompt_tokens": 8, "total_tokens": 8}}, Usage(8, 0)),
+    "DeepSeek": (
+        {
+            "usage": {
+                "prompt_tokens": 100,
+                "completion_tokens": 5,
+                "prompt_cache_hit_tokens": 60,
+                "prompt_cache_miss_tokens": 40,
+                "prompt_tokens_details": {"cached_tokens": 60},
+            }
+        },
+        Usage(100, 5, cached_tokens=60),
+    ),
+    "Moonshot": (
+        {"usage": {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 90}},
+        Usage(100, 5, cached_tokens=90),
+    ),
+    "Anthropic behind an OpenAI form": (
+        {
+            "usage": {
+                "prompt_tokens": 100,
+                "completion_tokens": 5,
+                "cache_read_input_tokens": 50,
+                "cache_creation_input_tokens": 30,
+            }
+        },
+        Usage(100, 5, cached_tokens=50, cache_write_tokens=30),
+    ),
+    "Anthropic's own, where cached tokens are beside the others": (
+        {
+            "usage": {
+                "input_tokens": 20,
+                "output_tokens": 5,
+                "cache_read_input_tokens": 50,
+                "cache_creation_input_tokens": 30,
+            }
+        },
+        Usage(100, 5, cached_tokens=50, cache_write_tokens=30),
+    ),
+    "Groq's stream": (
+        {"x_groq": {"id": "r", "usage": {"prompt_tokens": 9, "completion_tokens": 1}}},
+        Usage(9, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_read(form: str) -> None:
+    """Every provider's format gives the same usage, and each token counts once."""
+    answer, wanted = FORMS[form]
+    assert read_usage(answer) == wanted
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        [],
+        {},
+        {"usage": None},
+        {"usage": {"prompt_tokens": -1, "completion_tokens": 1}},
+        {"usage": {"prompt_tokens": True, "completion_tokens": 1}},
+        {"usage": {"prompt_tokens": 1e308, "completion_tokens": 1}},
+        {"usage": {"prompt_tokens": 2**64 - 1, "completion_tokens": 1}},
+        {"usage": {"prompt_tokens": 1, "completion_tokens": MAX_TOKENS + 1}},
+        {"usage": {"prompt_tokens": [1], "completion_tokens": {}}},
+        {"usage": {"prompt_tokens": 1}},
+        {"usage": {"prompt_tokens": 1, "total_tokens": 5}},
+        {"response": "x"},
+        {"response": {"response": {"usage": {"prompt_tokens": 1}}}},
+    ],
+)
+def test_invalid_usage_is_none(answer: object) -> None:
+    """A missing or invalid usage is unknown, and never 0."""
+    assert read_usage(answer) is None
+
+
+def test_sums_of_incredible_counts_fit_into_64_bits() -> None:
+    """Cache counts are added to the prompt, and the sum can still be written as JSON."""
+    largest = dict.fromkeys(
+        ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+        2**64 - 1,
+    )
+    assert read_usage({"usage": largest}) is None
+    usage = read_usage({"usage": dict.fromkeys(largest, MAX_TOKENS)})
+    assert usage is not None
+    assert orjson.loads(orjson.dumps(usage))["prompt_tokens"] == 3 * MAX_TOKENS
+
+
+def test_deep_nesting_is_not_followed() -> None:
+    """Responses nested as deeply as the JSON reader allows are read without recursion."""
+    depth = 1000
+    nested = orjson.loads(b'{"usage":1,"response":' * depth + b"{}" + b"}" * depth)
+    assert read_usage(nested) is None
+
+
+counts = st.integers(0, MAX_TOKENS)
+
+
+@given(counts, counts, counts, counts, counts)
+def test_parts_never_exceed_the_whole(
+    prompt: int, completion: int, cached: int, written: int, reasoning: int
+) -> None:
+    """Whatever a provider reports, cached and written tokens fit in the prompt."""
+    usage = Usage(prompt, completion, cached, written, reasoning)
+    assert usage.uncached_tokens >= 0
+    assert usage.cached_tokens + usage.cache_write_tokens + usage.uncached_tokens == prompt
+    assert usage.reasoning_tokens <= completion

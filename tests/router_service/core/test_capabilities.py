@@ -1,4 +1,4 @@
-"""Capabilities: what a request asks for, and whether a model is known to lack it."""
+"""What requests require of a model, and whether a model is known not to support it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FILE = {"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}
 
 
-def wanted(body: Mapping[str, Any], path: str = CHAT) -> Requirements:
-    """Read what a body asks for."""
+def requirements(body: Mapping[str, Any], path: str = CHAT) -> Requirements:
+    """Return the requirements of a body."""
     conversation = parse_conversation(body) if "messages" in body else Conversation(())
     return read_requirements(body, conversation, path)
 
@@ -75,16 +75,14 @@ ASKED: list[tuple[dict[str, Any], set[Feature]]] = [
 
 
 @pytest.mark.parametrize(("fields", "features"), ASKED)
-def test_a_chat_request_shows_what_it_asks_for(
-    fields: dict[str, Any], features: set[Feature]
-) -> None:
-    """Only what a request asks in so many words is required, whatever the other fields hold."""
+def test_requirements_of_a_chat_request(fields: dict[str, Any], features: set[Feature]) -> None:
+    """Only features that a request asks for explicitly are required."""
     body = {"messages": ASK} | fields
-    assert wanted(body).features == {Feature.CHAT, *features}
+    assert requirements(body).features == {Feature.CHAT, *features}
 
 
-def test_a_responses_request_shows_the_same() -> None:
-    """The Responses API's own names for images, files and formats are read too."""
+def test_requirements_of_a_responses_request() -> None:
+    """The Responses API's names for images, files and formats are read too."""
     body = {
         "input": [
             {"role": "user", "content": [{"type": "input_image", "image_url": "https://h/x"}]},
@@ -95,7 +93,7 @@ def test_a_responses_request_shows_the_same() -> None:
         "tool_choice": {"type": "function", "name": "f"},
         "max_output_tokens": 99,
     }
-    found = wanted(body, "/responses")
+    found = requirements(body, "/responses")
     assert found.output_tokens == 99
     assert found.features == {
         Feature.RESPONSES,
@@ -107,20 +105,20 @@ def test_a_responses_request_shows_the_same() -> None:
     }
 
 
-def test_the_estimate_counts_text_and_tools_alone() -> None:
-    """An image's bytes are no tokens; text, calls and tools' JSON are, by their bytes."""
+def test_the_estimate_counts_only_text_and_tools() -> None:
+    """An image's bytes are not counted. Text, calls and the tools' JSON are."""
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "ä" * 50}, IMAGE]}]}
-    assert wanted(body).input_tokens == 100 // BYTES_PER_TOKEN
-    with_tools = wanted(body | {"tools": TOOLS})
+    assert requirements(body).input_tokens == 100 // BYTES_PER_TOKEN
+    with_tools = requirements(body | {"tools": TOOLS})
     assert with_tools.input_tokens == (100 + len(orjson.dumps(TOOLS))) // BYTES_PER_TOKEN
     assert with_tools.tools == 1
 
 
 def test_tools_deeper_than_can_be_written_are_not_counted() -> None:
-    """A field that nests hundreds of levels is read, and is no defect of ours."""
+    """A field that nests hundreds of levels is accepted."""
     deep = orjson.loads(b'{"a":' * 900 + b"1" + b"}" * 900)
     body = {"messages": ASK, "tools": [TOOLS[0] | {"x": deep}]}
-    assert wanted(body).input_tokens == wanted({"messages": ASK}).input_tokens
+    assert requirements(body).input_tokens == requirements({"messages": ASK}).input_tokens
 
 
 json_values = st.recursive(
@@ -135,13 +133,13 @@ FIELDS = (
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values))
-def test_whatever_a_body_holds_is_read(body: dict[str, Any]) -> None:
-    """No value of any field is an error here: judging it is the parser's, or the upstream's."""
+def test_any_body_is_read(body: dict[str, Any]) -> None:
+    """No value of a field is an error here. Judging it is the parser's or the upstream's task."""
     assert Feature.CHAT in read_requirements(body, Conversation(()), CHAT).features
 
 
-def test_what_is_unknown_excludes_nothing() -> None:
-    """A model of which nothing is known lacks nothing, whatever is asked."""
+def test_unknown_capabilities_exclude_nothing() -> None:
+    """A model without known limits meets all requirements."""
     everything = Requirements(10**9, 10**9, 10**6, frozenset(Feature))
     assert Capabilities().lacks(everything) == ()
     assert not Capabilities().is_too_short(everything)
@@ -151,25 +149,25 @@ def test_what_is_unknown_excludes_nothing() -> None:
     ("known", "missing"),
     [
         ({"context_window_tokens": 100}, ()),
-        ({"context_window_tokens": 99}, ("about 100 tokens of input (it takes 99)",)),
-        ({"max_output_tokens": 49}, ("50 tokens of output (it takes 49)",)),
-        ({"max_tools": 2}, ("3 tools (it takes 2)",)),
+        ({"context_window_tokens": 99}, ("about 100 tokens of input (limit: 99)",)),
+        ({"max_output_tokens": 49}, ("50 tokens of output (limit: 49)",)),
+        ({"max_tools": 2}, ("3 tools (limit: 2)",)),
         ({"unsupported": {Feature.AUDIO}}, ()),
         ({"unsupported": {Feature.IMAGES, Feature.TOOLS}}, ("images", "tools")),
         (
             {"max_tools": 1, "unsupported": {Feature.TOOLS}},
-            ("3 tools (it takes 1)", "tools"),
+            ("3 tools (limit: 1)", "tools"),
         ),
     ],
 )
-def test_what_is_lacking_is_said(known: dict[str, Any], missing: tuple[str, ...]) -> None:
-    """At the limit a request is served, beyond it each reason is named with its number."""
+def test_unmet_requirements_are_described(known: dict[str, Any], missing: tuple[str, ...]) -> None:
+    """A request at the limit is served. Beyond it, each reason is named with its number."""
     asked = Requirements(100, 50, 3, frozenset({Feature.IMAGES, Feature.TOOLS}))
     assert Capabilities.model_validate(known).lacks(asked) == missing
 
 
 def test_only_the_length_is_too_long() -> None:
-    """A model that lacks a feature as well would not be helped by a shorter input."""
+    """A shorter input does not help a model that also lacks a feature."""
     long = Requirements(input_tokens=100, features=frozenset({Feature.IMAGES}))
     assert Capabilities(context_window_tokens=10).is_too_short(long)
     blind = Capabilities(context_window_tokens=10, unsupported=frozenset({Feature.IMAGES}))
@@ -182,8 +180,8 @@ def test_only_the_length_is_too_long() -> None:
     "field",
     ["tools", "functions", "tool_choice", "text", "input", "n", "max_tokens", "response_format"],
 )
-def test_junk_in_a_field_is_no_requirement_and_no_crash(field: str, junk: object) -> None:
-    """A field of the wrong type is the upstream's to judge, or an error of the parser's."""
+def test_invalid_fields_are_not_requirements(field: str, junk: object) -> None:
+    """Judging a field of the wrong type is the parser's or the upstream's task."""
     body = {"messages": ASK, field: junk}
     try:
         conversation = parse_conversation(body)

@@ -1,27 +1,35 @@
-"""The pointer: what is written is read, and what is no pointer is refused with the reason."""
+"""The pointer of a publication, and when a canary exceeds its limits."""
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from router_service.core.errors import PublicationError
-from router_service.core.releases import MAX_POINTER_BYTES, Canary, Publication, Release
+from router_service.core.releases import (
+    MAX_POINTER_BYTES,
+    Canary,
+    Publication,
+    Release,
+    ReleaseStats,
+    find_exceeded_limit,
+)
 
 RELEASE = Release(name="r", path="r-1", manifest_sha256="ab" * 32, created="2026-01-01T00:00:00Z")
 PUBLICATION = Publication(serial=2, stable=RELEASE, canary=Canary(release=RELEASE))
 
 
-def test_round_trip() -> None:
-    """A publication comes back from its JSON as it was."""
+def test_publication_round_trip() -> None:
+    """A publication is the same after it was written and parsed."""
     assert Publication.parse(PUBLICATION.to_json(), "here") == PUBLICATION
     assert PUBLICATION.releases == (RELEASE, RELEASE)
 
 
-def test_a_newer_publishers_fields_are_passed_over() -> None:
-    """Publisher and gateway may be of two versions: a field that is unknown is no error."""
+def test_unknown_fields_are_ignored() -> None:
+    """Publisher and gateway may be of two versions."""
     tree = json.loads(PUBLICATION.to_json())
     tree["added_later"] = tree["stable"]["added_later"] = 1
     assert Publication.parse(json.dumps(tree).encode(), "here") == PUBLICATION
@@ -43,15 +51,17 @@ def test_a_newer_publishers_fields_are_passed_over() -> None:
         {"shadow": RELEASE.model_dump() | {"manifest_sha256": "short"}},
     ],
 )
-def test_what_cannot_be_meant_is_refused(change: dict[str, object]) -> None:
-    """The error names the place and the field."""
+def test_invalid_values_are_refused(change: dict[str, object]) -> None:
+    """The error names the source and the field."""
     tree = json.loads(PUBLICATION.to_json()) | change
-    with pytest.raises(PublicationError, match=rf"here: is no publication: {next(iter(change))}"):
+    with pytest.raises(
+        PublicationError, match=rf"here: is not a publication: {next(iter(change))}"
+    ):
         Publication.parse(json.dumps(tree).encode(), "here")
 
 
-def test_a_long_pointer_is_not_read() -> None:
-    """What is longer than any pointer is refused before it is parsed."""
+def test_an_oversized_pointer_is_refused() -> None:
+    """It is refused before it is parsed."""
     for text in (b" " * MAX_POINTER_BYTES + PUBLICATION.to_json(), b"[" * 10_000_000):
         with pytest.raises(PublicationError, match="has more than 65536 bytes"):
             Publication.parse(text, "here")
@@ -59,13 +69,13 @@ def test_a_long_pointer_is_not_read() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"{}", b"[" * 60_000])
 def test_garbage_is_refused(text: bytes) -> None:
-    """Half a file, another encoding, another kind of value: an error, not a crash."""
-    with pytest.raises(PublicationError, match="is no publication"):
+    """Half a file, another encoding, or another kind of value is an error, not a crash."""
+    with pytest.raises(PublicationError, match="is not a publication"):
         Publication.parse(text, "here")
 
 
 def test_a_release_is_a_folder_beside_the_pointer_or_absolute() -> None:
-    """A path leads to a sibling of the pointer or to an absolute place, never out of the folder."""
+    """A path is a sibling of the pointer or absolute, and never leaves the folder otherwise."""
     beside = Path("/publications")
     assert RELEASE.directory(beside) == beside / "r-1"
     elsewhere = RELEASE.model_copy(update={"path": "/volume/r-1"})
@@ -78,7 +88,70 @@ def test_a_release_is_a_folder_beside_the_pointer_or_absolute() -> None:
 
 
 def test_publishing_again_is_another_release() -> None:
-    """The same artifact under another time has another key, and the same label."""
+    """The same artifact with another time has another key, and the same label."""
     again = RELEASE.model_copy(update={"created": "2026-01-02T00:00:00Z"})
     assert again.label == RELEASE.label
     assert again.key != RELEASE.key
+
+
+TRIED_RELEASE = Release(
+    name="r", path="r", manifest_sha256="0" * 64, created="2026-01-01T00:00:00Z"
+)
+LIMITS = Canary(
+    release=TRIED_RELEASE, max_error_increase=0.02, max_cost_ratio=1.2, min_requests=200
+)
+
+
+def stats(requests: int, failures: int = 0, cost_usd: float | None = 0.001) -> ReleaseStats:
+    """Return the statistics of requests that all cost the same."""
+    counted = ReleaseStats()
+    for index in range(requests):
+        counted.add(has_failed=index < failures, cost_usd=cost_usd)
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("tried", "stable", "bound"),
+    [
+        (stats(199, 199), stats(2000), None),  # too few to be judged
+        (stats(200, 30), stats(2000, 20), "errors"),
+        (stats(200, 200), stats(20), "errors"),
+        (stats(200, 7), stats(2000, 20), None),  # 3.5% beside 1%: chance may explain it
+        (stats(20_000, 700), stats(20_000, 200), "errors"),  # the same, and it does not
+        (stats(20_000, 590), stats(20_000, 200), None),  # 1.95 points more: within the bound
+        (stats(200, cost_usd=0.0013), stats(2000), "cost"),
+        (stats(200, cost_usd=0.0011), stats(2000), None),
+        (stats(200, cost_usd=None), stats(2000), None),  # unknown is not dear
+        (stats(200, cost_usd=0.1), stats(1), None),
+        (stats(200), stats(2000, cost_usd=0.0), "cost"),  # free before
+        (stats(200, cost_usd=0.0), stats(2000, cost_usd=0.0), None),
+    ],
+)
+def test_limits_count_from_min_requests_on(
+    tried: ReleaseStats, stable: ReleaseStats, bound: str | None
+) -> None:
+    """A limit counts from `min_requests` on, and once the 95% interval lies beyond it."""
+    excess = find_exceeded_limit(tried, stable, LIMITS)
+    assert (excess.limit if excess else None) == bound
+
+
+def test_an_equal_release_is_rarely_withdrawn() -> None:
+    """A canary like the stable release, judged after every request, is kept 95 times in 100."""
+    draw = random.Random(0)
+    withdrawn = 0
+    for _ in range(100):
+        tried, stable = ReleaseStats(), ReleaseStats()
+        for index in range(4000):
+            side = tried if index % 10 == 0 else stable
+            side.add(has_failed=draw.random() < 0.02, cost_usd=draw.lognormvariate(0, 1))
+            if side is tried and find_exceeded_limit(tried, stable, LIMITS):
+                withdrawn += 1
+                break
+    assert withdrawn <= 5
+
+
+def test_the_reason_has_the_figures() -> None:
+    """The text contains the counts."""
+    excess = find_exceeded_limit(stats(200, 100), stats(400, 4), LIMITS)
+    assert excess is not None
+    assert excess.text == "50.0% of 200 requests failed, against 1.0% with the stable release"

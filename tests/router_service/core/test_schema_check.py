@@ -1,4 +1,4 @@
-"""Calls against their tools' schemas, which are a client's and may be meant to do harm."""
+"""Checks of calls against their tools' schemas, which clients send and which may be hostile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Schema = Mapping[str, Any]
 
 
 def fits(schema: Any, arguments: Any) -> CallValidity:  # noqa: ANN401 - JSON
-    """Say whether arguments fit a tool of this schema."""
+    """Return whether arguments match a tool's schema."""
     call = WrittenCall("c", "f", orjson.dumps(arguments).decode())
     return CallChecker({"f": schema}).check(call)
 
@@ -40,8 +40,8 @@ def fits(schema: Any, arguments: Any) -> CallValidity:  # noqa: ANN401 - JSON
         ("send_mail", "{}", CallValidity.UNKNOWN_TOOL),
     ],
 )
-def test_a_call_fits_or_not(name: str, arguments: str, expected: CallValidity) -> None:
-    """The arguments are one JSON object that its tool's schema allows."""
+def test_calls_are_valid_or_invalid(name: str, arguments: str, expected: CallValidity) -> None:
+    """The arguments must be one JSON object that the tool's schema allows."""
     parameters = parameters_by_tool({"tools": [WEATHER]})
     assert CallChecker(parameters).check(WrittenCall("c", name, arguments)) is expected
 
@@ -54,20 +54,20 @@ def test_a_call_fits_or_not(name: str, arguments: str, expected: CallValidity) -
         {"functions": [WEATHER["function"]]},
     ],
 )
-def test_tools_of_every_form_have_their_schema(body: Mapping[str, Any]) -> None:
-    """Chat Completions, Responses, and the older functions."""
+def test_schemas_of_every_kind_of_tool_are_found(body: Mapping[str, Any]) -> None:
+    """Chat Completions, Responses, and the older functions are supported."""
     assert parameters_by_tool(body) == {"get_weather": WEATHER["function"]["parameters"]}
 
 
 def test_tools_without_a_schema() -> None:
-    """One without parameters takes any object, one of free text is not checked."""
+    """A tool without parameters accepts any object, and one for free text is not checked."""
     assert fits(None, {"a": 1}) is CallValidity.VALID
     custom = WrittenCall("c", "sh", "ls", is_custom=True)
     assert CallChecker({"sh": None}).check(custom) is CallValidity.UNCHECKED
 
 
 def test_local_references_are_followed() -> None:
-    """As pydantic and zod write them."""
+    """Pydantic and zod write such references."""
     city = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     for place in ("$defs", "definitions"):
         reference = {"$ref": f"#/{place}/City"}
@@ -76,15 +76,15 @@ def test_local_references_are_followed() -> None:
         assert fits(schema, {"a": {"name": "Oslo"}, "b": {}}) is CallValidity.INVALID
 
 
-def test_a_format_is_a_remark() -> None:
-    """What JSON Schema leaves to the reader breaks no call (JSON Schema 2020-12, section 7)."""
+def test_formats_are_not_checked() -> None:
+    """JSON Schema defines them as annotations (JSON Schema 2020-12, section 7)."""
     assert (
         fits({"properties": {"day": {"format": "date"}}}, {"day": "tomorrow"}) is CallValidity.VALID
     )
 
 
 def test_nothing_is_fetched() -> None:
-    """A reference to a server or a file leads nowhere: no connection is made."""
+    """A reference to a server or a file opens no connection."""
     with socket.create_server(("127.0.0.1", 0)) as accumulator:
         accumulator.setblocking(False)
         address = f"http://127.0.0.1:{accumulator.getsockname()[1]}/schema.json"
@@ -134,22 +134,22 @@ HOSTILE: list[Any] = [
 
 
 @pytest.mark.parametrize("schema", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_schema_that_is_too_much_is_not_checked(schema: Any) -> None:  # noqa: ANN401
-    """What would take for ever, or cannot be read, is left unchecked, and that soon."""
+def test_oversized_schemas_are_not_checked(schema: Any) -> None:  # noqa: ANN401
+    """A schema that would take forever, or cannot be read, is rejected quickly."""
     started_s = time.perf_counter()
     assert fits(schema, {"a": "b", "next": {"next": {}}}) is CallValidity.UNCHECKED
     assert time.perf_counter() - started_s < 5  # 2 ** 40 steps would take hours
 
 
 def test_patterns_take_linear_time() -> None:
-    """A pattern on which backtracking engines hang is answered."""
+    """A pattern on which backtracking engines hang is evaluated."""
     schema = {"properties": {"a": {"pattern": "^(a+)+$"}}}
     assert fits(schema, {"a": "a" * 50_000 + "b"}) is CallValidity.INVALID
     assert fits(schema, {"a": "a" * 50_000}) is CallValidity.VALID
 
 
-def test_what_is_nested_too_deep_is_not_checked() -> None:
-    """JSON is read deeper than it is written, and than a validator goes."""
+def test_deep_arguments_are_not_checked() -> None:
+    """JSON may be nested more deeply than it can be written or validated."""
     deep = WrittenCall("c", "f", '{"a":' * 900 + "1" + "}" * 900)
     shallow: Schema = {"properties": {"a": {"type": "object"}}}
     assert CallChecker({"f": shallow}).check(deep) in {CallValidity.VALID, CallValidity.UNCHECKED}
@@ -160,7 +160,7 @@ def test_what_is_nested_too_deep_is_not_checked() -> None:
 
 
 def test_large_arguments_of_a_large_schema_are_not_checked() -> None:
-    """Work is bounded by both together; either alone is fine."""
+    """Work is bounded by the product of both. Each of them may be large."""
     large = {"properties": {f"p{i}": {"type": "string"} for i in range(400)}}
     assert fits(large, {"p1": "x"}) is CallValidity.VALID
     assert fits({"type": "object"}, {"p1": "x" * 100_000}) is CallValidity.VALID
@@ -168,7 +168,7 @@ def test_large_arguments_of_a_large_schema_are_not_checked() -> None:
 
 
 def test_the_calls_of_an_answer_share_a_limit() -> None:
-    """Beyond a number of calls, and beyond an amount of work, calls are not checked."""
+    """Beyond a number of calls, or an amount of work, calls are not checked."""
     simple = CallChecker({"f": {"type": "object"}})
     call = WrittenCall("c", "f", "{}")
     found = [simple.check(call) for _ in range(MAX_CALLS + 10)]
@@ -181,8 +181,8 @@ def test_the_calls_of_an_answer_share_a_limit() -> None:
     assert checker.check(WrittenCall("c", "g", "{}")) is CallValidity.VALID
 
 
-def test_many_calls_of_a_large_schema_take_no_time() -> None:
-    """A schema is written and compiled once for all calls of an answer."""
+def test_many_calls_of_a_large_schema_are_quick() -> None:
+    """A schema is compiled once for all calls of an answer."""
     schema = {"properties": {"a": {"enum": ["x" * 100] * 90_000}}}
     checker = CallChecker({"f": schema})
     started_s = time.thread_time()
@@ -192,7 +192,7 @@ def test_many_calls_of_a_large_schema_take_no_time() -> None:
 
 
 def test_fractions_of_large_numbers_are_not_checked() -> None:
-    """A validator computes them exactly: 13 us for each number."""
+    """A validator computes them exactly, in 13 us for each number."""
     schema = {"properties": {"a": {"items": {"multipleOf": 1e-300}}}}
     started_s = time.thread_time()
     assert fits(schema, {"a": [1e300] * 60_000}) is CallValidity.UNCHECKED

@@ -1,4 +1,4 @@
-"""Which results a request ends with, and which of them say that their call failed."""
+"""Tool results at the end of a request, and which of them report an error."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ GOOD = [
 
 
 @pytest.mark.parametrize("content", ERRORS)
-def test_errors_are_known(content: Any) -> None:  # noqa: ANN401 - JSON
-    """What frameworks and MCP servers write for a tool that failed."""
+def test_errors_of_tools_are_recognized(content: Any) -> None:  # noqa: ANN401 - JSON
+    """Frameworks and MCP servers write these for a tool that failed."""
     assert is_tool_error(content)
 
 
 @pytest.mark.parametrize("content", GOOD)
-def test_what_speaks_of_errors_is_none(content: Any) -> None:  # noqa: ANN401
+def test_texts_about_errors_are_not_errors(content: Any) -> None:  # noqa: ANN401
     """A page about errors, or a report without any, is a good result."""
     assert not is_tool_error(content)
 
 
 def test_a_chat_requests_last_results() -> None:
-    """Those behind the last answer are new, those before it are not."""
+    """Results after the last answer are new, and those before it are not."""
     messages = [
         {"role": "user", "content": "Go."},
         {"role": "assistant", "tool_calls": [{"id": "a"}]},
@@ -78,7 +78,7 @@ def test_a_chat_requests_last_results() -> None:
 
 
 def test_a_responses_requests_last_results() -> None:
-    """The same of items."""
+    """The same holds for items of the Responses API."""
     output = {"type": "function_call_output", "call_id": "a", "output": '{"error": "x"}'}
     items = [{"role": "user", "content": "Go."}, {"type": "function_call", "call_id": "a"}, output]
     assert latest_tool_results({"input": items}) == (ToolResult("a", is_error=True),)
@@ -86,21 +86,21 @@ def test_a_responses_requests_last_results() -> None:
 
 
 @pytest.mark.parametrize("messages", [None, 7, "text", [None, 7], [{"role": "tool"}], [[]]])
-def test_what_cannot_be_read_is_no_result(messages: Any) -> None:  # noqa: ANN401
-    """Judging a request is the upstream's."""
+def test_unreadable_messages_are_not_results(messages: Any) -> None:  # noqa: ANN401
+    """Judging a request is the upstream's task."""
     assert latest_tool_results({"messages": messages}) == ()
 
 
-def test_long_blanks_before_a_text_take_no_time() -> None:
-    """A pattern that tries again from each blank took 0.1 s for one result."""
+def test_long_whitespace_before_a_text_is_quick() -> None:
+    """A pattern that started again at each blank took 0.1 s for one result."""
     started_s = time.thread_time()
     for text in (" " * MAX_READ_CHARACTERS, "error" + " " * 60_000 + "x", "a." * 90_000):
         assert not any(is_tool_error(text) for _ in range(20))
     assert time.thread_time() - started_s < 0.5
 
 
-def test_of_many_results_the_last_are_read() -> None:
-    """A request may repeat any number of them."""
+def test_only_the_last_results_are_read() -> None:
+    """A request may contain any number of them."""
     messages = [{"role": "tool", "tool_call_id": str(i), "content": "ok"} for i in range(50_000)]
     found = latest_tool_results({"messages": messages})
     assert [result.call_id for result in found] == [str(49_999 - i) for i in range(MAX_RESULTS)]

@@ -111,8 +111,8 @@ def test_where_none_can_the_error_says_what_each_lacks(
         response = http.post(CHAT, json=BODY | {"messages": messages})
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, code)
-    assert "'small' lacks images" in error["message"]
-    assert "'large' lacks" in error["message"]
+    assert "'small' does not support images" in error["message"]
+    assert "'large' does not support" in error["message"]
 
 
 def test_who_names_a_model_gets_it(sandbox: Sandbox) -> None:

@@ -171,10 +171,10 @@ SECTIONS = [
         "router.forward_headers: the header 'cookie' is never forwarded; remove it",
     ),
     ("router: {exploration_share: .nan}", "router.exploration_share: must be at most 1"),
-    ("keys: {admin: ''}", "keys.admin: is empty; write a key, or leave it out"),
+    ("keys: {admin: ''}", "keys.admin: is empty; set a key, or remove it"),
     (
         "keys: {api: {a: 'sha256:12'}}",
-        "keys.api.a: is not a hash: after 'sha256:' come 64 hexadecimal digits",
+        "keys.api.a: is not a valid hash; write 64 hexadecimal digits after 'sha256:'",
     ),
     ("keys: {api: {admin: k}}", "keys.api: 'admin' is the name of keys.admin; choose another name"),
     (

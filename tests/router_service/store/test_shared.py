@@ -1,4 +1,4 @@
-"""What replicas share: the same in memory and in Redis."""
+"""Shared state is the same in memory and in Redis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Check = Callable[[SharedState, SharedState], Awaitable[None]]
 
 @pytest.fixture
 def server(redis_url: str) -> redis.Redis:
-    """Return a client of a Redis without shared state."""
+    """Return a client of a Redis server without shared state."""
     client = redis.Redis.from_url(redis_url)
     client.delete(COOL_DOWNS_KEY, REJECTIONS_KEY, POINTER_KEY)
     return client
@@ -30,7 +30,7 @@ def server(redis_url: str) -> redis.Redis:
 
 @pytest.fixture(params=["memory", "redis"])
 def replicas(request: pytest.FixtureRequest) -> Callable[[Check], None]:
-    """Return what runs a check with two replicas' views; in memory they are one."""
+    """Return a function that runs a check with two replicas' views. In memory they are one."""
 
     async def run(check: Check) -> None:
         if request.param == "memory":
@@ -46,7 +46,7 @@ def replicas(request: pytest.FixtureRequest) -> Callable[[Check], None]:
     return lambda check: asyncio.run(run(check))
 
 
-def test_nothing_yet(replicas: Callable[[Check], None]) -> None:
+def test_initial_state_is_empty(replicas: Callable[[Check], None]) -> None:
     """At first there is no cool-down, no pointer and no rejection."""
 
     async def check(one: SharedState, _other: SharedState) -> None:
@@ -57,7 +57,7 @@ def test_nothing_yet(replicas: Callable[[Check], None]) -> None:
 
 
 def test_cool_downs_are_shared(replicas: Callable[[Check], None]) -> None:
-    """A rest is seen by the other replica with the time that is left; the longer one counts."""
+    """The other replica sees a cool-down with its remaining time. The longer one counts."""
 
     async def check(one: SharedState, other: SharedState) -> None:
         await one.cool_down("a", 60)
@@ -74,7 +74,7 @@ def test_cool_downs_are_shared(replicas: Callable[[Check], None]) -> None:
 
 
 def test_cool_downs_end(replicas: Callable[[Check], None]) -> None:
-    """A rest that is over is not shown."""
+    """A cool-down that has ended is not returned."""
 
     async def check(one: SharedState, other: SharedState) -> None:
         async def is_over() -> bool:
@@ -87,7 +87,7 @@ def test_cool_downs_end(replicas: Callable[[Check], None]) -> None:
 
 
 def test_rejections_are_shared(replicas: Callable[[Check], None]) -> None:
-    """A release that one replica rejected is known to the other, with the reason."""
+    """The other replica sees a rejection, with the reason."""
 
     async def check(one: SharedState, other: SharedState) -> None:
         await one.reject("release", "3 points more errors: é")
@@ -98,7 +98,7 @@ def test_rejections_are_shared(replicas: Callable[[Check], None]) -> None:
 
 
 def test_the_pointer_is_read(redis_url: str, server: redis.Redis) -> None:
-    """What a publisher wrote comes as it is, and what no version wrote does no harm."""
+    """The pointer is returned unchanged, and values of unknown versions do no harm."""
     server.set(POINTER_KEY, b"\xff not json")
     server.zadd(COOL_DOWNS_KEY, {b"\xff": 1e12})
     server.zadd(COOL_DOWNS_KEY, {"a": float("inf"), "b": float("-inf")})
@@ -115,7 +115,7 @@ def test_the_pointer_is_read(redis_url: str, server: redis.Redis) -> None:
     asyncio.run(check())
 
 
-def test_only_what_is_known_is_read(redis_url: str, server: redis.Redis) -> None:
+def test_only_requested_members_are_read(redis_url: str, server: redis.Redis) -> None:
     """Many other members, and values of many megabytes, cost neither memory nor time."""
     pipeline = server.pipeline(transaction=False)
     for start in range(0, 100_000, 50_000):
@@ -146,7 +146,7 @@ def test_only_what_is_known_is_read(redis_url: str, server: redis.Redis) -> None
 def test_an_entry_without_a_plausible_end_hides_no_other(
     redis_url: str, server: redis.Redis
 ) -> None:
-    """A cool-down replaces one that ends in months, which no gateway can have written."""
+    """A cool-down replaces an entry that ends in months, which no gateway can have written."""
     server.zadd(COOL_DOWNS_KEY, {"a": time.time() + 115 * 24 * 3600})
 
     async def check() -> None:
@@ -158,8 +158,8 @@ def test_an_entry_without_a_plausible_end_hides_no_other(
     asyncio.run(check())
 
 
-def test_keys_have_an_end(redis_url: str, server: redis.Redis) -> None:
-    """What replicas write is gone some time after the last of them, and old members before."""
+def test_keys_expire(redis_url: str, server: redis.Redis) -> None:
+    """Shared state expires some time after the last write, and old members earlier."""
 
     async def check() -> None:
         state = RedisSharedState(redis_url)
@@ -176,7 +176,7 @@ def test_keys_have_an_end(redis_url: str, server: redis.Redis) -> None:
 
 
 def test_another_type_under_a_key_is_an_error(redis_url: str, server: redis.Redis) -> None:
-    """A key that something else uses is StoreError, not a crash."""
+    """A key that something else uses raises StoreError, not another error."""
     server.set(REJECTIONS_KEY, "text")
 
     async def check() -> None:
@@ -198,15 +198,15 @@ def test_another_type_under_a_key_is_an_error(redis_url: str, server: redis.Redi
     "url", ["redis://u:planted/secret@127.0.0.1:6379", "http://:secret@h", "redis://:secret@h:x"]
 )
 def test_a_bad_address_is_not_quoted(url: str) -> None:
-    """The error of an address that does not parse shows none of it, its cause included."""
+    """The error for an invalid address shows no part of it, and neither does its cause."""
     with pytest.raises(ConfigError) as caught:
         RedisSharedState(url)
     assert "secret" not in f"{caught.value!s}{caught.value!r}"
     assert caught.value.__suppress_context__
 
 
-def test_away_is_an_error_without_the_password() -> None:
-    """A Redis that is away is StoreError for every operation, and the error shows no password."""
+def test_errors_of_an_unreachable_redis_hide_the_password() -> None:
+    """Every operation raises StoreError without the password."""
 
     async def check() -> None:
         state = RedisSharedState("redis://:planted-secret@127.0.0.1:9/0")

@@ -1,4 +1,4 @@
-"""Stores keep decisions, forget them in time, and never stand in a request's way."""
+"""Stores keep records until they expire, and never delay requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def record(name: str = "dec_1") -> DecisionRecord:
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -51,7 +51,7 @@ class Clock:
 
 
 class Unreliable:
-    """A store that fails on demand, and may take for ever."""
+    """A store that fails on demand, and may take forever."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -85,8 +85,8 @@ class Unreliable:
             raise StoreError("do it", "it is away")
 
 
-def test_memory_keeps_until_the_time_is_over() -> None:
-    """A record is there for `ttl_s` seconds, and then unknown."""
+def test_records_in_memory_expire() -> None:
+    """A record is found for `ttl_s` seconds, and is unknown afterwards."""
 
     async def check() -> None:
         clock = Clock()
@@ -102,7 +102,7 @@ def test_memory_keeps_until_the_time_is_over() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """The oldest records go first."""
+    """The oldest records are dropped."""
 
     async def check() -> None:
         store = MemoryStore[DecisionRecord](ttl_s=10, max_records=2, clock=Clock())
@@ -114,8 +114,8 @@ def test_memory_is_bounded() -> None:
     asyncio.run(check())
 
 
-def test_redis_keeps_and_forgets(redis_url: str) -> None:
-    """Another replica reads what one wrote, until its time is over."""
+def test_records_in_redis_are_shared_and_expire(redis_url: str) -> None:
+    """Another replica reads a record until it expires."""
 
     async def check() -> None:
         writer, reader = (RedisStore(redis_url, DecisionRecord, ttl_s=1) for _ in range(2))
@@ -130,8 +130,8 @@ def test_redis_keeps_and_forgets(redis_url: str) -> None:
     asyncio.run(check())
 
 
-def test_only_the_first_adds(redis_url: str) -> None:
-    """Of all who add a record under one id one is told that it was the first, in either store."""
+def test_only_the_first_of_several_adds_succeeds(redis_url: str) -> None:
+    """In both stores, one of several concurrent adds of an id returns True."""
 
     async def check() -> None:
         replicas = [RedisStore(redis_url, DecisionRecord, ttl_s=60) for _ in range(8)]
@@ -146,8 +146,8 @@ def test_only_the_first_adds(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_redis_away_is_an_error_soon(listens: bool) -> None:
-    """A Redis that is gone, and one that does not answer, raise StoreError within a second."""
+def test_unreachable_redis_fails_quickly(listens: bool) -> None:
+    """A Redis that is down, or that does not answer, raises StoreError within a second."""
 
     async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(3)
@@ -167,7 +167,7 @@ def test_redis_away_is_an_error_soon(listens: bool) -> None:
 
 
 def test_redis_address_is_checked() -> None:
-    """An address that is not Redis' is an error of the configuration."""
+    """An invalid address is a configuration error."""
     with pytest.raises(ConfigError, match=r"server\.redis_url"):
         RedisStore("http://127.0.0.1", DecisionRecord, ttl_s=1)
 
@@ -190,7 +190,7 @@ def guarded(
 
 
 def test_change_of_state_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Every lost write counts; the log says once that the store went, and once that it is back."""
+    """Every lost write counts. The log has one line for the outage and one for its end."""
     clock = Clock()
 
     async def check(
@@ -209,12 +209,15 @@ def test_change_of_state_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
         guarded(check, clock)
     messages = [entry.message for entry in caplog.records]
     assert len(messages) == 2
-    assert messages[0].startswith("the store is away")
-    assert messages[1] == "the store is back"
+    assert messages[0].startswith("store unreachable, requests are served without it: cause=")
+    assert messages[1] == "the store is reachable again"
 
 
-def test_a_store_that_failed_is_left_alone() -> None:
-    """During the pause nothing is tried, and a lookup fails at once; after it all is as before."""
+def test_a_failed_store_is_not_used_during_the_pause() -> None:
+    """Nothing is tried during the pause, and a look-up fails at once.
+
+    Afterwards all is as before.
+    """
     clock = Clock()
 
     async def check(
@@ -237,21 +240,24 @@ def test_a_store_that_failed_is_left_alone() -> None:
 
 
 def test_pauses_double_up_to_a_limit() -> None:
-    """Failures in a row pause for 0.5, 1, 2, 4 and then 5 seconds; those of one moment are one."""
+    """Consecutive failures pause for 0.5, 1, 2, 4 and then 5 seconds.
+
+    Concurrent ones count once.
+    """
     backoff, now_s = Backoff(), 0.0
     for pause_s in (0.5, 1, 2, 4, 5, 5):
-        backoff.failed(now_s)
-        backoff.failed(now_s)
+        backoff.record_failure(now_s)
+        backoff.record_failure(now_s)
         assert backoff.is_pausing(now_s + pause_s - 0.01)
         now_s += pause_s
         assert not backoff.is_pausing(now_s)
-    backoff.succeeded()
-    backoff.failed(now_s)
+    backoff.record_success()
+    backoff.record_failure(now_s)
     assert not backoff.is_pausing(now_s + FIRST_PAUSE_S)
 
 
 def test_writes_in_flight_are_bounded() -> None:
-    """A store that hangs piles up no more than so many writes; the others are counted as lost."""
+    """If a store hangs, further writes are counted as lost."""
 
     async def check(
         store: Unreliable, guard: GuardedStore[DecisionRecord], lost: list[str]
@@ -264,8 +270,8 @@ def test_writes_in_flight_are_bounded() -> None:
     guarded(check)
 
 
-def test_lookup_of_a_store_that_is_away() -> None:
-    """A lookup fails where the store does, and is counted."""
+def test_lookup_in_an_unreachable_store_fails() -> None:
+    """It fails with the store's error, and is counted."""
 
     async def check(
         store: Unreliable, guard: GuardedStore[DecisionRecord], lost: list[str]
@@ -279,7 +285,7 @@ def test_lookup_of_a_store_that_is_away() -> None:
 
 
 def test_a_damaged_record_is_unknown(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What no gateway wrote is no record, whatever its size, and no outage of the store."""
+    """A record that no gateway wrote counts as unknown, whatever its size, and not as an outage."""
     values = [b"", b"\xff", b"[]", b"{}", b'{"id": 1}', b"null", b"[" * 100_000, b"x" * 10_000_000]
 
     async def check() -> None:
@@ -295,4 +301,4 @@ def test_a_damaged_record_is_unknown(redis_url: str, caplog: pytest.LogCaptureFi
         await guard.aclose()
 
     asyncio.run(check())
-    assert "a decision in Redis cannot be read" in caplog.text
+    assert "damaged record in Redis is ignored: kind=decision" in caplog.text

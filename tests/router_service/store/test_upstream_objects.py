@@ -1,4 +1,4 @@
-"""Who holds which response, as a replica knows it."""
+"""Which deployment stores an object, and who may use it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from router_service.core.errors import StoreError
 from router_service.store.base import UpstreamObject
 from router_service.store.guarded import GuardedStore
 from router_service.store.local import MemoryStore
-from router_service.store.upstream_objects import MAX_ID_CHARACTERS, UpstreamObjectIndex, Viewer
+from router_service.store.upstream_objects import (
+    MAX_ID_CHARACTERS,
+    ObjectAccess,
+    UpstreamObjectIndex,
+)
 
 HELD = UpstreamObject(id="resp_1", model="m", deployment_id="d")
 
 
 class Shared:
-    """A store that counts what it is asked, and may be away."""
+    """A store that counts operations and may be unreachable."""
 
     def __init__(self) -> None:
         self.records: dict[str, UpstreamObject] = {}
@@ -43,22 +47,22 @@ class Shared:
 
 
 def memory() -> MemoryStore[UpstreamObject]:
-    """Return a store that forgets nothing in a test."""
+    """Return a store whose records do not expire in a test."""
     return MemoryStore(ttl_s=1, max_records=10, clock=lambda: 0.0)
 
 
 def replica(shared: Shared) -> UpstreamObjectIndex:
-    """Return what a replica knows, with a store that others share."""
+    """Return the index of a replica with a shared store."""
     return UpstreamObjectIndex(memory(), GuardedStore(shared, lambda _: None))
 
 
-def test_what_is_known_here_is_not_asked_for() -> None:
+def test_known_objects_are_not_looked_up() -> None:
     """A response that this replica relayed is found without the shared store."""
 
     async def check() -> None:
         shared = Shared()
         held = replica(shared)
-        held.note(HELD)
+        held.remember(HELD)
         assert held.find("resp_1") == HELD
         assert await held.fetch("resp_1") == HELD
         assert shared.asked == []
@@ -66,13 +70,13 @@ def test_what_is_known_here_is_not_asked_for() -> None:
     asyncio.run(check())
 
 
-def test_what_another_replica_noted_is_fetched_once() -> None:
-    """What is not known here comes from the shared store, and is known from then on."""
+def test_objects_of_another_replica_are_fetched_once() -> None:
+    """They are read from the shared store and then kept in memory."""
 
     async def check() -> None:
         shared = Shared()
         one, other = replica(shared), replica(shared)
-        one.note(HELD)
+        one.remember(HELD)
         await one.aclose()
         assert other.find("resp_1") is None
         assert await other.fetch("resp_1") == HELD
@@ -83,8 +87,8 @@ def test_what_another_replica_noted_is_fetched_once() -> None:
     asyncio.run(check())
 
 
-def test_unknown_responses() -> None:
-    """What nobody knows is none; an id that cannot be one is not even asked for."""
+def test_unknown_objects_are_none() -> None:
+    """An id that is too long is not looked up."""
 
     async def check() -> None:
         shared = Shared()
@@ -97,8 +101,8 @@ def test_unknown_responses() -> None:
     asyncio.run(check())
 
 
-def test_a_store_that_is_away_is_said() -> None:
-    """Not to know because the store is away is an error of its own."""
+def test_an_unreachable_store_is_an_error() -> None:
+    """It is distinguished from an unknown object."""
 
     async def check() -> None:
         shared = Shared()
@@ -110,18 +114,18 @@ def test_a_store_that_is_away_is_said() -> None:
 
 
 def test_the_first_creator_stays_the_owner() -> None:
-    """An upstream that gives an id to another key changes nothing, here and in the shared store."""
+    """An upstream that returns an id to another key changes nothing in either store."""
 
     async def check() -> None:
         shared = Shared()
         one, other = replica(shared), replica(shared)
         mine = HELD.model_copy(update={"owner": "team-a"})
         theirs = HELD.model_copy(update={"owner": "team-b"})
-        one.note(mine)
-        one.note(theirs)
+        one.remember(mine)
+        one.remember(theirs)
         assert one.find("resp_1") == mine
         await one.aclose()
-        other.note(theirs)
+        other.remember(theirs)
         await other.aclose()
         assert await replica(shared).fetch("resp_1") == mine
 
@@ -129,22 +133,22 @@ def test_the_first_creator_stays_the_owner() -> None:
 
 
 @pytest.mark.parametrize("identifier", ["", "x" * 201, "x" * 900_000, "a\nb", "\ud800", "\0"])
-def test_what_is_no_id_is_not_kept(identifier: str) -> None:
-    """A response id of 0.9 MB takes no memory, and one that cannot be written raises nothing."""
+def test_invalid_ids_are_not_kept(identifier: str) -> None:
+    """An id of 0.9 MB takes no memory, and one that cannot be encoded raises nothing."""
     held = UpstreamObjectIndex(memory())
-    held.note(HELD.model_copy(update={"id": identifier}))
+    held.remember(HELD.model_copy(update={"id": identifier}))
     assert held.find(identifier) is None
 
 
-def test_who_sees_what() -> None:
-    """A key sees its own, the admin key everything; what nobody owns depends on the gateway."""
+def test_access_to_objects() -> None:
+    """A key may use its own objects, and the admin key all. Unowned ones depend on the gateway."""
     mine = HELD.model_copy(update={"owner": "team-a"})
-    apart, alone = Viewer("team-a", sees_unowned=False), Viewer("team-a")
-    admin, everyone = Viewer("admin"), Viewer(None)
+    apart, alone = ObjectAccess("team-a", sees_unowned=False), ObjectAccess("team-a")
+    admin, everyone = ObjectAccess("admin"), ObjectAccess(None)
     assert [viewer.sees(mine) for viewer in (apart, alone, admin, everyone)] == [
         True, True, True, False,
     ]  # fmt: skip
-    assert not Viewer("team-b").sees(mine)
+    assert not ObjectAccess("team-b").sees(mine)
     for unowned in (None, HELD):  # the latter is as older versions wrote it
         assert [viewer.sees(unowned) for viewer in (apart, alone, admin, everyone)] == [
             False, True, True, True,

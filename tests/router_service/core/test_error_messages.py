@@ -1,0 +1,190 @@
+"""The message of every error class: what was wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from router_service.core import errors
+from router_service.core.errors import Failure, SwitchcraftError, UpstreamError
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = (ROOT / "router_service", ROOT / "training" / "switchcraft_training")
+
+MESSAGES: dict[SwitchcraftError, str] = {
+    errors.InvalidRequestError("Give 'tools' as a list.", param="tools"): (
+        "Give 'tools' as a list."
+    ),
+    errors.BodyTooLargeError(1024): (
+        "The request body is larger than the limit of 1024 bytes. Send a smaller request. If the "
+        "limit is server.max_body_bytes, the operator can raise it."
+    ),
+    errors.UnsupportedEncodingError("gzip"): (
+        "The request body has the content encoding 'gzip', which is not supported. Send it "
+        "uncompressed and without a content-encoding header."
+    ),
+    errors.BodyTimeoutError(60.0): (
+        "The request body did not arrive within 60 s. Send it again over a faster connection, or "
+        "ask the operator to raise server.body_timeout_s."
+    ),
+    errors.UnauthorizedError(is_missing=True): (
+        "The request has no API key. Send a key from the gateway's operator as 'Authorization: "
+        "Bearer KEY'."
+    ),
+    errors.UnauthorizedError(is_missing=False): (
+        "The API key is not valid here. Send a key from the gateway's operator as 'Authorization: "
+        "Bearer KEY'."
+    ),
+    errors.ForbiddenError("This key may not read metrics. Use the admin key."): (
+        "This key may not read metrics. Use the admin key."
+    ),
+    errors.OverloadedError("overloaded", "Too many requests are in flight."): (
+        "Too many requests are in flight. Try again in 1 s."
+    ),
+    errors.ModelNotFoundError("gpt-9", ("switchcraft", "small")): (
+        "The model 'gpt-9' does not exist here. Use one of these: switchcraft, small."
+    ),
+    errors.NoCapableModelError(
+        {"small": ("about 9000 tokens of input (limit: 8000)",), "large": ("images", "audio")},
+        is_too_long=False,
+    ): (
+        "No available model can serve this request: 'small' does not support about 9000 tokens of "
+        "input (limit: 8000); 'large' does not support images, audio. Remove what is not "
+        "supported, or name another model."
+    ),
+    errors.NoCapableModelError(
+        {"small": ("about 9000 tokens of input (limit: 8000)",)}, is_too_long=True
+    ): (
+        "No available model can serve this request: 'small' does not support about 9000 tokens of "
+        "input (limit: 8000). Shorten the input, or name another model."
+    ),
+    errors.ResponseNotFoundError("resp_1", param="previous_response_id"): (
+        "The previous response 'resp_1' was not found. This gateway has not relayed it for your "
+        "API key, or it has expired. Send the whole conversation as 'input' instead."
+    ),
+    errors.ObjectNotFoundError("file-1", param="file_id"): (
+        "The object 'file-1' was not found for your API key. A key can only use objects that it "
+        "has created through this gateway and that have not expired. Create it again, or ask the "
+        "operator to set router.pass_through_shared."
+    ),
+    errors.ResponseElsewhereError("resp_1", "small", "large"): (
+        "The model 'small' cannot continue 'resp_1', because only an upstream of the model 'large' "
+        "stores it. Name that model, or send the whole conversation as 'input'."
+    ),
+    errors.NotServedError("POST", "/v1/files"): (
+        "POST /v1/files is not supported by this gateway. To pass such requests through to an "
+        "upstream, set router.pass_through to one of the configured models."
+    ),
+    errors.PolicyError("theta=2", "2.0 is outside 0 to 1"): (
+        "The policy 'theta=2' cannot be used: 2.0 is outside 0 to 1."
+    ),
+    errors.NotFoundError("decision", "dec_1"): (
+        "The decision 'dec_1' was not found. Check the id: it may be wrong, or the record may have "
+        "expired."
+    ),
+    errors.ArtifactError(Path("a/manifest.json"), "cannot be read: no such file"): (
+        "a/manifest.json: cannot be read: no such file"
+    ),
+    errors.PublicationError("releases/current.json", "is not a publication; publish again"): (
+        "releases/current.json: is not a publication; publish again"
+    ),
+    errors.ReloadRefusedError("config.yaml: server.port: must be a number"): (
+        "Nothing was changed: config.yaml: server.port: must be a number"
+    ),
+    errors.ConfigError("config.yaml", "server.port", "must be a number"): (
+        "config.yaml: server.port: must be a number"
+    ),
+    errors.ConfigError("config.yaml", "", "must be a mapping"): "config.yaml: must be a mapping",
+    UpstreamError("small", "could not be reached", Failure.UNREACHABLE): (
+        "The upstream of model 'small' could not be reached. Try again, or name another model."
+    ),
+    UpstreamError("small", "did not answer in time", Failure.TIMEOUT): (
+        "The upstream of model 'small' did not answer in time. Try again, or name another model. "
+        "The operator can raise upstreams.timeouts."
+    ),
+    UpstreamError("small", "broke the connection", Failure.BROKEN): (
+        "The upstream of model 'small' broke the connection. Try again, or name another model."
+    ),
+    UpstreamError("small", "sent an error within its answer", Failure.ERROR_BODY): (
+        "The upstream of model 'small' sent an error within its answer. Try again, or name another "
+        "model."
+    ),
+    UpstreamError("small", "sent an event that cannot be read", Failure.MALFORMED): (
+        "The upstream of model 'small' sent an event that cannot be read. Try again, or name "
+        "another model."
+    ),
+    UpstreamError("small", "has no free connection", Failure.BUSY): (
+        "The upstream of model 'small' has no free connection. Try again later, or ask the "
+        "operator to raise upstreams.max_connections."
+    ),
+    UpstreamError("small", "is not tried", Failure.COOLING_DOWN): (
+        "The upstream of model 'small' is not tried. Try again later, or name another model."
+    ),
+    UpstreamError("small", "blocked the content", Failure.REFUSED): (
+        "The upstream of model 'small' blocked the content. Change the request, or name another "
+        "model."
+    ),
+    UpstreamError("small", "has a shorter context window", Failure.UNFIT): (
+        "The upstream of model 'small' has a shorter context window. Change the request, or name "
+        "another model."
+    ),
+    errors.UpstreamRefusedError("small", 500, headers=(), body=b""): (
+        "The upstream of model 'small' answered with status 500. Try again, or name another model."
+    ),
+    errors.DeadlineError("small"): (
+        "The upstream of model 'small' did not answer within the time that the request allows. "
+        "Allow more seconds with the header x-request-timeout."
+    ),
+    errors.OverlongError("small"): (
+        "The upstream of model 'small' did not complete its answer in time. Ask for a shorter "
+        "answer, or ask the operator to raise upstreams.timeouts.total_s."
+    ),
+    errors.StoreError("keep a decision", "Redis is unreachable (ConnectionError)"): (
+        "The store could not keep a decision: Redis is unreachable (ConnectionError). Try again "
+        "later."
+    ),
+    errors.DataError(Path("rows.jsonl"), 7, "is not JSON"): "rows.jsonl:7: is not JSON",
+    errors.DataError(Path("rows.jsonl"), None, "has no rows"): "rows.jsonl: has no rows",
+    errors.SchemaError("$ref '#/x' points at nothing"): (
+        "The tool's schema cannot be interpreted: $ref '#/x' points at nothing. Correct the tool's "
+        "'parameters'."
+    ),
+}
+
+
+@pytest.mark.parametrize("error", MESSAGES, ids=lambda error: type(error).__name__)
+def test_messages_say_what_where_and_what_to_do(error: SwitchcraftError) -> None:
+    """Each class renders typical facts as exactly this text."""
+    assert str(error) == MESSAGES[error]
+
+
+def error_classes() -> Iterator[str]:
+    """Yield the names of all error classes in the source files of both packages."""
+    bases = {
+        node.name: {
+            base.attr if isinstance(base, ast.Attribute) else ast.unparse(base)
+            for base in node.bases
+        }
+        for package in PACKAGES
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {"SwitchcraftError"}
+    while new := {name for name, above in bases.items() if above & found} - found:
+        yield from new
+        found |= new
+
+
+def test_every_error_class_has_a_message_in_the_table() -> None:
+    """A new error class must be added to the table, so that its wording is reviewed."""
+    assert set(error_classes()) == {type(error).__name__ for error in MESSAGES}
+
+
+def test_every_kind_of_upstream_failure_has_a_message_in_the_table() -> None:
+    """Each kind has its own remedy."""
+    shown = {error.failure for error in MESSAGES if isinstance(error, UpstreamError)}
+    assert shown == set(Failure)
