@@ -1,0 +1,113 @@
+"""Draw the README's plot: accuracy and cost of every single model, and of the shipped policies.
+
+    python benchmarks/result_plot.py --data ../shared/data
+
+The policies' points and intervals are those of the shipped artifact, measured on queries that the
+router had not seen. The single models' points come from the recorded answers to the same queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
+from switchcraft_training.config import load_config
+from switchcraft_training.dataset import load_dataset
+
+OUT = Path(__file__).parents[1] / "docs" / "images" / "accuracy-and-cost.svg"
+NAMES = {
+    "gpt-4o-2024-08-06-FC": "GPT-4o",
+    "gpt-4-turbo-2024-04-09-FC": "GPT-4 Turbo",
+    "gpt-4o-mini-2024-07-18-FC": "GPT-4o mini",
+    "gpt-3.5-turbo-0125-FC": "GPT-3.5 Turbo",
+    "claude-3-5-sonnet-20240620-FC": "Claude 3.5 Sonnet",
+    "claude-3-haiku-20240307-FC": "Claude 3 Haiku",
+    "gemini-1.5-flash-preview-0514": "Gemini 1.5 Flash",
+    "open-mistral-nemo-2407-FC-Auto": "Mistral Nemo",
+}
+POLICIES = {"economy": "economy", "default": "default", "quality": "quality"}
+GREY, BLUE = "#6b7280", "#2563eb"
+
+
+def main() -> None:
+    """Draw and save the plot."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    plt.rcParams.update({"svg.hashsalt": "switchcraft", "font.size": 10})
+    figure, axes = plt.subplots(figsize=(8.4, 4.2), layout="constrained")
+    axes.set_ylim(0.74, 0.92)
+    draw_models(axes, arguments.data)
+    draw_policies(axes, Artifact.load(SHIPPED).manifest)
+    axes.set_xscale("log")
+    axes.set_xlim(0.05, 14)
+    axes.yaxis.set_major_locator(MultipleLocator(0.05))
+    axes.set_xlabel("cost, USD per 1,000 requests (log scale)")
+    axes.set_ylabel("correct answers")
+    axes.set_title("Tool calls of the Berkeley leaderboard: 1,384 queries, 8 models", loc="left")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"${value:g}"))
+    axes.grid(visible=True, which="major", color="#e5e7eb", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(arguments.out, metadata={"Date": None}, facecolor="white")
+
+
+def draw_models(axes: Axes, data: Path) -> None:
+    """Draw a grey point for each model, used for every query."""
+    config = load_config(Path("configs/reference-pool.yaml"))
+    table = load_dataset(config, data).table(config)
+    accuracy = np.nanmean(table.correct, axis=0)
+    cost_usd_per_1k = 1000 * np.nanmean(table.cost_usd, axis=0)
+    axes.scatter(cost_usd_per_1k, accuracy, color=GREY, s=36, zorder=3)
+    for arm, x, y in zip(table.arms, cost_usd_per_1k, accuracy, strict=True):
+        lowest = axes.get_ylim()[0]
+        text = NAMES[arm] if y > lowest else f"{NAMES[arm]}: {y:.0%}, below the plot"
+        place = (x, max(y, lowest + 0.005))
+        axes.annotate(text, place, (7, -4), textcoords="offset points", color=GREY)
+
+
+def draw_policies(axes: Axes, manifest: Manifest) -> None:
+    """Draw the measured `drift` policies as a line, and the named ones with their intervals."""
+    drifts = [point for point in manifest.frontier if point.policy.startswith("drift=")]
+    drifts.sort(key=lambda point: point.cost_usd.value)
+    best = max(drifts, key=lambda point: point.accuracy.value)
+    drifts = drifts[: drifts.index(best) + 1]  # beyond it, more money buys no accuracy
+    axes.plot(
+        [1000 * point.cost_usd.value for point in drifts],
+        [point.accuracy.value for point in drifts],
+        color=BLUE,
+        linewidth=1.6,
+        label="Switchcraft",
+        zorder=4,
+    )
+    by_policy: dict[str, FrontierPoint] = {point.policy: point for point in manifest.frontier}
+    for name, text in POLICIES.items():
+        point = by_policy[manifest.policies[name]]
+        x, y = 1000 * point.cost_usd.value, point.accuracy.value
+        low, high = point.accuracy_interval
+        axes.errorbar(
+            x, y, [[y - low], [high - y]], fmt="o", color=BLUE, capsize=3, markersize=6, zorder=5
+        )
+        axes.annotate(
+            text,
+            (x, y),
+            (-4, 26),
+            textcoords="offset points",
+            ha="center",
+            color=BLUE,
+            fontweight="bold",
+        )
+    axes.plot([], [], color=GREY, marker="o", linestyle="", label="one model for every query")
+    axes.legend(frameon=False, loc="center right")
+
+
+if __name__ == "__main__":
+    main()
