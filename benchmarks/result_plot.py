@@ -92,7 +92,7 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
     for name, text in POLICIES.items():
         point = by_policy[manifest.policies[name]]
         x, y = 1000 * point.cost_usd.value, point.accuracy.value
-        low, high = point.accuracy_interval
+        low, high = point.accuracy_interval or (y, y)
         axes.errorbar(
             x, y, [[y - low], [high - y]], fmt="o", color=BLUE, capsize=3, markersize=6, zorder=5
         )
