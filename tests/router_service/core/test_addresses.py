@@ -1,4 +1,4 @@
-"""Ports and addresses that every parser reads alike, and those that are refused."""
+"""Ports and addresses: those that every parser reads alike, and those that are refused."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NOT_A_PORT: list[object] = [
     ("value", "port"), [(0, 0), (80, 80), ("8080", 8080), (" 80\n", 80), ("65535", 65535)]
 )
 def test_ports_are_read(value: object, port: int) -> None:
-    """Digits between 0 and 65535 are a port, with the white space that files leave around them."""
+    """Digits from 0 to 65535 are a port, even with surrounding white space."""
     assert read_port(value) == port
 
 
 @pytest.mark.parametrize("value", NOT_A_PORT)
-def test_what_is_no_port_is_refused(value: object) -> None:
-    """Signs, underscores, other digits and larger numbers are refused, and are not quoted."""
+def test_invalid_ports_are_refused(value: object) -> None:
+    """Signs, underscores, other digits and larger numbers are refused and not quoted."""
     with pytest.raises(ValueError, match="whole number from 0 to 65535") as caught:
         read_port(value)
     assert not value or str(value) not in str(caught.value)
 
 
-def test_nothing_listens_on_port_0() -> None:
+def test_port_0_cannot_be_connected_to() -> None:
     """A port to connect to is at least 1."""
     with pytest.raises(ValueError, match="from 1 to 65535"):
         read_port(0, least=1)
@@ -48,8 +48,8 @@ def test_nothing_listens_on_port_0() -> None:
         "https://münchen.example/v1", "http://my_host:80",
     ],
 )  # fmt: skip
-def test_addresses_of_http_servers(address: str) -> None:
-    """Names, IPv4 and bracketed IPv6 addresses are taken, with and without a port."""
+def test_http_addresses_are_accepted(address: str) -> None:
+    """Names, IPv4 and bracketed IPv6 addresses are accepted, with and without a port."""
     assert check_http_address(address) == address
 
 
@@ -64,7 +64,7 @@ def test_addresses_of_http_servers(address: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["", "/v1"])
 def test_ambiguous_addresses_are_refused(place: str, end: str) -> None:
-    """Whatever two parsers may read differently is refused for every kind of server."""
+    """An address that two parsers may read differently is refused for every kind of server."""
     for check in (check_http_address, check_proxy_address):
         with pytest.raises(ValueError, match=r"port|address|must"):
             check(f"http://{place}{end}")
@@ -77,13 +77,13 @@ def test_ambiguous_addresses_are_refused(place: str, end: str) -> None:
     "address", ["ftp://h", "h:80", "//h", "http:h", "file:///x", "http:/h", ""]
 )
 def test_other_schemes_are_refused(address: str) -> None:
-    """An address names its scheme, and a proxy's may leave it out."""
+    """An HTTP address must have an HTTP scheme."""
     with pytest.raises(ValueError, match="must start with http:// or https://"):
         check_http_address(address)
 
 
-def test_proxies() -> None:
-    """A proxy may be written as curl takes it."""
+def test_proxy_addresses() -> None:
+    """A proxy may be written as curl accepts it, without a scheme."""
     for address in ("proxy:3128", "http://proxy:3128", "socks5h://[::1]:1080", "u:p@proxy:1"):
         assert check_proxy_address(address) == address
     for address in ("proxy:99999", "proxy:0", "ftp://proxy", "socks5://p:99999"):
@@ -91,8 +91,8 @@ def test_proxies() -> None:
             check_proxy_address(address)
 
 
-def test_redis() -> None:
-    """The place is where it is read first, and never in the query."""
+def test_redis_addresses() -> None:
+    """Host and port are only allowed before the slash, not in the query."""
     for address in (
         "redis://h",
         "rediss://u:p@h:6380/1?x=1",
@@ -105,8 +105,8 @@ def test_redis() -> None:
             check_redis_address(f"redis://h/0?{query}")
 
 
-def test_a_password_is_not_quoted() -> None:
-    """What looks like a port may be a password with a slash in it."""
+def test_errors_do_not_quote_passwords() -> None:
+    """Text that looks like a port may be part of a password with a slash in it."""
     for check in (check_http_address, check_redis_address, check_proxy_address):
         scheme = "redis" if check is check_redis_address else "http"
         with pytest.raises(ValueError, match="port") as caught:
@@ -114,8 +114,8 @@ def test_a_password_is_not_quoted() -> None:
         assert "planted" not in f"{caught.value!r}"
 
 
-def test_hosts() -> None:
-    """A host that is written beside its port gets its brackets; it cannot bring a port."""
+def test_hosts_get_brackets_and_have_no_port() -> None:
+    """An IPv6 host gets brackets, and a host with a port is refused."""
     assert (host_in_address("h"), host_in_address("::1")) == ("h", "[::1]")
     for host in ("h:80", "h:99999", "u@h", "h/0", "h?x", "h h", "[::1]:80"):
         with pytest.raises(ValueError, match=r"must be|not an IPv6"):

@@ -1,4 +1,4 @@
-"""Artifacts: what is saved is loaded, and what is damaged is refused by name."""
+"""Artifacts: saving, loading, and errors that name a damaged file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from router_service.router import Router
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a copy of the shipped artifact that a test may damage."""
+    """Return a copy of the shipped artifact, which a test may damage."""
     return Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
 
 
@@ -35,8 +35,8 @@ def edit_manifest(directory: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_round_trip(copy: Path) -> None:
-    """A manifest that is saved is the manifest that is loaded, and the hashes still hold."""
+def test_manifest_round_trip(copy: Path) -> None:
+    """A saved manifest is loaded unchanged, and the hashes are still valid."""
     manifest = Artifact.load(copy).manifest
     save_manifest(copy, manifest)
     assert Artifact.load(copy).manifest == manifest
@@ -44,8 +44,8 @@ def test_round_trip(copy: Path) -> None:
     assert not list(copy.glob("*.partial"))
 
 
-def test_the_shipped_artifact_answers_its_canaries() -> None:
-    """The artifact in the package loads, verifies, and gives the probabilities it recorded."""
+def test_shipped_artifact_passes_its_canary_requests() -> None:
+    """The artifact in the package loads, verifies, and reproduces its recorded probabilities."""
     router = Router.load(SHIPPED)
     assert len(list(router.artifact.canaries())) >= 8
     assert router.arms == tuple(router.artifact.manifest.profile)
@@ -60,10 +60,8 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.int8.onnx", TOKENIZER, CANARIES])
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.write_bytes(b"")])
-def test_a_damaged_file_is_refused_by_name(
-    copy: Path, name: str, damage: Callable[[Path], None]
-) -> None:
-    """One flipped bit, a missing file or an empty one: refused, and the error names the file."""
+def test_damaged_file_is_named(copy: Path, name: str, damage: Callable[[Path], None]) -> None:
+    """One flipped bit, a missing file or an empty file is an error that names the file."""
     damage(copy / name)
     with pytest.raises(ArtifactError) as caught:
         Artifact.load(copy)
@@ -85,10 +83,10 @@ def test_a_damaged_file_is_refused_by_name(
         ({"surprise": 1}, "surprise"),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_refused(
+def test_inconsistent_manifest_is_refused(
     copy: Path, fields: dict[str, object], problem: str
 ) -> None:
-    """Every rule of the manifest is checked on loading, and the error says which is broken."""
+    """Every rule of the manifest is checked on loading, and the error names the broken one."""
     edit_manifest(copy, **fields)
     with pytest.raises(ArtifactError, match=problem) as caught:
         Artifact.load(copy)
@@ -96,26 +94,26 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null"])
-def test_a_manifest_that_is_no_object_is_refused(copy: Path, text: str) -> None:
+def test_malformed_manifest_is_refused(copy: Path, text: str) -> None:
     """A truncated manifest is an error that names it."""
     (copy / MANIFEST).write_text(text)
     with pytest.raises(ArtifactError, match=r"manifest\.json"):
         Artifact.load(copy)
 
 
-def test_an_absent_directory_is_refused(tmp_path: Path) -> None:
-    """A path that does not exist is an ArtifactError and not a traceback of the system's."""
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
+    """A path that does not exist is an ArtifactError."""
     with pytest.raises(ArtifactError, match="cannot be read"):
         Artifact.load(tmp_path / "nowhere")
 
 
 def rehash(directory: Path) -> None:
-    """Make a manifest's hashes fit its files again, as a forger or a broken export would."""
+    """Write the hashes of the current files to the manifest, like a broken export."""
     edit_manifest(directory, files=file_hashes(directory))
 
 
-def test_a_canary_that_gives_another_probability_refuses_the_artifact(copy: Path) -> None:
-    """Files that fit their hashes and yet compute something else are not taken into use."""
+def test_failing_canary_request_refuses_the_artifact(copy: Path) -> None:
+    """An artifact whose hashes match but whose probabilities differ is not used."""
     path = copy / CANARIES
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     arm = next(iter(rows[3]["probabilities"]))
@@ -128,8 +126,8 @@ def test_a_canary_that_gives_another_probability_refuses_the_artifact(copy: Path
     assert arm in str(caught.value)
 
 
-def test_a_canary_that_does_not_parse_is_named_by_line(copy: Path) -> None:
-    """A broken canary line is an error with its number."""
+def test_malformed_canary_request_is_named_by_line(copy: Path) -> None:
+    """A malformed canary line is an error with its number."""
     with (copy / CANARIES).open("a") as file:
         file.write('{"request": {}}\n')
     rehash(copy)
@@ -137,16 +135,16 @@ def test_a_canary_that_does_not_parse_is_named_by_line(copy: Path) -> None:
         Router.load(copy)
 
 
-def test_a_graph_that_does_not_load_is_named(copy: Path) -> None:
-    """A file with a fitting hash that is no graph is refused when the session is made."""
+def test_graph_that_does_not_load_is_named(copy: Path) -> None:
+    """A file with the right hash that is not a graph is refused."""
     (copy / "model.int8.onnx").write_bytes(b"not a graph")
     rehash(copy)
     with pytest.raises(ArtifactError, match=r"model\.int8\.onnx.*not a graph that loads"):
         Router.load(copy)
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
-    """A gateway that was told to use CUDA does not quietly take the CPU."""
+def test_missing_cuda_device_is_refused() -> None:
+    """A router that is configured for CUDA does not silently use the CPU."""
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this machine's runtime has CUDA")
     with pytest.raises(ArtifactError, match=r"Install switchcraft-router\[gpu\]"):

@@ -1,4 +1,4 @@
-"""What is remembered is what was put there, and never more of it than was allowed."""
+"""The cache: returns what was stored, within its bound."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PUTS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 400)))
 
 
 @given(PUTS, st.integers(0, 2000))
-def test_a_cache_stays_within_its_bound(puts: list[tuple[int, int]], max_bytes: int) -> None:
-    """Whatever is put there: what is found is the last of its key, and all of it fits."""
+def test_cache_stays_within_its_bound(puts: list[tuple[int, int]], max_bytes: int) -> None:
+    """After any puts, the cache returns the latest value of a key, and all entries fit."""
     cache: Cache[int, int] = Cache(max_bytes)
     last = {}
     for place, (key, size_bytes) in enumerate(puts):
@@ -25,8 +25,8 @@ def test_a_cache_stays_within_its_bound(puts: list[tuple[int, int]], max_bytes: 
     assert all(cache.get(key) == last[key][0] for key in found)
 
 
-def test_what_was_asked_for_least_lately_goes_first() -> None:
-    """Of two entries, the one that was looked up since stays."""
+def test_least_recently_used_entry_is_dropped() -> None:
+    """Of two entries, the one that was looked up last stays."""
     cache: Cache[str, int] = Cache(2 * ENTRY_BYTES)
     cache.put("a", 1, 0)
     cache.put("b", 2, 0)
@@ -36,8 +36,8 @@ def test_what_was_asked_for_least_lately_goes_first() -> None:
     assert cache.counts == CacheCounts(hits=3, misses=1)
 
 
-def test_what_is_too_large_drives_nothing_out() -> None:
-    """An entry beyond the whole bound is not kept, and the others are."""
+def test_too_large_entry_is_not_stored() -> None:
+    """An entry beyond the whole bound is not stored, and drops no other entry."""
     cache: Cache[str, int] = Cache(2 * ENTRY_BYTES)
     cache.put("a", 1, 0)
     cache.put("large", 2, 2 * ENTRY_BYTES)
@@ -45,7 +45,7 @@ def test_what_is_too_large_drives_nothing_out() -> None:
 
 
 def test_threads_share_a_cache() -> None:
-    """Many of them at a time leave its size what its entries add up to."""
+    """With many threads, the size stays the sum of the entries."""
     cache: Cache[int, int] = Cache(20 * ENTRY_BYTES)
 
     def use(seed: int) -> None:

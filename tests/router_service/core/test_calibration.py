@@ -1,4 +1,4 @@
-"""Calibrations: monotone, finite, and the same after a manifest."""
+"""Calibrations: monotone, finite, and unchanged by a manifest."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ CALIBRATIONS: tuple[Calibration, ...] = (
 
 @pytest.mark.parametrize("calibration", CALIBRATIONS)
 @given(raw=st.lists(st.floats(0, 1), min_size=2, max_size=20))
-def test_a_calibration_never_falls_and_is_a_probability(
-    calibration: Calibration, raw: list[float]
-) -> None:
-    """A higher raw probability never becomes a lower one; 0 and 1 stay finite, within 0 to 1."""
+def test_calibration_is_monotone_and_bounded(calibration: Calibration, raw: list[float]) -> None:
+    """A higher raw probability never becomes a lower one, and 0 and 1 stay within 0 to 1."""
     rising = np.sort(np.array([0.0, *raw, 1.0]))
     calibrated = calibration.apply(np.column_stack([rising, rising]))
     assert ((calibrated >= 0) & (calibrated <= 1)).all()
@@ -44,13 +42,13 @@ def test_a_calibration_never_falls_and_is_a_probability(
 
 
 @pytest.mark.parametrize("calibration", CALIBRATIONS)
-def test_a_calibration_survives_a_manifest(calibration: Calibration) -> None:
-    """What is written as JSON is read as the same map."""
+def test_calibration_json_round_trip(calibration: Calibration) -> None:
+    """A calibration that is written as JSON is read as the same map."""
     assert ADAPTER.validate_json(ADAPTER.dump_json(calibration)) == calibration
 
 
-def test_maps_are_what_they_say() -> None:
-    """By hand: the logit of 0.8 is ln 4; a temperature of 2 halves it, a line moves it."""
+def test_calibrations_computed_by_hand() -> None:
+    """The logit of 0.8 is ln 4; a temperature of 2 halves it, and a line moves it."""
     raw = np.array([[0.8, 0.8]])
     assert Temperature(temperature=2).apply(raw) == pytest.approx(2 / 3)
     platt = Platt(slopes=(1, 0), intercepts=(float(np.log(2)), 0)).apply(raw)
@@ -71,14 +69,14 @@ def test_maps_are_what_they_say() -> None:
         {"method": "magic"},
     ],
 )
-def test_what_is_no_rising_map_is_refused(broken: dict[str, object]) -> None:
-    """A map that could turn the order of arms about does not load."""
+def test_calibrations_that_fall_are_refused(broken: dict[str, object]) -> None:
+    """A map that could reverse the order of arms does not load."""
     with pytest.raises(ValidationError):
         ADAPTER.validate_python(broken)
 
 
-def test_the_shipped_artifact_s_graph_speaks_for_itself() -> None:
-    """A manifest that names no calibration has none."""
+def test_manifest_without_calibration_has_identity() -> None:
+    """A manifest without a calibration uses the graph's output unchanged."""
     values = json.loads((SHIPPED / MANIFEST).read_text())
     values.pop("calibration", None)
     assert Manifest.model_validate(values).calibration == IDENTITY

@@ -1,4 +1,4 @@
-"""Structural counts: requests counted by hand, and no request that breaks them or holds them up."""
+"""Structural features: requests counted by hand, and bounds on the time that counting takes."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ BOOKING = {
 
 
 def counts(request: dict[str, object], names: Iterable[str]) -> dict[str, float]:
-    """Return some counts of a request by name."""
+    """Return the named features of a request."""
     wanted = list(names)
     return dict(zip(wanted, extract(parse_conversation(request), wanted), strict=True))
 
 
-def test_golden() -> None:
-    """These counts, made by hand, are what the code counts."""
+def test_counts_of_a_small_request() -> None:
+    """A request counted by hand has these features."""
     expected = {
         "tools": 1,
         "parameters": 2,
@@ -126,11 +126,11 @@ def test_golden() -> None:
     assert counts(REQUEST, expected) == expected
 
 
-def test_golden_text() -> None:
-    """What a query says, names, lists and joins, counted by hand."""
+def test_text_features_counted_by_hand() -> None:
+    """Features of the text match a count by hand."""
     expected = {
         "sentences": 2,
-        "clauses": 4,  # what stands between marks has more than 12 characters four times
+        "clauses": 4,  # four texts between marks have more than 12 characters
         "query_numbers": 6,  # 2, 2024, -05, -01, 1, 2
         "distinct_numbers": 5,
         "names": 5,  # `Paris, New York` is one run; Rome, Alice, Bob, Can
@@ -163,8 +163,8 @@ def test_golden_text() -> None:
     assert counts(BOOKING, expected) == pytest.approx(expected)
 
 
-def test_golden_tools() -> None:
-    """What tools need, and how much alike they are, counted by hand."""
+def test_tool_features_counted_by_hand() -> None:
+    """Features of the tools match a count by hand."""
     expected = {
         "tools": 2,
         "parameters": 5,
@@ -190,8 +190,8 @@ def test_golden_tools() -> None:
     assert counts(BOOKING, expected) == pytest.approx(expected)
 
 
-def test_golden_meeting() -> None:
-    """Which tool fits, and what of its needs the query says; 13 words say what it is about."""
+def test_overlap_features_counted_by_hand() -> None:
+    """Features of query and tools together match a count by hand; 13 words carry the topic."""
     expected = {
         "known_words": 2,  # book, nights
         "unknown_words": 11,
@@ -213,7 +213,7 @@ def test_golden_meeting() -> None:
         "best_required_unsaid": 1,
         "best_enums_unsaid": 1,
         "numbers_left": 5,
-        "names_left": 5,  # five names and a quoted text, and one string that is needed
+        "names_left": 5,  # five names and a quoted text, minus one required string
         "values_left": 10,
         "clause_tools": 1,
         "clauses_of_one_tool": 2,
@@ -221,8 +221,8 @@ def test_golden_meeting() -> None:
     assert counts(BOOKING, expected) == pytest.approx(expected)
 
 
-def test_enum_values_are_found_in_the_query() -> None:
-    """Both values of one enum are said, in whatever case; of the other, none."""
+def test_enum_values_in_the_query_are_counted() -> None:
+    """The query contains both values of one enum, in any case, and none of the other."""
     size = Schema("string", enum=("single", "twin"))
     meal = Schema("string", enum=("vegan", "kosher"))
     tool = ToolSpec("book", "", (Parameter("size", size, True), Parameter("meal", meal, False)))
@@ -232,7 +232,7 @@ def test_enum_values_are_found_in_the_query() -> None:
 
 
 def test_only_the_latest_user_text_is_counted() -> None:
-    """What was asked before, and what is answered after, is no part of the query."""
+    """Earlier user turns and later answers are not part of the query."""
     turns = (
         Turn(Role.USER, "one, two, three"),
         Turn(Role.USER, "a, b"),
@@ -244,7 +244,7 @@ def test_only_the_latest_user_text_is_counted() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "count"),
     [
-        # The pieces that what was quadratic once was written anew for.
+        # Cases of the patterns that were rewritten because they took quadratic time.
         ("Paris, New York and Rome", "longest_list", 2),
         ("a, b and c; d, e or f", "lists", 2),
         ("a, b and c d e, f", "longest_list", 2),
@@ -258,8 +258,8 @@ def test_only_the_latest_user_text_is_counted() -> None:
         ("9" * 50 + "/7", "dates", 1),
     ],
 )
-def test_golden_pattern(text: str, name: str, count: int) -> None:
-    """Short texts, counted by hand."""
+def test_patterns_counted_by_hand(text: str, name: str, count: int) -> None:
+    """Patterns match short texts as often as counted by hand."""
     assert extract(Conversation((Turn(Role.USER, text),)), [name]) == (count,)
 
 
@@ -285,8 +285,8 @@ tools = st.builds(
 
 
 @given(st.text(max_size=300), st.lists(tools, max_size=4).map(tuple))
-def test_every_count_is_a_finite_number(text: str, offered: tuple[ToolSpec, ...]) -> None:
-    """No text, and no tool or none at all, makes a count that is not a number."""
+def test_every_feature_is_finite(text: str, offered: tuple[ToolSpec, ...]) -> None:
+    """Every text and every list of tools, even an empty one, has finite features."""
     conversation = Conversation((Turn(Role.USER, text),), offered)
     assert all(math.isfinite(count) for count in extract(conversation, list(FEATURES)))
 
@@ -299,10 +299,10 @@ def test_every_count_is_a_finite_number(text: str, offered: tuple[ToolSpec, ...]
         *('" ', "' ", "'ab", "` ", "[", "[ ", "( ", "{", " ", "\n", "[\n\n"),
     ],
 )
-def test_no_text_holds_the_counts_up(piece: str) -> None:
-    """As many characters as are read at all, of the worst that repeats, take a second at most.
+def test_repetitive_texts_take_bounded_time(piece: str) -> None:
+    """The longest texts that repeat a difficult piece take at most a second.
 
-    They take milliseconds; a pattern that reads on from every character took up to six seconds.
+    They take milliseconds. A pattern with quadratic time once took up to six seconds.
     """
     text = piece * (MAX_QUERY_CHARS // len(piece) + 1)
     start = time.process_time()
@@ -314,8 +314,8 @@ VALUES = st.text("ab", max_size=300)
 
 
 @given(st.text("abA", min_size=1, max_size=60), st.lists(VALUES, max_size=5))
-def test_values_are_found_alike_among_few_and_among_many(text: str, values: list[str]) -> None:
-    """However many values the enums have, the same of them are found in the query."""
+def test_indexed_and_scanned_enum_values_are_the_same(text: str, values: list[str]) -> None:
+    """The same enum values are found by scanning (few values) and by indexing (many values)."""
     query = text * (MAX_QUERY_CHARS // len(text))
     many = Schema("string", enum=tuple(str(i) for i in range(100)))
     counted = []
@@ -330,12 +330,12 @@ def test_values_are_found_alike_among_few_and_among_many(text: str, values: list
 
 
 def tool(*parameters: Parameter, description: str = "") -> ToolSpec:
-    """Return a tool of these parameters."""
+    """Return a tool with these parameters."""
     return ToolSpec("f", description, parameters)
 
 
 def chain(levels: int, width: int) -> Schema:
-    """Return a schema of so many levels, each with so many further properties."""
+    """Return a schema with `levels` nested objects, each with `width` more properties."""
     schema = Schema("string")
     for _ in range(levels):
         leaves = (Parameter(f"p{i}", Schema("string"), False) for i in range(width))
@@ -356,8 +356,8 @@ HEAVY: list[tuple[ToolSpec, ...]] = [
 
 
 @pytest.mark.parametrize("offered", HEAVY, ids=range(len(HEAVY)))
-def test_no_tools_hold_the_counts_up(offered: tuple[ToolSpec, ...]) -> None:
-    """As much as is read of tools takes 0.2 s; enums that repeat the query took minutes."""
+def test_large_tools_take_bounded_time(offered: tuple[ToolSpec, ...]) -> None:
+    """The largest tools that are read take 0.2 s. Enums that repeat the query once took minutes."""
     asked = Conversation((Turn(Role.USER, "a" * MAX_QUERY_CHARS),), offered)
     start = time.thread_time()
     extract(asked, list(FEATURES))

@@ -1,4 +1,4 @@
-"""Goals: the cheapest rule that was measured to be accurate enough, or the best for the money."""
+"""Goals: the cheapest rule that is accurate enough, or the best rule within a budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.frontiers import POINTS, with_frontier
 
 @pytest.fixture(scope="module")
 def artifact() -> Artifact:
-    """Return an artifact with a frontier of four points, one of them dearer and worse."""
+    """Return an artifact with a frontier of four points, one of them worse and more expensive."""
     return with_frontier(*POINTS)
 
 
@@ -44,13 +44,13 @@ def artifact() -> Artifact:
         ("usd_per_1k=100", BudgetGoal(100.0), "theta=0.9"),
     ],
 )
-def test_a_goal_is_reached_by_what_was_measured(
+def test_goal_selects_the_best_measured_point(
     artifact: Artifact, text: str, goal: Goal, rule: str
 ) -> None:
-    """Of the points that reach a goal, the cheapest; of those that can be paid, the best.
+    """An accuracy goal selects the cheapest point that reaches it, a budget the most accurate.
 
-    With @95 the worse end of the interval must reach it, of the difference where it is to the
-    best single model.
+    With @95 the worse end of the interval must reach the goal. For a goal relative to the best
+    single model, that is the interval of the difference.
     """
     assert parse_goal(text, param="model") == goal
     assert str(goal) == text
@@ -73,15 +73,15 @@ def test_a_goal_is_reached_by_what_was_measured(
         ("usd_per_1k=nan", "not a share or an amount"),
     ],
 )
-def test_what_cannot_be_promised_is_refused(artifact: Artifact, text: str, told: str) -> None:
-    """A goal that nothing reached, or that is no number, is an error that says what comes near."""
+def test_unreachable_goals_name_the_nearest_point(artifact: Artifact, text: str, told: str) -> None:
+    """A goal that no point reaches, or that is not a number, is an error that explains why."""
     with pytest.raises(PolicyError, match=told) as caught:
         Router(artifact).policy(text, param="x-switchcraft-policy")
     assert caught.value.param == "x-switchcraft-policy"
 
 
-def test_a_sure_goal_needs_intervals() -> None:
-    """An artifact that was measured without intervals says so, and keeps its other promises."""
+def test_goals_with_intervals_need_measured_intervals() -> None:
+    """An artifact without intervals refuses goals with @95 and accepts the others."""
     bare = [
         FrontierPoint(policy=p.policy, accuracy=p.accuracy, cost_usd=p.cost_usd) for p in POINTS
     ]
@@ -91,7 +91,7 @@ def test_a_sure_goal_needs_intervals() -> None:
         router.policy("accuracy=best@95")
 
 
-def test_the_front_drops_what_a_cheaper_point_matches() -> None:
+def test_pareto_front_drops_points_that_a_cheaper_one_matches() -> None:
     """Of points by rising cost, only those that gain accuracy stay."""
     assert [each.policy for each in pareto_front(POINTS[::-1])] == [
         "drift=0.1",
@@ -100,8 +100,8 @@ def test_the_front_drops_what_a_cheaper_point_matches() -> None:
     ]
 
 
-def test_a_promise_holds_for_what_was_measured_alone(artifact: Artifact) -> None:
-    """Other prices or fewer arms make another frontier, of which nothing is known."""
+def test_goals_need_the_measured_arms_and_prices(artifact: Artifact) -> None:
+    """With other prices or fewer arms, the measured frontier does not apply."""
     first = artifact.manifest.arms[0]
     dear = Price(input_usd_per_mtok=99, output_usd_per_mtok=99)
     for router in (Router(artifact, arms=[first]), Router(artifact, prices={first: dear})):
@@ -109,6 +109,6 @@ def test_a_promise_holds_for_what_was_measured_alone(artifact: Artifact) -> None
             router.policy("accuracy=best")
 
 
-def test_other_rules_are_no_goals() -> None:
-    """`theta` and `drift` stay what they are."""
+def test_policies_are_not_goals() -> None:
+    """`theta` and `drift` rules are not goals."""
     assert parse_goal("theta=0.5", param="model") is None

@@ -1,4 +1,4 @@
-"""Reading requests: every shape that the API allows, and a clear refusal of the rest."""
+"""Reading of chat requests: every shape that the API allows, and clear errors for the rest."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ USER = {"role": "user", "content": "hi"}
 
 
 def conversation(*messages: object, **fields: object) -> Conversation:
-    """Read a conversation of these messages."""
+    """Return the conversation with these messages."""
     return parse_conversation({"messages": list(messages), **fields})
 
 
 def function(name: str, **schema: object) -> dict[str, Any]:
-    """Return a function tool whose parameters are this schema."""
+    """Return a function tool with this parameter schema."""
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """Return a schema of so many objects within each other."""
+    """Return a schema with this many nested objects."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"inner": schema}}
     return schema
 
 
-def test_content_is_a_string_or_parts() -> None:
+def test_text_parts_are_joined_and_attachments_counted() -> None:
     """Text parts are joined; images, audio and files are counted and not read."""
     parts = [
         {"type": "text", "text": "What is"},
@@ -62,13 +62,13 @@ def test_content_is_a_string_or_parts() -> None:
 
 
 def test_every_role_is_read() -> None:
-    """All six roles of the API reference become turns, and none is noted as unread."""
+    """All six roles of the API reference become turns, and no turn is listed as unread."""
     read = conversation(*({"role": role.value, "content": "x"} for role in Role))
     assert [turn.role for turn in read.turns] == list(Role)
     assert read.unread == ()
 
 
-def test_calls_of_all_kinds_are_read() -> None:
+def test_all_kinds_of_calls_are_read() -> None:
     """Function calls, custom tool calls and the legacy `function_call` are all calls."""
     turn = conversation(
         {
@@ -88,7 +88,7 @@ def test_calls_of_all_kinds_are_read() -> None:
     )
 
 
-def test_tools_of_all_kinds_are_read() -> None:
+def test_all_kinds_of_tools_are_read() -> None:
     """Function tools, custom tools and legacy `functions` are all tools."""
     read = conversation(
         USER,
@@ -98,8 +98,8 @@ def test_tools_of_all_kinds_are_read() -> None:
     assert [tool.name for tool in read.tools] == ["f", "g", "h"]
 
 
-def test_schemas_are_read_as_far_as_a_signature_needs() -> None:
-    """Types, enums, defaults, references, alternatives and nesting survive the reading."""
+def test_schemas_keep_what_signatures_need() -> None:
+    """Types, enums, defaults, references, alternatives and nesting are read."""
     schema = {
         "type": "object",
         "required": ["a"],
@@ -134,10 +134,8 @@ def test_schemas_are_read_as_far_as_a_signature_needs() -> None:
         ([{"role": "system", "content": "x"}], None),
     ],
 )
-def test_the_latest_user_turn_is_the_last_that_says_anything(
-    messages: list[object], latest: int | None
-) -> None:
-    """Blank user turns are passed over; without any user turn there is none."""
+def test_blank_user_turns_are_not_the_latest(messages: list[object], latest: int | None) -> None:
+    """The latest user turn is the last one with text; it is None without any user turn."""
     assert conversation(*messages).latest_user == latest
 
 
@@ -152,8 +150,8 @@ def test_the_latest_user_turn_is_the_last_that_says_anything(
         ({"messages": [USER], "tools": [{"type": "function"}]}, ("tools[0]",)),
     ],
 )
-def test_what_cannot_be_read_is_noted(body: dict[str, Any], unread: tuple[str, ...]) -> None:
-    """A part that makes no sense is noted by its path, and the rest is still read."""
+def test_unreadable_parts_are_listed(body: dict[str, Any], unread: tuple[str, ...]) -> None:
+    """An unreadable part is listed by its path, and the rest is still read."""
     assert parse_conversation(body).unread == unread
 
 
@@ -170,16 +168,16 @@ def test_what_cannot_be_read_is_noted(body: dict[str, Any], unread: tuple[str, .
         ({"model": "m", "messages": [USER], "stream": "yes"}, "stream", "invalid_type"),
     ],
 )
-def test_a_wrong_request_is_refused_by_field(body: dict[str, Any], param: str, code: str) -> None:
-    """The error names the field and OpenAI's kind of code, and its message says what to send."""
+def test_invalid_fields_are_named(body: dict[str, Any], param: str, code: str) -> None:
+    """The error names the field, has OpenAI's code, and says what to send."""
     with pytest.raises(InvalidRequestError) as caught:
         parse_chat_request(body)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert f"'{param}'" in caught.value.message
 
 
-def test_a_schema_too_deep_is_refused_and_one_at_the_limit_is_read() -> None:
-    """The depth limit holds exactly, so that no schema can exhaust the stack."""
+def test_schema_depth_limit_is_exact() -> None:
+    """A schema at the depth limit is read, and a deeper one is refused."""
     conversation(USER, tools=[function("f", **nested(MAX_SCHEMA_DEPTH))])
     with pytest.raises(InvalidRequestError) as caught:
         conversation(USER, tools=[function("f", **nested(MAX_SCHEMA_DEPTH + 1))])
@@ -190,8 +188,8 @@ def test_a_schema_too_deep_is_refused_and_one_at_the_limit_is_read() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[1]", b"null", b'{"a": NaN}', b"\xff\xfe", b"[" * 5000]
 )
-def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
-    """Whatever the bytes, the answer is an InvalidRequestError and nothing else."""
+def test_bodies_that_are_not_objects_are_refused(body: bytes) -> None:
+    """Any other bytes raise an InvalidRequestError."""
     with pytest.raises(InvalidRequestError):
         decode_object(body)
 
@@ -218,10 +216,10 @@ json_values = st.recursive(
 
 
 @given(st.lists(json_values, min_size=1, max_size=3), st.lists(json_values, max_size=3))
-def test_any_json_in_messages_and_tools_is_read_or_noted(
+def test_any_json_in_messages_and_tools_is_read_or_listed(
     messages: list[object], tools: list[object]
 ) -> None:
-    """No value in `messages` or `tools` raises; each is a turn or a tool, or noted as unread."""
+    """Every value in `messages` or `tools` becomes a turn or a tool, or is listed as unread."""
     body = orjson.loads(orjson.dumps({"messages": messages, "tools": tools}))
     read = parse_conversation(body)
     assert len(read.turns) + sum(
@@ -230,8 +228,8 @@ def test_any_json_in_messages_and_tools_is_read_or_noted(
     assert len(read.tools) + sum(p.startswith("tools") for p in read.unread) == len(tools)
 
 
-def test_tools_are_read_up_to_a_number() -> None:
-    """The first tools are read, and the rest is noted."""
+def test_tools_beyond_the_maximum_are_unread() -> None:
+    """The first tools are read, and the others are listed as unread."""
     tools = [function(f"f{i}") for i in range(MAX_TOOLS + 5)]
     read = conversation(USER, tools=tools)
     assert [tool.name for tool in read.tools] == [f"f{i}" for i in range(MAX_TOOLS)]
@@ -252,8 +250,8 @@ TOO_LARGE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("tool", TOO_LARGE, ids=range(len(TOO_LARGE)))
-def test_a_tool_that_is_too_large_is_not_read(tool: dict[str, Any]) -> None:
-    """Neither are those behind it, however the request writes them; those before it are."""
+def test_tools_from_the_first_too_large_one_are_unread(tool: dict[str, Any]) -> None:
+    """Tools before a too large one are read, in every form of request."""
     first, last = function("first", **nested(3)), function("last")
     for tools, path in (([first, tool, last], "tools[1:]"), ([tool], "tools[0:]")):
         read = conversation(USER, tools=tools)
@@ -267,8 +265,8 @@ def test_a_tool_that_is_too_large_is_not_read(tool: dict[str, Any]) -> None:
     assert request.conversation.unread == ("tools[1:]",)
 
 
-def test_many_small_tools_with_large_schemas_are_read_whole() -> None:
-    """128 tools of 5 KB, more than any request of the recorded benchmarks has, are no limit."""
+def test_many_tools_of_5_kb_are_read() -> None:
+    """128 tools of 5 KB, more than any request of the recorded benchmarks has, are all read."""
     words = "The name of the place that the weather is asked for, as people write it."
     schema = {"properties": {f"parameter_{i}": {"description": words} for i in range(50)}}
     tools = [function(f"tool_{i}", **schema) for i in range(128)]
@@ -276,8 +274,8 @@ def test_many_small_tools_with_large_schemas_are_read_whole() -> None:
     assert conversation(USER, tools=tools).unread == ()
 
 
-def test_of_many_messages_the_first_and_the_last_are_read() -> None:
-    """What a conversation opens with identifies it, and what it ends with is to be answered."""
+def test_messages_in_the_middle_of_many_are_unread() -> None:
+    """The first messages identify a conversation, and the last ones are to be answered."""
     half = MAX_MESSAGES // 2
     messages = [{"role": "user", "content": str(i)} for i in range(MAX_MESSAGES + 5)]
     chat = conversation(*messages)
@@ -289,8 +287,8 @@ def test_of_many_messages_the_first_and_the_last_are_read() -> None:
     assert conversation(*messages[:MAX_MESSAGES]).unread == ()
 
 
-def test_parts_and_calls_are_read_up_to_a_number() -> None:
-    """All messages share one limit; each that is cut is noted."""
+def test_parts_and_calls_beyond_the_maximum_are_unread() -> None:
+    """All messages share one limit, and each message that is cut is listed."""
     part, call = {"type": "text", "text": "a"}, {"function": {"name": "f", "arguments": "{}"}}
     read = conversation(
         {"role": "user", "content": [part] * (MAX_PARTS - 10)},

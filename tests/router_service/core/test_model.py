@@ -1,4 +1,4 @@
-"""Rows in batches: each has the answer that it has alone."""
+"""Batches of rows: similar lengths, and masked padding."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from router_service.core.packing import Packed
 
 
 @given(st.lists(st.integers(0, 700)), st.integers(1, 5_000))
-def test_every_row_is_in_one_batch_of_like_length(lengths: list[int], bound: int) -> None:
-    """No row is lost or doubled, padding stays below a bucket, and batches below the bound."""
+def test_every_row_is_in_one_batch_of_similar_length(lengths: list[int], bound: int) -> None:
+    """No row is lost or duplicated, padding stays below a bucket, and batches within the bound."""
     batches = list(batches_by_length(lengths, bound))
     assert sorted(chain.from_iterable(batches)) == list(range(len(lengths)))
     for batch in batches:
@@ -23,7 +23,7 @@ def test_every_row_is_in_one_batch_of_like_length(lengths: list[int], bound: int
 
 
 def test_padding_is_masked() -> None:
-    """A shorter row is filled up behind its ids, and the mask says where it ends."""
+    """A shorter row is padded after its ids, and the mask ends where the row ends."""
     ids, mask, features = pad_rows([Packed((7, 8, 9), (1.5,), ()), Packed((7,), (2.5,), ())])
     assert ids.tolist() == [[7, 8, 9], [7, 0, 0]]
     assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]

@@ -1,4 +1,4 @@
-"""Packing: what goes into the encoder's window, and in what order of claim."""
+"""Packing: what goes into the encoder's window, in which order, and how it is shown."""
 
 from __future__ import annotations
 
@@ -14,9 +14,21 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Punctuation, WhitespaceSplit
 from tokenizers.pre_tokenizers import Sequence as Steps
 
-from router_service.core.messages import Conversation, Role, ToolCall, Turn, parse_conversation
+from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.messages import (
+    Conversation,
+    Role,
+    ToolCall,
+    ToolSpec,
+    Turn,
+    parse_conversation,
+)
 from router_service.core.packing import (
+    MEASURED_TOKENS,
+    Extent,
     Packed,
+    PackedView,
+    PackedViewer,
     Packer,
     PackingSpec,
     Slot,
@@ -28,7 +40,7 @@ WORDS = ["[UNK]", "[CLS]", "[SEP]"]
 
 
 def word_tokenizer(vocabulary: Sequence[str] = ()) -> Tokenizer:
-    """Return a tokenizer with a token a word or punctuation mark, and BERT's special tokens."""
+    """Return a tokenizer with one token per word or punctuation mark, and BERT's special tokens."""
     names = list(dict.fromkeys([*WORDS, *vocabulary]))
     tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate(names)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Steps([WhitespaceSplit(), Punctuation()])
@@ -44,19 +56,19 @@ TEXT = (
 
 
 def words(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Write token ids as the words that they stand for."""
+    """Return the words that token ids stand for."""
     return " ".join(tokenizer.id_to_token(i) or "" for i in ids)
 
 
 def unpack(packed: Packed, slot: Slot) -> str:
-    """Read one slot of a packed conversation back as words."""
+    """Return one slot of a packed conversation as words."""
     tokenizer = word_tokenizer(TEXT)
     part = next(part for part in packed.parts if part.slot is slot)
     return words(tokenizer, packed.token_ids[part.start : part.stop])
 
 
 def pack(conversation: Conversation, **spec: object) -> Packed:
-    """Pack with a small window, a word a token."""
+    """Pack with a small window and one token per word."""
     budgets = {"budget_tokens": 64, "tool_budget_tokens": 20, **spec}
     return Packer(PackingSpec.model_validate(budgets), word_tokenizer(TEXT)).pack(conversation)
 
@@ -84,7 +96,7 @@ SYSTEM = {"role": "system", "content": "be brief"}
 ASK = {"role": "user", "content": "book a table for 4 in Oslo"}
 
 
-def test_golden() -> None:
+def test_small_request_packs_into_these_tokens() -> None:
     """A small request packs into exactly these tokens."""
     packed = pack(booking(SYSTEM, ASK))
     assert words(word_tokenizer(TEXT), packed.token_ids) == (
@@ -93,8 +105,8 @@ def test_golden() -> None:
     )
 
 
-def test_the_real_tokenizer_packs_the_same_every_time(shipped_tokenizer: Tokenizer) -> None:
-    """With the shipped tokenizer, packing is a function of the conversation alone."""
+def test_packing_does_not_depend_on_earlier_requests(shipped_tokenizer: Tokenizer) -> None:
+    """With the shipped tokenizer, equal conversations pack into equal tokens."""
     packer = Packer(PackingSpec(), shipped_tokenizer)
     first = packer.pack(booking(SYSTEM, ASK))
     packer.pack(booking(ASK, tools=30))
@@ -102,8 +114,8 @@ def test_the_real_tokenizer_packs_the_same_every_time(shipped_tokenizer: Tokeniz
     assert words(shipped_tokenizer, first.token_ids[:8]) == "[CLS] 9 , 1 , 2 [SEP] book"
 
 
-def test_turns_fill_the_window_newest_first() -> None:
-    """Of the turns that are not the latest, the newest go in; what does not fit is cut."""
+def test_older_turns_fill_the_window_newest_first() -> None:
+    """The newest of the other turns go in, and those that do not fit are cut."""
     turns = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
     packed = pack(booking(*turns, ASK), budget_tokens=48)
     text = unpack(packed, Slot.OTHER_TURNS)
@@ -113,15 +125,15 @@ def test_turns_fill_the_window_newest_first() -> None:
     assert len(packed.token_ids) == 48
 
 
-def test_a_turn_that_goes_in_by_half_is_cut() -> None:
-    """A single older turn that fills the window says that it was cut; one that fits does not."""
+def test_partly_packed_turn_is_marked_as_cut() -> None:
+    """A single older turn that does not fit is marked as cut; one that fits is not."""
     long, short = ({"role": "user", "content": "a word " * count} for count in (100, 2))
     assert pack(booking(long, ASK), budget_tokens=48).parts[-1].is_cut
     assert not pack(booking(short, ASK), budget_tokens=48).parts[-1].is_cut
 
 
-def test_turns_after_the_latest_user_turn_are_the_newest() -> None:
-    """In a tool loop, the call and its result come before the turns that precede the question."""
+def test_tool_loop_comes_before_older_turns() -> None:
+    """In a tool loop, the call and its result precede the turns before the question."""
     loop = [
         {"role": "user", "content": "old turn"},
         ASK,
@@ -133,16 +145,16 @@ def test_turns_after_the_latest_user_turn_are_the_newest() -> None:
     assert unpack(packed, Slot.OTHER_TURNS) == ("tool : ok ; assistant : book ( now ) ; old turn ;")
 
 
-def test_tools_are_capped_and_marked() -> None:
-    """Signatures beyond their own cap are cut, and end with the marker."""
+def test_tools_beyond_their_cap_are_cut_and_marked() -> None:
+    """Signatures beyond their cap are cut, and end with the marker."""
     packed = pack(booking(ASK, tools=9))
     text = unpack(packed, Slot.TOOLS)
     assert len(text.split()) == 20
     assert text.endswith("[ truncated ]")
 
 
-def test_a_long_user_turn_keeps_both_ends_and_leaves_room_for_tools() -> None:
-    """The latest user turn may be cut in its middle, never at the cost of the tools."""
+def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
+    """The latest user turn is cut in its middle, and the tools keep their room."""
     words = " ".join(["book", *["some"] * 500, "now"])
     packed = pack(booking({"role": "user", "content": words}))
     text = unpack(packed, Slot.LATEST_USER)
@@ -153,8 +165,8 @@ def test_a_long_user_turn_keeps_both_ends_and_leaves_room_for_tools() -> None:
     assert len(packed.token_ids) == 64
 
 
-def test_a_separator_in_the_text_is_text() -> None:
-    """A user cannot write a special token: `[SEP]` in a turn does not become the separator."""
+def test_separator_in_a_user_text_is_text() -> None:
+    """A user cannot write a special token: `[SEP]` in a turn is not the separator."""
     packed = pack(booking({"role": "user", "content": "book [SEP] now"}))
     assert unpack(packed, Slot.LATEST_USER) == "book [ SEP ] now"
 
@@ -170,8 +182,8 @@ def test_a_separator_in_the_text_is_text() -> None:
         [7],
     ],
 )
-def test_any_conversation_packs(messages: list[object]) -> None:
-    """Without a user turn, or without text at all, the tools are still packed."""
+def test_tools_are_packed_without_user_text(messages: list[object]) -> None:
+    """Without a user turn, or without any text, the tools are still packed."""
     assert unpack(pack(booking(*messages)), Slot.TOOLS).startswith("book _ table")
 
 
@@ -213,8 +225,8 @@ def test_signature_styles() -> None:
         {"window": 512},
     ],
 )
-def test_a_spec_that_cannot_be_packed_by_is_refused(spec: dict[str, object]) -> None:
-    """A manifest's packing section is checked whole before anything is packed by it."""
+def test_invalid_packing_specs_are_refused(spec: dict[str, object]) -> None:
+    """The manifest's packing section is validated before it is used."""
     with pytest.raises(ValidationError):
         PackingSpec.model_validate(spec)
 
@@ -231,10 +243,10 @@ turns = st.builds(
 
 @settings(max_examples=60)
 @given(st.lists(turns, max_size=6), st.integers(0, 9), st.integers(40, 200))
-def test_the_window_is_never_exceeded(
+def test_packing_never_exceeds_the_window(
     conversation: list[Turn], tools: int, budget_tokens: int
 ) -> None:
-    """Whatever the turns and tools, the ids fit the window and the parts lie in order in it."""
+    """For any turns and tools, the ids fit the window, and the parts are in order."""
     spec = booking(ASK, tools=tools).tools
     packed = pack(Conversation(tuple(conversation), spec), budget_tokens=budget_tokens)
     assert len(packed.token_ids) <= budget_tokens
@@ -245,12 +257,10 @@ def test_the_window_is_never_exceeded(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(max_size=12) | st.sampled_from([" ", ",", "\n", "e\u0301", "\u0301"])))
-def test_a_text_s_tokens_are_those_of_its_pieces(
-    shipped_tokenizer: Tokenizer, parts: list[str]
-) -> None:
-    """However a text is parted before blanks, commas and line ends, its tokens are the same."""
+def test_bert_tokenizes_pieces_separately(shipped_tokenizer: Tokenizer, parts: list[str]) -> None:
+    """A text cut before blanks, commas and line ends has the same tokens as the whole text."""
     text = "".join(parts)
-    Packer(PackingSpec(), shipped_tokenizer)  # which sets it up
+    Packer(PackingSpec(), shipped_tokenizer)  # configures the tokenizer
     assert tokenizes_words_separately(shipped_tokenizer)
     pieces = re.split("(?=[ ,\n])", text)
     encode = shipped_tokenizer.encode
@@ -259,10 +269,8 @@ def test_a_text_s_tokens_are_those_of_its_pieces(
 
 
 @pytest.mark.parametrize("blank", [" ", ", ", "."])
-def test_long_turns_are_packed_as_if_tokenized_whole(
-    shipped_tokenizer: Tokenizer, blank: str
-) -> None:
-    """In any window, a long turn's first tokens go in, and it says that it was cut."""
+def test_long_turns_pack_as_if_tokenized_whole(shipped_tokenizer: Tokenizer, blank: str) -> None:
+    """In any window, the first tokens of a long turn go in, and the turn is marked as cut."""
     text = blank.join(f"word{number}" for number in range(2000))
     long, packer = {"role": "system", "content": text}, Packer(PackingSpec(), shipped_tokenizer)
     whole = shipped_tokenizer.encode(f"system: {text}", add_special_tokens=False).ids
@@ -274,8 +282,8 @@ def test_long_turns_are_packed_as_if_tokenized_whole(
         assert (other.is_cut, len(packed.token_ids)) == (True, 512)
 
 
-def test_turns_without_words_are_read_up_to_a_number_of_characters() -> None:
-    """Thousands of turns that are one token each fill no window, and would take seconds to read."""
+def test_characters_of_turns_without_words_are_limited() -> None:
+    """Thousands of one-token turns do not fill the window, and would take seconds to tokenize."""
     blank = Turn(Role.USER, "x" + " " * 900)
     turns = (Turn(Role.USER, "old"), *[blank] * 50, Turn(Role.USER, "now"))
     packed = pack(Conversation(turns), budget_tokens=256)
@@ -284,3 +292,90 @@ def test_turns_without_words_are_read_up_to_a_number_of_characters() -> None:
     assert others.stop - others.start < 60
     few = pack(Conversation((turns[0], *[blank] * 5, turns[-1])), budget_tokens=256)
     assert "old" in unpack(few, Slot.OTHER_TURNS).split()
+
+
+SEPARATOR_ASK = Turn(Role.USER, "weather in Oslo [SEP] now")
+SHORT = Conversation((SEPARATOR_ASK,), (ToolSpec("get_weather"),))
+LONG = Conversation(
+    (Turn(Role.USER, "old " * 300), Turn(Role.USER, "first " + "word " * 900 + "last")),
+    tuple(ToolSpec(f"tool_number_{number}") for number in range(90)),
+)
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    """Return the shipped artifact."""
+    return Artifact.load(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def packer(artifact: Artifact) -> Packer:
+    """Return the shipped artifact's packer."""
+    return Packer(artifact.manifest.packing, artifact.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def viewer(artifact: Artifact, packer: Packer) -> PackedViewer:
+    """Return the viewer of the packer."""
+    return PackedViewer(artifact.manifest.packing, artifact.tokenizer, packer)
+
+
+def text_of(view: PackedView, slot: Slot) -> str:
+    """Return the text that is shown for a slot, without the marker."""
+    return " ".join(p.text for p in view.pieces if p.slot is slot and not p.is_cut_mark)
+
+
+def extents(view: PackedView) -> dict[Slot, Extent]:
+    """Return the extents by slot."""
+    return {extent.slot: extent for extent in view.extents}
+
+
+@pytest.mark.parametrize(
+    "conversation", [SHORT, LONG, Conversation(())], ids="short long no".split()
+)
+def test_view_shows_each_token_once(
+    viewer: PackedViewer, packer: Packer, conversation: Conversation
+) -> None:
+    """The pieces have as many tokens as the encoder's input, part by part."""
+    view, packed = viewer.view(conversation), packer.pack(conversation)
+    assert sum(piece.tokens for piece in view.pieces) == view.tokens == len(packed.token_ids)
+    for part in packed.parts:
+        shown = sum(piece.tokens for piece in view.pieces if piece.slot is part.slot)
+        assert shown == part.stop - part.start == extents(view)[part.slot].tokens
+
+
+def test_view_shows_separators_in_user_text_as_text(viewer: PackedViewer) -> None:
+    """A user's `[SEP]` is shown as part of the request, not of the template."""
+    view = viewer.view(SHORT)
+    assert text_of(view, Slot.LATEST_USER) == "weather in oslo [ sep ] now"
+    marks = "".join(piece.text for piece in view.pieces if piece.slot is None)
+    assert marks == "[CLS][SEP][SEP][SEP][SEP]"
+
+
+def test_view_of_a_short_request_is_not_cut(viewer: PackedViewer) -> None:
+    """All parts of a short request are complete."""
+    assert not any(extent.is_cut for extent in viewer.view(SHORT).extents)
+
+
+def test_view_shows_what_was_cut(viewer: PackedViewer, packer: Packer) -> None:
+    """The view of a long request has both ends of the last turn, the markers, and full lengths."""
+    view = viewer.view(LONG)
+    user = text_of(view, Slot.LATEST_USER)
+    assert user.startswith("first word")
+    assert user.endswith("word last")
+    cut = {piece.slot for piece in view.pieces if piece.is_cut_mark}
+    assert cut == {Slot.LATEST_USER, Slot.TOOLS}
+    found = extents(view)
+    assert found[Slot.LATEST_USER].whole_tokens == 902
+    assert (found[Slot.OTHER_TURNS].tokens, found[Slot.OTHER_TURNS].whole_tokens) == (0, 301)
+    assert found[Slot.TOOLS].tokens == 100 < found[Slot.TOOLS].whole_tokens
+    assert not any(extent.at_least for extent in view.extents)
+    assert tuple(view.features.values()) == packer.pack(LONG).features
+
+
+def test_view_measures_only_up_to_a_window(viewer: PackedViewer) -> None:
+    """The length of a text beyond the measured window is a lower bound."""
+    endless = Conversation((Turn(Role.USER, "word " * 8 * MEASURED_TOKENS),))
+    user = extents(viewer.view(endless))[Slot.LATEST_USER]
+    assert user.at_least
+    assert user.whole_tokens < MEASURED_TOKENS

@@ -1,4 +1,4 @@
-"""Selection: which arm, and why."""
+"""Selection: the chosen arm, the reason and the order of the others."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("probabilities", "policy", "expected"), GOLDEN)
-def test_golden(probabilities: tuple[float, ...], policy: Policy, expected: Selection) -> None:
-    """Each rule picks the arm that the paper's text says it picks."""
+def test_policy_selects_the_expected_arm(
+    probabilities: tuple[float, ...], policy: Policy, expected: Selection
+) -> None:
+    """Each rule selects the arm that the paper's definition selects."""
     assert select(probabilities, COSTS, policy) == expected
 
 
-def test_equal_costs_go_to_the_likelier_arm() -> None:
+def test_more_probable_arm_wins_at_equal_cost() -> None:
     """Of two arms that cost the same, the more probable one is chosen."""
     assert select((0.6, 0.8), (0.001, 0.001), Threshold(0.5)).arm == 1
 
@@ -56,10 +58,10 @@ cost = st.floats(0, 10)
 
 
 @given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9), unit)
-def test_threshold_never_pays_for_a_cheaper_passing_arm(
+def test_threshold_selects_the_cheapest_passing_arm(
     arms: list[tuple[float, float]], theta: float
 ) -> None:
-    """The chosen arm passes and no passing arm is cheaper; or none passes and none is likelier."""
+    """The chosen arm is the cheapest that passes, or the most probable if no arm passes."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
     chosen = select(probabilities, costs, Threshold(theta))
     passing = [i for i, p in enumerate(probabilities) if p >= theta]
@@ -73,10 +75,8 @@ def test_threshold_never_pays_for_a_cheaper_passing_arm(
 
 
 @given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9), unit, unit)
-def test_a_larger_drift_never_costs_more(
-    arms: list[tuple[float, float]], a: float, b: float
-) -> None:
-    """Widening delta can only lower the cost of the chosen arm."""
+def test_larger_drift_never_costs_more(arms: list[tuple[float, float]], a: float, b: float) -> None:
+    """A larger delta never raises the cost of the chosen arm."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
     narrow = select(probabilities, costs, Drift(min(a, b)))
     wide = select(probabilities, costs, Drift(max(a, b)))
@@ -85,9 +85,7 @@ def test_a_larger_drift_never_costs_more(
 
 @settings(deadline=None)
 @given(st.integers(1, 9), st.data(), unit)
-def test_arms_are_drawn_as_often_as_their_propensity_says(
-    arms: int, data: st.DataObject, share: float
-) -> None:
+def test_arms_are_drawn_with_their_propensity(arms: int, data: st.DataObject, share: float) -> None:
     """Over evenly spread draws an arm's frequency is its propensity, and these add up to 1."""
     chosen = data.draw(st.integers(0, arms - 1))
     draws = [explore(chosen, arms, share, (i + 0.5) / 1000) for i in range(1000)]
@@ -99,20 +97,20 @@ def test_arms_are_drawn_as_often_as_their_propensity_says(
     assert sum(propensities.values()) + missing == pytest.approx(1)
 
 
-def test_without_exploration_every_choice_is_the_policy_s() -> None:
-    """A share of 0 takes the chosen arm for sure."""
+def test_no_exploration_keeps_the_chosen_arm() -> None:
+    """With a share of 0 the chosen arm is always taken."""
     assert {explore(2, 5, 0.0, draw / 100) for draw in range(100)} == {Draw(2, 1.0)}
 
 
 @pytest.mark.parametrize("probabilities", [(), (0.5, math.nan)])
-def test_no_choice_without_probabilities(probabilities: tuple[float, ...]) -> None:
-    """No arms, or a probability that is not a number, is an error and never an arbitrary arm."""
+def test_select_refuses_missing_probabilities(probabilities: tuple[float, ...]) -> None:
+    """No arms, or a probability that is not a number, is an error."""
     with pytest.raises(ValueError, match="not a probability"):
         select(probabilities, [0.1] * len(probabilities), Threshold(0.5))
 
 
 @pytest.mark.parametrize("policy", [Threshold(0.5), Threshold(1.0), Drift(0.0), Drift(0.125)])
-def test_a_policy_reads_back_what_it_writes(policy: Policy) -> None:
+def test_policy_text_round_trip(policy: Policy) -> None:
     """`str` and `parse_policy` are inverses."""
     assert parse_policy(str(policy)) == policy
 
@@ -120,8 +118,8 @@ def test_a_policy_reads_back_what_it_writes(policy: Policy) -> None:
 @pytest.mark.parametrize(
     "text", ["", "theta", "theta=", "theta=x", "theta=1.5", "theta=-0.1", "drift=nan", "cheap=1"]
 )
-def test_a_bad_policy_is_named(text: str) -> None:
-    """A rule that does not parse is refused with its own text in the message."""
+def test_invalid_policy_is_quoted(text: str) -> None:
+    """The error for an invalid rule quotes its text."""
     with pytest.raises(PolicyError) as caught:
         parse_policy(text, param="x-switchcraft-policy")
     assert repr(text) in str(caught.value)
@@ -129,10 +127,8 @@ def test_a_bad_policy_is_named(text: str) -> None:
 
 
 @given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9), st.sampled_from(POLICIES))
-def test_a_ranking_is_the_policy_s_choice_again_and_again(
-    arms: list[tuple[float, float]], policy: Policy
-) -> None:
-    """Each arm is tried once, and is what the policy selects among those not yet tried."""
+def test_ranking_repeats_the_selection(arms: list[tuple[float, float]], policy: Policy) -> None:
+    """Each arm comes once, and is what the policy selects among the arms not yet tried."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
     order = ranking(probabilities, costs, policy)
     assert sorted(order) == list(range(len(arms)))
@@ -143,10 +139,10 @@ def test_a_ranking_is_the_policy_s_choice_again_and_again(
 
 
 @given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9))
-def test_without_a_policy_the_more_probable_is_tried_first(
+def test_ranking_without_a_policy_is_by_probability(
     arms: list[tuple[float, float]],
 ) -> None:
-    """Each arm is tried once, and is the most probable of those not yet tried."""
+    """Each arm comes once, and is the most probable of the arms not yet tried."""
     probabilities, costs = [p for p, _ in arms], [c for _, c in arms]
     order = ranking(probabilities, costs, None)
     assert sorted(order) == list(range(len(arms)))

@@ -1,4 +1,4 @@
-"""What two JSON parsers could read differently is refused; all else is read as ever."""
+"""Strict JSON: ambiguous texts are refused, and all others are read."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ VALUES = st.recursive(
 
 @given(VALUES, st.booleans())
 def test_unambiguous_texts_are_read(value: object, is_ascii: bool) -> None:
-    """Every value is read as it was written, whatever its strings hold."""
+    """Every value is read as it was written, with any strings."""
     text = json.dumps(value, ensure_ascii=is_ascii).encode()
     assert decode(text) == orjson.loads(text)
     assert json.loads(text) == value
 
 
 @given(st.binary(max_size=60))
-def test_bytes_are_read_or_refused(body: bytes) -> None:
-    """Whatever the bytes, the outcome is a value or an error of the client's, nothing else."""
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    """Any bytes give a value or an InvalidRequestError."""
     with contextlib.suppress(InvalidRequestError):
         orjson.dumps(decode(body))
 
@@ -62,7 +62,7 @@ def test_bytes_are_read_or_refused(body: bytes) -> None:
     ],
 )
 def test_ambiguous_texts_are_refused(body: bytes, code: str, param: str | None) -> None:
-    """Each is an error that says what was wrong, in few words."""
+    """Each is an error with a short message."""
     with pytest.raises(InvalidRequestError) as caught:
         decode(body)
     assert (caught.value.code, caught.value.param) == (code, param)
@@ -73,8 +73,8 @@ KEYS = st.sampled_from(["a", "b", ":", "a:", "\\", '"'])
 
 
 @given(st.lists(st.tuples(KEYS, st.text(':\\"a', max_size=3), st.booleans()), max_size=4))
-def test_a_key_that_comes_twice_is_never_read(members: list[tuple[str, str, bool]]) -> None:
-    """However colons are written, in keys or in values: two equal keys are refused."""
+def test_duplicate_keys_are_refused(members: list[tuple[str, str, bool]]) -> None:
+    """Two equal keys are refused, however keys, values and colons are written."""
     text = "{" + ", ".join(f"{_written(k, e)} : {_written(v, e)}" for k, v, e in members) + "}"
     names = [key for key, _, _ in members]
     if len(set(names)) == len(names):
@@ -86,8 +86,8 @@ def test_a_key_that_comes_twice_is_never_read(members: list[tuple[str, str, bool
 
 
 @given(st.integers(-(10**21), 10**21))
-def test_integers_are_read_as_far_as_64_bits_hold_them(number: int) -> None:
-    """One more or less than that is refused, wherever it stands."""
+def test_integers_beyond_64_bits_are_refused(number: int) -> None:
+    """Integers within 64 bits are read, and the next larger or smaller one is refused."""
     text = f'{{"a":[-1.5e3,{number}],"b":"{"9" * 30}"}}'
     if MIN_INTEGER <= number <= MAX_INTEGER:
         assert decode(text)["a"][1] == number
@@ -97,20 +97,20 @@ def test_integers_are_read_as_far_as_64_bits_hold_them(number: int) -> None:
 
 
 def _written(text: str, is_escaped: bool) -> str:
-    """Write a string as JSON, its colons by their number where asked to."""
+    """Return a string as JSON, with escaped colons if wanted."""
     return json.dumps(text).replace(":", "\\u003a") if is_escaped else json.dumps(text)
 
 
 @pytest.mark.parametrize(
     "body", [b'{"a":{"a":1},"b":"a"}', b"18446744073709551615", b"[" * 254 + b"]" * 254, b"-0"]
 )
-def test_what_only_looks_like_it_is_read(body: bytes) -> None:
-    """Equal keys of different objects, the largest integers and deep texts are in order."""
+def test_texts_that_only_look_ambiguous_are_read(body: bytes) -> None:
+    """Equal keys of different objects, the largest integers and deep texts are valid."""
     assert decode(body) == json.loads(body)
 
 
 def repeated(item: bytes, size_bytes: int) -> bytes:
-    """Return an array of one item, as large as said."""
+    """Return an array that repeats one item up to a size."""
     return b"[" + b",".join([item] * (size_bytes // (len(item) + 1))) + b"]"
 
 
@@ -127,8 +127,8 @@ MANY = [
 
 
 @pytest.mark.parametrize("body", MANY, ids=range(len(MANY)))
-def test_too_many_values_are_refused_before_they_are_read(body: bytes) -> None:
-    """Reading them would hold the interpreter's lock for up to a second."""
+def test_too_many_values_are_refused_before_parsing(body: bytes) -> None:
+    """Parsing them would hold the interpreter's lock for up to a second."""
     started_s = time.thread_time()
     with pytest.raises(InvalidRequestError) as caught:
         decode(body)
@@ -149,8 +149,8 @@ LARGE = [
 
 
 @pytest.mark.parametrize("body", LARGE, ids=range(len(LARGE)))
-def test_large_bodies_of_few_values_are_read(body: bytes) -> None:
-    """Images, token arrays and texts that look like JSON or have escapes take bounded time."""
+def test_large_bodies_with_few_values_are_read(body: bytes) -> None:
+    """Images, token arrays, and texts that look like JSON or have escapes take bounded time."""
     started_s = time.thread_time()
     value = decode(body)
     assert time.thread_time() - started_s < 1
@@ -161,8 +161,8 @@ TEXTS = st.text('",:[]{}\\\n0123456789', min_size=20, max_size=60)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.integers(0, 5000))
-def test_strings_are_told_from_structure_in_large_texts(texts: list[str], filler: int) -> None:
-    """Wherever a part of a text ends, in a string or outside, the same things are refused."""
+def test_strings_are_not_taken_for_structure_in_large_texts(texts: list[str], filler: int) -> None:
+    """Wherever a part of a text ends, in a string or outside, the same texts are refused."""
     value = {"filler": ["," * filler], "texts": texts * 800, "colon": ":"}
     body = json.dumps(value).replace('":"}', '"\\u003a"}').encode()
     assert decode(body) == value
@@ -174,8 +174,8 @@ def test_strings_are_told_from_structure_in_large_texts(texts: list[str], filler
             assert caught.value.code == code
 
 
-def test_a_duplicate_key_of_a_long_text_is_not_named() -> None:
-    """Finding its name would take long."""
+def test_duplicate_key_in_a_long_text_is_not_named() -> None:
+    """Finding its name would take too long."""
     with pytest.raises(InvalidRequestError) as caught:
         decode(b'{"x":"' + b"a" * 2_000_000 + b'","b":{"a":1,"a":2}}')
     assert (caught.value.code, caught.value.param) == ("duplicate_key", None)

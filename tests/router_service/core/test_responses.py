@@ -1,4 +1,4 @@
-"""Requests of the Responses API, read as the chat requests that say the same."""
+"""Reading of Responses requests as equivalent chat requests."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ AS_RESPONSES = {
 }
 
 
-def test_the_same_request_in_both_forms_is_the_same_conversation() -> None:
-    """System words, texts, pictures, parallel calls, their results and tools are read alike."""
+def test_equivalent_requests_give_equal_conversations() -> None:
+    """Instructions, texts, images, parallel calls, their results and tools are read alike."""
     chat, responses = parse_chat_request(AS_CHAT), parse_responses_request(AS_RESPONSES)
     assert responses == chat
     assert responses.conversation.unread == ()
@@ -113,13 +113,13 @@ TURNS = st.lists(
 
 
 def chat_message(role: str, text: str, calls: list[tuple[str, str]]) -> Json:
-    """Write a turn as a chat message."""
+    """Return a turn as a chat message."""
     entries = [{"function": {"name": name, "arguments": said}} for name, said in calls]
     return {"role": role, "content": text, "tool_calls": entries}
 
 
 def response_items(role: str, text: str, calls: list[tuple[str, str]]) -> Iterator[Json]:
-    """Write a turn as items."""
+    """Yield a turn as Responses items."""
     if role == "tool":
         yield {"type": "function_call_output", "output": text}
         return
@@ -129,8 +129,8 @@ def response_items(role: str, text: str, calls: list[tuple[str, str]]) -> Iterat
 
 
 @given(turns=TURNS, tools=st.lists(st.sampled_from(["f", "g"]), max_size=2))
-def test_any_conversation_is_read_alike(turns: list[Any], tools: list[str]) -> None:
-    """Whatever is said, by whom and with which calls, both forms give equal conversations."""
+def test_any_conversation_is_the_same_in_both_apis(turns: list[Any], tools: list[str]) -> None:
+    """Both forms of any conversation give equal requests."""
     functions = [{"name": name, "parameters": PARAMETERS} for name in tools]
     chat = parse_chat_request(
         {
@@ -149,7 +149,7 @@ def test_any_conversation_is_read_alike(turns: list[Any], tools: list[str]) -> N
     assert responses == chat
 
 
-def test_a_string_is_a_user_turn() -> None:
+def test_string_input_is_a_user_turn() -> None:
     """`input` as a string is one user turn."""
     assert (
         read(input="hello").turns
@@ -159,8 +159,8 @@ def test_a_string_is_a_user_turn() -> None:
     )
 
 
-def test_built_in_tools_bear_their_type() -> None:
-    """A tool without a name is one whose name is its type; an MCP server brings its description."""
+def test_built_in_tools_are_named_by_their_type() -> None:
+    """A tool without a name gets its type as name, and an MCP server keeps its description."""
     tools = [
         {"type": "web_search"},
         {"type": "mcp", "server_label": "s", "server_description": "Tickets."},
@@ -174,16 +174,16 @@ def test_built_in_tools_bear_their_type() -> None:
     assert conversation.unread == ("tools[2]",)
 
 
-def test_built_in_calls_are_calls() -> None:
-    """A built-in tool's call is one by the name of its kind, an MCP call one by its own name."""
+def test_built_in_calls_are_named_by_their_type() -> None:
+    """A built-in call gets its type as name, and an MCP call keeps its own name."""
     items = [{"type": "web_search_call"}, {"type": "mcp_call", "name": "find", "arguments": "{}"}]
     (turn,) = read(input=items).turns
     assert turn.role is Role.ASSISTANT
     assert turn.tool_calls == (ToolCall("web_search_call", ""), ToolCall("find", "{}"))
 
 
-def test_what_cannot_be_read_is_noted() -> None:
-    """Items of unknown kinds and stored prompts are noted by their paths, not refused."""
+def test_unreadable_items_are_listed() -> None:
+    """Items of unknown kinds and stored prompts are listed by their paths."""
     items = [1, {"type": "item_reference", "id": "i"}, {"role": "user", "content": "x"}]
     conversation = read(input=items, prompt={"id": "p"})
     assert conversation.unread == ("prompt", "input[0]", "input[1]")
@@ -204,8 +204,10 @@ def test_what_cannot_be_read_is_noted() -> None:
         ({"input": "x", "previous_response_id": None, "conversation": None}, None),
     ],
 )
-def test_what_a_request_goes_on_from(fields: dict[str, Any], continued: Reference | None) -> None:
-    """The id of the response, or of the conversation, that holds what was said before is read."""
+def test_continued_response_or_conversation_is_read(
+    fields: dict[str, Any], continued: Reference | None
+) -> None:
+    """The id of the response or conversation that a request continues is read."""
     assert parse_responses_request({"model": "m", **fields}).continues == continued
 
 
@@ -225,15 +227,15 @@ def test_what_a_request_goes_on_from(fields: dict[str, Any], continued: Referenc
         ({"input": "x", "conversation": {"id": 1}}, "conversation", "invalid_type"),
     ],
 )
-def test_refuses(fields: dict[str, Any], param: str, code: str) -> None:
-    """A field of the wrong type, or nothing to answer, is refused by its name."""
+def test_invalid_fields_are_named(fields: dict[str, Any], param: str, code: str) -> None:
+    """A field of the wrong type, or a request without input, is refused by the field's name."""
     with pytest.raises(InvalidRequestError) as caught:
         parse_responses_request({"model": "m", **fields})
     assert (caught.value.param, caught.value.code) == (param, code)
 
 
-def test_the_body_stays_as_it_is() -> None:
-    """Reading changes nothing in the body, though calls are joined to the turn before them."""
+def test_reading_does_not_change_the_body() -> None:
+    """Joining calls to the turn before them leaves the body unchanged."""
     body = {
         "model": "m",
         "input": [
@@ -269,7 +271,7 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=5) | st.fixed
 
 @given(fields=BODIES)
 def test_any_json_is_read_or_refused(fields: dict[str, Any]) -> None:
-    """Whatever a body holds, it is read, or refused by an error that names a field."""
+    """Any body is read, or refused by an error that names a field."""
     try:
         parse_responses_request({"model": "m", "input": "x"} | fields)
     except InvalidRequestError as exc:
