@@ -39,8 +39,16 @@ def ended(model: str = "switchcraft") -> Ended:
         plan = planner.choose(plan, ROUTER.predict(request.chat.conversation))
     call = WrittenCall("call_1", "get_weather", '{"city": "Oslo"}')
     outcome = Outcome(200, plan.model, ending=Ending.COMPLETE, said=ParsedAnswer((call,)))
+    decision = plan.decision
     record = DecisionRecord(
         id="dec_1",
+        arm=decision.arm if decision else None,
+        release=plan.track if decision else None,
+        policy=decision.policy if decision else None,
+        propensity=decision.propensity if decision else None,
+        probabilities=decision.probabilities if decision else None,
+        expected_cost_usd=decision.cost_usd if decision else None,
+        packed_tokens=decision.packed_tokens if decision else None,
         created=time.time(),
         model=plan.model.name,
         reason=plan.reason,
