@@ -1,116 +1,296 @@
-"""The answer to a routed request: its body, its plan, and then the exchange with upstreams."""
+"""Answer a routed request: read it, plan it, call upstreams, relay the answer, record it."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 import time
+from collections.abc import AsyncIterator
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from router_service.core.errors import InvalidRequestError, SwitchcraftError
+from router_service.core.answers import Usage, fix_surrogates, parse_answer, read_usage
+from router_service.core.errors import SwitchcraftError, UpstreamError, UpstreamRefusedError
+from router_service.core.messages import Json
 from router_service.core.stages import StageName, Timer
-from router_service.http.accounting import CALL
-from router_service.http.admission import slot_of
-from router_service.http.asgi import unless_client_leaves
-from router_service.http.auth import caller_of
-from router_service.http.body import read_body
-from router_service.http.exchange import Exchange
-from router_service.http.refusals import refusal
-from router_service.lifecycle.engine import Engine
+from router_service.http.asgi import (
+    RawHeaders,
+    WhileClientStays,
+    send_part,
+    send_whole,
+    start,
+    unless_client_leaves,
+)
+from router_service.http.errors import (
+    error_body,
+    foreign_error_body,
+    refuse,
+    refused_body,
+    retry_after,
+    status_of,
+)
+from router_service.http.incoming import read_body, read_deadline, read_info, slot_of
 from router_service.lifecycle.gateway import Gateway
+from router_service.requests.exchange import Ending, Exchange, answer_cost_usd
 from router_service.requests.parsing import Endpoint
 from router_service.requests.planning import POLICY_HEADER, plan_request
-from router_service.requests.recorder import Call
-from router_service.upstream.client import DEADLINE_HEADER, unlimited
-from router_service.upstream.retries import UpstreamRequest
+from router_service.store.base import UpstreamObject
+from router_service.upstream.answers import (
+    SKIM_BYTES,
+    StartedAnswer,
+    identity_of,
+    is_openai_error,
+    skim,
+)
+from router_service.upstream.body_template import REPEATABLE_PATHS
+from router_service.upstream.client import unlimited
+from router_service.upstream.relay import CHARACTERS_PER_TOKEN, EventReader
+from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
-MAX_DEADLINE_S = 24 * 3600.0
-"""Longest time that a request may ask for."""
+_JSON = (b"content-type", b"application/json")
 
 
 class RoutedAnswer(Response):
-    """Reads a request, plans it, asks upstreams, and passes on the answer.
+    """The answer to a request that is planned, and sent to models of the pool.
 
-    A client that leaves cancels the call to the upstream at once. Nothing is sent before the
-    answer's first bytes are there, so that until then a failure has its own status.
+    If the client leaves, the call to the upstream is cancelled at once. Nothing is sent before the
+    answer's first bytes have arrived, so that until then a failure has its own status.
     """
 
     def __init__(self, gateway: Gateway, endpoint: Endpoint, request: Request) -> None:
-        """Prepare an answer; all happens when it is awaited."""
+        """Do nothing until awaited."""
         super().__init__()
         self._gateway = gateway
         self._endpoint = endpoint
         self._request = request
-        self._call = read_call(request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, with one engine from the start to the end."""
-        async with self._gateway.engine.lease() as engine:
-            answer = await self._planned(engine, receive)
-            await answer(scope, receive, send)
+        """Answer the request, from its body to its decision record."""
+        gateway, request, info = self._gateway, self._request, read_info(self._request)
+        # One engine from the start to the end, even if the configuration is reloaded meanwhile.
+        async with gateway.engine.lease() as engine:
+            try:
+                with info.trace.decision_span():
+                    deadline_s = read_deadline(request)
+                    timer = Timer(time.perf_counter)
+                    body = await read_body(request, gateway.server)
+                    timer.end(StageName.BODY)
+                    planning = plan_request(
+                        gateway,
+                        engine,
+                        self._endpoint,
+                        body,
+                        caller=info.key,
+                        policy=request.headers.get(POLICY_HEADER),
+                        timer=timer,
+                    )
+                    plan = await unless_client_leaves(receive, planning)
+            except (ClientDisconnect, SwitchcraftError) as exc:
+                await refuse(gateway.recorder, info, exc)(scope, receive, send)
+                return
+            except Exception:
+                gateway.recorder.refused(info, 500)
+                raise
+            slot = slot_of(request)
+            upstream_request = UpstreamRequest(
+                plan.candidates,
+                plan.request.endpoint.path,
+                plan.request.body,
+                request.headers,
+                deadline_s,
+                expects_json=plan.request.endpoint.is_json,
+                client=info.key,
+                trace=info.trace,
+                reserve_memory=slot.hold if slot is not None else unlimited,
+            )
+            exchange = Exchange(info, plan)
+            relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
+            try:
+                async with WhileClientStays(receive):
+                    await relay.run()
+            except Exception as exc:
+                exchange.end(status_of(exc), Ending.FAILED)
+                raise
+            finally:
+                exchange.upstream_s = time.perf_counter() - exchange.started_s
+                relay.settle_usage()
+                gateway.recorder.answered(exchange)
 
-    async def _planned(self, engine: Engine, receive: Receive) -> ASGIApp:
-        gateway, request, call = self._gateway, self._request, self._call
+
+class AnswerRelay:
+    """Sends one exchange's request to upstreams, and relays the first good answer."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        gateway: Gateway,
+        upstreams: RetryingClient,
+        request: UpstreamRequest,
+        send: Send,
+    ) -> None:
+        """Relay to `send`; the exchange is updated on the way."""
+        self._exchange = exchange
+        self._gateway = gateway
+        self._upstreams = upstreams
+        self._request = request
+        self._send = send
+        self._reader: EventReader | None = None
+        self._is_remembered = False
+        self._unread_bytes = 0
+
+    async def run(self) -> None:
+        """Relay the answer, or the error of the upstreams."""
+        exchange = self._exchange
         try:
-            deadline_s = read_deadline(request)
-            with call.trace.decision_span():
-                timer = Timer(time.perf_counter)
-                body = await read_body(request, gateway.server)
-                timer.end(StageName.BODY)
-                planning = plan_request(
-                    gateway,
-                    engine,
-                    self._endpoint,
-                    body,
-                    caller=call.key,
-                    policy=request.headers.get(POLICY_HEADER),
-                    timer=timer,
-                )
-                plan = await unless_client_leaves(receive, planning)
-        except (ClientDisconnect, SwitchcraftError) as exc:
-            return refusal(gateway.recorder, call, exc)
-        except Exception:
-            gateway.recorder.refused(call, 500)
-            raise
-        slot = slot_of(request)
-        order = UpstreamRequest(
-            plan.candidates,
-            plan.request.endpoint.path,
-            plan.request.body,
-            request.headers,
-            deadline_s,
-            expects_json=plan.request.endpoint.is_json,
-            client=call.key,
-            trace=call.trace,
-            reserve_memory=slot.hold if slot is not None else unlimited,
+            async with self._upstreams.open(self._request, exchange.attempts) as opened:
+                exchange.model = opened.model
+                exchange.first_byte_s = time.perf_counter() - exchange.started_s
+                self._reader = opened.reader
+                await self._remember_objects(opened)
+                if opened.reader is not None:
+                    await self._send_stream(opened, opened.reader)
+                elif opened.rest is not None:
+                    await self._send_large(opened, opened.rest)
+                else:
+                    await self._send_whole(opened)
+        except UpstreamError as exc:
+            candidates = exchange.plan.candidates
+            exchange.model = next(model for model in candidates if model.name == exc.model)
+            exchange.may_be_clients = exc.may_be_clients
+            await self._send_error(exc)
+
+    async def _send_whole(self, opened: StartedAnswer) -> None:
+        """Relay an answer that has been read to its end."""
+        exchange = self._exchange
+        body, headers = self._head(opened)
+        exchange.identity = identity_of(opened.value)
+        exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
+        elapsed_s = time.perf_counter() - exchange.started_s
+        cost_usd = answer_cost_usd(opened.model, exchange.usage, elapsed_s)
+        if cost_usd is not None:
+            headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
+        if opened.status < 400 and not opened.is_skimmed:
+            exchange.answer = parse_answer(opened.value)
+        opened.value = None  # many times as large as the body, and the client may be slow
+        await send_whole(self._send, opened.status, headers, body)
+        exchange.end(opened.status, Ending.COMPLETE)
+
+    async def _send_large(self, opened: StartedAnswer, rest: AsyncIterator[bytes]) -> None:
+        """Relay an answer that is too large for memory, as it arrives.
+
+        If it breaks off, the client's connection is closed: HTTP/1.1 has no other sign for it.
+        """
+        exchange = self._exchange
+        _, headers = self._head(opened)
+        exchange.identity = identity_of(opened.value)
+        await start(self._send, opened.status, headers)
+        await send_part(self._send, opened.body, more=True)
+        end, self._unread_bytes = opened.body[-SKIM_BYTES:], len(opened.body)
+        opened.body = b""
+        try:
+            async for part in rest:
+                end = (end + part)[-SKIM_BYTES:]
+                self._unread_bytes += len(part)
+                await send_part(self._send, part, more=True)
+        except UpstreamError as exc:
+            self._count_break(opened, exc)
+            exchange.end(opened.status, Ending.BROKEN)
+            return
+        exchange.usage = self._usage(skim(end), self._unread_bytes)
+        await send_part(self._send, b"", more=False)
+        exchange.end(opened.status, Ending.COMPLETE)
+
+    async def _send_stream(self, opened: StartedAnswer, reader: EventReader) -> None:
+        """Relay events as they arrive; if the stream breaks, send an error as the last event.
+
+        The upstream is read no faster than the client reads, because each `send` waits.
+        """
+        exchange = self._exchange
+        await start(self._send, opened.status, [*opened.headers, *exchange.headers()])
+        await send_part(self._send, opened.body, more=True)
+        error: UpstreamError | None = None
+        try:
+            async for events in reader.events:
+                if reader.response_id is not None and not self._is_remembered:
+                    await self._remember_objects(opened)
+                await send_part(self._send, events, more=True)
+        except UpstreamError as exc:
+            error = exc
+            endpoint = exchange.plan.request.endpoint
+            event = endpoint.error_event(error_body(exc), reader.last_number + 1)
+            gap = b"\n\n" if reader.is_within_event else b""
+            await send_part(self._send, gap + event, more=True)
+        await send_part(self._send, b"", more=False)
+        error = error or reader.error
+        if error is None:
+            exchange.answer = reader.accumulator.answer()
+        else:
+            self._count_break(opened, error)
+        exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
+
+    async def _send_error(self, exc: UpstreamError) -> None:
+        """Send the error that an upstream answered with, or the gateway's own."""
+        exchange = self._exchange
+        if isinstance(exc, UpstreamRefusedError):
+            headers = [header for header in exc.headers if header[0] != _JSON[0]]
+            headers = [*headers, *exchange.headers(), _JSON]
+            await send_whole(self._send, exc.status, headers, refused_body(exc))
+            exchange.end(exc.status, Ending.COMPLETE)
+            return
+        hints = [(name.encode(), value.encode()) for name, value in retry_after(exc).items()]
+        status, headers = status_of(exc), [*exchange.headers(), _JSON, *hints]
+        await send_whole(self._send, status, headers, error_body(exc))
+        exchange.end(status, Ending.FAILED)
+
+    def _head(self, opened: StartedAnswer) -> tuple[bytes, RawHeaders]:
+        """Return the body and the headers to send, with any error in the API's format."""
+        body, headers = opened.body, [*opened.headers, *self._exchange.headers()]
+        if opened.status >= 400 and not is_openai_error(body):
+            body = foreign_error_body(opened.model.name, opened.status)
+            headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
+        return body, headers
+
+    async def _remember_objects(self, opened: StartedAnswer) -> None:
+        """Remember what the upstream has stored, and for which key, before the client knows it."""
+        owner, value = self._exchange.info.key, opened.value
+        response_id: str | None = None
+        if opened.reader is not None:
+            response_id = opened.reader.response_id
+        elif isinstance(value, dict) and value.get("object") == "response":
+            found = value.get("id")
+            response_id = fix_surrogates(found) if isinstance(found, str) else None
+        if response_id is None and (owner is None or self._request.path in REPEATABLE_PATHS):
+            return
+        stored = UpstreamObject(
+            id=response_id or "",
+            model=opened.model.name,
+            deployment_id=opened.deployment.id,
+            owner=owner,
         )
-        return Exchange(engine.attempts, gateway, order, plan=plan, call=call)
+        if response_id is not None:
+            self._gateway.held.remember(stored)
+            self._is_remembered = True
+        elif opened.status < 400:
+            await self._gateway.ownership.note(value, stored)
 
+    def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
+        self._exchange.may_be_clients = exc.may_be_clients
+        self._upstreams.record_break(opened, exc, self._request)
 
-def read_call(request: Request) -> Call:
-    """Return what a request is known by, now that it is known by whose key it came."""
-    call: Call = request.scope["state"][CALL]
-    call.key = caller_of(request)
-    return call
+    def settle_usage(self) -> None:
+        """Set a stream's usage, or estimate it: cancelled and broken answers are billed too."""
+        exchange, reader = self._exchange, self._reader
+        if reader is not None:
+            exchange.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
+            exchange.identity = reader.identity
+        elif exchange.ending is Ending.CLIENT_LEFT and exchange.usage is None:
+            usage = self._usage(None, self._unread_bytes)
+            exchange.usage = usage or exchange.estimate_usage(0)
 
-
-def read_deadline(request: Request) -> float:
-    """Return when the request's own time is over, by the event loop's clock."""
-    text = request.headers.get(DEADLINE_HEADER)
-    if text is None:
-        return math.inf
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= MAX_DEADLINE_S:
-        raise InvalidRequestError(
-            f"The header {DEADLINE_HEADER} must be seconds, more than 0 and at most"
-            f" {MAX_DEADLINE_S:.0f}; it says how long this request may take.",
-            param=DEADLINE_HEADER,
-            code="invalid_value",
-        )
-    return asyncio.get_running_loop().time() + seconds
+    def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
+        """Return the usage that an answer reports, or an estimate if its text was not read."""
+        usage = read_usage(value)
+        is_routed = self._exchange.plan.request.endpoint.is_routed
+        if usage is not None or not (unread_bytes and is_routed):
+            return usage
+        return self._exchange.estimate_usage(unread_bytes // CHARACTERS_PER_TOKEN)

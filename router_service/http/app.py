@@ -8,11 +8,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from router_service import __version__
-from router_service.http import chat, errors, operations, other, resources, responses, schemas
-from router_service.http.accounting import Accounting
-from router_service.http.admission import Admission
+from router_service.http import errors, inference, operations, resources, schemas
 from router_service.http.auth import UI_PATH, Authentication
-from router_service.http.shortcut import Shortcut
+from router_service.http.middleware import Accounting, Admission, Shortcut
 from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadSource
 from router_service.requests.planning import DecidingRouter
@@ -47,8 +45,7 @@ def create_app(
         responses=schemas.ERRORS,
     )
     app.state.gateway = gateway
-    hot = (chat.routes, responses.routes, other.routes)
-    app.add_middleware(Shortcut, routes=[route for router in hot for route in router.routes])
+    app.add_middleware(Shortcut, routes=inference.routes.routes)
     # The last middleware is the outermost: a request without a valid key takes no slot.
     app.add_middleware(Admission, slots=gateway.slots, drain=gateway.drain, metrics=gateway.metrics)
     app.add_middleware(
@@ -57,9 +54,9 @@ def create_app(
     app.add_middleware(pages.PageHeaders)
     tracer = gateway.tracing.tracer if gateway.tracing else None
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=tracer)
-    # `other` is the last, because it takes every path under /v1/ that no other route takes.
-    for module in (chat, responses, resources, operations, pages, other):
+    for module in (inference, resources, operations, pages):
         app.include_router(module.routes)
+    app.include_router(inference.catch_all)
     app.mount(f"{UI_PATH}/static", pages.static)
     errors.register(app)
     return app

@@ -1,4 +1,4 @@
-"""The one place where errors become HTTP answers, in OpenAI's form."""
+"""The translation of errors into HTTP responses, in the error format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
+from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
+from router_service.requests.record import Recorder
 from router_service.upstream.answers import is_openai_error
-
-CLIENT_LEFT = 499
-"""Status in logs and metrics of a client that left: nobody is there to get one."""
 
 Fault = dict[str, str | None]
 
@@ -59,7 +58,7 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (ReloadRefusedError, 409),
     (StoreError, 503),
 )
-"""The first that fits counts; what is not here is our own fault, 500."""
+"""The first class that matches counts; any other error is the gateway's fault, 500."""
 
 
 _UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503, Failure.BUSY: 503}
@@ -76,20 +75,21 @@ def status_of(exc: Exception) -> int:
 
 
 def error_body(exc: Exception) -> bytes:
-    """Return an error as OpenAI writes it; of what is our own fault, no internals."""
+    """Return the body for an error; for the gateway's own faults without internals."""
     return _body(_fault(exc))
 
 
 def foreign_error_body(model: str, status: int) -> bytes:
-    """Return the body for an upstream's error that is not in OpenAI's form."""
+    """Return the body for an upstream's error that is not in OpenAI's format."""
     message = f"The upstream of model {model!r} answered with status {status}."
     return _body(_typed(message, "upstream_error", "upstream_error"))
 
 
 def refused_body(exc: UpstreamRefusedError) -> bytes:
-    """Return an upstream's own error as a client gets it: as it is, where it is in OpenAI's form.
+    """Return the body for an upstream's error: unchanged if it is in OpenAI's format.
 
-    Not that of a refused key: it is the gateway's, and providers repeat parts of it.
+    The error for a refused key is replaced, because the key is the gateway's and providers quote
+    parts of it.
     """
     if exc.status in {401, 403}:
         message = f"The upstream of model {exc.model!r} refused the gateway's own credentials."
@@ -98,18 +98,31 @@ def refused_body(exc: UpstreamRefusedError) -> bytes:
 
 
 def retry_after(exc: Exception) -> dict[str, str]:
-    """Return the header that says when to come back, where an error knows it (RFC 9110, 10.2.3)."""
+    """Return the `retry-after` header, if the error has a time to wait (RFC 9110, 10.2.3)."""
     wait_s = exc.retry_after_s if isinstance(exc, UpstreamError | OverloadedError) else None
     return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 
 def error_response(exc: Exception) -> Response:
-    """Return the answer to a request that failed before anything was answered."""
+    """Return the response to a request that failed before any of its answer was sent."""
     return _json(status_of(exc), error_body(exc), headers_of(exc))
 
 
+def refuse(
+    recorder: Recorder, info: RequestInfo, exc: SwitchcraftError | ClientDisconnect
+) -> Response:
+    """Record a request that is refused, or whose client has left; return the response to it."""
+    if isinstance(exc, ClientDisconnect):
+        recorder.left(info, CLIENT_LEFT)
+        return Response(status_code=CLIENT_LEFT)
+    if isinstance(exc, OverloadedError):
+        recorder.shed(exc.reason)
+    recorder.refused(info, status_of(exc))
+    return error_response(exc)
+
+
 def headers_of(exc: Exception) -> dict[str, str]:
-    """Return the headers that belong to an error's status (RFC 9110, sections 10.2.3 and 11.6)."""
+    """Return the headers for an error's status (RFC 9110, sections 10.2.3 and 11.6)."""
     match exc:
         case UnauthorizedError():
             basic = 'Basic realm="Switchcraft", charset="UTF-8"'  # RFC 7617
@@ -121,9 +134,9 @@ def headers_of(exc: Exception) -> dict[str, str]:
 
 
 def register(app: FastAPI) -> None:
-    """Make an app's errors answers in OpenAI's form, the framework's own included.
+    """Answer an app's errors, and the framework's own, in OpenAI's format.
 
-    What nobody foresaw is answered by `accounting`.
+    Unexpected errors are answered by `middleware.Accounting`.
     """
     app.add_exception_handler(SwitchcraftError, _ours)
     app.add_exception_handler(HTTPException, _framework)
@@ -171,7 +184,7 @@ async def _ours(_request: Request, exc: Exception) -> Response:
 
 
 async def _framework(request: Request, exc: Exception) -> Response:
-    """Answer for a path or a method that does not exist."""
+    """Answer a request for a path or a method that does not exist."""
     if not isinstance(exc, HTTPException):
         raise exc
     message = f"{exc.detail} ({request.method} {request.url.path})"
@@ -180,7 +193,7 @@ async def _framework(request: Request, exc: Exception) -> Response:
 
 
 async def _validation(_request: Request, exc: Exception) -> Response:
-    """Answer for a parameter that the framework refused."""
+    """Answer a request with a parameter that the framework refused."""
     if not isinstance(exc, RequestValidationError):
         raise exc
     first = exc.errors()[0]

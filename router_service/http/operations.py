@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router_service.core.releases import Publication
-from router_service.http.state import gateway_of
+from router_service.http.incoming import gateway_of
 from router_service.lifecycle.reloading import ReloadFailure, ReloadReport
 from router_service.requests.planning import Track
 from router_service.telemetry.metrics import CONTENT_TYPE

@@ -1,4 +1,4 @@
-"""Requests that are passed to one upstream as they are, and their answers as they come."""
+"""Pass requests to one upstream without parsing them, and relay the answers as they arrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from router_service.core.errors import (
     StoreError,
@@ -16,36 +16,35 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.http.answer import read_call, read_deadline
-from router_service.http.asgi import RawHeaders, WhileClientStays, send_part, start
-from router_service.http.body import read_body
-from router_service.http.errors import CLIENT_LEFT, error_response, refused_body, status_of
+from router_service.http.asgi import WhileClientStays, send_part, start
+from router_service.http.errors import error_response, refuse, refused_body, status_of
+from router_service.http.incoming import read_body, read_deadline, read_info
 from router_service.http.paths import segments_of, upstream_path
-from router_service.http.refusals import refusal
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gateway import Gateway
+from router_service.requests.exchange import CLIENT_LEFT, Ending, RequestInfo
 from router_service.requests.ownership import MAX_NOTED_BYTES
-from router_service.requests.recorder import Call, Ending
 from router_service.settings import Model
 from router_service.store.base import UpstreamObject
 from router_service.upstream.body_template import REPEATABLE_PATHS
 from router_service.upstream.client import OutgoingRequest, UpstreamAnswer, UpstreamClient
 
 KEY_REFUSED = frozenset({401, 403})
-"""Statuses whose bodies stay here: the key is the gateway's, and providers repeat parts of it."""
+"""Statuses whose bodies are not relayed: the key is the gateway's, and providers quote parts of
+it."""
 
 CREATING = frozenset({"POST", "PATCH"})
 """Methods that are not idempotent (RFC 9110, section 9.2.2; RFC 5789)."""
 
 FindModel = Callable[[Engine], Awaitable[Model]]
-"""Says whose first deployment is asked; raises SwitchcraftError."""
+"""Returns the model whose first deployment gets the request; raises SwitchcraftError."""
 
 
 class PassedAnswer(Response):
-    """Passes a request on, tried once, and its answer back.
+    """The answer of one upstream, which is called once.
 
-    A client that leaves cancels the call to the upstream at once. A break in mid-answer breaks the
-    client's connection too: the gateway does not know how this answer would say so.
+    If the client leaves, the call to the upstream is cancelled at once. If the answer breaks off,
+    the client's connection is closed: the gateway does not know how this API reports errors.
     """
 
     def __init__(
@@ -55,132 +54,113 @@ class PassedAnswer(Response):
         find: FindModel,
         named: frozenset[str] | None = None,
     ) -> None:
-        """Prepare an answer; all happens when it is awaited.
+        """Do nothing until awaited.
 
-        With the ids that the request's body names, what the answer says was created is remembered.
+        If `named` is given, the ids of objects that the request names, the objects that the answer
+        creates are remembered for their owner.
         """
         super().__init__()
         self._gateway = gateway
         self._request = request
         self._find = find
         self._named = named
-        self._call = read_call(request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, with one engine from the start to the end."""
-        async with self._gateway.engine.lease() as engine:
-            answer = await self._prepared(engine)
-            await answer(scope, receive, send)
+        gateway, request, info = self._gateway, self._request, read_info(self._request)
+        async with gateway.engine.lease() as engine:
+            try:
+                model = await self._find(engine)
+                path, query = upstream_path(request.scope)
+                outgoing = OutgoingRequest(
+                    model=model.name,
+                    path=path,
+                    query=query,
+                    body=await read_body(request, gateway.server),
+                    client_headers=request.headers,
+                    deadline_s=read_deadline(request),
+                    method=request.method,
+                    content_type=request.headers.get("content-type", "").encode("latin-1"),
+                    needs_new_connection=request.method in CREATING
+                    and path not in REPEATABLE_PATHS,
+                    trace=info.trace,
+                )
+            except (ClientDisconnect, SwitchcraftError) as exc:
+                await refuse(gateway.recorder, info, exc)(scope, receive, send)
+                return
+            relay = _Relay(gateway, engine.client, info, model, outgoing)
+            if self._named is not None and info.key is not None:
+                with suppress(StoreError):
+                    segments = segments_of(outgoing.path)
+                    owner = await gateway.ownership.creator(info.key, request.method, segments)
+                    relay.remember_created(owner, self._named)
+            error: Response | None = None
+            try:
+                async with WhileClientStays(receive):
+                    error = await relay.run(send)
+            finally:
+                gateway.recorder.passed(info, model.name, relay.status, relay.ending)
+            if error is not None:
+                await error(scope, receive, send)
 
-    async def _prepared(self, engine: Engine) -> ASGIApp:
-        try:
-            model = await self._find(engine)
-            message = await self._message(model)
-        except (ClientDisconnect, SwitchcraftError) as exc:
-            return refusal(self._gateway.recorder, self._call, exc)
-        passing = _Passing(self._gateway, engine.client, self._call, model, message)
-        if self._named is not None and self._call.key is not None:
-            await passing.note_created(self._named)
-        return passing
 
-    async def _message(self, model: Model) -> OutgoingRequest:
-        request = self._request
-        path, query = upstream_path(request.scope)
-        body = await read_body(request, self._gateway.server)
-        return OutgoingRequest(
-            model=model.name,
-            path=path,
-            query=query,
-            body=body,
-            client_headers=request.headers,
-            deadline_s=read_deadline(request),
-            method=request.method,
-            content_type=request.headers.get("content-type", "").encode("latin-1"),
-            needs_new_connection=request.method in CREATING and path not in REPEATABLE_PATHS,
-            trace=self._call.trace,
-        )
-
-
-class _Passing:
-    """One exchange with the upstream, to be recorded when it has ended."""
+class _Relay:
+    """Relays one upstream's answer, and keeps its status for the record."""
 
     def __init__(
         self,
         gateway: Gateway,
         upstream: UpstreamClient,
-        call: Call,
+        info: RequestInfo,
         model: Model,
-        message: OutgoingRequest,
+        outgoing: OutgoingRequest,
     ) -> None:
-        self._recorder = gateway.recorder
         self._ownership = gateway.ownership
         self._upstream = upstream
-        self._call = call
+        self._info = info
         self._deployment = model.deployments[0]
-        self._message = message
-        self._creator: str | None = None
+        self._outgoing = outgoing
+        self._owner: str | None = None
         self._named = frozenset[str]()
-        self._status = CLIENT_LEFT
-        self._ending = Ending.CLIENT_LEFT
+        self.status = CLIENT_LEFT
+        self.ending = Ending.CLIENT_LEFT
 
-    async def note_created(self, named: frozenset[str]) -> None:
-        """Remember what the answer says was created, but for these ids."""
-        self._named = named
-        message = self._message
-        with suppress(StoreError):
-            self._creator = await self._ownership.creator(
-                self._call.key, message.method, segments_of(message.path)
-            )
+    def remember_created(self, owner: str | None, named: frozenset[str]) -> None:
+        """Remember the objects that the answer creates, except those that the request names."""
+        self._owner, self._named = owner, named
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        failed: Response | None = None
+    async def run(self, send: Send) -> Response | None:
+        """Relay the answer; if there is none, return the gateway's own error."""
         try:
-            async with WhileClientStays(receive):
-                failed = await self._exchange(send)
-        finally:
-            self._recorder.passed(self._call, self._message.model, self._status, self._ending)
-        if failed is not None:
-            await failed(scope, receive, send)
-
-    async def _exchange(self, send: Send) -> Response | None:
-        """Pass on the answer; returns the one of the gateway's own where there is none."""
-        try:
-            async with self._upstream.send(self._deployment, self._message) as answer:
+            async with self._upstream.send(self._deployment, self._outgoing) as answer:
                 if answer.status in KEY_REFUSED:
-                    refused = UpstreamRefusedError(
-                        answer.model, answer.status, headers=(), body=b""
-                    )
-                    self._status, self._ending = answer.status, Ending.COMPLETE
-                    return Response(
-                        refused_body(refused), answer.status, media_type="application/json"
-                    )
+                    self.status, self.ending = answer.status, Ending.COMPLETE
+                    exc = UpstreamRefusedError(answer.model, answer.status, headers=(), body=b"")
+                    body = refused_body(exc)
+                    return Response(body, answer.status, media_type="application/json")
                 await self._relay(answer, send)
         except UpstreamError as exc:
-            if self._ending is not Ending.BROKEN:
-                self._status, self._ending = status_of(exc), Ending.FAILED
+            if self.ending is not Ending.BROKEN:
+                self.status, self.ending = status_of(exc), Ending.FAILED
                 return error_response(exc)
         return None
 
     async def _relay(self, answer: UpstreamAnswer, send: Send) -> None:
-        parts, headers = answer.chunks(), _told(answer)
+        parts, headers = answer.chunks(), [*answer.headers, (b"x-switchcraft-reason", b"passed")]
         is_json = b"json" in dict(headers).get(b"content-type", b"").lower()
-        is_noted = self._creator is not None and answer.status < 300 and is_json
-        first = await self._noted(parts) if is_noted else b""
+        is_creating = self._owner is not None and answer.status < 300 and is_json
+        first = await self._remember_objects(parts) if is_creating else b""
         await start(send, answer.status, headers)
-        # Until the last part is sent, an error leaves the client without one.
-        self._status, self._ending = answer.status, Ending.BROKEN
+        # Until the last part is sent, a failure means that the answer broke off.
+        self.status, self.ending = answer.status, Ending.BROKEN
         await send_part(send, first, more=True)
         async for part in parts:
             await send_part(send, part, more=True)
         await send_part(send, b"", more=False)
-        self._ending = Ending.COMPLETE
+        self.ending = Ending.COMPLETE
 
-    def _is_named(self, identifier: str) -> bool:
-        """Whether the request named an id: then its answer has not created it."""
-        return identifier in self._named or identifier.encode() in self._message.body
-
-    async def _noted(self, parts: AsyncIterator[bytes]) -> bytes:
-        """Return a whole answer once its ids are noted, or the start of one that is too long.
+    async def _remember_objects(self, parts: AsyncIterator[bytes]) -> bytes:
+        """Remember the ids in an answer, and return its body, or the start of one that is too long.
 
         The client must not know an id before the gateway does.
         """
@@ -189,16 +169,17 @@ class _Passing:
             body += part
             if len(body) > MAX_NOTED_BYTES:
                 return bytes(body)
-        held = UpstreamObject(
+        stored = UpstreamObject(
             id="",
-            model=self._message.model,
+            model=self._outgoing.model,
             deployment_id=self._deployment.id,
-            owner=self._creator,
+            owner=self._owner,
         )
+
+        def is_named(identifier: str) -> bool:
+            """Return whether the request named the object: then the answer has not created it."""
+            return identifier in self._named or identifier.encode() in self._outgoing.body
+
         with suppress(orjson.JSONDecodeError):
-            await self._ownership.note(orjson.loads(body), held, self._is_named)
+            await self._ownership.note(orjson.loads(body), stored, is_named)
         return bytes(body)
-
-
-def _told(answer: UpstreamAnswer) -> RawHeaders:
-    return [*answer.headers, (b"x-switchcraft-reason", b"passed")]

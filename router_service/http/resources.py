@@ -10,9 +10,8 @@ from router_service.core.decision_log import DecisionRecord, LoggedCall
 from router_service.core.errors import InvalidRequestError, ModelNotFoundError
 from router_service.core.messages import Json, decode_object
 from router_service.http.auth import caller_of
-from router_service.http.body import read_body, read_by
+from router_service.http.incoming import gateway_of, read_body, read_by
 from router_service.http.schemas import feedback_request
-from router_service.http.state import gateway_of
 from router_service.requests.feedback import Given, Verdict
 
 MAX_FEEDBACK_BYTES = 1024 * 1024

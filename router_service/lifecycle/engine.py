@@ -17,7 +17,7 @@ from router_service.core.memory import return_freed
 from router_service.core.messages import may_contain_references
 from router_service.core.releases import Canary, ExceededLimit, Publication, Release
 from router_service.lifecycle.trials import CanaryTrial, Releases, Shadow, Tallies
-from router_service.requests.explaining import Explainer
+from router_service.requests.explain import Explainer
 from router_service.requests.parsing import Endpoint
 from router_service.requests.planning import DecidingRouter, Planner
 from router_service.requests.pool import Pool, arm_prices

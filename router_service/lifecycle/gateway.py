@@ -16,13 +16,12 @@ from router_service.lifecycle.overload import DecisionQueue, Slots
 from router_service.lifecycle.reloading import Reloader, ReloadSource
 from router_service.lifecycle.startup import Stores, shared_state
 from router_service.lifecycle.syncing import Syncer
-from router_service.requests.aftermath import Aftermath
-from router_service.requests.evidence import Evidence
+from router_service.requests.background import BackgroundLog, WeakEvidence
+from router_service.requests.exchange import Exchange
 from router_service.requests.feedback import Feedback
 from router_service.requests.ownership import Ownership
 from router_service.requests.planning import DecidingRouter
-from router_service.requests.recent import Recent
-from router_service.requests.recorder import Ended, Recorder
+from router_service.requests.record import RecentRecords, Recorder
 from router_service.settings import Settings
 from router_service.store.base import (
     EvidenceMark,
@@ -123,14 +122,14 @@ class Gateway:
         self.store = stores.records(DecisionRecord)
         self.held = stores.held_responses()
         self.ownership = Ownership(self.held)
-        self.recent = Recent()
+        self.recent = RecentRecords()
         calls, evidence_marks = stores.records(RememberedCall), stores.records(EvidenceMark)
         log = settings.decision_log
-        evidence = Evidence(calls, evidence_marks, keeps_names=log.content)
-        self.aftermath = Aftermath(log, self.metrics, evidence)
+        evidence = WeakEvidence(calls, evidence_marks, keeps_names=log.content)
+        self.background = BackgroundLog(log, self.metrics, evidence)
         self.recorder = Recorder(self.metrics, self.store, self._request_ended)
         marks = stores.records(FeedbackMark)
-        self.feedback = Feedback(self.store, marks, self.aftermath, self.metrics)
+        self.feedback = Feedback(self.store, marks, self.background, self.metrics)
         self.tracing: OtlpExport | None = None
         if settings.tracing.otlp_endpoint is not None:
             # Imported only if configured, because the exporter loads a second HTTP client.
@@ -190,7 +189,7 @@ class Gateway:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the background work while the block runs, and then close the gateway."""
-        self.aftermath.start()
+        self.background.start()
         syncing = asyncio.create_task(self.syncer.run())
         try:
             with self.reloader.on_hang_up():
@@ -206,16 +205,17 @@ class Gateway:
         await self.reloader.aclose()
         await self.syncer.aclose()
         await self.engine.retire()
-        await self.aftermath.aclose()
+        await self.background.aclose()
         await self.store.aclose()
         await self.feedback.aclose()
         await self.held.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
 
-    def _request_ended(self, ended: Ended) -> None:
-        self.recent.add(ended.record)
-        self.aftermath.answered(ended)
+    def _request_ended(self, exchange: Exchange) -> None:
+        if exchange.record is not None:
+            self.recent.add(exchange.record)
+        self.background.answered(exchange)
 
     def _circuit_opened(self, deployment_id: str, seconds: float) -> None:
         self.syncer.opened(deployment_id, seconds)

@@ -10,7 +10,7 @@ from prometheus_client import Counter
 
 from router_service.core.decision_log import DecisionRecord, LoggedCall, LoggedFeedback
 from router_service.core.errors import InvalidRequestError, NotFoundError
-from router_service.requests.aftermath import Aftermath
+from router_service.requests.background import BackgroundLog
 from router_service.requests.planning import GatewayReason
 from router_service.settings import ADMIN
 from router_service.store.base import FeedbackMark
@@ -57,13 +57,13 @@ class Feedback:
         self,
         decisions: GuardedStore[DecisionRecord],
         marks: GuardedStore[FeedbackMark],
-        aftermath: Aftermath,
+        background: BackgroundLog,
         metrics: Metrics,
     ) -> None:
         """Take feedback on these decisions."""
         self._decisions = decisions
         self._marks = marks
-        self._aftermath = aftermath
+        self._background = background
         self._metrics = metrics
         for number in range(BINS):
             for counter in self._calibration():
@@ -81,7 +81,7 @@ class Feedback:
 
     async def take(self, given: Given, caller: str | None) -> Verdict:
         """Take feedback; raises as `decision`, and InvalidRequestError where it cannot be kept."""
-        if given.expected is not None and not self._aftermath.keeps_content:
+        if given.expected is not None and not self._background.keeps_content:
             raise InvalidRequestError(
                 "This gateway keeps no content, and expected calls are content. Send 'correct' "
                 "instead, or ask the operator to set decision_log.path and decision_log.content.",
@@ -91,7 +91,7 @@ class Feedback:
         record = await self.decision(given.decision_id, caller)
         if await self._marks.add(FeedbackMark(id=record.id)):
             self._count(record, given)
-        self._aftermath.feedback(
+        self._background.feedback(
             LoggedFeedback(
                 created=time.time(),
                 decision_id=record.id,

@@ -23,13 +23,12 @@ from router_service.core.goals import pareto_front
 from router_service.http.answer import RoutedAnswer
 from router_service.http.asgi import unless_client_leaves
 from router_service.http.auth import UI_PATH, caller_of, is_ui_path
-from router_service.http.body import read_body
-from router_service.http.state import gateway_of
+from router_service.http.incoming import gateway_of, read_body
 from router_service.lifecycle.engine import Engine
-from router_service.requests.explaining import Explained
+from router_service.requests.explain import Explained
 from router_service.requests.parsing import CHAT, RESPONSES
 from router_service.requests.pool import arm_prices
-from router_service.requests.recent import MAX_RECENT
+from router_service.requests.record import MAX_RECENT
 
 FOLDER = Path(__file__).parent / "web"
 

@@ -12,10 +12,11 @@ from router_service.core.answers import Usage
 from router_service.core.cost import Price
 from router_service.core.decision_log import DecisionRecord
 from router_service.lifecycle.engine import make_planner
+from router_service.requests.exchange import Ending, Exchange, RequestInfo, answer_cost_usd
 from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.planning import Track
 from router_service.requests.pool import Pool
-from router_service.requests.recorder import Call, Ending, Outcome, Recorder
+from router_service.requests.record import Recorder
 from router_service.settings import Deployment, Model, Settings
 from router_service.store.guarded import GuardedStore
 from router_service.store.local import MemoryStore
@@ -45,11 +46,9 @@ USAGE = Usage(prompt_tokens=100, completion_tokens=10)
 )
 def test_a_cost_is_known_or_none(name: str, usage: Usage | None, cost_usd: float | None) -> None:
     """Two seconds at 3.60 USD an hour need no tokens; what a price asks for must be there."""
-    store = MemoryStore[DecisionRecord](ttl_s=1, max_records=1, clock=lambda: 0.0)
-    recorder = Recorder(Metrics(), GuardedStore(store, lambda _: None))
     deployment = Deployment(upstream_model=name, base_url="http://h/v1")
     model = Model(name=name, deployments=(deployment,), price=PRICES.get(name))
-    assert recorder.cost_usd(model, usage, upstream_s=2) == (
+    assert answer_cost_usd(model, usage, upstream_s=2) == (
         None if cost_usd is None else pytest.approx(cost_usd)
     )
 
@@ -93,9 +92,9 @@ def test_a_release_is_judged_by_what_was_not_the_clients_fault(
         store = GuardedStore[DecisionRecord](
             MemoryStore(ttl_s=1, max_records=1, clock=lambda: 0.0), lambda _: None
         )
-        call = Call("dec_1", "req_1", 0.0)
-        outcome = Outcome(status, plan.model, ending=ending)
-        Recorder(metrics, store).answered(call, plan, outcome)
+        exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
+        exchange.end(status, ending)
+        Recorder(metrics, store).answered(exchange)
         await store.aclose()
 
     asyncio.run(record())

@@ -1,4 +1,4 @@
-"""What is done behind requests costs them nothing: what is too much is dropped and counted."""
+"""Background work never delays requests: if the queue is full, items are dropped and counted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 from router_service.core.answers import ParsedAnswer, WrittenCall
 from router_service.core.decision_log import DecisionRecord, LoggedFeedback
 from router_service.lifecycle.engine import make_planner
-from router_service.requests.aftermath import Aftermath
-from router_service.requests.evidence import Evidence
+from router_service.requests.background import BackgroundLog, WeakEvidence
+from router_service.requests.exchange import Ending, Exchange, RequestInfo
 from router_service.requests.parsing import CHAT, parse_request
 from router_service.requests.pool import Pool
-from router_service.requests.recorder import Ended, Ending, Outcome
 from router_service.settings import DecisionLogSettings, Settings
 from router_service.store.base import EvidenceMark, RememberedCall
 from router_service.store.guarded import GuardedStore
@@ -29,7 +28,7 @@ ROUTER = FakeRouter()
 SETTINGS = Settings.sandbox("http://127.0.0.1:9/v1", list(ROUTER.probabilities))
 
 
-def ended(model: str = "switchcraft") -> Ended:
+def ended(model: str = "switchcraft") -> Exchange:
     """Return a request for a model, with an answer that calls a tool."""
     pool = Pool.build(SETTINGS, ROUTER.artifact.manifest)
     request = parse_request(CHAT, json.dumps(BODY | {"model": model}).encode())
@@ -37,10 +36,11 @@ def ended(model: str = "switchcraft") -> Ended:
     plan = planner.prepare(request)
     if plan.arms:
         plan = planner.choose(plan, ROUTER.predict(request.chat.conversation))
-    call = WrittenCall("call_1", "get_weather", '{"city": "Oslo"}')
-    outcome = Outcome(200, plan.model, ending=Ending.COMPLETE, said=ParsedAnswer((call,)))
+    exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
+    exchange.end(200, Ending.COMPLETE)
+    exchange.answer = ParsedAnswer((WrittenCall("call_1", "get_weather", '{"city": "Oslo"}'),))
     decision = plan.decision
-    record = DecisionRecord(
+    exchange.record = DecisionRecord(
         id="dec_1",
         arm=decision.arm if decision else None,
         release=plan.track if decision else None,
@@ -58,11 +58,11 @@ def ended(model: str = "switchcraft") -> Ended:
         latency_s=0.1,
         calls=1,
     )
-    return Ended(record, plan, outcome)
+    return exchange
 
 
-def aftermath(metrics: Metrics, settings: DecisionLogSettings) -> Aftermath:
-    """Return one that has not started, so that nothing is worked off."""
+def background_log(metrics: Metrics, settings: DecisionLogSettings) -> BackgroundLog:
+    """Return a log that has not started, so that everything stays in its queue."""
 
     def clock() -> float:
         return 0.0
@@ -70,7 +70,7 @@ def aftermath(metrics: Metrics, settings: DecisionLogSettings) -> Aftermath:
     calls = MemoryStore[RememberedCall](ttl_s=1, max_records=9, clock=clock)
     marks = MemoryStore[EvidenceMark](ttl_s=1, max_records=9, clock=clock)
     guarded = GuardedStore(calls, lambda _: None), GuardedStore(marks, lambda _: None)
-    return Aftermath(settings, metrics, Evidence(*guarded, keeps_names=False))
+    return BackgroundLog(settings, metrics, WeakEvidence(*guarded, keeps_names=False))
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
@@ -79,11 +79,11 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 @pytest.mark.parametrize("has_log", [True, False])
-def test_what_is_too_much_is_dropped_and_counted(tmp_path: Path, has_log: bool) -> None:
-    """Lines are lost by decisions and feedback alone; calls that nobody looked at are unchecked."""
+def test_full_queue_drops_and_counts(tmp_path: Path, has_log: bool) -> None:
+    """Only decisions and feedback count as lost lines; the calls count as unchecked."""
     metrics = Metrics()
     path = tmp_path / "log" if has_log else None
-    made = aftermath(metrics, DecisionLogSettings(path=path, max_queued=2))
+    made = background_log(metrics, DecisionLogSettings(path=path, max_queued=2))
     for model in ("switchcraft", "switchcraft", "switchcraft", "switchcraft", "small"):
         made.answered(ended(model))
     made.feedback(LoggedFeedback(created=1, decision_id="dec_1", correct=True))
@@ -93,10 +93,10 @@ def test_what_is_too_much_is_dropped_and_counted(tmp_path: Path, has_log: bool) 
     assert value(metrics, "tool_calls_total", model="small", fits="unchecked") == 1
 
 
-def test_what_was_put_before_the_start_is_done(tmp_path: Path) -> None:
-    """And all of it is done before the end."""
+def test_items_queued_before_the_start_are_handled(tmp_path: Path) -> None:
+    """All of them are handled before it closes."""
     metrics = Metrics()
-    made = aftermath(metrics, DecisionLogSettings(path=tmp_path, evidence=True))
+    made = background_log(metrics, DecisionLogSettings(path=tmp_path, evidence=True))
     made.answered(ended())
     made.answered(ended("small"))
     made.start()
