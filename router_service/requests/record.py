@@ -129,8 +129,8 @@ class Recorder:
         """Record any other request, for example for the page, by its path."""
         if not info.is_logged:
             is_quiet = path in QUIET_PATHS and status < 400
-            fields = {"method": method, "path": path[:MAX_PATH], "status": status}
-            _log(info, fields, is_quiet=is_quiet)
+            fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
+            _log(info, {**fields, "status": status}, is_quiet=is_quiet)
 
     def _count(self, exchange: Exchange, cost_usd: float | None) -> None:
         """Count what every answer has: status, times, attempts, tokens, cost."""
