@@ -1,4 +1,4 @@
-"""Sends parts of an answer, and notices that the client left."""
+"""Send parts of a response, and notice that the client has left."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ T = TypeVar("T")
 
 
 class WhileClientStays:
-    """Runs a block that is cancelled, and left quietly, once the client closes its connection.
+    """Context manager that cancels its block, quietly, once the client closes its connection.
 
-    The request's body must be read. A task that waits, and not anyio's group of tasks: that takes
-    0.08 ms of CPU a request, a task 0.015 ms.
+    The request's body must have been read. A plain task watches the connection: a task group of
+    anyio takes 0.08 ms of CPU per request, a task 0.015 ms.
     """
 
     def __init__(self, receive: Receive) -> None:
-        """Watch a connection, while the block runs."""
+        """Watch a connection while the block runs."""
         self._receive = receive
         self._has_left = False
 
     async def __aenter__(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - whoever serves a request is a task
+        assert task is not None  # noqa: S101 - a request is always served by a task
         self._task, self._cancellations = task, task.cancelling()
         self._watch = asyncio.create_task(self._cancel_when_gone())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
     ) -> bool:
-        """Leave; a cancellation from elsewhere goes on, as asyncio.Timeout has it."""
+        """Stop; a cancellation from elsewhere is propagated, as by `asyncio.Timeout`."""
         self._watch.cancel()
-        del self._watch  # whose traceback holds this: a circle that only the collector would end
+        del self._watch  # its traceback refers to this object: a cycle for the garbage collector
         is_ours = self._has_left and self._task.uncancel() <= self._cancellations
         return is_ours and isinstance(exc, asyncio.CancelledError)
 
@@ -51,9 +51,9 @@ class WhileClientStays:
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
-    """Return what a coroutine returns. If the client leaves, cancel it, raise ClientDisconnect.
+    """Return the result of `work`; if the client leaves, cancel it and raise ClientDisconnect.
 
-    The request's body must be read.
+    The request's body must have been read.
     """
     async with WhileClientStays(receive):
         return await work
@@ -71,6 +71,7 @@ async def send_part(send: Send, body: bytes, *, more: bool) -> None:
 
 
 async def send_whole(send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
-    """Send an answer at once."""
-    await start(send, status, [*headers, (b"content-length", b"%d" % len(body))])
-    await send_part(send, body, more=False)
+    """Send a complete response."""
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,6 +1,6 @@
-"""Limits on what the gateway does at a time; what exceeds them is refused at once.
+"""Limits on concurrent work; requests beyond a limit are refused at once.
 
-A queue without a bound answers everyone late, and most of them after they have given up. A client
+An unbounded queue answers every client late, and most of them after they have given up. A client
 that is refused early can try elsewhere.
 """
 
@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from router_service.core.errors import OverloadedError
@@ -20,15 +21,15 @@ T = TypeVar("T")
 
 
 FAIR_SHARE = 3
-"""A key may use this many times what is free. One busy key so gets 3/4 of everything, two get 3/7
+"""A key may use this many times what is free. One busy key then gets 3/4 of everything, two get 3/7
 each, and something is always left for the next one (Choudhury and Hahne, "Dynamic Queue Length
 Thresholds for Shared-Memory Packet Switches", 1998)."""
 
 
 class Slots:
-    """Requests in flight and the memory that they hold, in all and by caller.
+    """Requests in flight and the memory that they hold, in total and by caller.
 
-    A caller is a key. Without keys there is one caller, None, who may use everything.
+    A caller is a key. Without keys the only caller is None, which may use everything.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Slots:
         max_requests_per_caller: int | None = None,
         max_bytes: int = 256 * 2**20,
     ) -> None:
+        """Start with all slots free."""
         self._max_requests = max_requests
         self._max_per_caller = max_requests_per_caller
         self._max_bytes = max_bytes
@@ -47,40 +49,7 @@ class Slots:
 
     @contextmanager
     def slot(self, caller: str | None) -> Iterator[Slot]:
-        """Count a request for as long as the block runs; raises OverloadedError."""
-        self._check(caller)
-        self.in_flight += 1
-        self._by_caller[caller] += 1
-        slot = Slot(self, caller)
-        try:
-            yield slot
-        finally:
-            self.in_flight -= 1
-            self._by_caller[caller] -= 1
-            self._hold(caller, -slot.held_bytes)
-            if not self._by_caller[caller]:
-                del self._by_caller[caller], self._bytes_by_caller[caller]
-
-    def hold(self, caller: str | None, size_bytes: int) -> None:
-        """Count more memory for a caller, or less; raises OverloadedError if it is too much."""
-        if size_bytes <= 0:
-            self._hold(caller, size_bytes)
-            return
-        free_bytes = self._max_bytes - self.held_bytes - size_bytes
-        if free_bytes < 0:
-            problem = "The requests in flight hold as much memory as this gateway allows."
-            raise OverloadedError("overloaded", problem)
-        held_bytes = self._bytes_by_caller[caller] + size_bytes
-        if caller is not None and held_bytes > FAIR_SHARE * free_bytes:
-            problem = "This key's requests in flight hold as much memory as one key may."
-            raise OverloadedError("too_many_requests", problem, is_callers=True)
-        self._hold(caller, size_bytes)
-
-    def _hold(self, caller: str | None, size_bytes: int) -> None:
-        self.held_bytes += size_bytes
-        self._bytes_by_caller[caller] += size_bytes
-
-    def _check(self, caller: str | None) -> None:
+        """Count a request while the block runs; raises OverloadedError."""
         free = self._max_requests - self.in_flight
         if free <= 0:
             problem = f"The gateway is answering {self._max_requests} requests, its limit."
@@ -91,15 +60,40 @@ class Slots:
         if limit is not None and self._by_caller[caller] >= limit:
             problem = f"This key has {self._by_caller[caller]} requests in flight, its limit."
             raise OverloadedError("too_many_requests", problem, is_callers=True)
+        self.in_flight += 1
+        self._by_caller[caller] += 1
+        slot = Slot(self, caller)
+        try:
+            yield slot
+        finally:
+            self.in_flight -= 1
+            self._by_caller[caller] -= 1
+            self.hold(caller, -slot.held_bytes)
+            if not self._by_caller[caller]:
+                del self._by_caller[caller], self._bytes_by_caller[caller]
+
+    def hold(self, caller: str | None, size_bytes: int) -> None:
+        """Count more memory for a caller, or less if negative; raises OverloadedError."""
+        if size_bytes > 0:
+            free_bytes = self._max_bytes - self.held_bytes - size_bytes
+            if free_bytes < 0:
+                problem = "The requests in flight hold as much memory as this gateway allows."
+                raise OverloadedError("overloaded", problem)
+            held_bytes = self._bytes_by_caller[caller] + size_bytes
+            if caller is not None and held_bytes > FAIR_SHARE * free_bytes:
+                problem = "This key's requests in flight hold as much memory as one key may."
+                raise OverloadedError("too_many_requests", problem, is_callers=True)
+        self.held_bytes += size_bytes
+        self._bytes_by_caller[caller] += size_bytes
 
 
+@dataclass(slots=True)
 class Slot:
-    """The place of one request in flight, and the memory that its body and answer take."""
+    """The place of one request in flight, and the memory that its body and its answer take."""
 
-    def __init__(self, slots: Slots, caller: str | None) -> None:
-        self._slots = slots
-        self._caller = caller
-        self.held_bytes = 0
+    _slots: Slots
+    _caller: str | None
+    held_bytes: int = 0
 
     def hold(self, size_bytes: int) -> None:
         """Count more memory until the request ends, or less; raises OverloadedError."""
@@ -108,10 +102,10 @@ class Slot:
 
 
 class DecisionQueue:
-    """Runs decisions in threads. Callers take turns, so that none can make all others wait.
+    """Threads for decisions. Callers take turns, so that none of them can make all others wait.
 
-    A bounded number of decisions waits for a bounded time. A caller is a key. Without keys there is
-    one caller, None.
+    A limited number of decisions waits, for a limited time. A caller is a key. Without keys the
+    only caller is None.
     """
 
     def __init__(self, threads: int, max_waiting: int, max_wait_s: float) -> None:
@@ -121,7 +115,7 @@ class DecisionQueue:
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
         self._places: dict[str | None, deque[asyncio.Future[None]]] = {}
-        """Who waits, by caller. The first caller gets the next thread, and is the last then."""
+        """Waiting decisions by caller; the first caller gets the next thread and then moves last."""
 
     @property
     def waiting(self) -> int:
@@ -131,10 +125,10 @@ class DecisionQueue:
     async def run(
         self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return what a function returns in a thread; raises OverloadedError if it is not run.
+        """Run a function in a thread and return its result; raises OverloadedError.
 
-        If this is cancelled, its place is free at once. A function that runs is not interrupted,
-        and its thread is free when it returns.
+        If this is cancelled, its place in the queue is free at once. A running function is not
+        interrupted; its thread is free when it returns.
         """
         await self._acquire(caller)
         running = self._threads.submit(decide, *args, **kwargs)
@@ -147,7 +141,7 @@ class DecisionQueue:
                 self._release_after(running)
 
     def close(self) -> None:
-        """Let the threads end after what they are running."""
+        """End the threads after their current functions."""
         self._threads.shutdown(wait=False)
 
     async def _acquire(self, caller: str | None) -> None:
@@ -170,9 +164,9 @@ class DecisionQueue:
             raise
 
     def _make_room(self, caller: str | None) -> None:
-        """Refuse the last decision of the caller with the most, or raise OverloadedError.
+        """Refuse the last waiting decision of the busiest caller.
 
-        It is raised if that is this caller, counting the decision that it wants to add.
+        Raises OverloadedError if that is this caller, counting the decision that it wants to add.
         """
         refusal = OverloadedError("decisions_queued", "Too many requests wait for a decision.")
         own = len(self._places.get(caller, ()))
@@ -185,7 +179,7 @@ class DecisionQueue:
             place.set_exception(refusal)
 
     def _leave(self, caller: str | None, place: asyncio.Future[None]) -> None:
-        """Give up a place, or the thread that it was given at the same moment."""
+        """Give up a place, or the thread that was assigned to it at the same moment."""
         if place in self._places.get(caller, ()):
             self._remove(caller, place)
         elif not place.cancelled() and place.exception() is None:
@@ -198,7 +192,7 @@ class DecisionQueue:
             del self._places[caller]
 
     def _release(self) -> None:
-        """Give a thread to the caller whose turn it is."""
+        """Assign a free thread to the caller whose turn it is."""
         while self._places:
             caller = next(iter(self._places))
             places = self._places.pop(caller)
@@ -214,7 +208,7 @@ class DecisionQueue:
         loop = asyncio.get_running_loop()
 
         def release(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nothing is decided any more
+            with suppress(RuntimeError):  # the loop is closed, so nothing waits
                 loop.call_soon_threadsafe(self._release)
 
         running.add_done_callback(release)
