@@ -115,7 +115,7 @@ class DecisionQueue:
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
         self._places: dict[str | None, deque[asyncio.Future[None]]] = {}
-        """Waiting decisions by caller; the first caller gets the next thread and then moves last."""
+        """Waiting decisions by caller; the first caller gets the next thread, then moves last."""
 
     @property
     def waiting(self) -> int:
