@@ -1,4 +1,4 @@
-"""A gateway with the shipped artifact, and a real browser that looks at its page."""
+"""A gateway with the shipped artifact, and a real browser that opens its page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-de
 
 @pytest.fixture(scope="package")
 def shipped() -> Router:
-    """Return the router that decides."""
+    """Return the shipped router."""
     return Router.load(SHIPPED)
 
 
@@ -48,7 +48,7 @@ def browser(chromium: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, origin: str) -> Iterator[Page]:
-    """Yield a tab of its own, which must end without an error, a failed request or a violation."""
+    """Yield a new tab, which must end without an error, a failed request or a policy violation."""
     with browser.new_context(base_url=origin, viewport={"width": 1440, "height": 900}) as context:
         tab = context.new_page()
         problems = Problems(tab)
@@ -58,7 +58,7 @@ def page(browser: Browser, origin: str) -> Iterator[Page]:
 
 @pytest.fixture(scope="package")
 def node_modules(request: pytest.FixtureRequest) -> Path:
-    """Return what `package.json` lists, installed; skip where npm is absent."""
+    """Return the installed packages of `package.json`; skip if npm is missing."""
     if shutil.which("npm") is None:
         pytest.skip("npm is absent: install Node.js 20 or newer to check the page's modules")
     assert request.config.cache is not None

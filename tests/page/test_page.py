@@ -1,4 +1,4 @@
-"""The page in a real browser: what a person sees is what the gateway decides."""
+"""The web page in a real browser: it shows what the gateway decides."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.page.watching import choose_example, open_playground, tab_to
 
 
 def shown_request(page: Page) -> Conversation:
-    """Return what stands in the editor."""
+    """Return the request in the editor."""
     return parse_conversation(json.loads(page.locator("#body").input_value()))
 
 
 def chosen_arm(page: Page) -> str:
-    """Return the arm that the page says is chosen, in its words and in its table."""
+    """Return the chosen arm, which the text and the table must agree on."""
     arm = page.locator(".chosen").inner_text()
     assert page.locator(".arms .is-chosen").get_attribute("data-arm") == arm
     return arm
 
 
-def test_it_loads_whole_and_routes(page: Page, shipped: Router) -> None:
-    """The first example is decided as the router decides it, with a bar for every arm."""
+def test_page_loads_and_routes_the_first_example(page: Page, shipped: Router) -> None:
+    """The decision matches the router's, with a bar for every arm."""
     open_playground(page)
     decision = shipped.decide_conversation(shown_request(page))
     assert chosen_arm(page) == decision.arm
@@ -37,8 +37,8 @@ def test_it_loads_whole_and_routes(page: Page, shipped: Router) -> None:
         expect(row).to_contain_text(f"{probability:.1%}")
 
 
-def test_the_slider_chooses_as_the_router_does(page: Page, shipped: Router) -> None:
-    """At every measured rule of either kind the arm is the router's own, and it changes."""
+def test_slider_chooses_like_the_router(page: Page, shipped: Router) -> None:
+    """At every measured rule, the arm is the router's choice, and it changes."""
     open_playground(page)
     choose_example(page, "Parallel calls")
     conversation = shown_request(page)
@@ -61,8 +61,8 @@ def walk(page: Page, shipped: Router, conversation: Conversation) -> list[str]:
     return arms
 
 
-def test_no_inference_is_asked_for_by_the_slider(page: Page) -> None:
-    """What other policies choose is there already."""
+def test_slider_sends_no_requests(page: Page) -> None:
+    """The choices of other policies are already loaded."""
     open_playground(page)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -74,8 +74,8 @@ def test_no_inference_is_asked_for_by_the_slider(page: Page) -> None:
 @pytest.mark.parametrize(
     ("name", "part"), [("Many tools", "tools"), ("Long conversation", "latest user turn")]
 )
-def test_what_is_cut_is_marked(page: Page, name: str, part: str) -> None:
-    """In the text where it was, with how much, and in the legend."""
+def test_cut_parts_are_marked(page: Page, name: str, part: str) -> None:
+    """The text shows where and how much was cut, and the legend shows it too."""
     open_playground(page)
     choose_example(page, name)
     expect(page.locator("#packed .cut").first).to_contain_text("tokens cut")
@@ -83,8 +83,8 @@ def test_what_is_cut_is_marked(page: Page, name: str, part: str) -> None:
     expect(page.locator("#packed .legend .tag").first).to_be_visible()
 
 
-def test_what_was_not_read_is_told(page: Page) -> None:
-    """The paths stand there, and no policy matters."""
+def test_unreadable_parts_are_listed(page: Page) -> None:
+    """Their paths are shown, and the policy has no effect."""
     open_playground(page)
     choose_example(page, "Unreadable part")
     expect(page.locator("#verdict")).to_contain_text("messages[1], tools[1]")
@@ -94,7 +94,7 @@ def test_what_was_not_read_is_told(page: Page) -> None:
 
 
 def test_every_example_is_routed(page: Page) -> None:
-    """None of them is refused."""
+    """No example is refused."""
     open_playground(page)
     for chip in page.locator("#examples button").all():
         with page.expect_response(lambda response: "/api/explain" in response.url) as explained:
@@ -103,8 +103,8 @@ def test_every_example_is_routed(page: Page) -> None:
     expect(page.locator("#explain-error")).to_be_hidden()
 
 
-def test_asking_shows_the_answer(page: Page) -> None:
-    """With what the gateway says of it, and under the policy that the slider stands at."""
+def test_sending_shows_the_answer(page: Page) -> None:
+    """The answer is shown with the gateway's headers, under the slider's policy."""
     open_playground(page)
     page.get_by_role("slider").press("Home")
     policy = page.locator("#policy-now").inner_text()
@@ -113,8 +113,8 @@ def test_asking_shows_the_answer(page: Page) -> None:
     expect(page.locator("#answer dl")).to_contain_text(policy)
 
 
-def test_a_client_s_request_is_seen_and_opened(page: Page, origin: str) -> None:
-    """What the OpenAI client sends stands in the list while it is watched, with its details."""
+def test_live_traffic_shows_a_clients_request(page: Page, origin: str) -> None:
+    """A request of the OpenAI client appears in the list, and its details open."""
     page.goto("/ui#live")
     with openai.OpenAI(base_url=f"{origin}/v1", api_key="any") as client:
         raw = client.chat.completions.with_raw_response.create(
@@ -132,8 +132,8 @@ def test_a_client_s_request_is_seen_and_opened(page: Page, origin: str) -> None:
     expect(row.get_by_role("button")).to_be_focused()
 
 
-def test_nothing_is_asked_for_while_it_is_paused(page: Page) -> None:
-    """The list stands still for who reads it."""
+def test_paused_list_sends_no_requests(page: Page) -> None:
+    """The list does not change while it is paused."""
     page.goto("/ui#live")
     expect(page.locator("#log, .empty").locator("visible=true").first).to_be_visible()
     page.get_by_role("button", name="Pause").click()
@@ -143,8 +143,8 @@ def test_nothing_is_asked_for_while_it_is_paused(page: Page) -> None:
     assert asked == []
 
 
-def test_the_artifact_s_card_tells_its_measures(page: Page, shipped: Router) -> None:
-    """Provenance, each arm, and each measured policy in the plot and in a table."""
+def test_artifact_view_shows_measurements(page: Page, shipped: Router) -> None:
+    """It shows provenance, each arm, and each measured policy in the plot and in a table."""
     page.goto("/ui#artifact")
     manifest = shipped.artifact.manifest
     card = page.locator("#artifact-body")
@@ -158,8 +158,8 @@ def test_the_artifact_s_card_tells_its_measures(page: Page, shipped: Router) -> 
         expect(card.get_by_role("rowheader", name=arm, exact=True)).to_be_visible()
 
 
-def test_it_is_used_by_the_keyboard_alone(page: Page) -> None:
-    """Tabs, examples, the editor and the slider are reached and worked without a mouse."""
+def test_page_works_with_the_keyboard_only(page: Page) -> None:
+    """Tabs, examples, the editor and the slider work without a mouse."""
     open_playground(page)
     tab_to(page, ".skip")
     tab_to(page, "#examples button:nth-child(2)")
@@ -178,8 +178,8 @@ def test_it_is_used_by_the_keyboard_alone(page: Page) -> None:
     expect(page.locator("#tab-live")).to_be_focused()
 
 
-def test_the_theme_is_kept(page: Page) -> None:
-    """What was chosen holds after a reload, against the system's."""
+def test_theme_survives_a_reload(page: Page) -> None:
+    """The chosen theme overrides the system's after a reload."""
     page.emulate_media(color_scheme="light")
     open_playground(page)
     page.locator("#theme").click(click_count=2)

@@ -1,4 +1,4 @@
-"""The page's modules, which browsers read as they are: their types hold, as their comments say."""
+"""The types of the page's JavaScript modules, as their JSDoc declares them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ OPTIONS = (
 
 
 @pytest.mark.timeout(INSTALL_S)
-def test_their_types_hold(node_modules: Path) -> None:
-    """TypeScript finds nothing in the JavaScript and its JSDoc."""
+def test_javascript_modules_type_check(node_modules: Path) -> None:
+    """TypeScript finds no error in the JavaScript and its JSDoc."""
     compiler = node_modules / "typescript/bin/tsc"
     modules = sorted(map(str, (FOLDER / "static").glob("*.js")))
     command = ["node", str(compiler), *OPTIONS, *modules]

@@ -1,4 +1,4 @@
-"""The page as it is served: behind a key and a prefix, at every width, in both colour schemes."""
+"""The page behind a key and a prefix, at every width and in both colour schemes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VIEWS = {"playground": ".chosen", "live": "#live .lead", "artifact": "#artifact 
 
 
 def without_prefix(app: ASGIApp) -> ASGIApp:
-    """Return an app as a proxy that takes the prefix off would ask it."""
+    """Return the app behind a proxy that removes a prefix."""
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -46,8 +46,8 @@ def guarded(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
         yield url + PREFIX
 
 
-def test_nothing_is_shown_without_the_key(browser: Browser, guarded: str) -> None:
-    """The browser is asked for a password, and shows nothing of the page until it has it."""
+def test_page_needs_the_admin_key(browser: Browser, guarded: str) -> None:
+    """The browser prompts for a password, and shows nothing until it is correct."""
     with browser.new_context() as context:
         page = context.new_page()
         with (
@@ -59,8 +59,8 @@ def test_nothing_is_shown_without_the_key(browser: Browser, guarded: str) -> Non
         assert answer.value.headers["www-authenticate"].startswith("Basic")
 
 
-def test_the_key_as_password_opens_all_of_it(browser: Browser, guarded: str) -> None:
-    """Page, files and JSON alike, below a prefix that the gateway knows nothing of."""
+def test_admin_key_as_password_opens_the_page(browser: Browser, guarded: str) -> None:
+    """Page, files and JSON open below a prefix that the gateway does not know."""
     with browser.new_context(
         http_credentials={"username": "me", "password": ADMIN, "send": "always"}
     ) as context:
@@ -74,8 +74,8 @@ def test_the_key_as_password_opens_all_of_it(browser: Browser, guarded: str) -> 
         assert problems.found == []
 
 
-def test_an_error_is_readable(browser: Browser, origin: str) -> None:
-    """What the gateway says of a bad request stands on the page, and the rest goes."""
+def test_error_is_shown_on_the_page(browser: Browser, origin: str) -> None:
+    """The gateway's error message is shown instead of results."""
     with browser.new_context(base_url=origin) as context:
         page = context.new_page()
         open_playground(page)
@@ -87,10 +87,10 @@ def test_an_error_is_readable(browser: Browser, origin: str) -> None:
 
 @pytest.mark.timeout(INSTALL_S)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible_and_fits(
+def test_page_is_accessible_and_fits_every_width(
     browser: Browser, origin: str, node_modules: Path, scheme: str
 ) -> None:
-    """No view has a fault that axe-core finds (contrast among them), or scrolls sideways."""
+    """axe-core finds no fault in any view (including contrast), and no view scrolls sideways."""
     # Axe itself is what the page's policy would bar.
     axe = (node_modules / "axe-core/axe.min.js").read_text()
     with browser.new_context(base_url=origin, bypass_csp=True) as context:
@@ -108,7 +108,7 @@ def test_it_is_accessible_and_fits(
 
 
 def faults(page: Page) -> list[str]:
-    """Return what axe-core finds wrong, each with where."""
+    """Return the faults that axe-core finds, each with its place."""
     found: list[str] = page.evaluate(
         """async () => (await axe.run()).violations.flatMap(({id, nodes}) =>
             nodes.map(node => `${id}: ${node.target} ${node.failureSummary}`))"""

@@ -1,4 +1,4 @@
-"""What goes wrong in a tab, and how a person gets about in it."""
+"""Helpers that use the page as a person does, and record its problems."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAX_TABS = 60
 
 
 class Problems:
-    """Notes what a tab complains of: violations of the page's policy are among the messages."""
+    """Recorder of a tab's errors; violations of the page's policy are console messages."""
 
     def __init__(self, page: Page) -> None:
         """Listen to a tab."""
@@ -34,7 +34,7 @@ def open_playground(page: Page) -> None:
 
 
 def choose_example(page: Page, name: str) -> None:
-    """Press an example, and wait until it is routed."""
+    """Click an example, and wait until it is routed."""
     with page.expect_response(lambda response: "/api/explain" in response.url):
         page.get_by_role("button", name=name).click()
 

@@ -1,4 +1,4 @@
-"""Who may ask for what: without a key nothing but probes, and without keys nobody from outside."""
+"""API keys, metrics and admin keys, and requests of foreign web pages to a gateway without keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEYS = KeySettings(
 
 
 def with_keys(sandbox: Sandbox, keys: KeySettings) -> Settings:
-    """Return settings of a gateway with these keys."""
+    """Return the settings of a gateway with these keys."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     return settings.model_copy(update={"keys": keys})
 
@@ -49,7 +49,7 @@ def keyed(sandbox: Sandbox) -> Iterator[str]:
 
 
 def bearer(key: str) -> dict[str, str]:
-    """Return the header that carries a key."""
+    """Return the header with a key."""
     return {"authorization": f"Bearer {key}".strip()}
 
 
@@ -85,10 +85,10 @@ def bearer(key: str) -> dict[str, str]:
         ("GET", "/HEALTHZ"),
     ],
 )
-def test_without_a_key_nothing_is_served(
+def test_requests_without_valid_key_get_401(
     keyed: str, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    """Whatever is asked for, known or unknown, a request without a good key is 401."""
+    """Every request without a valid key gets 401, for known and unknown paths."""
     response = httpx.request(method, keyed + path, json=BODY, headers=headers)
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
@@ -98,8 +98,8 @@ def test_without_a_key_nothing_is_served(
     assert not any(value in response.text for value in headers.values() if len(value) > 10)
 
 
-def test_every_route_is_guarded(sandbox: Sandbox) -> None:
-    """No route of the app answers without a key but those that are meant to."""
+def test_every_route_needs_a_key_except_probes(sandbox: Sandbox) -> None:
+    """No route of the app answers without a key, except the public ones."""
     app = create_app(with_keys(sandbox, KEYS), FakeRouter())
     paths = {path.replace("{decision_id}", "x") for path in app.openapi()["paths"]}
     paths |= {route.path for route in app.routes if isinstance(route, Route)}
@@ -110,16 +110,16 @@ def test_every_route_is_guarded(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("name", ["authorization", "api-key", "x-api-key"])
-def test_keys_are_taken_as_clients_send_them(keyed: str, name: str) -> None:
-    """OpenAI's, Azure's and Anthropic's headers are read, for either key."""
+def test_keys_are_accepted_in_every_client_header(keyed: str, name: str) -> None:
+    """OpenAI's, Azure's and Anthropic's headers are accepted for API and admin keys."""
     for key in (API, ADMIN):
         value = f"bearer  {key}" if name == "authorization" else key
         assert httpx.get(f"{keyed}/v1/models", headers={name: value}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/openapi.json", "/admin/anything"])
-def test_one_rule_for_metrics_and_administration(keyed: str, path: str) -> None:
-    """The admin key opens all of them, an API key none."""
+def test_operator_paths_need_the_admin_key(keyed: str, path: str) -> None:
+    """The admin key opens metrics and administration; an API key opens neither."""
     refused = httpx.get(keyed + path, headers=bearer(API))
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "admin_key_needed")
     assert httpx.get(keyed + path, headers=bearer(ADMIN)).status_code in {200, 404}
@@ -157,16 +157,16 @@ def test_metrics_key_opens_metrics_only(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("name", ["api-key", "x-api-key"])
-def test_metrics_key_is_taken_in_every_key_header(keyed: str, name: str) -> None:
-    """Each header that carries a key may carry this one; the browser's password may not."""
+def test_metrics_key_is_accepted_in_every_key_header(keyed: str, name: str) -> None:
+    """Every key header may carry the metrics key; a browser's password may not."""
     assert httpx.get(f"{keyed}/metrics", headers={name: METRICS}).status_code == 200
     assert httpx.get(f"{keyed}/metrics", auth=("prometheus", METRICS)).status_code == 401
 
 
-def test_metrics_key_alone_closes_the_gateway(
+def test_metrics_key_alone_refuses_other_requests(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With only `keys.metrics` nobody is let in without a key, and the start warns about it."""
+    """With only `keys.metrics`, every other request is refused, and startup logs a warning."""
     settings = with_keys(sandbox, KeySettings(metrics=SecretStr(METRICS)))
     with served(create_app(settings, FakeRouter())) as url:
         assert httpx.post(url + CHAT, json=BODY).status_code == 401
@@ -180,38 +180,38 @@ def test_metrics_key_alone_closes_the_gateway(
 
 
 def test_weak_metrics_key_is_refused() -> None:
-    """A metrics key that can be guessed is not served to other machines."""
+    """A metrics key that can be guessed is refused if other machines can connect."""
     keys = KeySettings(metrics=SecretStr("prometheus"))
     with pytest.raises(ConfigError, match=r"keys\.metrics: the key is short"):
         permitted_listen_host(Settings(keys=keys, server=ServerSettings(host="0.0.0.0")))
 
 
-def test_no_admin_key_means_no_administration(sandbox: Sandbox) -> None:
-    """Where none is configured nobody has it, not even who has no key at all."""
+def test_without_admin_key_administration_is_refused(sandbox: Sandbox) -> None:
+    """Without a configured admin key, no request may administer, with or without a key."""
     keys = KeySettings(api={"a": SecretStr(API)})
     with served(create_app(with_keys(sandbox, keys), FakeRouter())) as url:
         assert httpx.get(f"{url}/metrics", headers=bearer(API)).status_code == 403
         assert httpx.get(f"{url}/metrics").status_code == 401
 
 
-def test_an_admin_key_alone_closes_the_api(sandbox: Sandbox) -> None:
-    """One key, LiteLLM's master key, is enough to keep all others out."""
+def test_admin_key_alone_protects_the_api(sandbox: Sandbox) -> None:
+    """One key, such as LiteLLM's master key, is enough to refuse all other requests."""
     keys = KeySettings(admin=SecretStr(ADMIN))
     with served(create_app(with_keys(sandbox, keys), FakeRouter())) as url:
         assert httpx.get(f"{url}/v1/models").status_code == 401
         assert httpx.get(f"{url}/v1/models", headers=bearer(ADMIN)).status_code == 200
 
 
-def test_refusals_are_counted(keyed: str) -> None:
-    """The metric knows why, and not with what."""
+def test_refused_requests_are_counted_by_reason(keyed: str) -> None:
+    """The metric counts refusals by error code and contains no key."""
     httpx.get(f"{keyed}/v1/models", headers=bearer("who-tries-this"))
     text = httpx.get(f"{keyed}/metrics", headers=bearer(ADMIN)).text
     assert 'switchcraft_refused_callers_total{code="invalid_api_key"}' in text
     assert "who-tries-this" not in text
 
 
-def test_the_openai_client_knows_what_happened(keyed: str) -> None:
-    """It raises AuthenticationError for a wrong key, and is served with the right one."""
+def test_openai_client_raises_authentication_error(keyed: str) -> None:
+    """The OpenAI client raises AuthenticationError for a wrong key, and accepts a valid one."""
     with openai.OpenAI(base_url=f"{keyed}/v1", api_key="wrong", max_retries=0) as client:
         with pytest.raises(openai.AuthenticationError, match="not valid here"):
             client.models.list()
@@ -219,8 +219,8 @@ def test_the_openai_client_knows_what_happened(keyed: str) -> None:
         right.chat.completions.create(model="switchcraft", messages=ASK)
 
 
-def test_the_log_line_has_the_keys_name(keyed: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Who asked is told by name."""
+def test_log_line_contains_the_keys_name(keyed: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The request's log line contains the name of its key."""
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         httpx.post(keyed + CHAT, json=BODY, headers=bearer(API))
         wait_for(lambda: caplog.records, "the line is written")
@@ -247,17 +247,17 @@ def test_the_log_line_has_the_keys_name(keyed: str, caplog: pytest.LogCaptureFix
     ],
     ids=str,
 )
-def test_without_keys_web_pages_are_strangers(
+def test_without_keys_foreign_web_pages_are_refused(
     gateway_url: str, headers: dict[str, str], status: int
 ) -> None:
-    """A page of another origin, or under a name bound to this machine, cannot use the gateway."""
+    """A page of another origin, or under a name rebound to this machine, cannot use the gateway."""
     response = httpx.post(gateway_url + CHAT, json=BODY, headers=headers)
     assert response.status_code == status
     assert httpx.get(f"{gateway_url}/healthz", headers=headers).status_code == 200
 
 
-def test_with_keys_any_host_is_served(keyed: str) -> None:
-    """A key is what no page has: the gateway may have any name, and pages that send it."""
+def test_with_keys_any_host_is_accepted(keyed: str) -> None:
+    """With keys, the gateway accepts any host name and pages that send a key."""
     headers = bearer(API) | {"host": "gateway.example", "origin": "https://app.example"}
     assert httpx.get(f"{keyed}/v1/models", headers=headers).status_code == 200
 
@@ -266,17 +266,17 @@ def test_with_keys_any_host_is_served(keyed: str) -> None:
     ("host", "expected"),
     [("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("::1", "::1"), ("localhost", "localhost")],
 )
-def test_without_keys_it_listens_on_loopback(
+def test_without_keys_gateway_listens_on_loopback(
     host: str, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever address is asked for; the warning names what to set."""
+    """Without keys, the gateway listens on loopback, and the warning names the setting."""
     settings = Settings(server=ServerSettings(host=host))
     assert permitted_listen_host(settings) == expected
     assert "set keys.api or general_settings.master_key" in caplog.text
 
 
-def test_a_weak_key_stays_at_home(caplog: pytest.LogCaptureFixture) -> None:
-    """A key that can be guessed refuses to start on another address, and is warned of on this."""
+def test_weak_key_is_refused_unless_on_loopback(caplog: pytest.LogCaptureFixture) -> None:
+    """On another address, a weak key prevents startup; on loopback, it logs a warning."""
     keys = KeySettings(api={"team-a": SecretStr("sk-1234")})
     outside = Settings(keys=keys, server=ServerSettings(host="0.0.0.0"))
     with pytest.raises(ConfigError, match=r"keys\.api\.team-a: .*switchcraft key") as caught:
@@ -301,24 +301,24 @@ def test_a_weak_key_stays_at_home(caplog: pytest.LogCaptureFixture) -> None:
         ("unix:///run/redis.sock", False),
     ],
 )
-def test_redis_without_a_password_is_warned_of(
+def test_remote_redis_without_password_logs_warning(
     url: str, is_open: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The start warns of a Redis on another machine that needs no password."""
+    """Startup warns if Redis on another machine needs no password."""
     warn_about_open_redis(ServerSettings(redis_url=SecretStr(url)))
     assert ("server.redis_url has no password" in caplog.text) == is_open
     assert "secret" not in caplog.text
 
 
-def test_loopback_names() -> None:
-    """What is this machine's own, in any notation, and what only looks like it."""
+def test_is_loopback_recognizes_every_notation() -> None:
+    """Every notation of this machine's address is loopback; similar names are not."""
     assert all(map(is_loopback, ("localhost", "LOCALHOST.", "127.9.9.9", "::1", "[::1]")))
     outside = ("", "0.0.0.0", "::", "10.0.0.1", "127.0.0.1.x.example", "localhost.example")
     assert not any(map(is_loopback, outside))
 
 
-def test_an_empty_access_is_open_and_says_so() -> None:
-    """Only where no key at all is configured."""
+def test_access_is_open_only_without_any_key() -> None:
+    """Access is open only if no key of any kind is configured."""
     assert Access.from_settings(KeySettings()).is_open
     assert not Access.from_settings(KeySettings(admin=SecretStr(ADMIN))).is_open
     assert not Access.from_settings(KeySettings(metrics=SecretStr(METRICS))).is_open

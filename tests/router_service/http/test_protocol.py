@@ -32,7 +32,7 @@ GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
 
 
 class Echo:
-    """Answers each path in its own way, and counts."""
+    """App that answers each path in its own way, and counts requests."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0
@@ -95,20 +95,20 @@ async def _left(receive: Receive) -> None:
 
 @pytest.fixture(scope="module")
 def echo() -> Echo:
-    """Return the app that is served."""
+    """Return the app."""
     return Echo()
 
 
 @pytest.fixture(scope="module")
 def url(echo: Echo) -> Iterator[str]:
-    """Serve it within narrow limits."""
+    """Serve the app with narrow limits."""
     with served(echo, http=protocol_with_limits(LIMITS)) as address:
         yield address
 
 
 @contextmanager
 def connected(url: str, first: bytes = b"") -> Iterator[socket.socket]:
-    """Yield a connection on which some bytes were sent."""
+    """Yield a connection on which these bytes were sent."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
         connection.sendall(first)
@@ -116,7 +116,7 @@ def connected(url: str, first: bytes = b"") -> Iterator[socket.socket]:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Return all that comes until the other side hangs up."""
+    """Return all bytes until the server closes the connection."""
     parts = []
     try:
         while part := connection.recv(65536):
@@ -127,7 +127,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def refusal(answer: bytes) -> tuple[int, str]:
-    """Return the status and OpenAI's code of a refusal."""
+    """Return the status and OpenAI's error code of a refusal."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"connection: close" in head
     return int(head.split()[1]), json.loads(body)["error"]["code"]
@@ -143,16 +143,16 @@ def refusal(answer: bytes) -> tuple[int, str]:
     ],
     ids=["one part", "never ends", "many", "address"],
 )
-def test_large_headers_are_refused(url: str, parts: list[bytes]) -> None:
-    """Headers and addresses beyond the limit are 431, in one part or in many, complete or not."""
+def test_large_headers_get_431(url: str, parts: list[bytes]) -> None:
+    """Headers and addresses above the limit get 431, in one packet or many, complete or not."""
     with connected(url) as connection:
         for part in parts:
             connection.sendall(part)
         assert refusal(read_all(connection)) == (431, "headers_too_large")
 
 
-def test_slow_headers_are_refused(url: str) -> None:
-    """A client that sends its headers bit by bit gets 408 when its time is up."""
+def test_slow_headers_get_408(url: str) -> None:
+    """A client that sends its headers slowly gets 408 after the time limit."""
     with connected(url, GET) as connection:
         connection.settimeout(0.05)
         answer = b""
@@ -166,15 +166,15 @@ def test_slow_headers_are_refused(url: str) -> None:
         assert refusal(answer + read_all(connection)) == (408, "request_timeout")
 
 
-def test_a_connection_without_a_request_is_closed(url: str) -> None:
-    """Who connects and sends nothing is let go."""
+def test_connection_without_request_is_closed(url: str) -> None:
+    """A connection on which nothing is sent is closed after the time limit."""
     with connected(url) as connection:
         assert read_all(connection) == b""
 
 
 @pytest.mark.parametrize("first", [b"", GET + b"\r\n"], ids=["new", "kept"])
-def test_blank_lines_keep_no_connection(url: str, first: bytes) -> None:
-    """The blank line that parsers pass over before a request counts as its beginning."""
+def test_blank_lines_do_not_extend_the_time_limit(url: str, first: bytes) -> None:
+    """A blank line before a request counts as the beginning of the request."""
     with connected(url, first) as connection:
         if first:
             assert connection.recv(1000).endswith(b"ok")
@@ -182,8 +182,8 @@ def test_blank_lines_keep_no_connection(url: str, first: bytes) -> None:
         assert refusal(read_all(connection)) == (408, "request_timeout")
 
 
-def test_no_http_is_refused_in_openais_form(url: str) -> None:
-    """What is no HTTP gets 400, and the connection ends."""
+def test_invalid_http_gets_400_in_openai_format(url: str) -> None:
+    """Bytes that are not HTTP get 400, and the connection closes."""
     with connected(url, b"hello\r\n\r\n") as connection:
         assert refusal(read_all(connection)) == (400, "invalid_http")
 
@@ -210,15 +210,15 @@ def test_no_http_is_refused_in_openais_form(url: str) -> None:
     ],
     ids=["no version", "0.9", "2.0", "two hosts", "two codings", "codings in two headers"],
 )
-def test_what_other_servers_read_differently_is_refused(
+def test_ambiguous_framing_is_refused(
     url: str, request_line: bytes, headers: bytes, status: int, code: str
 ) -> None:
-    """Other versions, several hosts, and unknown transfer codings never reach the app."""
+    """Other versions, several hosts and unknown transfer codings never reach the app."""
     with connected(url, request_line + b"\r\n" + headers + b"\r\n0\r\n\r\n") as connection:
         assert refusal(read_all(connection)) == (status, code)
 
 
-def test_nothing_follows_a_refusal(url: str) -> None:
+def test_refused_body_gets_no_100_continue(url: str) -> None:
     """A client that expects `100 Continue` and whose body is refused does not get both."""
     head = b"POST /read HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ntransfer-encoding: chunked"
     with connected(url, head + b"\r\n\r\nno size\r\n") as connection:
@@ -226,14 +226,14 @@ def test_nothing_follows_a_refusal(url: str) -> None:
     assert refusal(answer) == (400, "invalid_http")
 
 
-def test_a_slow_answer_is_no_slow_request(url: str) -> None:
-    """The bound is for the client: an answer that takes longer than it comes whole."""
+def test_slow_answer_is_not_cut_off(url: str) -> None:
+    """The time limit applies to the client: a slow answer arrives complete."""
     with connected(url, GET.replace(b"/", b"/slow", 1) + b"\r\n") as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
 
 
-def test_a_body_that_goes_on_after_the_answer_is_cut_off(url: str) -> None:
-    """A client that still sends what was answered already cannot keep the connection."""
+def test_endless_body_after_the_answer_is_cut_off(url: str) -> None:
+    """A client that continues to send an answered request cannot keep the connection."""
     head = GET.replace(b"GET", b"POST") + b"transfer-encoding: chunked\r\n\r\n"
     with connected(url, head) as connection:
         wait_for(lambda: not _takes(connection, b"1\r\nx\r\n"), "it is cut off")
@@ -247,8 +247,8 @@ def _takes(connection: socket.socket, part: bytes) -> bool:
     return True
 
 
-def test_pipelined_requests_are_answered(url: str, echo: Echo) -> None:
-    """Several requests in one part are each answered once."""
+def test_pipelined_requests_are_answered_once(url: str, echo: Echo) -> None:
+    """Several requests in one packet are each answered once."""
     before = echo.served
     with connected(url, (GET + b"\r\n") * 3) as connection:
         wait_for(lambda: echo.served == before + 3, "all are served")
@@ -256,8 +256,8 @@ def test_pipelined_requests_are_answered(url: str, echo: Echo) -> None:
         assert read_all(connection).count(b"HTTP/1.1 200") == 3
 
 
-def test_a_client_that_reads_nothing(url: str, echo: Echo) -> None:
-    """It holds back its answer, of which little is kept in memory, and is cut off in the end."""
+def test_client_that_reads_nothing_is_disconnected(url: str, echo: Echo) -> None:
+    """Little of its answer is buffered, and the connection is closed after the time limit."""
     before, cancelled = echo.sent_bytes, echo.cancelled
     with connected(url, GET.replace(b"/", b"/endless", 1) + b"\r\n"):
         wait_for(lambda: echo.cancelled > cancelled, "it is cut off")
@@ -265,8 +265,8 @@ def test_a_client_that_reads_nothing(url: str, echo: Echo) -> None:
         assert echo.sent_bytes - before < 16_000_000
 
 
-def test_a_client_that_reads_slowly_is_served(url: str, echo: Echo) -> None:
-    """One that takes some of its answer in each period is not cut off."""
+def test_slow_reader_gets_the_whole_answer(url: str, echo: Echo) -> None:
+    """A client that reads some of its answer in each period is not disconnected."""
     cancelled = echo.cancelled
     with connected(url, GET.replace(b"/", b"/endless", 1) + b"\r\n") as connection:
         for _ in range(20):
@@ -281,7 +281,7 @@ CHUNKED = POST + b"transfer-encoding: chunked\r\n"
 
 
 def until_taken(connection: socket.socket, part: bytes, most: int) -> int:
-    """Send a part again and again until the other side takes no more; return how many bytes."""
+    """Send a part repeatedly until the server accepts no more; return the number of bytes."""
     connection.settimeout(0.5)
     sent = 0
     with contextlib.suppress(TimeoutError):
@@ -292,7 +292,7 @@ def until_taken(connection: socket.socket, part: bytes, most: int) -> int:
 
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """Yield a list that gets the most memory, in bytes, that was allocated during the block."""
+    """Yield a list that receives the peak memory allocated during the block, in bytes."""
     peak: list[int] = []
     tracemalloc.start()
     try:
@@ -302,8 +302,8 @@ def peak_memory() -> Iterator[list[int]]:
         tracemalloc.stop()
 
 
-def test_a_flood_of_pipelined_requests_is_dropped(url: str, echo: Echo) -> None:
-    """It takes little memory; the request before it is answered, and the connection closes."""
+def test_flood_of_pipelined_requests_is_dropped(url: str, echo: Echo) -> None:
+    """It takes little memory; the first request is answered, and the connection closes."""
     echo.go_on.clear()
     before = echo.served
     with connected(url, WAIT) as connection:
@@ -318,8 +318,8 @@ def test_a_flood_of_pipelined_requests_is_dropped(url: str, echo: Echo) -> None:
     assert peak[0] < 20_000_000
 
 
-def test_small_pipelined_requests_are_begun_one_by_one(url: str, echo: Echo) -> None:
-    """Requests that arrive in one packet each begin when the one before is answered."""
+def test_pipelined_requests_begin_one_by_one(url: str, echo: Echo) -> None:
+    """Requests of one packet begin only when the previous one is answered."""
     echo.go_on.clear()
     before = echo.served
     with connected(url, WAIT + (GET + b"\r\n") * 50) as connection:
@@ -334,8 +334,8 @@ def test_small_pipelined_requests_are_begun_one_by_one(url: str, echo: Echo) -> 
 
 
 @pytest.mark.parametrize("size", [10, 60_000, 2_000_000], ids=["small", "medium", "large"])
-def test_leaving_with_a_pipelined_request_is_noticed(url: str, echo: Echo, size: int) -> None:
-    """A client that sent more, read or not, and closes its connection cancels its request."""
+def test_disconnect_with_pipelined_request_cancels(url: str, echo: Echo, size: int) -> None:
+    """A client that has sent more data and disconnects cancels its request."""
     echo.go_on.clear()
     before, left = echo.served, echo.left
     with connected(url, WAIT) as connection:
@@ -345,8 +345,8 @@ def test_leaving_with_a_pipelined_request_is_noticed(url: str, echo: Echo, size:
     wait_for(lambda: echo.left == left + 1, "the app is told")
 
 
-def test_a_pipelined_request_may_have_a_slow_body(url: str, echo: Echo) -> None:
-    """The answer to the request before does not start the clock of the one behind it."""
+def test_pipelined_request_may_have_slow_body(url: str, echo: Echo) -> None:
+    """The answer to one request does not start the timer of the next one."""
     body = b"x" * 10
     with connected(url, GET + b"\r\n" + POST + b"content-length: 10\r\n\r\n") as connection:
         assert connection.recv(1000).endswith(b"ok")
@@ -356,7 +356,7 @@ def test_a_pipelined_request_may_have_a_slow_body(url: str, echo: Echo) -> None:
     assert echo.bodies[-1] == body
 
 
-def test_what_follows_a_chunked_body_at_once_is_not_begun(url: str, echo: Echo) -> None:
+def test_request_after_chunked_body_is_not_begun(url: str, echo: Echo) -> None:
     """The chunked request is answered, and the connection closes without a second answer."""
     before = echo.served
     with connected(url, CHUNKED + b"\r\n2\r\nhi\r\n0\r\n\r\n" + POST) as connection:
@@ -371,20 +371,20 @@ def test_what_follows_a_chunked_body_at_once_is_not_begun(url: str, echo: Echo) 
     ids=["many", "one name", "long values"],
 )
 def test_endless_trailers_are_refused(url: str, part: bytes) -> None:
-    """Trailers have the bound of headers, whether there are many or one that never ends."""
+    """Trailers have the same limit as headers, for many trailers and for an endless one."""
     with connected(url, CHUNKED + b"\r\n2\r\nhi\r\n0\r\n") as connection:
         sent = until_refused(connection, part)
     assert sent < 2_000_000
 
 
 def test_endless_chunk_extensions_are_refused(url: str) -> None:
-    """A chunk's extension has the same bound."""
+    """The extension of a chunk has the same limit."""
     with connected(url, CHUNKED + b"\r\n2;") as connection:
         assert until_refused(connection, b"a" * 1000) < 2_000_000
 
 
 def until_refused(connection: socket.socket, part: bytes) -> int:
-    """Send a part until the request is refused with 431; return how many bytes were sent."""
+    """Send a part until the request is refused with 431; return the number of bytes."""
     sent, answer = 0, b""
     connection.setblocking(False)
     deadline = time.monotonic() + 5
@@ -398,7 +398,7 @@ def until_refused(connection: socket.socket, part: bytes) -> int:
 
 
 @pytest.mark.parametrize("is_one_packet", [True, False])
-def test_trailers_are_no_headers(url: str, echo: Echo, *, is_one_packet: bool) -> None:
+def test_trailers_are_not_added_to_headers(url: str, echo: Echo, *, is_one_packet: bool) -> None:
     """The app sees only headers, even if trailers have arrived when it reads them."""
     head = CHUNKED + b"x-a: head\r\n\r\n"
     rest = b"2\r\nhi\r\n0\r\nAuthorization: Bearer k\r\nx-request-id: t\r\nx-a: tail\r\n\r\n"
@@ -421,10 +421,10 @@ UPGRADES = [
 @pytest.mark.parametrize("upgrade", UPGRADES, ids=["websocket", "h2c", "other"])
 @pytest.mark.parametrize("is_chunked", [True, False], ids=["chunked", "length"])
 @pytest.mark.parametrize("packets", [1, 2, 3])
-def test_upgrades_are_ignored(
+def test_upgrade_headers_are_ignored(
     url: str, echo: Echo, upgrade: bytes, *, is_chunked: bool, packets: int
 ) -> None:
-    """The body of a request that asks for another protocol is its body, and no other request."""
+    """The body of a request that asks for another protocol is not read as another request."""
     smuggled = b"GET /forbidden HTTP/1.1\r\nhost: h\r\n\r\n"
     framing = b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b""
     framing = framing or b"content-length: %d\r\n\r\n" % len(smuggled)
@@ -448,14 +448,14 @@ def test_upgrades_are_ignored(
 
 
 def test_connect_is_refused(url: str) -> None:
-    """There is no tunnel through a gateway, however its address is written."""
+    """CONNECT is refused for every form of the address."""
     for target in (b"evil.example:443", b"/", b"http://h/"):
         with connected(url, b"CONNECT " + target + b" HTTP/1.1\r\nhost: h\r\n\r\n") as connection:
             assert refusal(read_all(connection)) == (400, "invalid_http")
 
 
-def test_a_large_answer_is_unfinished_until_it_is_read(url: str, echo: Echo) -> None:
-    """Whoever counts requests in flight counts one whose answer waits in memory."""
+def test_large_answer_is_in_flight_until_read(url: str, echo: Echo) -> None:
+    """A request whose answer waits in memory counts as a request in flight."""
     sent = echo.large_sent
     head = GET.replace(b"GET /", b"GET /large") + b"\r\n"
     with connected(url, head) as connection:
@@ -467,8 +467,10 @@ def test_a_large_answer_is_unfinished_until_it_is_read(url: str, echo: Echo) -> 
         wait_for(lambda: echo.large_sent == sent + 1, "it is sent")
 
 
-def test_idle_connections_make_room(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
-    """At the limit the connection that is idle for longest is closed, and one log line says so."""
+def test_longest_idle_connection_is_closed_at_limit(
+    echo: Echo, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the limit the longest idle connection is closed, and one log line reports it."""
     limits = replace(LIMITS, max_connections=3, header_timeout_s=30)
     with served(echo, http=protocol_with_limits(limits)) as url, ExitStack() as stack:
         echo.go_on.clear()
@@ -488,8 +490,8 @@ def test_idle_connections_make_room(echo: Echo, caplog: pytest.LogCaptureFixture
     assert "limit=3" in lines[0]
 
 
-def test_without_room_a_connection_is_refused(echo: Echo) -> None:
-    """If every connection is being answered, a further one gets 503 and is closed."""
+def test_connection_gets_503_without_idle_ones(echo: Echo) -> None:
+    """If no connection is idle, a further connection gets 503 and is closed."""
     with served(echo, http=protocol_with_limits(replace(LIMITS, max_connections=1))) as url:
         echo.go_on.clear()
         before = echo.served
@@ -502,34 +504,34 @@ def test_without_room_a_connection_is_refused(echo: Echo) -> None:
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written, each write by itself."""
+    """Transport that records each write."""
 
     def __init__(self) -> None:
         super().__init__()
         self.writes: list[bytes] = []
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keep it."""
+        """Record the data."""
         self.writes.append(bytes(data))
 
     def get_write_buffer_size(self) -> int:
-        """Say that all is sent."""
+        """Return that all data is sent."""
         return 0
 
     def close(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.writes.append(b"closed")
 
     def abort(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.writes.append(b"aborted")
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-def test_an_answers_head_goes_with_its_first_part() -> None:
-    """Head and first part are one write, and later parts are written as they come."""
+def test_head_is_written_with_first_part() -> None:
+    """Head and first part are one write; later parts are written at once."""
 
     async def answer() -> list[bytes]:
         wire = Wire()
@@ -542,8 +544,8 @@ def test_an_answers_head_goes_with_its_first_part() -> None:
     assert asyncio.run(answer()) == [HEAD + b"a", b"b", HEAD + b"c"]
 
 
-def test_a_head_waits_for_no_more_than_a_turn_of_the_loop() -> None:
-    """A head without a body is sent, before a connection is closed too; an abort loses it."""
+def test_head_waits_for_one_loop_iteration() -> None:
+    """A head without a body is sent, also before a close; an abort loses it."""
 
     async def answer() -> list[bytes]:
         wire = Wire()

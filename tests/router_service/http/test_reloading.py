@@ -1,12 +1,12 @@
-"""What a gateway that cannot be reloaded says, and what it shows of itself."""
+"""Status, and reload of a gateway without a configuration file."""
 
 from __future__ import annotations
 
 import httpx
 
 
-def test_a_gateway_without_an_origin_is_not_reloaded(http: httpx.Client) -> None:
-    """An app that was made of values has no file to read anew, and says so."""
+def test_reload_without_source_is_refused(http: httpx.Client) -> None:
+    """An app that was created from settings has no file to reload, and the error says so."""
     answer = http.post("/admin/reload")
     assert answer.status_code == 409
     error = answer.json()["error"]
@@ -14,8 +14,8 @@ def test_a_gateway_without_an_origin_is_not_reloaded(http: httpx.Client) -> None
     assert error["message"].startswith("Nothing was changed: this gateway was started without")
 
 
-def test_status(http: httpx.Client) -> None:
-    """Without a publication the status is the artifact alone."""
+def test_status_without_publication(http: httpx.Client) -> None:
+    """Without a publication, the status contains only the artifact."""
     assert http.get("/admin/status").json() == {
         "artifact": "fake",
         "publication": None,
@@ -26,8 +26,8 @@ def test_status(http: httpx.Client) -> None:
     }
 
 
-def test_releases_are_counted(http: httpx.Client) -> None:
-    """The series of what is published are there from the start."""
+def test_publication_series_exist_from_the_start(http: httpx.Client) -> None:
+    """The series of publications exist before the first publication."""
     text = http.get("/metrics").text
     assert "switchcraft_shared_state_up 1.0" in text
     assert "switchcraft_publication_serial 0.0" in text

@@ -1,4 +1,4 @@
-"""What a gateway makes of cool-downs in Redis that no gateway has written."""
+"""Cool-downs in Redis that no gateway has written."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ LONGEST_S = 2.0
 
 
 @pytest.mark.parametrize("ends_in_s", [115 * 24 * 3600.0, 1e300])
-def test_a_mistaken_entry_stops_nothing_for_days(
-    sandbox: Sandbox, redis_url: str, ends_in_s: float
-) -> None:
-    """It counts for `max_cooldown_s` at most, once, and only until it is deleted."""
+def test_mistaken_cool_down_is_bounded(sandbox: Sandbox, redis_url: str, ends_in_s: float) -> None:
+    """It lasts at most `max_cooldown_s`, is adopted once, and ends when it is deleted."""
     upstreams = UpstreamSettings(breaker=BreakerSettings(max_cooldown_s=LONGEST_S))
     server = ServerSettings(redis_url=SecretStr(redis_url))
     settings = Settings.sandbox(

@@ -1,4 +1,4 @@
-"""The page's files and its JSON, over HTTP: what it is told, and what it is not."""
+"""The web page's files and its JSON API over HTTP."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def shipped() -> Router:
 
 @pytest.fixture(scope="module")
 def real(sandbox: Sandbox, shipped: Router) -> Iterator[httpx.Client]:
-    """Yield a client of a gateway that decides by the shipped artifact."""
+    """Yield a client of a gateway that uses the shipped artifact."""
     server = ServerSettings(max_body_bytes=100_000)
     settings = Settings.sandbox(sandbox.base_url, list(shipped.arms), server=server)
     with served(create_app(settings, shipped)) as url, httpx.Client(base_url=url) as client:
         yield client
 
 
-def test_the_page_and_its_files_may_do_no_more_than_they_need(http: httpx.Client) -> None:
-    """Each file is of its type, may load nothing foreign, and is asked for again at each visit."""
+def test_page_files_have_restrictive_headers(http: httpx.Client) -> None:
+    """Each file has its type, may load nothing foreign, and is revalidated at each visit."""
     page = http.get("/ui")
     files = re.findall(r'(?:src|href)="(ui/[^"]+)"', page.text)
     assert len(files) >= 5
@@ -51,8 +51,8 @@ def test_the_page_and_its_files_may_do_no_more_than_they_need(http: httpx.Client
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_no_file_names_another_host() -> None:
-    """Nothing is loaded from elsewhere, and nothing stands in a document that its policy bars."""
+def test_no_file_refers_to_another_host() -> None:
+    """Nothing is loaded from other hosts, and no document contains what its policy forbids."""
     for path in FOLDER.rglob("*"):
         if path.suffix not in {".html", ".css", ".js"}:
             continue
@@ -60,20 +60,20 @@ def test_no_file_names_another_host() -> None:
         assert not re.search(r"https?://|@import|innerHTML|eval\(| style=| on\w+=\"", text), path
 
 
-def test_a_path_stays_within_the_files(http: httpx.Client) -> None:
-    """No address leads out of the folder."""
+def test_paths_cannot_leave_the_static_folder(http: httpx.Client) -> None:
+    """No path reads a file outside of the folder."""
     for path in ("..%2fui.py", "%2e%2e/index.html", "../../api/ui.py", "", "absent.js"):
         assert http.get(f"/ui/static/{path}").status_code in {404, 405}
 
 
-def test_a_slash_leads_to_the_page(http: httpx.Client) -> None:
-    """Whatever prefix the gateway stands behind: the address is relative."""
+def test_trailing_slash_redirects_relatively(http: httpx.Client) -> None:
+    """The redirect is relative, so that it works below any prefix."""
     response = http.get("/ui/")
     assert (response.status_code, response.headers["location"]) == (308, "../ui")
 
 
-def test_an_explanation_is_what_the_gateway_does(real: httpx.Client, shipped: Router) -> None:
-    """Arm, reason and order are those of the same request sent for good; nothing is sent."""
+def test_explanation_matches_the_gateways_decision(real: httpx.Client, shipped: Router) -> None:
+    """Arm, reason and order match the same request when it is sent; explaining sends nothing."""
     explained = real.post(EXPLAIN, json=BODY).json()
     answer = real.post(CHAT, json=BODY)
     assert explained["candidates"][0] == answer.headers["x-switchcraft-model"]
@@ -84,8 +84,8 @@ def test_an_explanation_is_what_the_gateway_does(real: httpx.Client, shipped: Ro
     assert costs == sorted(costs)
 
 
-def test_the_choices_follow_the_frontier(real: httpx.Client) -> None:
-    """There is one for each measured policy, and it is what a request for that policy gets."""
+def test_explanation_has_choice_per_measured_policy(real: httpx.Client) -> None:
+    """Each choice is what a request with that policy gets."""
     explained = real.post(EXPLAIN, json=BODY).json()
     frontier = real.get("/ui/api/artifact").json()["frontier"]
     policies = [point["policy"] for point in frontier]
@@ -103,18 +103,18 @@ def test_the_choices_follow_the_frontier(real: httpx.Client) -> None:
         ({**BODY, "tools": [*BODY["tools"], {"type": "function"}]}, "unread"),
     ],
 )
-def test_what_the_gateway_decides_itself_is_told(
+def test_explanation_of_unrouted_requests_has_reason(
     real: httpx.Client, body: dict[str, object], reason: str
 ) -> None:
-    """Its reason stands there, beside what the router would have chosen."""
+    """The gateway's reason is returned beside the arm that the router would have chosen."""
     explained = real.post(EXPLAIN, json=body).json()
     assert explained["reason"] == reason
     assert explained["chosen"]["arm"]
     assert bool(explained["unread"]) == (reason == "unread")
 
 
-def test_a_responses_body_is_read_as_one(real: httpx.Client) -> None:
-    """The API is named in the query."""
+def test_explain_accepts_responses_bodies(real: httpx.Client) -> None:
+    """The query parameter names the API of the body."""
     body = {"model": "switchcraft", "input": "hello", "tools": [{"type": "web_search"}]}
     explained = real.post(EXPLAIN, json=body, params={"api": "responses"}).json()
     assert "hello" in {piece["text"] for piece in explained["view"]["pieces"]}
@@ -130,10 +130,10 @@ def test_a_responses_body_is_read_as_one(real: httpx.Client) -> None:
         (b"{}", {"api": "other"}, 422, None),
     ],
 )
-def test_a_bad_request_has_a_readable_error(
+def test_explain_refuses_invalid_bodies_like_the_api(
     real: httpx.Client, content: bytes, params: dict[str, str], status: int, code: str | None
 ) -> None:
-    """The same refusals as of the API, in OpenAI's form."""
+    """Errors are those of the API, in OpenAI's format."""
     response = real.post(EXPLAIN, content=content, params=params)
     error = response.json()["error"]
     assert response.status_code == status
@@ -141,8 +141,8 @@ def test_a_bad_request_has_a_readable_error(
     assert code in {None, error["code"]}
 
 
-def test_an_unknown_policy_is_refused(real: httpx.Client) -> None:
-    """As the header's is."""
+def test_explain_refuses_unknown_policy(real: httpx.Client) -> None:
+    """The error is that of an unknown policy in the header."""
     response = real.post(EXPLAIN, json=BODY, params={"policy": "theta=7"})
     assert (response.status_code, response.json()["error"]["param"]) == (
         400,
@@ -150,8 +150,8 @@ def test_an_unknown_policy_is_refused(real: httpx.Client) -> None:
     )
 
 
-def test_recent_decisions_are_told_without_what_was_said(real: httpx.Client) -> None:
-    """A request stands at the top, its details behind it, and its text nowhere."""
+def test_recent_decisions_contain_no_content(real: httpx.Client) -> None:
+    """A request is the first in the list, with details, and without its text."""
     answer = real.post(CHAT, json=BODY)
     decision_id = answer.headers["x-switchcraft-decision-id"]
 
@@ -165,8 +165,8 @@ def test_recent_decisions_are_told_without_what_was_said(real: httpx.Client) -> 
     assert said not in details.text + real.get("/ui/api/recent").text
 
 
-def test_nothing_new_is_not_sent_again(real: httpx.Client) -> None:
-    """A tag stands for what was there; the next decision makes another."""
+def test_recent_decisions_support_etag(real: httpx.Client) -> None:
+    """An unchanged list is 304; the next decision changes the tag."""
     wait_for(lambda: real.get("/ui/api/recent").json()["decisions"], "there is one")
     tag = real.get("/ui/api/recent").headers["etag"]
     same = {"if-none-match": tag}
@@ -175,14 +175,14 @@ def test_nothing_new_is_not_sent_again(real: httpx.Client) -> None:
     wait_for(lambda: real.get("/ui/api/recent", headers=same).status_code == 200, "it is another")
 
 
-def test_an_unknown_decision_is_404(http: httpx.Client) -> None:
-    """With a body that says so."""
+def test_unknown_decision_gets_404(http: httpx.Client) -> None:
+    """The 404 has an error body."""
     response = http.get("/ui/api/recent/dec_unknown")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
 
 
-def test_only_the_newest_are_kept(http: httpx.Client) -> None:
-    """The list has a bound, whatever comes."""
+def test_recent_decisions_are_bounded(http: httpx.Client) -> None:
+    """Only the newest decisions are kept."""
     for _ in range(MAX_RECENT + 5):
         http.post(CHAT, json={**BODY, "tools": None})
     wait_for(
@@ -190,8 +190,8 @@ def test_only_the_newest_are_kept(http: httpx.Client) -> None:
     )
 
 
-def test_asking_goes_through_the_gateway(real: httpx.Client) -> None:
-    """The button's answer is a request's like any other: decided, headed, and recorded."""
+def test_ask_is_routed_like_an_api_request(real: httpx.Client) -> None:
+    """The answer is routed, has the decision headers, and is recorded."""
     headers = {"x-switchcraft-policy": "theta=0.99"}
     answer = real.post("/ui/api/ask/chat", json=BODY, headers=headers)
     assert answer.json()["choices"]

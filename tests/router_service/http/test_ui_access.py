@@ -1,4 +1,4 @@
-"""Who may open the page: the admin key, asked for by the browser, and no page of another site."""
+"""Access to the web page: the admin key as the browser's password, and no foreign sites."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ PATHS = ("/ui", "/ui/", "/ui/static/app.js", "/ui/api/recent", "/ui/api/artifact
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_browser_is_asked_for_the_admin_key(keyed: str, path: str) -> None:
-    """Without the admin key, with a wrong one or an API key, it asks (again); then it is let in."""
+def test_browser_is_prompted_for_the_admin_key(keyed: str, path: str) -> None:
+    """Without the admin key, the browser is prompted; with it, the page opens."""
     for headers in ({}, basic("wrong"), basic(API), {"authorization": "Basic %%%"}):
         refused = httpx.get(keyed + path, headers=headers)
         assert refused.status_code == 401
@@ -51,14 +51,14 @@ def test_a_browser_is_asked_for_the_admin_key(keyed: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/metrics", "/admin/status", "/uix", "/UI"])
-def test_a_password_opens_the_page_alone(keyed: str, path: str) -> None:
-    """What browsers send by themselves is no key elsewhere."""
+def test_password_opens_only_the_page(keyed: str, path: str) -> None:
+    """The password that browsers send automatically is not a key for other paths."""
     response = httpx.get(keyed + path, headers=basic(ADMIN))
     assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
 
 
-def test_without_an_admin_key_nobody_opens_it(sandbox: Sandbox) -> None:
-    """An API key is told whom to ask."""
+def test_without_admin_key_page_is_refused(sandbox: Sandbox) -> None:
+    """An API key gets an error that says what to configure."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     keys = KeySettings(api={"a": SecretStr(API)})
     with served(create_app(settings.model_copy(update={"keys": keys}), FakeRouter())) as url:
@@ -86,9 +86,9 @@ FOLLOWED = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     ],
     ids=str,
 )
-def test_other_sites_use_no_password_of_a_browser(
+def test_foreign_sites_cannot_use_stored_password(
     keyed: str, gateway_url: str, path: str, headers: dict[str, str], status: int
 ) -> None:
-    """A link to the page may be followed; nothing else is answered to a page of another site."""
+    """A link to the page works; any other request of a foreign site's page is refused."""
     assert httpx.get(keyed + path, headers=headers | basic(ADMIN)).status_code == status
     assert httpx.get(gateway_url + path, headers=headers).status_code == status

@@ -1,4 +1,4 @@
-"""What an engine builder makes anew, and what it uses again."""
+"""Routers that an engine builder reuses or builds again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTRA = "no-arm"
 
 
 class Shared:
-    """What engines share."""
+    """Resources of an engine."""
 
     def __init__(self) -> None:
         self.metrics = Metrics()
@@ -28,7 +28,7 @@ class Shared:
 
 
 def built(builder: EngineBuilder, prices: Mapping[str, float]) -> DecidingRouter:
-    """Return the router of an engine with these prices, by model, USD per million tokens."""
+    """Return the router of an engine with these prices in USD per million tokens, by model."""
     models = tuple(
         Model(
             name=name,
@@ -44,21 +44,21 @@ def built(builder: EngineBuilder, prices: Mapping[str, float]) -> DecidingRouter
 
 @pytest.fixture(scope="module")
 def builder() -> EngineBuilder:
-    """Return a builder that has built one engine."""
+    """Return a builder that has already built one engine."""
     builder = EngineBuilder()
     built(builder, {})
     return builder
 
 
-def test_price_of_a_model_that_is_no_arm_keeps_the_router(builder: EngineBuilder) -> None:
-    """A reload with another price of such a model loads and verifies no artifact again."""
+def test_price_of_a_model_without_arm_keeps_router(builder: EngineBuilder) -> None:
+    """A reload with another price of such a model loads and verifies no artifact."""
     assert built(builder, {EXTRA: 2.0}) is built(builder, {EXTRA: 3.0})
 
 
-def test_another_price_of_an_arm_makes_a_router_that_shares_its_graph(
+def test_price_of_an_arm_makes_new_router_with_same_graph(
     builder: EngineBuilder,
 ) -> None:
-    """What a price changes is the choice; predictions stay known."""
+    """A price changes only the choice; cached predictions stay."""
     before, after = built(builder, {ARMS[0]: 1.0}), built(builder, {ARMS[0]: 9.0})
     assert before is not after
     assert before.caches == after.caches

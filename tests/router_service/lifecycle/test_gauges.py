@@ -1,4 +1,4 @@
-"""What is shown of a gateway when it is looked at."""
+"""Gauges of a gateway's present state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fakes import FakeRouter, manifest
 
 
 class Looking(FakeRouter):
-    """A router with a cache that the test looks things up in."""
+    """Router with a cache that the test uses."""
 
     def __init__(self, cache: Cache[str, str]) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Looking(FakeRouter):
 
 
 class Shown:
-    """The parts of a gateway that is shown, and what a scrape would have of them."""
+    """Parts of a gateway whose gauges are shown, and the samples of a scrape."""
 
     def __init__(self) -> None:
         self.metrics = Metrics()
@@ -52,7 +52,7 @@ class Shown:
         return Engine(changed, router, self.breakers)
 
     def value(self, series: str, /, **labels: str) -> float | None:
-        """Return a sample; None where the series is not there."""
+        """Return a sample, or None if the series does not exist."""
         return self.metrics.registry.get_sample_value(f"switchcraft_{series}", labels)
 
 
@@ -62,8 +62,8 @@ def shown() -> Shown:
     return Shown()
 
 
-def test_series_are_there_before_they_count(shown: Shown) -> None:
-    """A first failure is an increase from 0, which a rate can see."""
+def test_series_exist_before_they_count(shown: Shown) -> None:
+    """The first failure is an increase from 0, which a rate can show."""
     shown.gauges.show_engine(shown.engine(FakeRouter(), "small", "medium"))
     assert shown.value("reloads_total", kind="config", outcome="refused") == 0
     assert shown.value("last_reload_successful", kind="artifact") == 1
@@ -72,8 +72,8 @@ def test_series_are_there_before_they_count(shown: Shown) -> None:
     assert shown.value("upstream_seconds_count", model="large") is None
 
 
-def test_the_engine_that_answers_is_shown(shown: Shown) -> None:
-    """Its artifact is 1 and the one before it 0; a deployment that is no more counts no more."""
+def test_gauges_show_the_current_engine(shown: Shown) -> None:
+    """Its artifact is 1 and the previous one 0; a removed deployment no longer counts."""
     before = shown.engine(FakeRouter(), "small", "medium")
     shown.gauges.show_engine(before)
     other = FakeRouter()
@@ -94,8 +94,8 @@ def test_the_engine_that_answers_is_shown(shown: Shown) -> None:
     assert shown.value("deployments_available") == 1
 
 
-def test_requests_are_shown_as_they_are(shown: Shown) -> None:
-    """Slots that are taken, and requests that wait for a thread, at the moment of the look."""
+def test_gauges_show_requests_in_flight_and_queued(shown: Shown) -> None:
+    """Slots in use and requests that wait for a thread are shown at the moment of the scrape."""
     engine = shown.engine(FakeRouter(), "small")
 
     async def look() -> None:
@@ -119,8 +119,8 @@ def test_requests_are_shown_as_they_are(shown: Shown) -> None:
     asyncio.run(look())
 
 
-def test_lookups_are_counted_once(shown: Shown) -> None:
-    """Each look adds the lookups since the last one, whichever routers share a cache."""
+def test_cache_lookups_are_counted_once(shown: Shown) -> None:
+    """Each refresh adds the lookups since the last one, also if routers share a cache."""
     cache: Cache[str, str] = Cache(max_bytes=1000)
     cache.put("known", "value", size_bytes=1)
     engine = shown.engine(Looking(cache), "small")
@@ -140,7 +140,7 @@ def test_lookups_are_counted_once(shown: Shown) -> None:
 
 
 def look_up(cache: Cache[str, str], *, hits: int, misses: int) -> None:
-    """Ask a cache for what it has, and for what it has not."""
+    """Look up an entry that exists, and one that does not."""
     for _ in range(hits):
         cache.get("known")
     for _ in range(misses):

@@ -1,4 +1,4 @@
-"""What a gateway starts with, and that it starts whatever is published."""
+"""The first router of a gateway, which starts whatever is published."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ARMS = Artifact.load(SHIPPED).manifest.arms
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an artifact that is not the shipped one."""
+    """Return an artifact that differs from the shipped one."""
     return make_artifact(tmp_path_factory.mktemp("artifacts"), "other")
 
 
 def settings(publication: object, redis_url: str | None = None) -> Settings:
-    """Return settings that follow a publication."""
+    """Return settings with a publication."""
     base = Settings.sandbox("http://127.0.0.1:9/v1", ARMS)
     router = RouterSettings.model_validate({"publication": publication})
     server = ServerSettings(redis_url=SecretStr(redis_url) if redis_url else None)
@@ -35,18 +35,18 @@ def settings(publication: object, redis_url: str | None = None) -> Settings:
 
 
 def started(configured: Settings) -> tuple[str, int | None]:
-    """Return the name of the artifact that a gateway starts with, and the publication's serial."""
+    """Return the name of the artifact and the serial of the publication at startup."""
     router, publication = load_first_router(configured, EngineBuilder())
     return router.artifact.manifest.name, publication.serial if publication else None
 
 
-def test_without_a_publication() -> None:
-    """Without `router.publication` it is `router.artifact`."""
+def test_artifact_serves_without_publication() -> None:
+    """Without `router.publication`, `router.artifact` serves."""
     assert started(settings(None)) == ("reference-pool", None)
 
 
-def test_from_a_directory(tmp_path: Path, other: Path) -> None:
-    """The stable release serves from the first request on; what is tried comes later."""
+def test_stable_release_serves_from_directory(tmp_path: Path, other: Path) -> None:
+    """The stable release serves from the first request; canary and shadow are added later."""
     publish = ["publish", "--to", str(tmp_path)]
     main([*publish, str(other)])
     main([*publish, str(SHIPPED), "--as", "shadow"])
@@ -56,8 +56,8 @@ def test_from_a_directory(tmp_path: Path, other: Path) -> None:
     assert (publication.serial, publication.shadow) == (2, None)
 
 
-def test_from_redis(redis_url: str, tmp_path: Path, other: Path) -> None:
-    """The same with the pointer in Redis."""
+def test_stable_release_serves_from_redis(redis_url: str, tmp_path: Path, other: Path) -> None:
+    """A pointer in Redis works like one in a directory."""
     main(["publish", "--to", redis_url, "--store", str(tmp_path), str(other)])
     assert started(settings("redis", redis_url)) == ("other", 1)
     with redis.Redis.from_url(redis_url) as server:
@@ -65,10 +65,10 @@ def test_from_redis(redis_url: str, tmp_path: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["nothing", "pointer", "release", "redis"])
-def test_what_cannot_be_used(
+def test_unusable_publication_falls_back_to_artifact(
     damage: str, tmp_path: Path, other: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing published, no pointer, a damaged release, no Redis: the artifact, with a warning."""
+    """No pointer, a damaged pointer or release, no Redis: the artifact serves, with a warning."""
     if damage == "release":
         main(["publish", "--to", str(tmp_path), str(other)])
         (release,) = (path for path in tmp_path.iterdir() if path.is_dir())
@@ -81,7 +81,7 @@ def test_what_cannot_be_used(
     assert "planted" not in caplog.text
 
 
-def test_redis_must_be_named() -> None:
-    """A pointer in a Redis without an address is an error of the configuration."""
+def test_redis_publication_needs_redis_url() -> None:
+    """A pointer in Redis without `server.redis_url` is a configuration error."""
     with pytest.raises(ConfigError, match=r"router\.publication: redis needs server\.redis_url"):
         started(settings("redis"))

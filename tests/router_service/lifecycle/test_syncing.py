@@ -1,4 +1,4 @@
-"""A gateway and its replicas: told when there is something to tell, and never waited for."""
+"""Synchronization of a gateway with its replicas, in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEAS
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """Clock that stands still until it is set."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -38,7 +38,7 @@ class Clock:
 
 
 class Unreliable(MemorySharedState):
-    """A shared state that is away on demand, and counts how often it is asked."""
+    """Shared state that fails on demand, and counts reads."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -57,7 +57,7 @@ class Unreliable(MemorySharedState):
         return replace(snapshot, publication=self.pointer)
 
     def forget(self) -> None:
-        """Have nothing more, as a Redis whose keys an operator deletes."""
+        """Delete everything, as an operator may delete Redis keys."""
         self._ends_s.clear()
 
     async def is_rejected(self, release_key: str) -> bool:
@@ -67,7 +67,7 @@ class Unreliable(MemorySharedState):
         return await super().is_rejected(release_key)
 
     async def cool_down(self, deployment_id: str, duration_s: float) -> None:
-        """Note a cool-down, or fail."""
+        """Record a cool-down, or fail."""
         self.asked += 1
         if self.is_away:
             raise StoreError("write", "it is away")
@@ -75,7 +75,7 @@ class Unreliable(MemorySharedState):
 
 
 class Gateway:
-    """What a syncer serves: breakers and a follower that only take notes."""
+    """Breakers and a follower that only record calls."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.clock = Clock()
@@ -95,11 +95,11 @@ class Gateway:
         return self.metrics.registry.get_sample_value("switchcraft_shared_state_up")
 
     def last(self) -> tuple[bytes | None, frozenset[str]]:
-        """Return what was followed last."""
+        """Return the last call of `follow`."""
         return self.followed[-1]
 
     def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
-        """Take note."""
+        """Record the call."""
         self.followed.append((pointer, rejections))
 
     def _adopt(self, begun: Mapping[str, float], ended: Collection[str]) -> None:
@@ -117,8 +117,8 @@ def run(check: Callable[[Gateway], Awaitable[None]], directory: Path | None = No
     asyncio.run(running())
 
 
-def test_what_begins_here_is_told() -> None:
-    """A cool-down is written with the time that is left of it, and read by all."""
+def test_local_cool_down_is_shared() -> None:
+    """A cool-down is written with its remaining time, and read by all replicas."""
 
     async def check(gateway: Gateway) -> None:
         gateway.syncer.opened("a", 10)
@@ -129,8 +129,8 @@ def test_what_begins_here_is_told() -> None:
     run(check)
 
 
-def test_each_cool_down_is_adopted_once_and_ends_with_its_entry() -> None:
-    """An entry that stays is not adopted anew, a later end is, and one that is gone is dropped."""
+def test_cool_down_is_adopted_once_and_ends_with_entry() -> None:
+    """An unchanged entry is not adopted again, a later end is, and a deleted entry ends it."""
 
     async def check(gateway: Gateway) -> None:
         await gateway.state.cool_down("a", 10_000_000)
@@ -152,8 +152,8 @@ def test_each_cool_down_is_adopted_once_and_ends_with_its_entry() -> None:
     run(check)
 
 
-def test_only_the_canarys_rejection_is_looked_up() -> None:
-    """It is known before the pointer is followed; if it cannot be known, the look is given up."""
+def test_only_the_canarys_rejection_is_read() -> None:
+    """It is read before the pointer is followed; if the read fails, the pointer is ignored."""
 
     async def check(gateway: Gateway) -> None:
         gateway.state.pointer = PUBLICATION.to_json()
@@ -175,10 +175,10 @@ def test_only_the_canarys_rejection_is_looked_up() -> None:
     run(check)
 
 
-def test_what_happens_while_the_state_is_away_is_told_later(
+def test_changes_during_an_outage_are_shared_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is over by then is not told; the metric and two lines of the log say what was."""
+    """Expired cool-downs are not written; a metric and two log lines report the outage."""
 
     async def check(gateway: Gateway) -> None:
         gateway.state.is_away = True
@@ -203,8 +203,8 @@ def test_what_happens_while_the_state_is_away_is_told_later(
     assert "reachable again" in second
 
 
-def test_a_state_that_failed_is_left_alone() -> None:
-    """During a pause nothing is asked of it; after it, it is asked again."""
+def test_failed_state_is_not_read_during_the_pause() -> None:
+    """The state is not read during the pause, and is read again after it."""
 
     async def check(gateway: Gateway) -> None:
         gateway.state.is_away = True
@@ -218,8 +218,8 @@ def test_a_state_that_failed_is_left_alone() -> None:
     run(check)
 
 
-def test_a_directorys_pointer_needs_no_state(tmp_path: Path) -> None:
-    """A pointer in a directory is followed while the shared state is away."""
+def test_pointer_in_directory_needs_no_shared_state(tmp_path: Path) -> None:
+    """A pointer in a directory is followed while the shared state is unreachable."""
     (tmp_path / POINTER_FILE).write_bytes(b"text")
 
     async def check(gateway: Gateway) -> None:
@@ -230,8 +230,8 @@ def test_a_directorys_pointer_needs_no_state(tmp_path: Path) -> None:
     run(check, tmp_path)
 
 
-def test_a_volume_that_hangs_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A read that does not end holds up one look, is logged once, and goes on beside the others."""
+def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A read that hangs delays one synchronization, is logged once, and continues in its thread."""
     pipe = tmp_path / POINTER_FILE
     os.mkfifo(pipe)  # opening it waits for a writer
 
@@ -250,8 +250,8 @@ def test_a_volume_that_hangs_is_given_up(tmp_path: Path, caplog: pytest.LogCaptu
     ]
 
 
-def test_a_fault_of_ours_does_not_end_the_loop() -> None:
-    """The next look comes after one that raised what nobody expected."""
+def test_unexpected_error_does_not_end_the_loop() -> None:
+    """The next synchronization runs after one that raised an unexpected error."""
 
     async def check(gateway: Gateway) -> None:
         looks: list[float] = []

@@ -1,4 +1,4 @@
-"""The thread that works behind requests: it never holds one up, and nothing ends it."""
+"""The background worker: it never blocks a request, and no failure ends it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.serving import WAIT_S, wait_for
 
 
 def waited(go_on: threading.Event) -> None:
-    """Hang as a disk may, until told to go on."""
+    """Block until told to continue, as a disk may."""
     go_on.wait(WAIT_S)
 
 
 @contextmanager
 def working(handle: Callable[[int], None], max_items: int = 100) -> Iterator[BackgroundWorker[int]]:
-    """Yield a thread's queue, which is worked off when the block ends."""
+    """Yield a worker, whose items are all handled when the block ends."""
     made = BackgroundWorker[int](
         handle,
         max_items=max_items,
@@ -32,16 +32,16 @@ def working(handle: Callable[[int], None], max_items: int = 100) -> Iterator[Bac
     assert made.close(WAIT_S)
 
 
-def test_items_are_handled_in_order_and_all_of_them_before_the_end() -> None:
-    """Closing waits for what is queued."""
+def test_close_handles_all_items_in_order() -> None:
+    """Closing waits for the queued items."""
     seen: list[int] = []
     with working(seen.append) as made:
         assert all(made.put(number) for number in range(50))
     assert seen == list(range(50))
 
 
-def test_a_failure_ends_nothing() -> None:
-    """What fails is one item's: the next is handled, even after a panic of native code."""
+def test_failed_item_does_not_end_the_worker() -> None:
+    """The next item is handled, even after a panic in native code."""
     seen: list[int] = []
 
     def handle(number: int) -> None:
@@ -54,8 +54,8 @@ def test_a_failure_ends_nothing() -> None:
     assert seen == [2, 3]
 
 
-def test_a_full_queue_takes_nothing_more_and_does_not_wait() -> None:
-    """While the thread hangs, as many as allowed wait, and the next is refused at once."""
+def test_full_queue_refuses_without_waiting() -> None:
+    """While the thread hangs, items wait up to the limit, and the next is refused at once."""
     go_on = threading.Event()
     lengths: list[int] = []
     made = BackgroundWorker[int](
@@ -75,7 +75,7 @@ def test_a_full_queue_takes_nothing_more_and_does_not_wait() -> None:
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
-    """Few large requests fill it too; one alone is always taken."""
+    """Few large requests fill the queue too; a single one is always accepted."""
     go_on = threading.Event()
     with working(lambda _: waited(go_on)) as made:
         assert made.put(0, size_bytes=background.MAX_QUEUED_BYTES * 2)
@@ -84,8 +84,8 @@ def test_the_queue_is_bounded_in_bytes() -> None:
         wait_for(lambda: made.put(2, size_bytes=1), "there is room again")
 
 
-def test_a_gateway_that_ends_does_not_wait_for_ever() -> None:
-    """Where a disk hangs, closing gives up in time and says so."""
+def test_close_gives_up_after_its_timeout() -> None:
+    """If a disk hangs, closing returns False in time."""
     go_on = threading.Event()
     made = BackgroundWorker[int](
         lambda _: waited(go_on),
@@ -102,7 +102,7 @@ def test_a_gateway_that_ends_does_not_wait_for_ever() -> None:
     go_on.set()
 
 
-def test_what_never_began_ends_at_once() -> None:
+def test_close_without_start_returns_at_once() -> None:
     """An app that was never served has no thread to end."""
     made = BackgroundWorker[int](
         lambda _: None,

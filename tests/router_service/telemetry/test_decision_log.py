@@ -1,4 +1,4 @@
-"""The decision log's files: whole lines, rotation, retention, and disks that fail."""
+"""The decision log's files: complete lines, rotation, retention and failing disks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY_S = 24 * 3600.0
 
 
 class Clock:
-    """A machine's clocks, which stand still until time passes or the one on the wall is set."""
+    """A machine's clocks, which stand still until the test advances or sets them."""
 
     def __init__(self) -> None:
         self.now_s = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -30,17 +30,17 @@ class Clock:
         return self.now_s
 
     def uptime(self) -> float:
-        """Return the time that has passed."""
+        """Return the elapsed time."""
         return self.uptime_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now_s += seconds
         self.uptime_s += seconds
 
 
 class Written:
-    """A log in a folder, and what is said of it."""
+    """Decision log in a folder, and its metrics."""
 
     def __init__(self, folder: Path, clock: Clock | None = None, **settings: float) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Written:
         return sorted(self.folder.glob("*.jsonl"))
 
     def names(self) -> list[str]:
-        """Return the decisions of all lines, which are all whole."""
+        """Return the decisions of all lines, which must be complete."""
         lines = (
             line for file in self.files() for line in file.read_bytes().splitlines(keepends=True)
         )
@@ -71,14 +71,14 @@ class Written:
         return [line.decision_id for line in read if isinstance(line, LoggedFeedback)]
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return a series' value; 0 where it is not."""
+        """Return the value of a series, or 0 if it does not exist."""
         return (
             self.metrics.registry.get_sample_value(f"switchcraft_decision_log_{name}", labels) or 0
         )
 
 
 def test_lines_are_written_and_counted(tmp_path: Path) -> None:
-    """Each line is there as soon as it is written, in one file, which strangers may not read."""
+    """Each line is in the file at once; other users cannot read the file."""
     written = Written(tmp_path / "a" / "log")
     written.write("dec_1", "dec_2")
     assert written.names() == ["dec_1", "dec_2"]
@@ -88,7 +88,7 @@ def test_lines_are_written_and_counted(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
-    """The log is off by default, and up."""
+    """The log is off by default, and counts as up."""
     metrics = Metrics()
     log = DecisionLog(DecisionLogSettings(), metrics)
     log.start()
@@ -100,7 +100,7 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_workers_share_a_folder(tmp_path: Path) -> None:
-    """Each has files of its own, also where they begin in the same second."""
+    """Each worker has its own files, even if they begin in the same second."""
     logs = [Written(tmp_path) for _ in range(3)]
     for number, written in enumerate(logs):
         written.write(f"dec_{number}")
@@ -108,8 +108,8 @@ def test_workers_share_a_folder(tmp_path: Path) -> None:
     assert sorted(logs[0].names()) == ["dec_0", "dec_1", "dec_2"]
 
 
-def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
-    """Files are hardly larger than the limit, and no line is parted or lost."""
+def test_full_file_is_followed_by_another(tmp_path: Path) -> None:
+    """Files are hardly larger than the limit, and no line is split or lost."""
     written = Written(tmp_path, max_file_mb=0.001)
     written.write(*map(str, range(100)))
     assert len(written.files()) > 5
@@ -117,8 +117,8 @@ def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
     assert sorted(map(int, written.names())) == list(range(100))
 
 
-def test_a_file_has_one_day_at_most(tmp_path: Path) -> None:
-    """A quiet gateway ends its file when the day is over, without a line to write."""
+def test_file_covers_one_day_at_most(tmp_path: Path) -> None:
+    """A gateway without traffic closes its file after a day."""
     written = Written(tmp_path)
     written.write("dec_1")
     written.clock.advance(DAY_S)
@@ -128,7 +128,7 @@ def test_a_file_has_one_day_at_most(tmp_path: Path) -> None:
 
 
 def test_no_line_is_kept_longer_than_the_retention(tmp_path: Path) -> None:
-    """Files are deleted when their first line is too old; other people's files stay."""
+    """Files are deleted when their first line is too old; foreign files stay."""
     other = tmp_path / "notes.jsonl"
     odd = tmp_path / "decisions-old.jsonl"
     other.touch()
@@ -145,10 +145,10 @@ def test_no_line_is_kept_longer_than_the_retention(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jump_days", [40, 400, 20_000, 1.5])
-def test_a_clock_that_jumps_ahead_deletes_nothing(
+def test_clock_jump_deletes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, jump_days: float
 ) -> None:
-    """Files have the age that has really passed: while it runs, and after each restart."""
+    """Files age only by the time that has passed, while running and after each restart."""
     written = Written(tmp_path)
     for day in range(29):
         written.write(f"dec_{day}")
@@ -174,8 +174,8 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(
     assert written.names()[-1] == "dec_corrected"
 
 
-def test_a_clock_that_is_behind_for_a_while_deletes_nothing(tmp_path: Path) -> None:
-    """What is written meanwhile is not old when the clock is right again."""
+def test_clock_behind_for_a_while_deletes_nothing(tmp_path: Path) -> None:
+    """Lines written meanwhile are not old once the clock is correct again."""
     written = Written(tmp_path)
     written.write("dec_1")
     written.clock.now_s -= 400 * DAY_S
@@ -188,7 +188,7 @@ def test_a_clock_that_is_behind_for_a_while_deletes_nothing(tmp_path: Path) -> N
 
 
 def test_after_a_long_absence_files_age_from_the_newest(tmp_path: Path) -> None:
-    """Up to a week is taken for an absence; after more, files have what is left of their time."""
+    """Up to a week counts as absence; after more, files keep their remaining time."""
     written = Written(tmp_path, retention_days=10)
     written.write("dec_old")
     written.clock.advance(5 * DAY_S)
@@ -206,8 +206,8 @@ def test_after_a_long_absence_files_age_from_the_newest(tmp_path: Path) -> None:
     assert written.names() == []
 
 
-def test_a_file_of_the_future_shows_nothing(tmp_path: Path) -> None:
-    """A file that was begun under a wrong clock does not make the others old."""
+def test_file_from_the_future_is_ignored(tmp_path: Path) -> None:
+    """A file that was begun with a wrong clock does not make the others old."""
     (tmp_path / "decisions-20300101T000000Z-0.jsonl").touch()
     written = Written(tmp_path)
     written.write("dec_1")
@@ -216,8 +216,8 @@ def test_a_file_of_the_future_shows_nothing(tmp_path: Path) -> None:
     assert written.names() == ["dec_1"]
 
 
-def test_a_clock_that_is_corrected_does_not_keep_the_log_down(tmp_path: Path) -> None:
-    """A failure under a wrong clock is over a second later, whatever the clock says then."""
+def test_corrected_clock_does_not_delay_the_retry(tmp_path: Path) -> None:
+    """After a failure with a wrong clock, the log retries a second later."""
     folder = tmp_path / "log"
     written = Written(folder)
     written.clock.now_s += 40 * DAY_S
@@ -230,22 +230,20 @@ def test_a_clock_that_is_corrected_does_not_keep_the_log_down(tmp_path: Path) ->
     assert written.names() == ["dec_2"]
 
 
-def test_a_file_without_lines_is_not_left_behind(tmp_path: Path) -> None:
-    """A gateway that decided nothing leaves nothing."""
+def test_empty_file_is_removed(tmp_path: Path) -> None:
+    """A gateway without decisions leaves no file."""
     written = Written(tmp_path)
     written.log.close()
     assert written.files() == []
 
 
 def outage_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was logged of the log."""
+    """Return the log messages about the decision log."""
     return [r.getMessage() for r in caplog.records if r.name == "switchcraft.decision_log"]
 
 
-def test_a_folder_that_is_deleted_and_comes_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Lines are dropped and counted, the log is down and says so once, and once that it is back."""
+def test_deleted_folder_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Lines are dropped and counted; the outage and its end are each logged once."""
     folder = tmp_path / "log"
     written = Written(folder)
     written.write("dec_1")
@@ -263,8 +261,10 @@ def test_a_folder_that_is_deleted_and_comes_back(
     assert "lost_lines=2" in second
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A gateway starts all the same, with its log down from the start."""
+def test_gateway_starts_if_folder_cannot_be_created(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The gateway starts, and the log counts as down."""
     (tmp_path / "file").touch()
     written = Written(tmp_path / "file" / "log")
     assert written.metric("up") == 0
@@ -303,8 +303,8 @@ print("ok")
 """
 
 
-def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
-    """What did not fit is cut off and counted; with room again the log goes on in a new file."""
+def test_full_disk_leaves_complete_lines(tmp_path: Path) -> None:
+    """A partial line is cut off and counted; with free space the log continues in a new file."""
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "log")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.stdout == "ok\n", ended.stderr

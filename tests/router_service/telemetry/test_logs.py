@@ -1,4 +1,4 @@
-"""Logs are JSON lines without what people said."""
+"""JSON log lines without request content."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from router_service.telemetry.logs import FIELDS, JsonFormatter
 
 
 def line(record: logging.LogRecord) -> dict[str, object]:
-    """Return a record's line, decoded."""
+    """Return the decoded line of a record."""
     decoded: dict[str, object] = json.loads(JsonFormatter().format(record))
     return decoded
 
 
-def test_a_record_is_one_line_of_json() -> None:
+def test_record_is_one_line_of_json() -> None:
     """Message, level and fields are members of one object on one line."""
     record = logging.makeLogRecord({"msg": "a\n%s", "args": ("b",), FIELDS: {"status": 200}})
     text = JsonFormatter().format(record)
@@ -23,8 +23,8 @@ def test_a_record_is_one_line_of_json() -> None:
     assert line(record) | {"message": "a\nb", "status": 200} == line(record)
 
 
-def test_an_exceptions_message_is_left_out() -> None:
-    """An exception is told by its type and where it arose: its message may quote a request."""
+def test_exception_message_is_left_out() -> None:
+    """An exception is logged by type and traceback, because its message may quote a request."""
     said = "what the user said"
     try:
         int(said)

@@ -1,4 +1,4 @@
-"""The series: a page that tells all of them, labels that stay few, gauges as the gateway is."""
+"""The list of series, and labels with few values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from router_service.telemetry.metrics import Metrics, metrics_page, status_label
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_page_of_series_is_that_of_the_code() -> None:
-    """`deploy/METRICS.md` is what `switchcraft metrics` writes now."""
+def test_metrics_page_is_up_to_date() -> None:
+    """`deploy/METRICS.md` is the output of `switchcraft metrics`."""
     page = (ROOT / "deploy" / "METRICS.md").read_text()
     assert page.splitlines() == "\n".join(metrics_page()).splitlines()
 
 
-def test_every_series_that_is_shown_is_listed() -> None:
-    """What a scrape has of type, name and meaning is what the list of series says."""
+def test_every_exposed_series_is_listed() -> None:
+    """Type, name and help text of a scrape match the list of series."""
     metrics = Metrics()
     shown = {
         (f"{family.name}_total" if family.type == "counter" else family.name): family
@@ -31,8 +31,8 @@ def test_every_series_that_is_shown_is_listed() -> None:
         assert (shown[name].type, shown[name].documentation) == (series.kind, series.text)
 
 
-def test_statuses_are_few() -> None:
-    """Those that mean something have their own label; what an upstream makes up shares one."""
+def test_status_labels_are_few() -> None:
+    """Known statuses have their own label; invented ones share one label per class."""
     assert [status_label(status) for status in (200, 429, 499, 529)] == ["200", "429", "499", "529"]
     assert [status_label(status) for status in (299, 420, 599)] == ["2xx", "4xx", "5xx"]
     assert status_label(HTTPStatus.OK) == "200"

@@ -1,4 +1,4 @@
-"""Spans as a collector gets them: what belongs to what, by which names, and without any content."""
+"""Spans as a collector receives them: hierarchy, names, attributes, and no content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DROPPED = "switchcraft_spans_dropped_total"
 
 @contextmanager
 def traced(sandbox: Sandbox, tracing: TracingSettings) -> Iterator[httpx.Client]:
-    """Serve a gateway that sends spans; leaving the block sends what waits."""
+    """Serve a gateway that sends spans; leaving the block sends the waiting ones."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     settings = settings.model_copy(update={"tracing": tracing})
     with (
@@ -60,8 +60,8 @@ def children(collector: Collector, parent: Span) -> set[str]:
     return {span.name for span in collector.spans if span.parent_span_id == parent.span_id}
 
 
-def test_a_requests_spans(sandbox: Sandbox) -> None:
-    """The client's trace goes on in the gateway, and the gateway's at the upstream."""
+def test_request_has_decision_and_upstream_spans(sandbox: Sandbox) -> None:
+    """The client's trace continues in the gateway, and the gateway's trace at the upstream."""
     with exchanged(sandbox) as (collector, http):
         answer = http.post(CHAT, json=BODY, headers={"traceparent": TRACEPARENT})
         sent = sandbox.last_headers()["traceparent"]
@@ -83,8 +83,8 @@ def test_a_requests_spans(sandbox: Sandbox) -> None:
     assert collector.paths == {"/v1/traces"}
 
 
-def test_a_call_of_an_upstream_is_told_by_the_conventions(sandbox: Sandbox) -> None:
-    """The client span has what the conventions for generative AI name, and no more than that."""
+def test_upstream_span_follows_the_conventions(sandbox: Sandbox) -> None:
+    """The client span has exactly the attributes of the conventions for generative AI."""
     with exchanged(sandbox) as (collector, http):
         answer = http.post(CHAT, json=BODY).json()
     call = collector.only("chat medium")
@@ -105,8 +105,8 @@ def test_a_call_of_an_upstream_is_told_by_the_conventions(sandbox: Sandbox) -> N
     }
 
 
-def test_no_span_has_content(sandbox: Sandbox) -> None:
-    """Neither what was asked nor what was answered nor a key is in any span."""
+def test_spans_contain_no_content(sandbox: Sandbox) -> None:
+    """No span contains a part of a request, an answer or a key."""
     secret = "client-key-Kx81QzPw"
     headers = {"authorization": f"Bearer {secret}"}
     collector_key = {"x-collector-key": SecretStr("planted-collector-key")}
@@ -124,8 +124,8 @@ def test_no_span_has_content(sandbox: Sandbox) -> None:
     }
 
 
-def test_each_try_has_a_span(sandbox: Sandbox) -> None:
-    """A try that failed has its error; the next one is beside it, with a context of its own."""
+def test_each_attempt_has_a_span(sandbox: Sandbox) -> None:
+    """A failed attempt has its error; the next one is its sibling with another context."""
     sandbox.set_faults("medium", "status=503")
     try:
         with exchanged(sandbox) as (collector, http):
@@ -142,8 +142,8 @@ def test_each_try_has_a_span(sandbox: Sandbox) -> None:
     assert max(ends) <= good.start_time_unix_nano
 
 
-def test_a_streams_span_ends_with_the_stream(sandbox: Sandbox) -> None:
-    """The call's span lasts until the last event, and has the usage that came with it."""
+def test_span_of_stream_ends_with_the_stream(sandbox: Sandbox) -> None:
+    """The call's span lasts until the last event, and has its usage."""
     body = BODY | {"stream": True, "stream_options": {"include_usage": True}}
     with exchanged(sandbox) as (collector, http):
         headers = {"x-sandbox": "chunk_delay_s=0.05"}
@@ -164,8 +164,8 @@ def test_a_streams_span_ends_with_the_stream(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("faults", "error"), [("cut_after=2", "broken"), ("chunk_delay_s=60", "client_left")]
 )
-def test_a_stream_that_does_not_end_well(sandbox: Sandbox, faults: str, error: str) -> None:
-    """A stream that breaks, and a client that leaves, end the spans and are told as errors."""
+def test_broken_stream_is_an_error(sandbox: Sandbox, faults: str, error: str) -> None:
+    """A broken stream and a client that disconnects end the spans with an error."""
     body = BODY | {"stream": True}
     with exchanged(sandbox) as (collector, http):
         with http.stream("POST", CHAT, json=body, headers={"x-sandbox": faults}) as answer:
@@ -180,8 +180,8 @@ def test_a_stream_that_does_not_end_well(sandbox: Sandbox, faults: str, error: s
     assert attributes_of(collector.only("POST").attributes)["switchcraft.ending"] == error
 
 
-def test_what_is_not_traced(sandbox: Sandbox) -> None:
-    """Probes and scrapes have no span; what is refused, passed or has no tools has one."""
+def test_probes_and_scrapes_are_not_traced(sandbox: Sandbox) -> None:
+    """Probes and scrapes have no span; refused, passed-through and unrouted requests have one."""
     with exchanged(sandbox) as (collector, http):
         for path in ("/healthz", "/readyz", "/metrics"):
             http.get(path)
@@ -204,8 +204,8 @@ def test_what_is_not_traced(sandbox: Sandbox) -> None:
     ]
 
 
-def test_the_share_that_is_kept(sandbox: Sandbox) -> None:
-    """At share 0 a client's own trace alone is kept; the upstream is told what is not."""
+def test_sample_share_is_respected(sandbox: Sandbox) -> None:
+    """At share 0, only traces that the client sampled are kept; the upstream receives the flag."""
     with exchanged(sandbox, sample_share=0, service_name="front") as (collector, http):
         http.post(CHAT, json=BODY)
         flags = sandbox.last_headers()["traceparent"].rpartition("-")[2]
@@ -218,8 +218,8 @@ def test_the_share_that_is_kept(sandbox: Sandbox) -> None:
     assert {resource["service.name"] for resource in collector.resources} == {"front"}
 
 
-def test_the_log_line_names_the_trace(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
-    """A line of the log leads to its trace."""
+def test_log_line_contains_trace_id(sandbox: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    """The request's log line contains its trace id."""
     with exchanged(sandbox) as (_, http), caplog.at_level(logging.INFO, "switchcraft.request"):
         http.post(CHAT, json=BODY, headers={"traceparent": TRACEPARENT})
         wait_for(lambda: caplog.records, "the line is written")
@@ -227,13 +227,13 @@ def test_the_log_line_names_the_trace(sandbox: Sandbox, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("is_hanging", [False, True])
-def test_a_collector_that_is_away_costs_no_request(
+def test_unreachable_collector_does_not_fail_requests(
     sandbox: Sandbox,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     is_hanging: bool,
 ) -> None:
-    """Requests go on, what is lost is counted, and one line tells of it; the end is not held up."""
+    """Requests succeed, lost spans are counted, one line is logged, and the end is not delayed."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -259,8 +259,8 @@ def _dropped(http: httpx.Client) -> float:
     return float(count)
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collector that hangs fills the queue, and no memory: what is beyond it is dropped."""
+def test_waiting_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the collector hangs, spans beyond the queue's limit are dropped."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
     dropped: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -271,8 +271,8 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dropped == [1] * 10
 
 
-def test_nothing_is_loaded_while_tracing_is_off() -> None:
-    """A gateway without a collector has neither the exporter nor its HTTP client in memory."""
+def test_exporter_is_not_imported_without_endpoint() -> None:
+    """Without a collector, neither the exporter nor its HTTP client is imported."""
     code = (
         "import sys; from router_service.http.app import create_app;"
         "from router_service.settings import Settings; from tests.fakes import FakeRouter;"
@@ -297,5 +297,5 @@ def test_nothing_is_loaded_while_tracing_is_off() -> None:
     ],
 )
 def test_providers_are_named_by_the_conventions(base_url: str, name: str) -> None:
-    """A provider that the conventions name has that name; others are what they speak."""
+    """A provider of the conventions has its name; others are named by their API."""
     assert provider_name(base_url) == name

@@ -89,7 +89,7 @@ function arms(card) {
 function model(card) {
   const { encoder } = card;
   return facts([
-    ["Encoder", encoder.name], ["Size", `${(encoder.parameters / 1e6).toFixed(1)} M parameters, ${encoder.layers} layers of ${encoder.hidden_size}`],
+    ["Encoder", encoder.name], ["Size", `${(encoder.parameters / 1e6).toFixed(1)} M parameters, ${encoder.layers} ${encoder.layers === 1 ? "layer" : "layers"} of width ${encoder.hidden_size}`],
     ["Window", `${card.budget_tokens} tokens, at most ${card.tool_budget_tokens} for tools`], ["Template", h("code", {}, card.template)],
     ["Structural features", card.features], ["Calibration", card.calibration],
     ["Policies", Object.entries(card.policies).map(([name, rule]) => `${name}: ${rule}`).join(", ")],
