@@ -1,8 +1,8 @@
 # The gateway for the CPU (`docker build .`) or for CUDA (`docker build --target gpu .`).
-# By digest: a tag can be moved to another image. `python deploy/pin_images.py` renews it.
+# Pinned by digest, because a tag can move. `python deploy/pin_images.py` updates it.
 ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 
-# What builds the package and lists what it installs; none of it is in the images that serve.
+# Tools that build the package and list its dependencies; the final images do not contain them.
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
 COPY requirements/build.lock requirements/sbom.lock requirements/
@@ -17,7 +17,7 @@ COPY router_service router_service
 COPY training training
 RUN python -m pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
 
-# A virtual environment without pip: what serves cannot install.
+# A virtual environment without pip, so that the running container cannot install packages.
 FROM build AS cpu-packages
 WORKDIR /src
 COPY requirements/cpu.lock requirements/
@@ -46,7 +46,7 @@ FROM ${PYTHON_IMAGE} AS runtime
 LABEL org.opencontainers.image.title="Switchcraft" \
       org.opencontainers.image.description="A model router for agents that call tools" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Nothing is written but under /tmp and here; a new volume takes over the owner of where it is mounted.
+# The gateway writes only here and below /tmp. A new volume gets the owner of its mount point.
 RUN install --directory --owner=10001 --group=10001 \
     /var/lib/switchcraft/decisions /var/lib/switchcraft/artifacts
 ENV PATH=/opt/switchcraft/bin:$PATH \
@@ -55,7 +55,7 @@ ENV PATH=/opt/switchcraft/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     SWITCHCRAFT_HOST=0.0.0.0
 WORKDIR /tmp
-# A number: Kubernetes can then tell that it is not root.
+# A number, so that Kubernetes can verify that it is not root.
 USER 10001:10001
 EXPOSE 8080
 STOPSIGNAL SIGTERM

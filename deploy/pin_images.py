@@ -1,8 +1,8 @@
-"""Pins the images that are not ours by digest, or checks that their tags still name those digests.
+"""Pin third-party images by digest, or check that their tags still name those digests.
 
-`python deploy/pin_images.py --check` exits with 1 if a tag names another digest by now;
-`python deploy/pin_images.py` writes the new digests. Both need the images' registries, and
-`docker buildx` or `crane` to ask them.
+`python deploy/pin_images.py --check` exits with status 1 if a tag names another digest;
+`python deploy/pin_images.py` writes the new digests. Both need access to the registries, and
+`docker buildx` or `crane`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES = (
     *sorted((ROOT / "deploy" / "kubernetes").rglob("*.yaml")),
 )
 OURS = "switchcraft:local"
-"""The image that is built here; whoever deploys it gives it a name and a digest."""
+"""The image that this repository builds; deployments replace it by a name and a digest."""
 
 _REFERENCE = re.compile(r"(?:^ARG \w+_IMAGE=|^\s*(?:- )?image: *)([^\s#]+)", re.MULTILINE)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -41,7 +41,7 @@ class Image:
 
 
 def images(text: str) -> Iterator[Image]:
-    """Yield the images that a file refers to, without our own."""
+    """Yield the third-party images of a file."""
     for reference in _REFERENCE.findall(text):
         tag, _, digest = reference.partition("@")
         if tag != OURS:
@@ -49,7 +49,7 @@ def images(text: str) -> Iterator[Image]:
 
 
 def pinned(text: str, resolve: Resolve) -> str:
-    """Return a file's text with the digest that each tag has now."""
+    """Return a file's text with the current digest of each tag."""
     for image in images(text):
         old = f"{image.tag}@{image.digest}" if image.digest else image.tag
         text = re.sub(rf"{re.escape(old)}(?![\w@.-])", f"{image.tag}@{resolve(image.tag)}", text)
@@ -57,9 +57,9 @@ def pinned(text: str, resolve: Resolve) -> str:
 
 
 def resolve_at_registry(tag: str) -> str:
-    """Return the digest of a tag's index of platforms, as its registry says it.
+    """Return the digest of a tag's platform index from its registry.
 
-    Raises RuntimeError if it cannot be asked.
+    Raise RuntimeError if the registry cannot be queried.
     """
     if shutil.which("docker"):
         command = [
@@ -85,7 +85,7 @@ def resolve_at_registry(tag: str) -> str:
 
 
 def main() -> int:
-    """Pin, or check; return the exit status."""
+    """Pin or check the images; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 on a difference"

@@ -1,6 +1,6 @@
-"""Write the dashboards: `python -m deploy.grafana.build`.
+"""Generate the dashboards: `python -m deploy.grafana.build`.
 
-Their JSON lies beside this, so that Grafana reads it as it is; what it says stands here once.
+The JSON in `dashboards/` is committed, so that Grafana can read it directly.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FOLDER = Path(__file__).parent / "dashboards"
 
 
 def dashboards() -> dict[str, str]:
-    """Return each dashboard's JSON by its file's name."""
+    """Return the JSON of each dashboard by file name."""
     return {
         "overview.json": _dashboard("switchcraft-overview", overview.TITLE, overview.rows()),
-        # Today so far: what was saved is asked by the day.
+        # Starts at midnight, because savings are usually read per day.
         "money.json": _dashboard(
             "switchcraft-money", money.TITLE, money.rows(), shown_from="now/d"
         ),
@@ -39,7 +39,7 @@ def dashboards() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write what `dashboards` returns."""
+    """Write all dashboards."""
     for name, text in dashboards().items():
         (FOLDER / name).write_text(text)
 

@@ -1,4 +1,4 @@
-"""The router's dashboard: what it decides by, and whether it holds."""
+"""Dashboard of the router: decisions, drift, calibration and releases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deploy.grafana.panels import (
 )
 
 TITLE = "Switchcraft: router health"
-UP = {"1": ("up", "green"), "0": ("away", "red")}
+UP = {"1": ("up", "green"), "0": ("down", "red")}
 DECISIONS = "switchcraft_decisions_total"
 PROBABILITY = "switchcraft_chosen_probability"
 REGRET = "switchcraft_expected_regret"
@@ -36,15 +36,15 @@ RELEASED = per_second("switchcraft_release_requests_total", "release")
 
 
 def rows() -> dict[str, list[Panel]]:
-    """Return the panels by the rows that they are in."""
+    """Return the panels by row."""
     return {
         "Now": _now(),
         "Decisions": _decisions(),
         "Drift": _drift(),
-        "Calibration": [_said_and_seen(), _calibration_error(), _feedback()],
+        "Calibration": [_predicted_and_observed(), _calibration_error(), _feedback()],
         "Answers": [_misfits(), _tool_calls(), _weak_evidence()],
         "Releases": _releases(),
-        "Gateway": [_caches(), _told_and_lost(), _reached()],
+        "Gateway": [_caches(), _log_lines_and_losses(), _reached()],
     }
 
 
@@ -56,12 +56,12 @@ def _now() -> list[Panel]:
         _calibration_error_now(),
         taken(
             "Last configuration",
-            "Whether every gateway took up the last configuration.",
+            "Whether every gateway accepted the last configuration.",
             'kind="config"',
         ),
         taken(
             "Last publication",
-            "Whether every gateway took up the last publication.",
+            "Whether every gateway accepted the last publication.",
             'kind="artifact"',
         ),
     ]
@@ -70,7 +70,7 @@ def _now() -> list[Panel]:
 def _artifact_now() -> Panel:
     return number(
         "Artifact",
-        "What decides; several names while gateways differ.",
+        "Artifact that decides; several names if gateways differ.",
         "none",
         Query(f"{selected('switchcraft_artifact_info')} == 1", "{{name}}"),
     )
@@ -79,8 +79,8 @@ def _artifact_now() -> Panel:
 def _input_drift_now() -> Panel:
     return number(
         "Input drift, now",
-        "Largest difference between the distributions of lengths, in the last hour and in the"
-        " week before: 0 is equal. By chance 200 requests are 0.2 apart once in four million"
+        "Largest difference between the distributions of request lengths in the last hour and in"
+        " the week before; 0 is equal. By chance, 200 requests reach 0.2 once in four million"
         " hours.",
         "none",
         Query(f"max({INPUT_DRIFT})"),
@@ -91,8 +91,8 @@ def _input_drift_now() -> Panel:
 def _arm_drift_now() -> Panel:
     return number(
         "Arm drift, now",
-        "Share of the last hour's decisions that would have to change arms to give the week"
-        " before's shares.",
+        "Share of the last hour's decisions that would have to change arms to match the week"
+        " before.",
         "percentunit",
         Query(ARM_DRIFT),
         bounds={0.25: "red"},
@@ -102,7 +102,7 @@ def _arm_drift_now() -> Panel:
 def _calibration_error_now() -> Panel:
     return number(
         "Calibration error, now",
-        "By how much answers are correct more or less often than said, by the feedback of a week.",
+        "Difference between predicted and observed accuracy in a week of feedback.",
         "percentunit",
         Query(CALIBRATION_ERROR),
         bounds={0.05: "yellow", 0.1: "red"},
@@ -114,7 +114,7 @@ def _decisions() -> list[Panel]:
         _reasons(),
         distribution(
             "Probability of the chosen arm",
-            "How sure the router was of what it chose.",
+            "Predicted probability that the chosen arm is correct.",
             "percentunit",
             PROBABILITY,
         ),
@@ -128,8 +128,8 @@ def _decisions() -> list[Panel]:
 def _reasons() -> Panel:
     return rates(
         "Decisions by reason",
-        "threshold and drift by the policy; argmax where no arm was sure enough; unread where a"
-        " part of the request could not be read; explored by chance.",
+        "threshold and drift: the policy's choice; argmax: no arm was good enough; unread: a part"
+        " of the request could not be read; explored: chosen at random.",
         DECISIONS,
         "reason",
         is_stacked=True,
@@ -139,7 +139,7 @@ def _reasons() -> Panel:
 def _probability_by_arm() -> Panel:
     return graph(
         "Mean probability by arm",
-        "How sure the router was of each arm that it chose.",
+        "Mean predicted probability of each arm when it was chosen.",
         "percentunit",
         Query(mean(PROBABILITY, "arm"), "{{arm}}"),
     )
@@ -148,7 +148,7 @@ def _probability_by_arm() -> Panel:
 def _expected_regret() -> Panel:
     return graph(
         "Expected regret",
-        "Probability of a correct answer that decisions gave up to save cost, on average.",
+        "Probability of a correct answer that decisions traded for lower cost, mean and 95%.",
         "percentunit",
         Query(mean(REGRET), "mean"),
         Query(quantile(0.95, REGRET), "95%"),
@@ -157,8 +157,8 @@ def _expected_regret() -> Panel:
 
 def _reasons_in_all() -> Panel:
     return bars(
-        "Decisions by reason, in all",
-        "Over the time that is shown.",
+        "Share of decisions by reason",
+        "Sum over the selected time range.",
         "percentunit",
         Query(shares(in_range(DECISIONS, "reason"), in_range(DECISIONS)), "{{reason}}"),
     )
@@ -166,8 +166,8 @@ def _reasons_in_all() -> Panel:
 
 def _undecided() -> Panel:
     return rates(
-        "Without a decision",
-        "Requests that a release could not decide; they were answered anyway.",
+        "Router failures",
+        "Requests that a release failed to decide. They were answered without it.",
         "switchcraft_router_failures_total",
         "release",
     )
@@ -187,7 +187,7 @@ def _drift() -> list[Panel]:
 def _input_drift() -> Panel:
     return graph(
         "Input drift",
-        "Kolmogorov and Smirnov's distance between the last hour and the week before.",
+        "Kolmogorov-Smirnov distance between the last hour and the week before.",
         "none",
         Query(INPUT_DRIFT, "{{input}}"),
         bound=0.2,
@@ -197,7 +197,7 @@ def _input_drift() -> Panel:
 def _input_length() -> Panel:
     return graph(
         "Length of the router's input",
-        "Tokens, after what exceeds the artifact's budgets was cut.",
+        "Tokens after truncation to the artifact's budgets.",
         "none",
         *quantiles("switchcraft_packed_tokens", 0.5, 0.95),
     )
@@ -206,7 +206,7 @@ def _input_length() -> Panel:
 def _request_size() -> Panel:
     return graph(
         "Size of requests",
-        "Bytes of routed requests' bodies.",
+        "Body size of routed requests.",
         "bytes",
         *quantiles("switchcraft_request_bytes", 0.5, 0.95),
     )
@@ -215,7 +215,7 @@ def _request_size() -> Panel:
 def _arm_drift() -> Panel:
     return graph(
         "Arm drift",
-        "Total variation between the last hour's shares and the week before's.",
+        "Total variation between the arms' shares in the last hour and in the week before.",
         "percentunit",
         Query(ARM_DRIFT, "distance"),
         bound=0.25,
@@ -225,30 +225,30 @@ def _arm_drift() -> Panel:
 def _arm_shares(title: str, window: str) -> Panel:
     return graph(
         title,
-        "Share of decisions.",
+        "Share of decisions by arm.",
         "percentunit",
         Query(selected(f"job_arm:switchcraft_decisions:share{window}"), "{{arm}}"),
     )
 
 
-def _said_and_seen() -> Panel:
+def _predicted_and_observed() -> Panel:
     verdicts = in_range("switchcraft_calibration_decisions_total", "bin")
     predicted = in_range("switchcraft_calibration_predicted_total", "bin")
     correct = in_range("switchcraft_calibration_correct_total", "bin")
     return bars(
-        "Said and seen",
-        "By the tenth that the probability is in, over the time that is shown: how often"
-        " answers were said to be correct, and how often they were.",
+        "Predicted and observed accuracy",
+        "Predicted and observed share of correct answers, by tenth of the probability, over the"
+        " selected time range.",
         "percentunit",
-        Query(ratio(predicted, verdicts), "{{bin}} said"),
-        Query(ratio(correct, verdicts), "{{bin}} seen"),
+        Query(ratio(predicted, verdicts), "{{bin}} predicted"),
+        Query(ratio(correct, verdicts), "{{bin}} observed"),
     )
 
 
 def _calibration_error() -> Panel:
     return graph(
         "Calibration error",
-        "Expected calibration error over ten bins, by the feedback of a week.",
+        "Expected calibration error over ten bins, in a week of feedback.",
         "percentunit",
         Query(CALIBRATION_ERROR, "error"),
         bound=0.1,
@@ -258,7 +258,7 @@ def _calibration_error() -> Panel:
 def _feedback() -> Panel:
     return rates(
         "Feedback",
-        "Verdicts of clients by arm; expected ones are judged later.",
+        "Verdicts of clients by arm; feedback with expected calls is judged later.",
         "switchcraft_feedback_total",
         "arm, verdict",
         legend="{{arm}}: {{verdict}}",
@@ -269,8 +269,9 @@ def _misfits() -> Panel:
     misfits = per_second(CALLS, "model", 'fits=~"no|unknown_tool"')
     checked = per_second(CALLS, "model", 'fits!="unchecked"')
     return graph(
-        "Calls that break their schema",
-        "Share of tool calls that break their tool's schema, or name no tool that was offered.",
+        "Calls that do not match their schema",
+        "Share of tool calls that do not match their tool's schema, or name a tool that was not"
+        " offered.",
         "percentunit",
         Query(ratio(misfits, checked), "{{model}}"),
         bound=0.1,
@@ -280,7 +281,7 @@ def _misfits() -> Panel:
 def _tool_calls() -> Panel:
     return rates(
         "Tool calls",
-        "In answers, by whether they fit their tool's schema.",
+        "Tool calls in answers, by whether they match their tool's schema.",
         CALLS,
         "fits",
         is_stacked=True,
@@ -290,7 +291,7 @@ def _tool_calls() -> Panel:
 def _weak_evidence() -> Panel:
     return rates(
         "Weak evidence",
-        "Calls that the next turn spoke against; they may have been right.",
+        "Calls with evidence against them in the next turn; they may still be correct.",
         "switchcraft_weak_evidence_total",
         "arm, kind",
         legend="{{arm}}: {{kind}}",
@@ -312,7 +313,7 @@ def _release_failures() -> Panel:
     failures = per_second("switchcraft_release_failures_total", "release")
     return graph(
         "Failures by release",
-        "Share of routed requests that failed by the upstream's or the gateway's fault.",
+        "Share of routed requests that failed because of the upstream or the gateway.",
         "percentunit",
         Query(ratio(failures, RELEASED), "{{release}}"),
     )
@@ -321,7 +322,7 @@ def _release_failures() -> Panel:
 def _shadow() -> Panel:
     return rates(
         "Shadow",
-        "Decisions of the shadow release, by whether it agrees on the model.",
+        "Decisions of the shadow release, by whether it chose the same model.",
         "switchcraft_shadow_decisions_total",
         "agrees",
         is_stacked=True,
@@ -333,8 +334,7 @@ def _changes() -> Panel:
     withdrawals = in_range("switchcraft_canary_withdrawals_total", "bound")
     return bars(
         "Reloads and withdrawals",
-        "Changes that were taken up or refused, and canaries withdrawn, over the time that is"
-        " shown.",
+        "Accepted and refused changes, and withdrawn canaries, over the selected time range.",
         "none",
         Query(reloads, "{{kind}} {{outcome}}"),
         Query(withdrawals, "canary withdrawn: {{bound}}"),
@@ -344,7 +344,7 @@ def _changes() -> Panel:
 def _publication() -> Panel:
     return graph(
         "Publication",
-        "The publication that each gateway serves: apart where one lags behind.",
+        "Number of the publication that each gateway serves; they differ if one lags behind.",
         "none",
         Query(selected("switchcraft_publication_serial"), "{{instance}}"),
     )
@@ -353,8 +353,8 @@ def _publication() -> Panel:
 def _since_change() -> Panel:
     reloaded = selected("switchcraft_last_reload_timestamp_seconds")
     return graph(
-        "Since the last change",
-        "Time since the last taking-up or refusal, by kind.",
+        "Time since the last change",
+        "Time since the last accepted or refused change, by kind.",
         "s",
         Query(f"time() - max by (kind) ({reloaded})", "{{kind}}"),
     )
@@ -363,8 +363,8 @@ def _since_change() -> Panel:
 def _release_cost() -> Panel:
     spent = per_second("switchcraft_release_cost_usd_total", "release")
     return graph(
-        "Cost of a thousand by release",
-        "Of routed requests.",
+        "Cost of 1,000 requests by release",
+        "Mean cost of 1,000 routed requests.",
         "currencyUSD",
         Query(f"1000 * {ratio(spent, RELEASED)}", "{{release}}"),
     )
@@ -374,17 +374,17 @@ def _caches() -> Panel:
     hits = per_second(LOOKUPS, "cache", 'outcome="hit"')
     return graph(
         "Caches",
-        "Share of lookups that were hits.",
+        "Share of cache lookups that were hits.",
         "percentunit",
         Query(ratio(hits, per_second(LOOKUPS, "cache")), "{{cache}}"),
     )
 
 
-def _told_and_lost() -> Panel:
+def _log_lines_and_losses() -> Panel:
     dropped = per_second("switchcraft_decision_log_dropped_total", "reason")
     return graph(
-        "Told and lost",
-        "Lines of the decision log, and what was lost of it and of traces.",
+        "Log lines and losses",
+        "Lines of the decision log, and lost lines, spans and store writes.",
         "reqps",
         Query(per_second("switchcraft_decision_log_lines_total", "type"), "{{type}}"),
         Query(dropped, "lost: {{reason}}"),
@@ -399,7 +399,7 @@ def _reached() -> Panel:
     state, log = selected("switchcraft_shared_state_up"), selected("switchcraft_decision_log_up")
     return states(
         "Shared state and decision log",
-        "What each gateway reaches.",
+        "Whether each gateway reaches Redis and can write its decision log.",
         Query(
             f'label_replace({state}, "what", "shared state", "", "")'
             f' or label_replace({log}, "what", "decision log", "", "")',

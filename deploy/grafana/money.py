@@ -1,4 +1,4 @@
-"""The dashboard of what answers cost, and of what routing saves."""
+"""Dashboard of cost and savings."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ASKED = 'model!="none"'
 
 
 def rows() -> dict[str, list[Panel]]:
-    """Return the panels by the rows that they are in."""
+    """Return the panels by row."""
     return {
-        "In the time that is shown": _sums(),
+        "Selected time range": _sums(),
         "Spend": [_spend(), _spent_by_model(), _thousand_by_model()],
         "Savings": [_share_saved(), _routed_and_baseline(), _saved_by_model()],
         "Tokens": [_tokens_by_kind(), _tokens_by_model(), _tokens_cached()],
@@ -40,7 +40,7 @@ def _sums() -> list[Panel]:
 def _spent() -> Panel:
     return number(
         "Spent",
-        "At list price, where tokens and price are known; see answers without a price.",
+        "List price of all answers whose tokens and price are known.",
         "currencyUSD",
         Query(in_range(COST)),
     )
@@ -49,8 +49,8 @@ def _spent() -> Panel:
 def _saved() -> Panel:
     return number(
         "Saved",
-        "What routed requests would have cost at router.baseline_model's price for the same"
-        " tokens, less what they cost.",
+        "Cost of the routed requests' tokens at the price of router.baseline_model, minus their"
+        " actual cost.",
         "currencyUSD",
         Query(f"{in_range(BASELINE)} - {in_range(ROUTED)}"),
     )
@@ -58,8 +58,8 @@ def _saved() -> Panel:
 
 def _saved_of_baseline() -> Panel:
     return number(
-        "Saved, of the baseline's price",
-        "The same as a share of what the baseline model would have cost.",
+        "Saved, share of the baseline",
+        "The same, as a share of the cost at the baseline model's price.",
         "percentunit",
         Query(f"1 - {ratio(in_range(ROUTED), in_range(BASELINE))}"),
     )
@@ -67,8 +67,8 @@ def _saved_of_baseline() -> Panel:
 
 def _thousand() -> Panel:
     return number(
-        "Per thousand requests",
-        "What a thousand requests cost that a model was asked for.",
+        "Cost of 1,000 requests",
+        "Mean cost of 1,000 requests that were sent to a model.",
         "currencyUSD",
         Query(f"1000 * {ratio(in_range(COST), in_range(REQUESTS, where=ASKED))}"),
     )
@@ -77,8 +77,8 @@ def _thousand() -> Panel:
 def _unpriced() -> Panel:
     return number(
         "Answers without a price",
-        "Good answers whose cost is unknown, for want of usage or of a price: what was spent is"
-        " more than is shown.",
+        "Successful answers of unknown cost, because usage or price is missing. The actual spend"
+        " is higher than shown.",
         "none",
         Query(in_range("switchcraft_unpriced_answers_total") + " or vector(0)"),
         bounds={1: "yellow"},
@@ -88,8 +88,8 @@ def _unpriced() -> Panel:
 def _estimated() -> Panel:
     return number(
         "Estimated",
-        "Share of the cost whose tokens the gateway counted, for the answer broke off or said"
-        " no usage.",
+        "Share of the cost for which the gateway counted the tokens, because the answer was"
+        " incomplete or had no usage.",
         "percentunit",
         Query(ratio(in_range(COST, where='source="gateway"'), in_range(COST))),
         bounds={0.05: "yellow"},
@@ -99,17 +99,17 @@ def _estimated() -> Panel:
 def _spend() -> Panel:
     return graph(
         "Spend by model",
-        "At the present rate.",
+        "USD per hour at the current rate.",
         "currencyUSD",
-        Query(_per_hour(COST, "model"), "{{model}}, an hour"),
+        Query(_per_hour(COST, "model"), "{{model}}, per hour"),
         is_stacked=True,
     )
 
 
 def _spent_by_model() -> Panel:
     return bars(
-        "Spend by model, in all",
-        "Over the time that is shown.",
+        "Total spend by model",
+        "Sum over the selected time range.",
         "currencyUSD",
         Query(in_range(COST, "model"), "{{model}}"),
     )
@@ -118,8 +118,8 @@ def _spent_by_model() -> Panel:
 def _thousand_by_model() -> Panel:
     cost, requests = in_range(COST, "model"), in_range(REQUESTS, "model", ASKED)
     return bars(
-        "A thousand requests by model",
-        "What a thousand requests to a model cost, over the time that is shown.",
+        "Cost of 1,000 requests by model",
+        "Mean cost of 1,000 requests to a model, over the selected time range.",
         "currencyUSD",
         Query(f"1000 * {ratio(cost, requests)}", "{{model}}"),
     )
@@ -128,8 +128,8 @@ def _thousand_by_model() -> Panel:
 def _share_saved() -> Panel:
     return graph(
         "Share saved",
-        "Of the baseline model's price: the last day, and the week before it, by which the"
-        " alert goes.",
+        "Share of the baseline model's price that was saved on the last day and in the week"
+        " before, which the alert compares.",
         "percentunit",
         Query(selected("job:switchcraft_savings:ratio1d"), "last day"),
         Query(selected("job:switchcraft_savings:ratio1w"), "week before"),
@@ -138,18 +138,18 @@ def _share_saved() -> Panel:
 
 def _routed_and_baseline() -> Panel:
     return graph(
-        "Routed, and the baseline",
-        "What routed requests cost, and would have cost at the baseline model's price.",
+        "Routed and baseline cost",
+        "Cost of routed requests, and their cost at the baseline model's price.",
         "currencyUSD",
-        Query(_per_hour(ROUTED), "routed, an hour"),
-        Query(_per_hour(BASELINE), "baseline, an hour"),
+        Query(_per_hour(ROUTED), "routed, per hour"),
+        Query(_per_hour(BASELINE), "baseline, per hour"),
     )
 
 
 def _saved_by_model() -> Panel:
     return bars(
         "Saved by model",
-        "By the model that answered, over the time that is shown.",
+        "By the model that answered, over the selected time range.",
         "currencyUSD",
         Query(f"{in_range(BASELINE, 'model')} - {in_range(ROUTED, 'model')}", "{{model}}"),
     )
@@ -158,16 +158,16 @@ def _saved_by_model() -> Panel:
 def _tokens_by_kind() -> Panel:
     return graph(
         "Tokens by kind",
-        "Cached ones are part of the prompt, reasoning ones of the completion.",
+        "Cached tokens are part of the prompt, reasoning tokens part of the completion.",
         "short",
-        Query(per_second(TOKENS, "kind"), "{{kind}}, a second"),
+        Query(per_second(TOKENS, "kind"), "{{kind}}, per second"),
     )
 
 
 def _tokens_by_model() -> Panel:
     return graph(
         "Tokens by model",
-        "Prompt and completion, a second.",
+        "Prompt and completion tokens per second.",
         "short",
         Query(per_second(TOKENS, "model", 'kind=~"prompt|completion"'), "{{model}}"),
         is_stacked=True,
@@ -178,8 +178,8 @@ def _tokens_cached() -> Panel:
     cached = per_second(TOKENS, "model", 'kind="cached"')
     prompt = per_second(TOKENS, "model", 'kind="prompt"')
     return graph(
-        "Read from the upstream's cache",
-        "Share of the prompt's tokens that the upstream had cached.",
+        "Cached prompt tokens",
+        "Share of prompt tokens that the upstream read from its cache.",
         "percentunit",
         Query(ratio(cached, prompt), "{{model}}"),
     )

@@ -1,4 +1,4 @@
-"""The operators' dashboard: traffic, arms, latency, errors."""
+"""Dashboard for operators: traffic, arms, latency and errors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from deploy.grafana.panels import (
 )
 
 TITLE = "Switchcraft: overview"
-OPEN = {"0": ("asked", "green"), "1": ("left alone", "red")}
+OPEN = {"0": ("closed", "green"), "1": ("open", "red")}
 BUDGET = Query(f"max({selected('switchcraft_latency_budget_seconds')})", "budget")
-# The objective of 1%, and the rate that spends 2% of a month's budget in an hour.
+# The objective of 1%, and the rate that spends 2% of a month's error budget in an hour.
 BURNING = {0.01: "yellow", 0.144: "red"}
 REQUESTS = "switchcraft_requests_total"
 DECISIONS = "switchcraft_decisions_total"
@@ -33,7 +33,7 @@ BREAKERS = f"max by (deployment) ({selected('switchcraft_breaker_open')})"
 
 
 def rows() -> dict[str, list[Panel]]:
-    """Return the panels by the rows that they are in."""
+    """Return the panels by row."""
     return {
         "Now": _now(),
         "Traffic": [_by_model(), _by_status(), _under_way()],
@@ -48,10 +48,10 @@ def _now() -> list[Panel]:
         _requests_now(),
         _failed_now(),
         _late_now(),
-        _left_alone_now(),
+        _open_circuits_now(),
         taken(
             "Last reload",
-            "Whether every gateway took up the last configuration and the last publication.",
+            "Whether every gateway accepted the last configuration and the last publication.",
         ),
         _alerts_now(),
     ]
@@ -60,7 +60,7 @@ def _now() -> list[Panel]:
 def _requests_now() -> Panel:
     return number(
         "Requests",
-        "Chat requests that end, refused ones included.",
+        "Finished chat requests per second, including refused ones.",
         "reqps",
         Query(per_second(REQUESTS)),
     )
@@ -69,8 +69,8 @@ def _requests_now() -> Panel:
 def _failed_now() -> Panel:
     return number(
         "Failed, last hour",
-        "Share of requests that ended by 5xx, by an upstream's 429 or by a broken stream. The"
-        " objective is 1%; 14.4% for an hour spend 2% of a month's budget.",
+        "Share of requests that ended with 5xx, an upstream's 429 or a broken stream. The"
+        " objective is 1%; an hour at 14.4% spends 2% of a month's error budget.",
         "percentunit",
         Query(selected("job:switchcraft_failures:ratio1h")),
         bounds=BURNING,
@@ -80,17 +80,17 @@ def _failed_now() -> Panel:
 def _late_now() -> Panel:
     return number(
         "Late decisions, last hour",
-        "Share of decisions that took longer than router.latency_budget_s; 1% may.",
+        "Share of decisions that took longer than router.latency_budget_s. The objective is 1%.",
         "percentunit",
         Query(selected("job:switchcraft_late_decisions:ratio1h")),
         bounds=BURNING,
     )
 
 
-def _left_alone_now() -> Panel:
+def _open_circuits_now() -> Panel:
     return number(
-        "Deployments left alone",
-        "Deployments whose breaker is open in at least one gateway.",
+        "Open circuits",
+        "Deployments whose circuit is open in at least one gateway.",
         "none",
         Query(f"sum({BREAKERS})"),
         bounds={1: "red"},
@@ -101,7 +101,7 @@ def _alerts_now() -> Panel:
     firing = 'ALERTS{alertname=~"Switchcraft.+", alertstate="firing", job=~"$job|"}'
     return number(
         "Alerts",
-        "Alerts that fire, of all severities.",
+        "Number of firing alerts of all severities.",
         "none",
         Query(f"count({firing}) or vector(0)"),
         bounds={1: "red"},
@@ -111,7 +111,7 @@ def _alerts_now() -> Panel:
 def _by_model() -> Panel:
     return rates(
         "Requests by model",
-        "By the model that answered; none where a request was refused before one was chosen.",
+        "By the model that answered; none if a request was refused before a model was chosen.",
         REQUESTS,
         "model",
         is_stacked=True,
@@ -121,7 +121,7 @@ def _by_model() -> Panel:
 def _by_status() -> Panel:
     return rates(
         "Requests by status",
-        "What clients got; 499 where they left first.",
+        "Status that clients received; 499 if they left first.",
         REQUESTS,
         "status",
         is_stacked=True,
@@ -130,19 +130,19 @@ def _by_status() -> Panel:
 
 def _under_way() -> Panel:
     return graph(
-        "Under way",
-        "Requests that were let in and are not answered to their end, and those of them that"
-        " wait for a thread to decide.",
+        "In flight",
+        "Accepted requests without a complete answer, and those of them that wait for a decision"
+        " thread.",
         "none",
         Query(f"sum({selected('switchcraft_requests_in_flight')})", "in flight"),
-        Query(f"sum({selected('switchcraft_decisions_queued')})", "waiting to be decided"),
+        Query(f"sum({selected('switchcraft_decisions_queued')})", "waiting for a decision"),
     )
 
 
 def _arms() -> Panel:
     return bars(
         "Share of decisions by arm",
-        "Over the time that is shown: what the router chose. Fallbacks may have answered.",
+        "Arms that the router chose in the selected time range. Fallbacks may have answered.",
         "percentunit",
         Query(shares(in_range(DECISIONS, "arm"), in_range(DECISIONS)), "{{arm}}"),
     )
@@ -151,7 +151,7 @@ def _arms() -> Panel:
 def _arms_over_time() -> Panel:
     return graph(
         "Share of decisions by arm, over time",
-        "What the router chose.",
+        "Arms that the router chose.",
         "percentunit",
         Query(shares(per_second(DECISIONS, "arm"), per_second(DECISIONS)), "{{arm}}"),
         is_stacked=True,
@@ -161,7 +161,7 @@ def _arms_over_time() -> Panel:
 def _fallbacks() -> Panel:
     return rates(
         "Fallbacks",
-        "Requests that ended at another model than the chosen one.",
+        "Requests that another model than the chosen one answered.",
         "switchcraft_fallbacks_total",
         "chosen, model",
         legend="{{chosen}} to {{model}}",
@@ -182,7 +182,7 @@ def _latency() -> list[Panel]:
 def _time_to_decide() -> Panel:
     return graph(
         "Time to decide",
-        "From a read request to its decision, beside router.latency_budget_s.",
+        "Time from the parsed request to its decision, and router.latency_budget_s.",
         "s",
         *quantiles("switchcraft_decision_seconds", 0.5, 0.95, 0.99),
         BUDGET,
@@ -192,7 +192,7 @@ def _time_to_decide() -> Panel:
 def _time_by_stage() -> Panel:
     return graph(
         "Time by stage",
-        "The mean that a request spends in each stage of the gateway's own.",
+        "Mean time of a request in each stage of the gateway.",
         "s",
         Query(mean(STAGES, "stage"), "{{stage}}"),
         is_stacked=True,
@@ -202,7 +202,7 @@ def _time_by_stage() -> Panel:
 def _slow_stages() -> Panel:
     return graph(
         "Time by stage, 95th percentile",
-        "Where the queue leads, threads or replicas lack.",
+        "If the queue dominates, add threads or replicas.",
         "s",
         Query(quantile(0.95, STAGES, "stage"), "{{stage}}"),
     )
@@ -211,7 +211,7 @@ def _slow_stages() -> Panel:
 def _upstreams(name: str, share: float) -> Panel:
     return graph(
         f"Upstreams, {name}",
-        "From the request to the upstream until the end of its answer.",
+        "Time from the request to the upstream to the end of its answer.",
         "s",
         Query(quantile(share, UPSTREAMS, "model"), "{{model}}"),
     )
@@ -220,7 +220,7 @@ def _upstreams(name: str, share: float) -> Panel:
 def _first_token() -> Panel:
     return graph(
         "Time to first token, 95th percentile",
-        "From the request to the upstream until a streamed answer's first output.",
+        "Time from the request to the upstream to the first output of a streamed answer.",
         "s",
         Query(quantile(0.95, "switchcraft_time_to_first_token_seconds", "model"), "{{model}}"),
     )
@@ -240,7 +240,7 @@ def _errors() -> list[Panel]:
 def _failed_requests() -> Panel:
     return graph(
         "Failed requests",
-        "Share of requests, in the windows that alerts go by.",
+        "Share of requests, in the windows that the alerts use.",
         "percentunit",
         Query(selected("job:switchcraft_failures:ratio5m"), "5 minutes"),
         Query(selected("job:switchcraft_failures:ratio1h"), "1 hour"),
@@ -253,8 +253,8 @@ def _failed_tries() -> Panel:
     tries = "switchcraft_upstream_attempts_total"
     failed = per_second(tries, "deployment, outcome", 'outcome!="answered"')
     return graph(
-        "Tries that failed",
-        "Tries of a deployment by outcome; a request may have several.",
+        "Failed attempts",
+        "Failed attempts by deployment and outcome; a request may have several attempts.",
         "reqps",
         Query(failed, "{{deployment}}: {{outcome}}"),
     )
@@ -263,7 +263,7 @@ def _failed_tries() -> Panel:
 def _breakers() -> Panel:
     return states(
         "Breakers",
-        "Which deployments are left alone by at least one gateway.",
+        "Deployments whose circuit is open in at least one gateway.",
         Query(BREAKERS, "{{deployment}}"),
         OPEN,
     )
@@ -271,8 +271,8 @@ def _breakers() -> Panel:
 
 def _shed() -> Panel:
     return rates(
-        "Refused for want of capacity",
-        "By reason; too_many_requests is a key's own limit.",
+        "Refused because of overload",
+        "By reason; too_many_requests is the limit of a single key.",
         "switchcraft_shed_requests_total",
         "reason",
     )
@@ -280,8 +280,8 @@ def _shed() -> Panel:
 
 def _refused_callers() -> Panel:
     return rates(
-        "Refused for who asked",
-        "By OpenAI's error code.",
+        "Refused callers",
+        "Requests without a valid key or permission, by OpenAI's error code.",
         "switchcraft_refused_callers_total",
         "code",
     )
@@ -289,9 +289,9 @@ def _refused_callers() -> Panel:
 
 def _broken_answers() -> Panel:
     return graph(
-        "Answers that did not end",
-        "Streams that broke after their first byte, and clients that left.",
+        "Incomplete answers",
+        "Streams that broke after their first byte, and clients that disconnected.",
         "reqps",
-        Query(per_second("switchcraft_broken_streams_total", "model"), "{{model}} broke"),
-        Query(per_second("switchcraft_client_disconnects_total"), "the client left"),
+        Query(per_second("switchcraft_broken_streams_total", "model"), "{{model}} broke off"),
+        Query(per_second("switchcraft_client_disconnects_total"), "client disconnected"),
     )

@@ -1,4 +1,4 @@
-"""What the dashboards' panels have in common: queries by form, and one look for each kind."""
+"""Building blocks of the dashboards: common queries, and one style for each kind of panel."""
 
 from __future__ import annotations
 

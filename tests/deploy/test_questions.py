@@ -28,7 +28,7 @@ BASELINE_USD_PER_TOKEN = (10e-6, 30e-6)
 """Prompt and completion, as the shipped artifact's list prices are."""
 POLICIES = ("theta=0", "theta=0", "drift=0")
 """The cheapest arm twice as often as the most probable one."""
-NOT_HAPPENED = {"Fallbacks", "Refused for who asked", "Shadow", "Weak evidence"}
+NOT_HAPPENED = {"Fallbacks", "Refused callers", "Shadow", "Weak evidence"}
 """Panels without a value: nothing of the kind was done here."""
 WAIT_S = 60.0
 METRICS_KEY = "sk-" + secrets.token_urlsafe(32)
@@ -206,7 +206,7 @@ def savings_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
     # A range's ends lie between two looks: Prometheus adds up to one more.
     shown = operator.number("money", "Saved")
     assert shown == pytest.approx(baseline_usd - paid_usd, rel=0.1)
-    share = operator.number("money", "Saved, of the baseline's price")
+    share = operator.number("money", "Saved, share of the baseline")
     assert share == pytest.approx(1 - paid_usd / baseline_usd, abs=0.02)
 
 
