@@ -38,7 +38,7 @@ example:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status, which is 1 after an error message."""
-    arguments = _create_parser().parse_args(argv)
+    arguments = create_parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         status: int = arguments.stage(arguments)
@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _create_parser() -> argparse.ArgumentParser:
+def create_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with every command."""
     parser = argparse.ArgumentParser(
         prog="switchcraft-train",
         description=_DESCRIPTION,
@@ -83,9 +84,9 @@ def _create_parser() -> argparse.ArgumentParser:
         help="directory for checkpoints, labels and encoder outputs, which later runs reuse"
         " (default: OUT/work)",
     )
-    run.set_defaults(stage=_run_pipeline)
+    run.set_defaults(stage=run_pipeline)
 
-    datasets.register(stages, _import_decisions)
+    datasets.register(stages, import_decision_log)
     checking.register(stages)
     comparison.register(stages)
     review.register(stages)
@@ -97,7 +98,8 @@ def _create_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run_pipeline(arguments: argparse.Namespace) -> int:
+def run_pipeline(arguments: argparse.Namespace) -> int:
+    """Run the whole pipeline, print the directory of its results, and return the status 0."""
     # Imported here because torch takes seconds to load and most commands do not need it.
     from switchcraft_training.config import load_config  # noqa: PLC0415
     from switchcraft_training.pipeline import run  # noqa: PLC0415
@@ -108,7 +110,8 @@ def _run_pipeline(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _import_decisions(path: Path, arguments: argparse.Namespace) -> int:
+def import_decision_log(path: Path, arguments: argparse.Namespace) -> int:
+    """Import a gateway's decision log, and return the exit status."""
     from switchcraft_training.decisions.command import import_decisions  # noqa: PLC0415
 
     return import_decisions(path, arguments)

@@ -35,10 +35,11 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     compare.add_argument(
         "--peer", action="store_true", help="also run the checker of the installed bfcl-eval"
     )
-    compare.set_defaults(stage=_compare)
+    compare.set_defaults(stage=run_compare)
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Compare the checkers, print the table, and return the exit status 0."""
     # Imported here because it needs the `train` extra.
     from switchcraft_training.comparison.compare import compare_recordings  # noqa: PLC0415
 

@@ -174,6 +174,19 @@ class Tally:
         if answer.problem is not None:
             self.problems[answer.problem] += 1
 
+    @classmethod
+    def total(cls, name: str, members: Iterable[Tally]) -> Tally:
+        """Return the sums of several models' counts."""
+        total = cls(name, name)
+        for tally in members:
+            for count in (
+                "answers", "theirs", "ours", "false_negatives", "false_positives",
+                "peer", "rerun", "ours_on_peer",
+            ):  # fmt: skip
+                setattr(total, count, getattr(total, count) + getattr(tally, count))
+            total.problems.update(tally.problems)
+        return total
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -252,7 +265,7 @@ def to_markdown(tallies: Sequence[Tally]) -> str:
     """Return a summary by dataset, a table of models for each, and the unreadable answers."""
     datasets = {name: list(group) for name, group in groupby(tallies, lambda t: t.dataset)}
     has_peer = any(tally.peer for tally in tallies)
-    totals = [_sum_tallies(name, members) for name, members in datasets.items()]
+    totals = [Tally.total(name, members) for name, members in datasets.items()]
     sections = [_tally_table("dataset", totals, has_peer=has_peer)]
     for name, members in datasets.items():
         ranked = sorted(members, key=lambda tally: -tally.ours / tally.answers)
@@ -267,18 +280,6 @@ def to_markdown(tallies: Sequence[Tally]) -> str:
         problems.append(f"| `{problem}` | {cells} |")
     sections.append("### Answers without readable calls\n\n" + "\n".join(problems))
     return "\n\n".join(sections) + "\n"
-
-
-def _sum_tallies(name: str, members: Iterable[Tally]) -> Tally:
-    total = Tally(name, name)
-    for tally in members:
-        for count in (
-            "answers", "theirs", "ours", "false_negatives", "false_positives",
-            "peer", "rerun", "ours_on_peer",
-        ):  # fmt: skip
-            setattr(total, count, getattr(total, count) + getattr(tally, count))
-        total.problems.update(tally.problems)
-    return total
 
 
 def _tally_table(title: str, tallies: Iterable[Tally], *, has_peer: bool) -> str:

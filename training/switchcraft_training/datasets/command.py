@@ -142,6 +142,22 @@ class ImportReport(BaseModel):
     duplicates: int
     strata: tuple[StratumCounts, ...]
 
+    def to_table(self) -> Table:
+        """Return the counts as a table, with totals if there are several categories."""
+        from rich import box  # noqa: PLC0415 - of the `train` extra
+        from rich.table import Table  # noqa: PLC0415
+
+        strata = self.strata
+        table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, show_footer=len(strata) > 1)
+        table.add_column("dataset", "all", overflow="fold")
+        table.add_column("category", overflow="fold")
+        for name in ("read", "duplicates", "train", "validation", "test"):
+            total = sum(getattr(counts, name) for counts in strata)
+            table.add_column(name, f"{total:,}", justify="right")
+        for counts in strata:
+            table.add_row(*(v if isinstance(v, str) else f"{v:,}" for _, v in counts))
+        return table
+
 
 @dataclass(slots=True)
 class ImportCounter:
@@ -205,7 +221,7 @@ def import_dataset(arguments: argparse.Namespace) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    console.print(_to_table(report.strata))
+    console.print(report.to_table())
     return 0
 
 
@@ -252,20 +268,3 @@ def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator
         yield judged
     if is_empty:
         raise DataError(path, None, f"contains no row of {source}; is it another dataset?")
-
-
-def _to_table(strata: Iterable[StratumCounts]) -> Table:
-    """Return the counts as a table, with totals if there are several categories."""
-    from rich import box  # noqa: PLC0415 - of the `train` extra
-    from rich.table import Table  # noqa: PLC0415
-
-    rows = list(strata)
-    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, show_footer=len(rows) > 1)
-    table.add_column("dataset", "all", overflow="fold")
-    table.add_column("category", overflow="fold")
-    for name in ("read", "duplicates", "train", "validation", "test"):
-        total = sum(getattr(counts, name) for counts in rows)
-        table.add_column(name, f"{total:,}", justify="right")
-    for counts in rows:
-        table.add_row(*(v if isinstance(v, str) else f"{v:,}" for _, v in counts))
-    return table

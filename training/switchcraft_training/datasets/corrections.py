@@ -105,6 +105,14 @@ class Correction(Change):
     reviewer: str
     round: int
 
+    @classmethod
+    def parse(cls, row: Json) -> Self:
+        """Read a line of a patch file; raises ValueError with the first problem."""
+        try:
+            return cls.model_validate(row)
+        except ValidationError as exc:
+            raise ValueError(first_problem(exc)) from exc
+
 
 def apply_patch(rows: Iterable[Judged], patch: Path) -> Iterator[Judged]:
     """Stream rows, and correct those that a patch file names.
@@ -113,7 +121,7 @@ def apply_patch(rows: Iterable[Judged], patch: Path) -> Iterator[Judged]:
     from the reviewed row's, and at the end if a row of the patch is missing.
     """
     corrections: dict[tuple[str, str], dict[CorrectionKind, Correction]] = {}
-    for correction in read_lines(patch, _read_correction):
+    for correction in read_lines(patch, Correction.parse):
         of_row = corrections.setdefault((correction.dataset, correction.id), {})
         if correction.kind in of_row:
             problem = f"corrects the {correction.kind} of {correction.id} twice"
@@ -125,32 +133,23 @@ def apply_patch(rows: Iterable[Judged], patch: Path) -> Iterator[Judged]:
         for judged in rows:
             key = judged.example.dataset, judged.example.id
             missing.discard(key)
-            yield _correct_row(judged, corrections.get(key, {}).values(), patch)
+            sha256 = row_sha256(judged) if key in corrections else ""
+            corrected, identifier = judged, judged.example.id
+            for correction in corrections.get(key, {}).values():
+                if correction.row_sha256 != sha256:
+                    problem = "is not the row that was reviewed: it has changed, or is corrected"
+                    raise DataError(patch, None, f"{identifier} {problem} already")
+                try:
+                    corrected = apply_change(corrected, correction)
+                except ROW_ERRORS as exc:
+                    problem = f"{identifier}: {type(exc).__name__}: {exc}"
+                    raise DataError(patch, None, problem) from exc
+            yield corrected
         if missing:
             names = ", ".join(identifier for _, identifier in sorted(missing)[:5])
             raise DataError(patch, None, f"corrects {len(missing)} missing rows: {names}")
 
     return corrected_rows()
-
-
-def _read_correction(row: Json) -> Correction:
-    try:
-        return Correction.model_validate(row)
-    except ValidationError as exc:
-        raise ValueError(first_problem(exc)) from exc
-
-
-def _correct_row(judged: Judged, corrections: Iterable[Correction], patch: Path) -> Judged:
-    corrected, identifier = judged, judged.example.id
-    for correction in corrections:
-        if correction.row_sha256 != row_sha256(judged):
-            problem = "is not the row that was reviewed: it has changed, or is already corrected"
-            raise DataError(patch, None, f"{identifier} {problem}")
-        try:
-            corrected = apply_change(corrected, correction)
-        except ROW_ERRORS as exc:
-            raise DataError(patch, None, f"{identifier}: {type(exc).__name__}: {exc}") from exc
-    return corrected
 
 
 def row_sha256(judged: Judged) -> str:

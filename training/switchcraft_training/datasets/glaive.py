@@ -117,8 +117,8 @@ def _read_call(text: str, tools: Tools) -> Call:
 def _read_arguments(text: str) -> Mapping[str, Json]:
     """Read arguments: an object, or a text that contains one.
 
-    The text may be in single or double quotes, of which one may be missing. Quotes inside it may
-    be escaped or not.
+    The text may be in single or double quotes, and one of the two quotes may be missing. Quotes
+    inside it may be escaped or not.
     """
     bare = text.removeprefix("'").removesuffix("'").strip()
     if bare in _NO_ARGUMENTS:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from hashlib import file_digest
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from router_service.core.errors import DataError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from switchcraft_training.labelling.run import Plan
     from switchcraft_training.labelling.sender import RequestSender
     from switchcraft_training.labelling.store import Store
-    from switchcraft_training.records import Judged
 
 COMPLETE, FAILED, CAPPED, INTERRUPTED = 0, 1, 3, 130
 """Exit statuses: all questions are answered, some failed, the cap was reached, Ctrl-C."""
@@ -78,7 +77,7 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
         metavar="N",
         help="number of workers (default: one for each machine)",
     )
-    label.set_defaults(stage=_label)
+    label.set_defaults(stage=run_label)
 
 
 def _parse_count(text: str) -> int:
@@ -95,38 +94,30 @@ def _parse_usd(text: str) -> float:
     return value
 
 
-def _label(arguments: argparse.Namespace) -> int:
-    result = run_label(arguments)
-    if result.summary:
-        print(result.summary)
-    if result.advice:
-        print(result.advice, file=sys.stderr)
-    return result.status
-
-
-class LabelResult(NamedTuple):
-    """The exit status of a run, a summary, and advice if questions are left."""
-
-    status: int
-    summary: str
-    advice: str
-
-
-def run_label(arguments: argparse.Namespace) -> LabelResult:
-    """Ask all unanswered questions, and export all answers.
+def run_label(arguments: argparse.Namespace) -> int:
+    """Ask all unanswered questions, export all answers, and return the exit status.
 
     Raises ConfigError if the pool is invalid, and DataError if a file cannot be read or written.
     """
     # Imported here because other commands do not need an HTTP client.
+    from switchcraft_training.datasets.rows import read_rows  # noqa: PLC0415
+    from switchcraft_training.labelling.answers import ANSWERS, FAILURES  # noqa: PLC0415
     from switchcraft_training.labelling.pool import load_pool  # noqa: PLC0415
     from switchcraft_training.labelling.run import Plan  # noqa: PLC0415
     from switchcraft_training.labelling.store import RunIdentity, Store  # noqa: PLC0415
 
-    pool = load_pool(arguments.pool)
-    rows = _read_distinct_rows(arguments.rows, arguments.limit)
-    with arguments.rows.open("rb") as file:
+    pool, path, out = load_pool(arguments.pool), arguments.rows, arguments.out
+    rows = list(islice(read_rows(path), arguments.limit))
+    if not rows:
+        raise DataError(path, None, "contains no rows; `switchcraft-train import` writes them")
+    seen: set[str] = set()
+    for number, (example, _) in enumerate(rows, start=1):
+        if example.id in seen:
+            raise DataError(path, None, f"row {number}: the id {example.id!r} is used twice")
+        seen.add(example.id)
+    with path.open("rb") as file:
         rows_sha256 = file_digest(file, "sha256").hexdigest()
-    with Store(arguments.out, RunIdentity(rows_sha256, pool.identity())) as store:
+    with Store(out, RunIdentity(rows_sha256, pool.identity())) as store:
         status, advice = COMPLETE, ""
         if not arguments.export:
             plan = Plan(rows, pool, arguments.attempts)
@@ -134,22 +125,21 @@ def run_label(arguments: argparse.Namespace) -> LabelResult:
                 status, advice = asyncio.run(_ask_all(plan, store, arguments))
             except KeyboardInterrupt:
                 # The second Ctrl-C: requests in flight are lost, and count as possibly paid.
-                return LabelResult(INTERRUPTED, "", f"Interrupted; {AGAIN}.")
-        return LabelResult(status, _export_and_summarize(store, arguments.out), advice)
-
-
-def _read_distinct_rows(path: Path, limit: int | None) -> list[Judged]:
-    from switchcraft_training.datasets.rows import read_rows  # noqa: PLC0415
-
-    rows = list(islice(read_rows(path), limit))
-    seen: set[str] = set()
-    for number, (example, _) in enumerate(rows, start=1):
-        if example.id in seen:
-            raise DataError(path, None, f"row {number}: the id {example.id!r} is used twice")
-        seen.add(example.id)
-    if not rows:
-        raise DataError(path, None, "contains no rows; `switchcraft-train import` writes them")
-    return rows
+                print(f"Interrupted; {AGAIN}.", file=sys.stderr)
+                return INTERRUPTED
+        answers, failures = store.export(out)
+        spending = store.spending()
+    print(f"{answers:,} answers in {out / ANSWERS}, {spending.answered_usd:.4f} USD at list price")
+    if failures:
+        print(f"{failures:,} failures in {out / FAILURES}")
+    if spending.lost:
+        print(
+            f"{spending.lost:,} requests were sent and their answers lost; they may have cost up to"
+            f" {spending.lost_usd:.4f} USD, which the spending cap counts"
+        )
+    if advice:
+        print(advice, file=sys.stderr)
+    return status
 
 
 async def _ask_all(plan: Plan, store: Store, arguments: argparse.Namespace) -> tuple[int, str]:
@@ -214,21 +204,3 @@ def _open_sender(pool: Pool, arguments: argparse.Namespace) -> RequestSender:
     from switchcraft_training.labelling.distributed import RayWorkers  # noqa: PLC0415
 
     return RayWorkers(pool, arguments.ray, arguments.ray_workers)
-
-
-def _export_and_summarize(store: Store, out: Path) -> str:
-    from switchcraft_training.labelling.answers import ANSWERS, FAILURES  # noqa: PLC0415
-
-    answers, failures = store.export(out)
-    spending = store.spending()
-    lines = [
-        f"{answers:,} answers in {out / ANSWERS}, {spending.answered_usd:.4f} USD at list price"
-    ]
-    if failures:
-        lines.append(f"{failures:,} failures in {out / FAILURES}")
-    if spending.lost:
-        lines.append(
-            f"{spending.lost:,} requests were sent and their answers lost; they may have cost up to"
-            f" {spending.lost_usd:.4f} USD, which the spending cap counts"
-        )
-    return "\n".join(lines)

@@ -94,10 +94,30 @@ class Store:
             self._db = sqlite3.connect(self._path, timeout=1.0)
         try:
             with self._raising_data_error():
-                self._run_id = self._begin_run(identity)
+                # Exclusive, because two processes with one journal would pay for the same
+                # questions.
+                self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.executescript(_SCHEMA)
+                with self._db:
+                    new = {**identity._asdict(), "run_id": token_hex(16)}
+                    self._db.executemany("INSERT OR IGNORE INTO run VALUES (?, ?)", new.items())
+                    self._db.execute(
+                        "UPDATE requests SET state = 'lost', charged_usd = reserved_usd"
+                        " WHERE state = 'open'"
+                    )
+                saved: dict[str, str] = dict(self._db.execute("SELECT name, value FROM run"))
         except DataError:
             self._db.close()
             raise
+        self._run_id = saved["run_id"]
+        for name, value in identity._asdict().items():
+            if saved[name] != value:
+                self._db.close()
+                what = name.removesuffix("_sha256")
+                problem = f"belongs to a run with another {what} file; give another --out, or the"
+                raise DataError(self._path, None, f"{problem} {what} file that it began with")
 
     def __enter__(self) -> Self:
         """Return the store."""
@@ -184,28 +204,6 @@ class Store:
         answers = (orjson.dumps(answer_to_json(key, reply)) for key, reply in self.answers())
         failures = (orjson.dumps(failure.to_json()) for failure in self.failures())
         return write_lines(answers, folder / ANSWERS), write_lines(failures, folder / FAILURES)
-
-    def _begin_run(self, identity: RunIdentity) -> str:
-        """Prepare the file and return the run's id; raises DataError if it is another run's."""
-        # Exclusive, because two processes with one journal would pay for the same questions.
-        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(_SCHEMA)
-        with self._db:
-            new = {**identity._asdict(), "run_id": token_hex(16)}
-            self._db.executemany("INSERT OR IGNORE INTO run VALUES (?, ?)", new.items())
-            self._db.execute(
-                "UPDATE requests SET state = 'lost', charged_usd = reserved_usd"
-                " WHERE state = 'open'"
-            )
-        saved: dict[str, str] = dict(self._db.execute("SELECT name, value FROM run"))
-        for name, value in identity._asdict().items():
-            if saved[name] != value:
-                what = name.removesuffix("_sha256")
-                problem = f"belongs to a run with another {what} file; give another --out, or the"
-                raise DataError(self._path, None, f"{problem} {what} file that it began with")
-        return saved["run_id"]
 
     def _close_request(self, request: int, state: str, charged_usd: float | None) -> float:
         ((charged,),) = self._db.execute(

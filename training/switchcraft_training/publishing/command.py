@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from router_service.core.errors import PublicationError
-from router_service.core.releases import Canary, Publication, Release
+from router_service.core.releases import Canary, Release
 
 if TYPE_CHECKING:
     from switchcraft_training.publishing.releases import Pointer, PublicationUpdate
@@ -69,10 +69,11 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         default = Canary.model_fields[name].default
         flag = f"--{name.replace('_', '-')}"
         limits.add_argument(flag, type=kind, default=default, help=f"{text} (default: {default})")
-    publish.set_defaults(stage=_publish)
+    publish.set_defaults(stage=run_publish)
 
 
-def _publish(arguments: argparse.Namespace) -> int:
+def run_publish(arguments: argparse.Namespace) -> int:
+    """Change or read what is published, print it, and return the exit status 0."""
     # Imported here because other commands need neither the Redis driver nor the model runtime.
     from switchcraft_training.publishing.releases import open_pointer  # noqa: PLC0415
 
@@ -81,7 +82,25 @@ def _publish(arguments: argparse.Namespace) -> int:
         published = pointer.read()
     else:
         published = pointer.move(_requested_update(arguments, pointer))
-    print(_describe(published, pointer.name))
+    if published is None:
+        print(f"{pointer.name}: nothing is published")
+        return 0
+    canary = published.canary
+    roles: dict[str, Release | None] = {
+        "stable": published.stable,
+        "shadow": published.shadow,
+        "canary": canary.release if canary else None,
+    }
+    print(f"{pointer.name}: publication {published.serial}")
+    for role, release in roles.items():
+        text = f"{release.label}  {release.created}  {release.path}" if release else "none"
+        print(f"{role}  {text}")
+    if canary:
+        print(
+            f"        {canary.share:.1%} of conversations; withdrawn after"
+            f" {canary.min_requests} requests with {canary.max_error_increase * 100:+.1f} points"
+            f" of errors, or {canary.max_cost_ratio:g} times the cost"
+        )
     return 0
 
 
@@ -121,26 +140,3 @@ def _requested_update(arguments: argparse.Namespace, pointer: Pointer) -> Public
         flag = f"--{str(first['loc'][0]).replace('_', '-')}"
         raise PublicationError(flag, first["msg"]) from exc
     return lambda published: releases.put_canary(published, canary)
-
-
-def _describe(published: Publication | None, name: str) -> str:
-    """Return a publication as lines of text."""
-    if published is None:
-        return f"{name}: nothing is published"
-    canary = published.canary
-    roles: dict[str, Release | None] = {
-        "stable": published.stable,
-        "shadow": published.shadow,
-        "canary": canary.release if canary else None,
-    }
-    lines = [f"{name}: publication {published.serial}"]
-    for role, release in roles.items():
-        text = f"{release.label}  {release.created}  {release.path}" if release else "none"
-        lines.append(f"{role}  {text}")
-    if canary:
-        lines.append(
-            f"        {canary.share:.1%} of conversations; withdrawn after"
-            f" {canary.min_requests} requests with {canary.max_error_increase * 100:+.1f} points"
-            f" of errors, or {canary.max_cost_ratio:g} times the cost"
-        )
-    return "\n".join(lines)

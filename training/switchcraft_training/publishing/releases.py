@@ -115,7 +115,7 @@ def put_canary(published: Publication | None, canary: Canary) -> Publication:
 
 
 def withdraw(published: Publication | None, role: str) -> Publication:
-    """Remove the `shadow` or the `canary`; raises PublicationError if there is none."""
+    """Remove the `shadow` or the `canary`; raises PublicationError if it does not exist."""
     existing = _require_published(published)
     if getattr(existing, role) is None:
         raise PublicationError("the publication", f"has no {role} to withdraw")
@@ -123,7 +123,7 @@ def withdraw(published: Publication | None, role: str) -> Publication:
 
 
 def promote(published: Publication | None) -> Publication:
-    """Make the canary the stable release; raises PublicationError if there is none."""
+    """Make the canary the stable release; raises PublicationError if it does not exist."""
     existing = _require_published(published)
     if existing.canary is None:
         raise PublicationError("the publication", "has no canary to promote")

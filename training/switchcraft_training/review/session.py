@@ -142,7 +142,7 @@ class Session:
         return step.kind if step else self.current.kind
 
     def accept(self) -> bool:
-        """Accept the suggestion; return False if there is none that can be used."""
+        """Accept the suggestion; return False without a usable suggestion."""
         if self.current.suggestion is None:
             return False
         self._decide(Action.ACCEPT, self.current.kind, self.current.suggestion)

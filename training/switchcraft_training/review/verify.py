@@ -191,10 +191,21 @@ async def _ask(
     client: openai.AsyncOpenAI, judged: Judged, verifier: Verifier, round_: int
 ) -> Finding:
     """Ask about one row; raises OpenAIError, or UpstreamError if every request would fail."""
+    request = judged.example.request
+    entry: Json = {
+        "conversation": request["messages"],
+        "tools": request["tools"],
+        "expected": [call.model_dump(mode="json") for call in truth_of(judged)],
+        "any_call": judged.expected.any_call,
+    }
+    messages: list[ChatCompletionMessageParam] = [
+        {"role": "system", "content": INSTRUCTIONS},
+        {"role": "user", "content": orjson.dumps(entry).decode()},
+    ]
     try:
         answer: object = await client.chat.completions.create(
             model=verifier.model,
-            messages=_messages_about(judged),
+            messages=messages,
             response_format={"type": "json_object"},
         )
     except _PERMANENT_ERRORS as exc:
@@ -216,21 +227,6 @@ async def _ask(
         cost_usd=verifier.price.cost_usd(*used, seconds=0) if verifier.price else None,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-
-
-def _messages_about(judged: Judged) -> list[ChatCompletionMessageParam]:
-    """Return the messages that ask for an opinion on a row."""
-    request = judged.example.request
-    entry: Json = {
-        "conversation": request["messages"],
-        "tools": request["tools"],
-        "expected": [call.model_dump(mode="json") for call in truth_of(judged)],
-        "any_call": judged.expected.any_call,
-    }
-    return [
-        {"role": "system", "content": INSTRUCTIONS},
-        {"role": "user", "content": orjson.dumps(entry).decode()},
-    ]
 
 
 class _Verdict(StrEnum):

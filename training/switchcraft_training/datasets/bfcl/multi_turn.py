@@ -69,9 +69,14 @@ def _read_conversation(
         row["initial_config"],
         long_context=file.category == "multi_turn_long_context",
     )
-    documents = chain.from_iterable(map(_read_documents, row["involved_classes"]))
     excluded = row.get("excluded_function", ())
-    functions = {each["name"]: each for each in documents if each["name"] not in excluded}
+    functions: dict[str, Mapping[str, Json]] = {}
+    for class_name in row["involved_classes"]:
+        file_name = _import_module(_BACKENDS).MULTI_TURN_FUNC_DOC_FILE_MAPPING[class_name]
+        path = package_data() / "multi_turn_func_doc" / file_name
+        for function in map(orjson.loads, path.read_bytes().splitlines()):
+            if function["name"] not in excluded:
+                functions[function["name"]] = function
     # The turn from which each missing function is offered. A function that an earlier turn calls
     # cannot have been missing (multi_turn_miss_func_49).
     offered_from = {
@@ -145,13 +150,6 @@ def _expect_calls(calls: Sequence[Call], result: TurnResult, offered: Functions)
         expected.append(ExpectedCall(call.name, arguments, optional, after))
     check_offered(expected, schemas)
     return Expected(tuple(expected))
-
-
-def _read_documents(class_name: str) -> list[Mapping[str, Json]]:
-    """Read the documents of a simulated tool's functions."""
-    name = _import_module(_BACKENDS).MULTI_TURN_FUNC_DOC_FILE_MAPPING[class_name]
-    lines = (package_data() / "multi_turn_func_doc" / name).read_bytes().splitlines()
-    return [orjson.loads(line) for line in lines]
 
 
 def _import_module(name: str) -> Any:  # noqa: ANN401

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -90,8 +91,10 @@ class LeaderboardSnapshot:
         """Read the verdicts, which have one file for each file of answers."""
         for file in _only_single_turn(_result_files(self.root / "result" / arm)):
             path = self.root / "verdict" / arm / f"{file.category}.json.gz"
-            for row in read_lines(path, lambda row: row):
-                yield RecordedVerdict(row["id"], bool(row["valid"]), row.get("error_type"))
+            yield from read_lines(
+                path,
+                lambda row: RecordedVerdict(row["id"], bool(row["valid"]), row.get("error_type")),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +146,8 @@ class RepeatedRuns:
         for attempt, run in enumerate(self._runs()):
             for file in _result_files_of_run(run, arm):
                 if file.category in MULTI_TURN:
-                    for row in read_lines(file.path, lambda row: row):
-                        yield from _read_steps(row, arm, attempt)
+                    read = partial(_read_steps, arm=arm, attempt=attempt)
+                    yield from chain.from_iterable(read_lines(file.path, read))
 
     def _runs(self) -> list[Path]:
         return sorted(self.root.glob("run-*"), key=lambda run: int(run.name.removeprefix("run-")))
@@ -170,7 +173,7 @@ def _only_single_turn(files: list[LeaderboardFile]) -> list[LeaderboardFile]:
 
 
 def _result_files(*folders: Path) -> list[LeaderboardFile]:
-    """Return a model's files of answers; raises DataError if there are none."""
+    """Return a model's files of answers; raises DataError without any."""
     files = [file for folder in folders for file in judged_files(folder)]
     if not files:
         raise DataError(folders[0], None, "contains no recorded answers of this model")
@@ -209,14 +212,15 @@ def _read_token_count(value: Json) -> int | None:
     return int(value) if isinstance(value, int | float) and value > 0 else None
 
 
-def _read_steps(row: Mapping[str, Json], arm: str, attempt: int) -> Iterator[Answer]:
+def _read_steps(row: Mapping[str, Json], arm: str, attempt: int) -> list[Answer]:
     """Read a conversation's log: a list of turns, each a list of steps, or an error message."""
     log = row["result"]
     if isinstance(log, str):
-        yield Answer(row["id"], arm, None, "no_answer", None, None, attempt)
-        return
+        return [Answer(row["id"], arm, None, "no_answer", None, None, attempt)]
+    steps = []
     for turn_number, turn in enumerate(log):
         for step_number, step in enumerate(turn):
             parsed = parse_native(step)
             name = f"{row['id']}:{turn_number}:{step_number}"
-            yield Answer(name, arm, parsed.calls, parsed.problem, None, None, attempt)
+            steps.append(Answer(name, arm, parsed.calls, parsed.problem, None, None, attempt))
+    return steps
