@@ -1,11 +1,9 @@
-"""The way round: a gateway's own decisions train the artifact that it serves next."""
+"""The complete loop: a gateway's own decisions train the artifact that it serves next."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +28,18 @@ ARMS = {"small": 0.6, "large": 0.8}
 EXPLORING = {"router": RouterSettings(exploration_share=1.0)}
 
 
-def is_right(arm: str, query: str) -> bool:
-    """Tell what only the client knows: the small model fails at every third question."""
+def is_correct(arm: str, query: str) -> bool:
+    """Return the client's verdict: the small model fails at every third question."""
     return arm == "large" or QUERIES.index(query) % 3 > 0
 
 
 def ask(gateway: LoggingGateway, query: str) -> None:
-    """Ask, and say of the answer whether it was right, or which calls would have been."""
+    """Send a query, and give feedback: a verdict, or for one query the expected calls."""
     answer = gateway.ask(messages=[{"role": "user", "content": query}])
     name, arm = (answer.headers[f"x-switchcraft-{what}"] for what in ("decision-id", "model"))
     made = [call["function"] for call in answer.json()["choices"][0]["message"]["tool_calls"]]
     calls = [{"name": c["name"], "arguments": json.loads(c["arguments"])} for c in made]
-    said: dict[str, Any] = {"correct": is_right(arm, query)}
+    said: dict[str, Any] = {"correct": is_correct(arm, query)}
     if query == QUERIES[0]:  # one that the checker is to judge
         said = {"expected": calls}
     path = f"/v1/decisions/{name}"
@@ -52,7 +50,7 @@ def ask(gateway: LoggingGateway, query: str) -> None:
 
 @pytest.fixture
 def log(sandbox: Sandbox, tmp_path: Path) -> Path:
-    """Keep the log of a real gateway that explored, and was told what its answers were worth."""
+    """Record the log of a real gateway with exploration and feedback."""
     folder = tmp_path / "log"
     router = FakeRouter(ARMS)
     with logging_gateway(sandbox.base_url, folder, router, EXPLORING, content=True) as gateway:
@@ -63,22 +61,8 @@ def log(sandbox: Sandbox, tmp_path: Path) -> Path:
     return folder
 
 
-def train(*arguments: object) -> str:
-    """Run `switchcraft-train` on one thread; return what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-m", "switchcraft_training.cli", *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout + result.stderr
-
-
-def learn_from(log: Path, config: Path) -> None:
-    """Let a run's configuration name the log as its source."""
+def use_log_as_source(log: Path, config: Path) -> None:
+    """Make the log the source of a run's configuration."""
     values = yaml.safe_load(config.read_text())
     values["source"] = {"format": "decisions", "path": str(log)}
     values["pool"] = [
@@ -91,18 +75,20 @@ def learn_from(log: Path, config: Path) -> None:
     config.write_text(yaml.safe_dump(values))
 
 
-def test_a_gateway_s_own_log_trains_the_artifact_that_it_serves_next(
+def test_gateway_log_trains_the_next_artifact(
     sandbox: Sandbox,
     log: Path,
     config: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One command from the log to an artifact; replay judges it; the gateway loads and obeys it."""
-    learn_from(log, config)
-    told = train("run", config, "--data", tmp_path, "--out", tmp_path / "out")
+    """One command makes an artifact from the log; replay evaluates and a gateway serves it."""
+    use_log_as_source(log, config)
+    out = tmp_path / "out"
+    with caplog.at_level(logging.INFO):
+        assert main(["run", str(config), "--data", str(tmp_path), "--out", str(out)]) == 0
     asked = ROUNDS * len(QUERIES)
-    assert f"{asked} of {asked} decisions teach, {len(QUERIES)} queries" in told
+    assert f"{asked} of {asked} decisions teach, {len(QUERIES)} queries" in caplog.text
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     rates = report["label_rates"]["traffic"]
     assert rates["large"] == 1

@@ -1,4 +1,4 @@
-"""The comparison of the checkers, over a recording in the leaderboard's own layout."""
+"""Comparison of the checkers on a recording in the leaderboard's layout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ANSWERS = {
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """Write a day of the leaderboard: one model, four questions and their verdicts."""
+    """Write a snapshot of the leaderboard: one model, four questions and their verdicts."""
     root = tmp_path / "bfcl-test"
     truth = [{"math.power": {"base": [2.0], "tags": [["a", "b"], ""]}}]
     message = {"role": "user", "content": "Two, please."}
@@ -58,10 +58,10 @@ def write(path: Path, rows: list[Any]) -> None:
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
 
 
-def test_the_command_writes_the_table_and_what_to_read(
+def test_compare_writes_table_disagreements_and_sample(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Accuracy under both checkers, where they differ, what was not read, and a sample."""
+    """The table has accuracies and differences; the sample has the one disagreement."""
     out = tmp_path / "out"
     assert main(["compare", str(recording), "--peer", "--out", str(out)]) == 0
     table = capsys.readouterr().out
@@ -73,8 +73,8 @@ def test_the_command_writes_the_table_and_what_to_read(
     assert (out / "sample.jsonl").read_text() == (out / "disagreements.jsonl").read_text()
 
 
-def test_the_leaderboards_own_checker_is_run(recording: Path) -> None:
-    """The installed checker accepts what it always did, with dots in names or without."""
+def test_installed_leaderboard_checker_is_run(recording: Path) -> None:
+    """The installed checker judges calls as usual, with and without dots in names."""
     questions, peer = peer_questions(recording), PeerChecker()
     right = {"base": 2.0, "tags": ["a", "b"]}
     assert peer.accepts(questions["simple_0"], [Call("math.power", right)])

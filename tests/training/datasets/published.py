@@ -1,4 +1,4 @@
-"""What tests of the readers share: files as datasets publish them, and what comes of them."""
+"""Helpers for the readers' tests: files in the published formats, and checks of the rows read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Reader = Callable[[Path, RowErrorHandler], Iterator[Judged]]
 
 
 def read(reader: Reader, path: Path) -> tuple[list[Judged], list[str]]:
-    """Return what a reader makes of a path: its rows, and why others were none.
+    """Read a path; return the rows, and the errors of the other rows.
 
-    Each row is one that the rest of training can take: a file of rows gives it back as it is, its
-    request is one that the gateway reads whole, and the checker finds the expected calls correct.
+    Every row must survive being written and read again, its request must be one that the gateway
+    reads completely, and the checker must accept the expected calls.
     """
     faults: list[str] = []
 
@@ -38,18 +38,18 @@ def read(reader: Reader, path: Path) -> tuple[list[Judged], list[str]]:
 
 
 def write_array(path: Path, *rows: object) -> Path:
-    """Write rows as one JSON array, a line each, and return the path."""
+    """Write rows as one JSON array, one row a line, and return the path."""
     path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
     return path
 
 
 def calls_of(judged: Judged) -> list[tuple[str, dict[str, Json]]]:
-    """Return the expected calls, each argument by its first accepted value."""
+    """Return the expected calls, each argument with its first accepted value."""
     return [(c.name, {p: v[0] for p, v in c.arguments.items()}) for c in judged.expected.calls]
 
 
-def said(judged: Judged) -> list[str]:
-    """Return the messages of a request in short: who, and what they say or call."""
+def messages_of(judged: Judged) -> list[str]:
+    """Return a request's messages in short: the role, and the text or the calls."""
     return list(map(_short, judged.example.request["messages"]))
 
 

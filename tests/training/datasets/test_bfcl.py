@@ -1,4 +1,4 @@
-"""The leaderboard's files: conversion, truths, and agreement with its own verdicts."""
+"""The leaderboard's files: conversion, accepted answers, and agreement with its verdicts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ FUNCTION = {
 }
 
 
-def test_a_question_becomes_the_request_that_a_client_would_send() -> None:
-    """The benchmark's type words become JSON Schema's, and dots in names underscores."""
+def test_question_becomes_openai_request() -> None:
+    """The benchmark's types become JSON Schema, and dots in names become underscores."""
     function = convert_functions([FUNCTION], "simple", version=1)[0]["function"]
     assert function["name"] == "Sky_scan"
     assert function["parameters"] == {
@@ -58,7 +58,7 @@ def test_a_question_becomes_the_request_that_a_client_would_send() -> None:
 
 
 def test_java_types_become_strings_with_a_note() -> None:
-    """A type of another language is a string to a function-calling API, and says what it holds."""
+    """A Java type becomes a string whose description names the type."""
     parameters = {
         "type": "dict",
         "properties": {"ids": {"type": "ArrayList", "items": {"type": "int"}}},
@@ -71,7 +71,7 @@ def test_java_types_become_strings_with_a_note() -> None:
 
 
 def write(path: Path, *rows: Any) -> Path:  # noqa: ANN401
-    """Write rows as the files that are read: compressed JSON lines."""
+    """Write rows as compressed JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     return path
@@ -79,7 +79,7 @@ def write(path: Path, *rows: Any) -> Path:  # noqa: ANN401
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Write a benchmark of four categories, a question each."""
+    """Write a benchmark of four categories with one question each."""
     name = f"{PREFIX}{{}}.json.gz".format
     data = tmp_path / "data"
     question = {"question": "Scan.", "function": [FUNCTION]}
@@ -105,8 +105,8 @@ def examples(root: Path) -> dict[str, tuple[Example, Expected]]:
     return {pair[0].category: pair for pair in list(bfcl.open_recording(root).judged())}
 
 
-def test_truths_are_read(root: Path) -> None:
-    """Numbered names, nested accepted values, omissions and Python sources all become calls."""
+def test_accepted_answers_are_read(root: Path) -> None:
+    """Numbered names, nested values, omissions and Python code all become expected calls."""
     read = examples(root)
     assert set(read) == {"parallel_function", "executable_simple", "relevance"}
     first, second = read["parallel_function"][1].calls
@@ -122,7 +122,7 @@ def test_truths_are_read(root: Path) -> None:
 
 
 def test_answers_are_read_with_their_counts(root: Path) -> None:
-    """Native runs answer in lists, others in text; zero output tokens is a provider's failure."""
+    """Native runs have lists, others text; zero output tokens mean a provider failure."""
     for arm, result in (("m-FC", [{"Sky_scan": '{"n": 1}'}]), ("m", "Sky.scan(n=1)")):
         rows = [
             {
@@ -147,8 +147,8 @@ def test_answers_are_read_with_their_counts(root: Path) -> None:
     assert bfcl.open_recording(root).arms() == ["m", "m-FC"]
 
 
-def test_a_failure_of_the_provider_is_never_correct(root: Path) -> None:
-    """Where no call is expected, an error message is still no right answer."""
+def test_provider_failure_is_never_correct(root: Path) -> None:
+    """An error message is not a correct answer, even if no call is expected."""
     row = {"id": "relevance_0", "result": "Internal error", "output_token_count": 0}
     write(root / "result" / "m-FC" / f"{PREFIX}relevance_result.json.gz", row)
     source = Checked.of(bfcl.open_recording(root))
@@ -159,23 +159,23 @@ def test_a_failure_of_the_provider_is_never_correct(root: Path) -> None:
 @pytest.mark.parametrize(
     "truth", [{"Sea.scan": {"at": [[1]]}}, {"Sky.scan": 7}, None], ids=["name", "shape", "missing"]
 )
-def test_a_truth_that_makes_no_sense_stops_the_reading(root: Path, truth: object) -> None:
-    """A row that cannot be judged is an error with file and line, never passed over."""
+def test_invalid_accepted_answer_stops_reading(root: Path, truth: object) -> None:
+    """A row that cannot be judged raises an error with file and line."""
     path = root / "data" / "possible_answer" / f"{PREFIX}parallel_function.json.gz"
     write(path, {"id": "parallel_function_0", "ground_truth": truth})
     with pytest.raises(DataError, match=r"parallel_function\.json\.gz:1"):
         list(bfcl.open_recording(root).judged())
 
 
-def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
-    """An empty folder is an error and not an empty benchmark."""
+def test_folder_without_questions_is_refused(tmp_path: Path) -> None:
+    """An empty directory is an error, not an empty benchmark."""
     with pytest.raises(DataError, match="contains no data"):
         list(bfcl.open_recording(tmp_path).judged())
 
 
 @pytest.mark.recorded
-def test_every_recorded_question_is_a_request_that_the_router_reads(recorded_data: Path) -> None:
-    """All judged questions convert to requests whose every message and tool is read."""
+def test_router_reads_every_recorded_question(recorded_data: Path) -> None:
+    """The router reads every message and tool of every judged question."""
     judged = list(bfcl.open_recording(recorded_data / "bfcl-2024-08").judged())
     assert len(judged) >= 1000
     for example, _ in judged:
@@ -185,11 +185,11 @@ def test_every_recorded_question_is_a_request_that_the_router_reads(recorded_dat
 
 
 @pytest.mark.recorded
-def test_our_verdicts_agree_with_the_benchmark_s_own(recorded_data: Path) -> None:
-    """On the reference pool's answers, at least 97% of verdicts are the benchmark's.
+def test_verdicts_agree_with_leaderboard(recorded_data: Path) -> None:
+    """On the reference pool's answers, at least 97% of our verdicts agree with the leaderboard's.
 
-    Measured: 98.5%. Four in five differences are answers in Java that are right and spelled
-    otherwise; the rest are defaults that may be left out, and integers for floats.
+    Measured: 98.5%. Four in five differences are correct Java answers in another notation; the
+    others are omitted defaults, and integers in place of floats.
     """
     recording = bfcl.open_recording(recorded_data / "bfcl-2024-08")
     judged = {question.example.id: question for question in recording.judged()}

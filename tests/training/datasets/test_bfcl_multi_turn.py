@@ -1,4 +1,4 @@
-"""Multi-turn conversations: replay, order, and what each turn offers and expects."""
+"""Multi-turn conversations: replay, order of calls, and each turn's tools and expected calls."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def call(name: str, **arguments: object) -> Call:
 
 
 def order(*calls: Call) -> list[set[int]]:
-    """Return for each call those that must come before it."""
+    """Return for each call the calls that must come before it."""
     environment = Environment(TOOLS, CONFIG, long_context=False)
     return [set(after) for after in environment.play(calls).after]
 
 
-def test_calls_are_ordered_where_an_exchange_changes_something() -> None:
-    """Going somewhere comes before looking around there; a tweet about it is free of both."""
+def test_calls_are_ordered_if_exchanging_them_changes_results() -> None:
+    """A change of directory comes before a listing; a tweet about it is independent of both."""
     go, tweet = call("cd", folder="document"), call("post_tweet", content="On it.")
     look = call("wc", file_name="a.txt", mode="l")
     assert order(go, tweet, look) == [set(), set(), {0}]
 
 
-def test_what_a_call_depends_on_is_followed_through() -> None:
-    """A call after one that comes after another comes after both, and reading is never ordered."""
+def test_dependencies_are_transitive() -> None:
+    """A dependency of a dependency comes first too, and calls that only read have no order."""
     calls = [
         call("cd", folder="document"),
         call("touch", file_name="b.txt"),
@@ -53,23 +53,23 @@ def test_what_a_call_depends_on_is_followed_through() -> None:
     assert order(*calls) == [set(), {0}, {0}, {0, 1}, {0, 1, 3}]
 
 
-def test_the_state_left_behind_orders_calls_too() -> None:
-    """Two writes to one file return the same either way, and leave another file behind."""
+def test_calls_are_ordered_if_exchanging_them_changes_the_final_state() -> None:
+    """Two writes to one file return the same results in either order, but leave different files."""
     make = call("touch", file_name="c.txt")
     first, second = (call("echo", content=text, file_name="c.txt") for text in "xy")
     assert order(make, first, second) == [set(), {0}, {0, 1}]
 
 
-def test_a_turn_starts_where_the_last_one_ended() -> None:
-    """Trying orders out changes nothing: the next turn finds the state of the written order."""
+def test_turn_starts_from_state_of_previous_turn() -> None:
+    """Trying other orders does not change the state that the next turn sees."""
     environment = Environment(TOOLS, CONFIG, long_context=False)
     environment.play([call("cd", folder="document"), call("touch", file_name="b.txt")])
     result = environment.play([call("ls")]).results[0]
     assert json.loads(result) == {"current_directory_content": ["a.txt", "b.txt"]}
 
 
-def test_what_a_tool_raises_is_its_result() -> None:
-    """A call that a simulated tool cannot take is answered by an error, as the leaderboard does."""
+def test_exception_of_simulated_tool_is_its_result() -> None:
+    """A call that a simulated tool rejects returns an error text, as on the leaderboard."""
     environment = Environment(TOOLS, CONFIG, long_context=False)
     (result,) = environment.play([call("cd", place="document")]).results
     assert result.startswith("Error during execution: ")
@@ -85,13 +85,13 @@ def conversations() -> dict[str, list[Judged]]:
     return turns
 
 
-def test_every_turn_of_every_conversation_is_a_record(
+def test_every_turn_becomes_an_example(
     conversations: dict[str, list[Judged]],
 ) -> None:
-    """200 conversations a category, one record for each of their turns.
+    """Each category has 200 conversations, and each of their turns gives one example.
 
     Releases up to 2025.11.3 have the paper's 745 turns of base and of long context; 2026.3.23
-    took out the 11 that called `update_market_status`.
+    removed the 11 that called `update_market_status`.
     """
     counts = Counter(turn.example.category for turns in conversations.values() for turn in turns)
     assert counts == {
@@ -104,10 +104,10 @@ def test_every_turn_of_every_conversation_is_a_record(
 
 
 @pytest.mark.parametrize("category", ["base", "long_context", "miss_func", "miss_param"])
-def test_replayed_results_are_those_of_the_leaderboard(
+def test_replayed_results_equal_the_leaderboards(
     conversations: dict[str, list[Judged]], category: str
 ) -> None:
-    """Its own replay of the same truths returns the same words, call by call."""
+    """The leaderboard's own replay of the same calls returns the same texts."""
     replay = importlib.import_module(UTILS).execute_multi_turn_func_call
     folder, name = package_data(), f"BFCL_v4_multi_turn_{category}.json"
     truths = (folder / "possible_answer" / name).read_bytes().splitlines()
@@ -124,10 +124,10 @@ def test_replayed_results_are_those_of_the_leaderboard(
         assert [m["content"] for m in messages if m["role"] == "tool"] == wanted
 
 
-def test_messages_are_those_an_agent_would_have_sent(
+def test_every_result_follows_its_call(
     conversations: dict[str, list[Judged]],
 ) -> None:
-    """A record ends with the user's turn, and every result answers the call just before it."""
+    """A request ends with the user's turn, and every result follows its call."""
     for turns in conversations.values():
         for turn in turns:
             messages = turn.example.request["messages"]
@@ -139,10 +139,10 @@ def test_messages_are_those_an_agent_would_have_sent(
         assert len(made) == sum(calls)
 
 
-def test_a_missing_function_is_offered_from_its_turn_on(
+def test_missing_function_is_offered_from_its_turn(
     conversations: dict[str, list[Judged]],
 ) -> None:
-    """Before its turn nothing is expected where it is needed; then the user brings it."""
+    """Before that turn, no call of it is expected; then the user message offers it."""
     before, turn = conversations["multi_turn_miss_func_0"][2:4]
     assert "sort" not in before.example.tool_names
     assert before.expected.calls == ()
@@ -152,22 +152,24 @@ def test_a_missing_function_is_offered_from_its_turn_on(
     assert (expected.name, expected.arguments) == ("sort", {"file_name": ("final_report.pdf",)})
 
 
-def test_a_function_that_was_called_cannot_have_been_missing(
+def test_function_called_earlier_is_offered_from_the_start(
     conversations: dict[str, list[Judged]],
 ) -> None:
-    """One conversation calls a function before it is brought: it is offered from the start."""
+    """One conversation calls a function before its turn, so it is offered from the start."""
     offered = [set(t.example.tool_names) for t in conversations["multi_turn_miss_func_49"]]
     assert "tail" in offered[0]
     assert ["wc" in names for names in offered] == [False, False, False, True, True]
 
 
-def test_second_ways_are_not_offered(conversations: dict[str, list[Judged]]) -> None:
+def test_excluded_function_is_never_offered(conversations: dict[str, list[Judged]]) -> None:
     """A function that the conversation excludes is never offered."""
     assert "cp" not in conversations["multi_turn_base_0"][0].example.tool_names
 
 
-def test_a_documented_default_may_be_left_out(conversations: dict[str, list[Judged]]) -> None:
-    """An argument at its default is optional, at another value it is not."""
+def test_argument_equal_to_documented_default_is_optional(
+    conversations: dict[str, list[Judged]],
+) -> None:
+    """An argument equal to its default is optional; another value is required."""
     modes = {
         (expected.arguments["mode"][0], "mode" in expected.optional)
         for turns in conversations.values()
@@ -187,10 +189,8 @@ def test_a_documented_default_may_be_left_out(conversations: dict[str, list[Judg
         ("cd", "not a call"),
     ],
 )
-def test_a_truth_that_cannot_be_replayed_is_refused(
-    tmp_path: Path, source: str, problem: str
-) -> None:
-    """A call that the simulated tools do not have, or that is none, is an error with its line."""
+def test_call_that_cannot_be_replayed_is_refused(tmp_path: Path, source: str, problem: str) -> None:
+    """An unknown function, or text that is not a call, is an error with its line."""
     name = "BFCL_v4_multi_turn_base.json"
     question = [[{"role": "user", "content": "Go."}]]
     row = {"id": "multi_turn_base_0", "question": question, "initial_config": CONFIG}

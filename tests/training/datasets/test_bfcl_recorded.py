@@ -1,4 +1,4 @@
-"""Recorded answers and verdicts of three versions, behind one interface."""
+"""Recorded answers and verdicts of three leaderboard versions, behind one interface."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(path: Path, *rows: Any) -> None:  # noqa: ANN401
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Write two runs of one model, of which the second fails the one question."""
+    """Write two runs of one model; the second run's answer is wrong."""
     for run, calls in (("run-1", [{"area": '{"base": 10}'}]), ("run-2", [])):
         folder = tmp_path / run
         write(
@@ -47,8 +47,8 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_runs_of_one_model_are_attempts(runs: Path) -> None:
-    """Each run's answers and verdicts carry its number; only asked questions are judged."""
+def test_repeated_runs_are_attempts(runs: Path) -> None:
+    """Each run's answers and verdicts have its number; only questions with answers are judged."""
     recording = bfcl.open_recording(runs)
     assert recording.arms() == ["m"]
     first, second = recording.answers("m")
@@ -62,7 +62,7 @@ def test_runs_of_one_model_are_attempts(runs: Path) -> None:
 
 
 def test_every_step_of_a_multi_turn_log_is_read(runs: Path) -> None:
-    """Steps are named by turn and step, and one that cannot be read has its code."""
+    """A step's id has its turn and step, and a step that cannot be parsed has a problem code."""
     steps = {step.example_id: step for step in bfcl.RepeatedRuns(runs).steps("m")}
     assert {name: step.problem for name, step in steps.items()} == {
         "multi_turn_base_0:0:0": None,
@@ -75,8 +75,8 @@ def test_every_step_of_a_multi_turn_log_is_read(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("arm", ["m", "m-FC"])
-def test_models_served_locally_answer_in_text(tmp_path: Path, arm: str) -> None:
-    """From v3 on, a run of native function calls may be recorded as the text it came as."""
+def test_locally_served_models_answer_in_text(tmp_path: Path, arm: str) -> None:
+    """From v3 on, the answers of a native run may be recorded as unparsed text."""
     text = '<tool_call>\n{"name": "Hotel.book", "arguments": {"nights": 2}}\n</tool_call>'
     row = {"id": "simple_0", "result": text, "output_token_count": 5}
     write(tmp_path / "result" / arm / "BFCL_v3_simple_result.json.gz", row)
@@ -91,18 +91,16 @@ def test_models_served_locally_answer_in_text(tmp_path: Path, arm: str) -> None:
     ("latency", "seconds"),
     [(1.5, 1.5), (2, 2.0), ([0.5, 1, 0.25], 1.75), ("N/A", None), (0, None), ([], None)],
 )
-def test_the_time_an_answer_took_is_read(
-    tmp_path: Path, latency: object, seconds: float | None
-) -> None:
-    """Seconds, of several steps together; what was not measured is unknown, and not 0."""
+def test_latency_is_read(tmp_path: Path, latency: object, seconds: float | None) -> None:
+    """The latency is the sum of all steps; a latency that was not measured is unknown, not 0."""
     row = {"id": "simple_0", "result": "[f()]", "latency": latency}
     write(tmp_path / "result" / "m" / "BFCL_v3_simple_result.json.gz", row)
     (answer,) = bfcl.open_recording(tmp_path).answers("m")
     assert answer.seconds == seconds
 
 
-def test_a_model_that_was_not_recorded_is_an_error(runs: Path, tmp_path: Path) -> None:
-    """Neither an unknown model nor a folder without answers reads as having answered nothing."""
+def test_model_without_recording_is_an_error(runs: Path, tmp_path: Path) -> None:
+    """An unknown model or a directory without answers is an error, not an empty list."""
     for recording in (bfcl.open_recording(runs), bfcl.open_recording(tmp_path / "empty")):
         with pytest.raises(DataError, match="contains no recorded answers"):
             list(recording.answers("nobody"))
@@ -112,10 +110,8 @@ def test_a_model_that_was_not_recorded_is_an_error(runs: Path, tmp_path: Path) -
 
 @pytest.mark.recorded
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_recorded_answer_has_its_question_and_its_verdict(
-    recorded_data: Path, folder: str
-) -> None:
-    """In each folder, every model answered every judged question, and each answer has a verdict."""
+def test_every_recorded_answer_has_question_and_verdict(recorded_data: Path, folder: str) -> None:
+    """Every model answered every judged question, and every answer has a verdict."""
     recording = bfcl.open_recording(recorded_data / folder)
     asked = {judged.example.id for judged in recording.judged()}
     assert len(recording.arms()) == FOLDERS[folder]
@@ -127,8 +123,8 @@ def test_every_recorded_answer_has_its_question_and_its_verdict(
 
 
 @pytest.mark.recorded
-def test_nearly_all_recorded_calls_of_v4_are_read(recorded_data: Path) -> None:
-    """Of single-turn answers 99.9% and of multi-turn steps 99.5% are calls, or none was made.
+def test_nearly_all_recorded_calls_of_v4_are_parsed(recorded_data: Path) -> None:
+    """99.9% of single-turn answers and 99.5% of multi-turn steps are parsed as calls or as text.
 
     Measured: 12,371 of 12,380, and 27,906 of 28,049.
     """
@@ -141,10 +137,10 @@ def test_nearly_all_recorded_calls_of_v4_are_read(recorded_data: Path) -> None:
 
 @pytest.mark.recorded
 @pytest.mark.parametrize("folder", ["bfcl-v3-8b", "bfcl-v4-gptoss"])
-def test_verdicts_on_later_versions_agree_too(recorded_data: Path, folder: str) -> None:
-    """On answers of the later versions, at least 97% of our verdicts are the benchmark's.
+def test_verdicts_agree_on_later_versions(recorded_data: Path, folder: str) -> None:
+    """On later versions, at least 97% of our verdicts agree with the leaderboard's.
 
-    Measured over all models: 98.3% of v3's, 98.9% of v4's.
+    Measured over all models: 98.3% on v3, 98.9% on v4.
     """
     recording = bfcl.open_recording(recorded_data / folder)
     judged = {j.example.id: j for j in recording.judged() if not j.expected.any_call}

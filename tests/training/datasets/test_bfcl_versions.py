@@ -1,4 +1,4 @@
-"""The leaderboard's later versions: layouts, messages, truths, schemas, and what is left out."""
+"""The leaderboard's later versions: layouts, messages, accepted answers, schemas, exclusions."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ TRUTH = {
 
 
 def write(path: Path, *rows: Any) -> None:  # noqa: ANN401
-    """Write JSON lines, compressed where the name says so."""
+    """Write JSON lines, compressed if the name ends in `.gz`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "\n".join(map(json.dumps, rows)).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
 
 
 def question(name: str, asked: Json, truth: Json, folder: Path) -> None:
-    """Write a file of one question, and its accepted answer where there is one."""
+    """Write a file with one question, and its accepted answer if given."""
     category = name.split("_", 2)[2].removesuffix(".gz").removesuffix(".json")
     write(folder / name, {"id": f"{category}_0", "question": asked, "function": [BOOK]})
     if truth is not None:
@@ -68,7 +68,7 @@ def question(name: str, asked: Json, truth: Json, folder: Path) -> None:
 
 
 def only(folder: Path) -> Judged:
-    """Read the one example of a folder."""
+    """Read the one example in a directory."""
     (judged,) = bfcl.read_source(folder)
     return judged
 
@@ -76,8 +76,8 @@ def only(folder: Path) -> Judged:
 @pytest.mark.parametrize(
     "name", ["BFCL_v3_multiple.json.gz", "BFCL_v4_multiple.json", "data/BFCL_v4_multiple.json"]
 )
-def test_a_list_of_calls_with_nested_accepted_values_is_read(tmp_path: Path, name: str) -> None:
-    """Keys of objects, in lists too, keep accepted values of their own; `""` may be left out."""
+def test_nested_accepted_values_are_read(tmp_path: Path, name: str) -> None:
+    """Keys of objects have their own accepted values, also in lists; `""` means optional."""
     folder, file = (tmp_path / name).parent, Path(name).name
     question(file, ASKED, [TRUTH, TRUTH], folder)
     example, expected = only(tmp_path)
@@ -94,16 +94,16 @@ def test_a_list_of_calls_with_nested_accepted_values_is_read(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("asked", ["Book.", [{"role": "user", "content": "Book."}]])
-def test_texts_and_plain_lists_of_messages_are_questions(tmp_path: Path, asked: Json) -> None:
-    """v1 asks with a text, v2 with a list of messages; both become a request's messages."""
+def test_texts_and_lists_of_messages_are_questions(tmp_path: Path, asked: Json) -> None:
+    """v1 has a text and v2 a list of messages; both become the request's messages."""
     question("BFCL_v2_simple.json", asked, [TRUTH], tmp_path)
     example, _ = only(tmp_path)
     assert example.request["messages"] == [{"role": "user", "content": "Book."}]
 
 
 @pytest.mark.parametrize("category", sorted(NO_CALL | ANY_CALL))
-def test_relevance_is_judged_without_a_truth(tmp_path: Path, category: str) -> None:
-    """Irrelevance expects no call, live relevance any call."""
+def test_relevance_is_judged_without_accepted_answers(tmp_path: Path, category: str) -> None:
+    """Irrelevance expects no call, and live relevance expects any call."""
     question(f"BFCL_v4_{category}.json", ASKED, None, tmp_path)
     assert only(tmp_path).expected == Expected((), any_call=category in ANY_CALL)
 
@@ -123,10 +123,10 @@ def test_relevance_is_judged_without_a_truth(tmp_path: Path, category: str) -> N
         ([], [TRUTH], "neither a text nor the messages"),
     ],
 )
-def test_a_row_that_makes_no_sense_is_refused_or_set_aside(
+def test_invalid_row_is_refused_or_passed_to_handler(
     tmp_path: Path, asked: Json, truth: Json, problem: str
 ) -> None:
-    """A row that cannot be judged stops the reading, or is handed over with its file and line."""
+    """A row that cannot be judged stops the reading, or goes to the handler with its line."""
     question("BFCL_v3_simple.json", asked, truth, tmp_path)
     with pytest.raises(DataError, match=rf"BFCL_v3_simple\.json:1: .*{problem}"):
         only(tmp_path)
@@ -135,8 +135,8 @@ def test_a_row_that_makes_no_sense_is_refused_or_set_aside(
     assert [fault.line for fault in faults] == [1]
 
 
-def test_a_category_is_judged_or_left_out_by_name(tmp_path: Path) -> None:
-    """What is not judged is on a list with its reason; what is on no list stops the reading."""
+def test_unknown_category_stops_reading(tmp_path: Path) -> None:
+    """Excluded categories have a reason, and any other category is an error."""
     for category in LEFT_OUT:
         write(tmp_path / f"BFCL_v4_{category}.json", "not a question")
     with pytest.raises(DataError, match="contains no data"):
@@ -150,8 +150,8 @@ def test_a_category_is_judged_or_left_out_by_name(tmp_path: Path) -> None:
         only(tmp_path)
 
 
-def test_what_is_json_schema_stays_in_the_tools() -> None:
-    """Bounds, alternatives and schemas of further keys survive; `any` and `optional` go."""
+def test_json_schema_keywords_are_kept() -> None:
+    """Bounds, alternatives and schemas of additional keys stay; `any` and `optional` do not."""
     given = {
         "type": "dict",
         "properties": {
@@ -178,8 +178,8 @@ def test_what_is_json_schema_stays_in_the_tools() -> None:
         )
 
 
-def test_without_the_package_the_error_says_how_to_install_it() -> None:
-    """Where bfcl-eval is absent, asking for it ends with the command that installs it."""
+def test_missing_package_error_says_how_to_install_it() -> None:
+    """Without bfcl-eval, the error contains the command that installs it."""
     code = (
         "import sys; sys.modules['bfcl_eval'] = None\n"
         "from pathlib import Path; from switchcraft_training.datasets import bfcl\n"
@@ -196,8 +196,8 @@ def installed() -> list[Judged]:
     return list(bfcl.read_source(INSTALLED))
 
 
-def test_every_row_of_the_installed_files_is_read(installed: list[Judged]) -> None:
-    """Each single-turn file gives one example a line, ids are unique, and no file is forgotten."""
+def test_every_installed_row_is_read(installed: list[Judged]) -> None:
+    """Each single-turn file gives one example a line, ids are unique, and no file is left out."""
     read = Counter(judged.example.category for judged in installed)
     for path in package_data().glob("BFCL_v4_*.json"):
         category = path.stem.removeprefix("BFCL_v4_")
@@ -209,10 +209,10 @@ def test_every_row_of_the_installed_files_is_read(installed: list[Judged]) -> No
     assert len({judged.example.id for judged in installed}) == len(installed)
 
 
-def test_every_example_can_be_asked_and_answered(installed: list[Judged]) -> None:
+def test_every_example_is_readable_and_answerable(installed: list[Judged]) -> None:
     """The router reads every request, and every expected call is offered with its parameters.
 
-    Four questions of live irrelevance offer no function at all.
+    Four questions of live irrelevance offer no function.
     """
     bare = []
     for judged in installed:
@@ -225,7 +225,7 @@ def test_every_example_can_be_asked_and_answered(installed: list[Judged]) -> Non
 
 
 def assert_offered(judged: Judged) -> None:
-    """Check that the tools offered have every expected function and parameter."""
+    """Assert that the offered tools have every expected function and parameter."""
     offered = {
         tool["function"]["name"]: tool["function"]["parameters"]["properties"]
         for tool in judged.example.request["tools"]
@@ -234,13 +234,13 @@ def assert_offered(judged: Judged) -> None:
         assert call.arguments.keys() <= offered[call.name].keys(), judged.example.id
 
 
-def test_every_example_survives_being_written(installed: list[Judged]) -> None:
-    """An imported row, read again, is the same example with the same expectation."""
+def test_every_example_survives_writing_and_reading(installed: list[Judged]) -> None:
+    """An imported row that is read again equals the original."""
     assert all(decode_row(orjson.loads(encode_row(judged))) == judged for judged in installed)
 
 
 @pytest.mark.recorded
-def test_recorded_questions_of_v3_are_all_read(recorded_data: Path) -> None:
+def test_every_recorded_question_of_v3_is_read(recorded_data: Path) -> None:
     """Each file of v3 gives one example a line, whose expected calls are offered."""
     root = recorded_data / "bfcl-v3-8b"
     read = Counter(judged.example.category for judged in bfcl.read_source(root))
@@ -254,7 +254,7 @@ def test_recorded_questions_of_v3_are_all_read(recorded_data: Path) -> None:
 
 @pytest.mark.recorded
 def test_v1_is_read_as_published(recorded_data: Path) -> None:
-    """Three truths of v1 give parameters that their functions do not have; no others do."""
+    """Exactly three accepted answers of v1 give parameters that their functions do not have."""
     odd = {"executable_multiple_function_45": "price"}
     odd |= {
         "parallel_multiple_function_12": "permeability",
@@ -278,10 +278,10 @@ def test_v1_is_read_as_published(recorded_data: Path) -> None:
         ("bank.calculate_balance", "account", "type", None),
     ],
 )
-def test_known_flaws_of_truths_are_mended(
+def test_known_wrong_parameters_are_repaired(
     function: str, takes: str, given: str, meant: str | None
 ) -> None:
-    """A parameter that is misspelled gets its name, and one that is nothing like any is dropped."""
+    """A misspelled parameter is renamed, and a parameter without a similar one is dropped."""
     schema = {"type": "dict", "properties": {takes: {"type": "string"}}}
     functions = [{"name": function, "parameters": schema}]
     expected = read_truth([{function: {given: ["x", ""]}}], functions, version=3)
@@ -290,8 +290,8 @@ def test_known_flaws_of_truths_are_mended(
     assert expected.calls[0].optional == arguments.keys()
 
 
-def test_executable_truths_of_later_versions_are_python_calls(tmp_path: Path) -> None:
-    """`exec_` categories have their calls as sources, which must be offered too."""
+def test_executable_answers_of_later_versions_are_python_code(tmp_path: Path) -> None:
+    """`exec_` categories have calls as Python code, and the functions must be offered."""
     question("BFCL_v3_exec_simple.json", ASKED, ["Hotel.book(guest={'name': 'Ann'})"], tmp_path)
     (call,) = only(tmp_path).expected.calls
     assert (call.name, call.arguments) == ("Hotel_book", {"guest": ({"name": "Ann"},)})

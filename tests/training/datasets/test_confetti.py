@@ -1,4 +1,4 @@
-"""ConFETTI's files: a line a turn, and the accepted calls beside them."""
+"""ConFETTI's files: one turn a line, and a file of accepted calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from router_service.core.errors import DataError
 from switchcraft_training.datasets import confetti
 from switchcraft_training.records import Json
-from tests.training.datasets.published import calls_of, read, said
+from tests.training.datasets.published import calls_of, messages_of, read
 
 FUNCTIONS = [
     {
@@ -42,7 +42,7 @@ def turn(number: int, *question: Json, dialogue: str = f"{DIALOGUE}_0") -> dict[
 
 
 def write(root: Path, *turns: Json, truth: Json = TRUTH) -> Path:
-    """Write the files of the dataset's repository, with one truth for every turn."""
+    """Write the files of the dataset's repository, with the same accepted calls for every turn."""
     data = root / "data"
     (data / "possible_answer").mkdir(parents=True)
     truths = [{"id": line["id"], "ground_truth": truth} for line in turns]
@@ -51,8 +51,8 @@ def write(root: Path, *turns: Json, truth: Json = TRUTH) -> Path:
     return root
 
 
-def test_a_line_is_a_turn_with_the_accepted_calls_beside_it(tmp_path: Path) -> None:
-    """Repository, folder and file give the same rows; a dialogue's turns are one conversation's."""
+def test_each_line_is_a_turn_with_accepted_calls(tmp_path: Path) -> None:
+    """Repository, directory and file give the same rows; a dialogue is one conversation."""
     root = write(tmp_path, turn(0, ASK), turn(1, ASK, dialogue=f"{DIALOGUE}_1"))
     rows, faults = read(confetti.read_source, root)
     assert faults == []
@@ -60,7 +60,7 @@ def test_a_line_is_a_turn_with_the_accepted_calls_beside_it(tmp_path: Path) -> N
     assert first.example.id == "conversationsclean_0"
     assert (first.example.dataset, first.example.category) == ("confetti", "conversations")
     assert first.example.conversation == second.example.conversation == DIALOGUE
-    assert said(first) == ["user: A flight from San Diego."]
+    assert messages_of(first) == ["user: A flight from San Diego."]
     assert first.example.request["tools"] == [{"type": "function", "function": FUNCTIONS[0]}]
     [call] = first.expected.calls
     assert (call.name, call.optional) == ("BookFlight_search_flights", frozenset({"stops"}))
@@ -110,13 +110,13 @@ CONVERSE = [
 
 
 @pytest.mark.parametrize("called", [OPENAI, CONVERSE])
-def test_earlier_turns_come_before_the_question(called: list[Json], tmp_path: Path) -> None:
-    """Words, calls and results become OpenAI's messages, whichever of the two ways they have."""
+def test_earlier_turns_are_read_in_both_formats(called: list[Json], tmp_path: Path) -> None:
+    """Texts, calls and results in OpenAI's or Converse's format become OpenAI messages."""
     last = {"role": "user", "content": [{"text": "Look again."}]}
     root = write(tmp_path, turn(0, ASK, *SPOKEN, *called, last))
     [judged], faults = read(confetti.read_source, root)
     assert faults == []
-    assert said(judged) == [
+    assert messages_of(judged) == [
         "user: A flight from San Diego.",
         "assistant: From where?",
         "user: San Diego.",
@@ -126,12 +126,12 @@ def test_earlier_turns_come_before_the_question(called: list[Json], tmp_path: Pa
     ]
 
 
-def test_a_result_in_json_is_its_text(tmp_path: Path) -> None:
-    """Converse's results may be objects."""
+def test_json_result_becomes_text(tmp_path: Path) -> None:
+    """Converse's results may be JSON objects."""
     result = {"toolResult": {"toolUseId": "x", "content": [{"json": {"flights": []}}]}}
     root = write(tmp_path, turn(0, ASK, CONVERSE[0], {"role": "user", "content": [result]}))
     [judged], _ = read(confetti.read_source, root)
-    assert said(judged)[-1] == 'tool: {"flights":[]}'
+    assert messages_of(judged)[-1] == 'tool: {"flights":[]}'
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,8 @@ def test_a_result_in_json_is_its_text(tmp_path: Path) -> None:
         ([{"role": "user", "content": [{"image": {}}]}], "unknown block ['image']"),
     ],
 )
-def test_a_conversation_in_another_layout_is_a_fault(
-    question: list[Json], reason: str, tmp_path: Path
-) -> None:
-    """The fault has the number of its line, and the turns around it are read."""
+def test_unknown_layout_is_an_error(question: list[Json], reason: str, tmp_path: Path) -> None:
+    """The error has the line's number, and the other turns are read."""
     root = write(tmp_path, turn(0, ASK), turn(1, *question), turn(2, ASK))
     rows, [fault] = read(confetti.read_source, root)
     assert [judged.example.id[-1] for judged in rows] == ["0", "2"]
@@ -166,17 +164,15 @@ def test_a_conversation_in_another_layout_is_a_fault(
         (None, "invalid accepted answer"),
     ],
 )
-def test_an_accepted_answer_that_is_none_is_a_fault(
-    truth: Json, reason: str, tmp_path: Path
-) -> None:
-    """A turn whose truth calls what is not offered cannot be judged."""
+def test_invalid_accepted_answer_is_an_error(truth: Json, reason: str, tmp_path: Path) -> None:
+    """A turn cannot be judged if its accepted answer calls something that is not offered."""
     rows, [fault] = read(confetti.read_source, write(tmp_path, turn(0, ASK), truth=truth))
     assert rows == []
     assert reason in fault
 
 
-def test_a_turn_without_an_accepted_answer_is_a_fault(tmp_path: Path) -> None:
-    """Its id is named."""
+def test_missing_accepted_answer_is_an_error(tmp_path: Path) -> None:
+    """The error names the turn's id."""
     root = write(tmp_path, turn(0, ASK))
     with (root / "data" / confetti.FILE).open("a") as file:
         file.write("\n" + json.dumps(turn(7, ASK)))
@@ -184,8 +180,8 @@ def test_a_turn_without_an_accepted_answer_is_a_fault(tmp_path: Path) -> None:
     assert fault == "2: ValueError: there is no accepted answer to 'conversationsclean_7'"
 
 
-def test_a_folder_without_the_accepted_answers_is_an_error(tmp_path: Path) -> None:
-    """The file that is missing is named."""
+def test_missing_file_of_accepted_answers_is_an_error(tmp_path: Path) -> None:
+    """The error names the missing file."""
     root = write(tmp_path, turn(0, ASK))
     (root / "data" / "possible_answer" / confetti.FILE).unlink()
     with pytest.raises(

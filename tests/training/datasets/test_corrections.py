@@ -1,4 +1,4 @@
-"""Patch files: what they correct, and what they refuse."""
+"""Patch files: the changes that they make, and the errors that they cause."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALL = ExpectedCall("pay", {"amount": (5, 5.0), "to": ({"name": OneOf(("Ann", "a
 
 
 def row(identifier: str, *calls: ExpectedCall, dataset: str = "bank") -> Judged:
-    """Return a row whose conversation ends in a tool's result."""
+    """Return a row whose conversation ends with a tool result."""
     messages = [
         {"role": "user", "content": "Hello."},
         {"role": "assistant", "content": "Yes?"},
@@ -40,7 +40,7 @@ ROWS = [row("a", CALL), row("b", CALL), row("c")]
 
 
 def correction(judged: Judged, **fields: object) -> dict[str, Any]:
-    """Return a line of a patch file that corrects the truth of a row."""
+    """Return a line of a patch file that corrects a row's expected calls."""
     return {
         "id": judged.example.id,
         "dataset": judged.example.dataset,
@@ -56,7 +56,7 @@ def correction(judged: Judged, **fields: object) -> dict[str, Any]:
 
 
 def input_correction(judged: Judged, utterance: str) -> dict[str, Any]:
-    """Return a line of a patch file that corrects the input of a row."""
+    """Return a line of a patch file that corrects a row's input."""
     line = correction(judged, kind="input", category="temporal_ambiguity", utterance=utterance)
     del line["expected"]
     return line
@@ -69,15 +69,15 @@ def patch(folder: Path, *lines: dict[str, Any]) -> Path:
     return path
 
 
-def test_a_truth_is_replaced_and_all_else_kept(tmp_path: Path) -> None:
-    """The named row expects the corrected calls; its example and the other rows are the same."""
+def test_correction_replaces_only_expected_calls(tmp_path: Path) -> None:
+    """The named row expects the corrected calls; its example and the other rows do not change."""
     corrected = list(apply_patch(ROWS, patch(tmp_path, correction(ROWS[1]))))
     wanted = ExpectedCall("pay_out", {"amount": (7,)}, frozenset({"amount"}))
     assert corrected == [ROWS[0], Judged(ROWS[1].example, Expected((wanted,))), ROWS[2]]
 
 
-def test_an_utterance_is_replaced_and_the_truth_kept(tmp_path: Path) -> None:
-    """The last thing that the user says changes, and no other message, and no expected call."""
+def test_input_correction_replaces_only_last_user_message(tmp_path: Path) -> None:
+    """Only the last user message changes, no other message and no expected call."""
     (corrected, *_) = apply_patch(
         ROWS, patch(tmp_path, input_correction(ROWS[0], "Pay 5 to Ann in May"))
     )
@@ -88,23 +88,23 @@ def test_an_utterance_is_replaced_and_the_truth_kept(tmp_path: Path) -> None:
     assert last_utterance(ROWS[0].example) == "Pay five to Ann, a."
 
 
-def test_truth_and_input_of_one_row_are_both_corrected(tmp_path: Path) -> None:
-    """Both corrections name the row as it was before either."""
+def test_expected_calls_and_input_can_both_be_corrected(tmp_path: Path) -> None:
+    """Both corrections have the hash of the uncorrected row."""
     path = patch(tmp_path, correction(ROWS[0]), input_correction(ROWS[0], "Pay out seven"))
     (corrected, *_) = apply_patch(ROWS, path)
     assert last_utterance(corrected.example) == "Pay out seven"
     assert corrected.expected.calls[0].name == "pay_out"
 
 
-def test_accepted_values_inside_objects_survive(tmp_path: Path) -> None:
-    """What a row spells as a correction is read back as it was, `OneOf` and all."""
+def test_nested_accepted_values_survive_correction(tmp_path: Path) -> None:
+    """A correction in a row's own format keeps nested `OneOf` values."""
     expected = [call.model_dump(mode="json") for call in truth_of(ROWS[0])]
     (_, _, corrected) = apply_patch(ROWS, patch(tmp_path, correction(ROWS[2], expected=expected)))
     assert corrected.expected == ROWS[0].expected
 
 
 def test_rows_are_streamed(tmp_path: Path) -> None:
-    """A row comes out before the next one is read."""
+    """A row is yielded before the next one is read."""
     taken: list[str] = []
 
     def source() -> Any:  # noqa: ANN401
@@ -117,15 +117,15 @@ def test_rows_are_streamed(tmp_path: Path) -> None:
     assert taken == ["a"]
 
 
-def test_a_patch_is_refused_twice(tmp_path: Path) -> None:
-    """A row that is corrected already is not the row that was reviewed."""
+def test_patch_cannot_be_applied_twice(tmp_path: Path) -> None:
+    """A corrected row is not the row that was reviewed."""
     path = patch(tmp_path, correction(ROWS[0]))
     with pytest.raises(DataError, match=r"a is not the row that was reviewed"):
         list(apply_patch(list(apply_patch(ROWS, path)), path))
 
 
-def test_a_row_that_never_comes_is_an_error_at_the_end(tmp_path: Path) -> None:
-    """All rows come out, and then the missing ids are named; a namesake elsewhere is no match."""
+def test_missing_row_is_an_error_at_the_end(tmp_path: Path) -> None:
+    """After all rows, the error names missing ids; an id of another dataset does not match."""
     missing = row("a", CALL, dataset="other")
     stream = apply_patch(ROWS, patch(tmp_path, correction(missing)))
     assert [next(stream), next(stream), next(stream)] == ROWS
@@ -145,10 +145,10 @@ def test_a_row_that_never_comes_is_an_error_at_the_end(tmp_path: Path) -> None:
         ({"row_sha256": None}, "row_sha256"),
     ],
 )
-def test_a_line_that_does_not_parse_is_named(
+def test_invalid_line_is_reported_before_any_row(
     tmp_path: Path, fields: dict[str, object], problem: str
 ) -> None:
-    """A patch with a bad line is refused before any row, with file, line and reason."""
+    """The error names file, line and reason."""
     path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[1], **fields))
     with pytest.raises(DataError, match=rf"patch\.jsonl:2: .*{problem}"):
         apply_patch(ROWS, path)
@@ -161,23 +161,21 @@ def test_a_line_that_does_not_parse_is_named(
         ([{"name": "f", "arguments": {"a": [{"$one_of": [1]}]}}], r"\$optional"),
     ],
 )
-def test_calls_that_no_row_can_hold_are_refused(
-    tmp_path: Path, expected: object, problem: str
-) -> None:
-    """Expected calls are read as rows read them, and what cannot be read is an error."""
+def test_invalid_expected_calls_are_refused(tmp_path: Path, expected: object, problem: str) -> None:
+    """Expected calls that a row cannot contain are an error."""
     with pytest.raises(DataError, match=rf"a: .*{problem}"):
         list(apply_patch(ROWS, patch(tmp_path, correction(ROWS[0], expected=expected))))
 
 
-def test_two_corrections_of_one_truth_are_refused(tmp_path: Path) -> None:
-    """Which of two would stand is not for the reader to guess."""
+def test_two_corrections_of_same_kind_are_refused(tmp_path: Path) -> None:
+    """Two corrections of a row's expected calls contradict each other."""
     path = patch(tmp_path, correction(ROWS[0]), correction(ROWS[0], round=2))
     with pytest.raises(DataError, match="corrects the truth of a twice"):
         apply_patch(ROWS, path)
 
 
-def test_an_utterance_that_is_no_text_is_not_replaced(tmp_path: Path) -> None:
-    """Messages of parts are left to the dataset's own reader."""
+def test_message_with_content_parts_cannot_be_corrected(tmp_path: Path) -> None:
+    """A user message of several parts is not plain text, so it cannot be replaced."""
     parts = {"messages": [{"role": "user", "content": [{"type": "text"}]}], "tools": []}
     judged = Judged(Example("p", "simple", parts, "bank"), Expected(()))
     assert last_utterance(judged.example) is None
@@ -185,8 +183,8 @@ def test_an_utterance_that_is_no_text_is_not_replaced(tmp_path: Path) -> None:
         list(apply_patch([judged], patch(tmp_path, input_correction(judged, "x"))))
 
 
-def test_every_category_is_of_one_kind() -> None:
-    """The six of the paper are errors of truths, the two of ambiguity are of inputs."""
+def test_every_category_has_one_kind() -> None:
+    """The paper's six categories are of expected calls, and the two of ambiguity are of inputs."""
     assert [len(CATEGORIES[kind]) for kind in CorrectionKind] == [6, 2]
     assert set(CATEGORIES[CorrectionKind.TRUTH]) | set(CATEGORIES[CorrectionKind.INPUT]) == set(
         ErrorCategory

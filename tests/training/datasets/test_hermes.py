@@ -1,4 +1,4 @@
-"""Hermes' three files: tags around calls and results, in JSON, Python or a mixture."""
+"""Hermes' three files: tagged calls and results, in JSON, Python or a mixture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from router_service.core.errors import DataError
 from switchcraft_training.datasets import hermes
 from switchcraft_training.records import Json
-from tests.training.datasets.published import calls_of, read, said, write_array
+from tests.training.datasets.published import calls_of, messages_of, read, write_array
 
 SINGLE, MULTI, GLAIVE = hermes.SUBSETS
 TOOLS = [
@@ -46,7 +46,7 @@ FLIGHT = ("find_flights", {"to": "Rome", "direct": True})
 
 
 def row(*turns: tuple[str, str], tools: Json = TOOLS, in_system: bool = False) -> dict[str, Json]:
-    """Return a row as published, its tools beside the conversation or in its system text."""
+    """Return a row as published, with tools in their own field or in the system text."""
     system = ("system", SYSTEM.format(tools=tools if in_system else "[]"))
     return {
         "id": "u-1",
@@ -61,8 +61,8 @@ def row(*turns: tuple[str, str], tools: Json = TOOLS, in_system: bool = False) -
 ASK = ("human", "Flights to Rome?")
 
 
-def test_a_folder_gives_the_three_subsets(tmp_path: Path) -> None:
-    """Each file is a category of its own name, and a row of each has another id."""
+def test_folder_has_three_subsets(tmp_path: Path) -> None:
+    """Each file is a category, and rows of different files have different ids."""
     for name in hermes.SUBSETS:
         write_array(tmp_path / name, row(ASK, ("gpt", CALL)))
     rows, faults = read(hermes.read_source, tmp_path)
@@ -71,10 +71,10 @@ def test_a_folder_gives_the_three_subsets(tmp_path: Path) -> None:
     assert [judged.example.category for judged in rows] == categories
     assert [judged.example.id for judged in rows] == [f"{name}_u-1:1" for name in categories]
     assert all(calls_of(judged) == [FLIGHT] for judged in rows)
-    assert said(rows[0]) == ["user: Flights to Rome?"]
+    assert messages_of(rows[0]) == ["user: Flights to Rome?"]
 
 
-def test_each_turn_that_calls_is_a_record_of_the_conversation_so_far(tmp_path: Path) -> None:
+def test_each_turn_with_calls_is_an_example(tmp_path: Path) -> None:
     """Parallel calls stay together, and their results answer them in order."""
     results = (
         "<tool_response>\n{'n': 1}\n</tool_response>\n<tool_response>\n{'n': 2}\n</tool_response>"
@@ -93,7 +93,7 @@ def test_each_turn_that_calls_is_a_record_of_the_conversation_so_far(tmp_path: P
     assert faults == []
     assert calls_of(first) == [FLIGHT, FLIGHT]
     made = 'find_flights({"to":"Rome","direct":true})'
-    assert said(second) == [
+    assert messages_of(second) == [
         "user: Flights to Rome?",
         f"assistant: I look. {made} {made}",
         "tool: {'n': 1}",
@@ -105,8 +105,8 @@ def test_each_turn_that_calls_is_a_record_of_the_conversation_so_far(tmp_path: P
 
 
 @pytest.mark.parametrize("tools", [TOOLS, json.dumps(TOOLS), "\n".join(map(json.dumps, TOOLS))])
-def test_tools_may_stand_in_the_system_text(tools: Json, tmp_path: Path) -> None:
-    """As Python or JSON writes a list, or one object a line; the empty tags before are not it."""
+def test_tools_in_system_text_are_read(tools: Json, tmp_path: Path) -> None:
+    """The tools are a list or one object a line; empty tags before them are ignored."""
     path = write_array(tmp_path / GLAIVE, row(ASK, ("gpt", CALL), tools=tools, in_system=True))
     [judged], faults = read(hermes.read_source, path)
     assert faults == []
@@ -125,16 +125,16 @@ def test_tools_may_stand_in_the_system_text(tools: Json, tmp_path: Path) -> None
         '<tool_call>\n{"arguments": {"names": ["it\'s"]}, "name": "extract"}\n',
     ],
 )
-def test_a_call_is_read_as_it_comes(call: str, tmp_path: Path) -> None:
-    """Either quotes or both, line breaks spelled out, a brace too late, no closing tag."""
+def test_calls_in_every_published_form_are_read(call: str, tmp_path: Path) -> None:
+    """Any quotes, escaped line breaks, a late closing brace, a missing closing tag."""
     path = write_array(tmp_path / SINGLE, row(ASK, ("gpt", call)))
     [judged], faults = read(hermes.read_source, path)
     assert faults == []
     assert calls_of(judged) == [("extract", {"names": ["it's"]})]
 
 
-def test_a_conversation_without_calls_has_no_records(tmp_path: Path) -> None:
-    """A turn in words is none, and no fault."""
+def test_conversation_without_calls_has_no_examples(tmp_path: Path) -> None:
+    """A turn without calls gives neither an example nor an error."""
     assert read(hermes.read_source, write_array(tmp_path / SINGLE, row(ASK, ("gpt", "No.")))) == (
         [],
         [],
@@ -159,10 +159,10 @@ def test_a_conversation_without_calls_has_no_records(tmp_path: Path) -> None:
         (row(ASK) | {"tools": "[{]"}, "JSONDecodeError"),
     ],
 )
-def test_a_conversation_that_does_not_parse_gives_no_record(
+def test_invalid_conversation_gives_one_error_and_no_examples(
     bad: Json, reason: str, tmp_path: Path
 ) -> None:
-    """It is one fault with its number in the file, and the next row is read."""
+    """The error has the row's number in the file, and the next row is read."""
     path = write_array(tmp_path / MULTI, bad, row(ASK, ("gpt", CALL)))
     rows, [fault] = read(hermes.read_source, path)
     assert len(rows) == 1
@@ -170,8 +170,8 @@ def test_a_conversation_that_does_not_parse_gives_no_record(
     assert reason in fault
 
 
-def test_a_folder_without_one_of_the_files_is_an_error(tmp_path: Path) -> None:
-    """What is missing is named; one subset alone is read by its file."""
+def test_missing_subset_is_an_error(tmp_path: Path) -> None:
+    """The error names the missing file; a single subset can be read by its file."""
     write_array(tmp_path / SINGLE, row(ASK, ("gpt", CALL)))
     with pytest.raises(DataError, match=r"func-calling\.json: cannot be read"):
         read(hermes.read_source, tmp_path)

@@ -40,14 +40,14 @@ def write_xlam(folder: Path, *rows: object) -> Path:
 
 
 def load(path: Path) -> Json:
-    """Return what a JSON file holds."""
+    """Read a JSON file."""
     return json.loads(path.read_bytes())
 
 
-def test_an_import_writes_rows_and_reports_what_a_split_gives(
+def test_import_writes_rows_and_reports_split_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows come out in order without duplicates; the printed and the written counts agree."""
+    """Rows are written in order without duplicates; the printed and the saved counts agree."""
     rows = [xlam_row(i, f"Query {i}") for i in range(100)]
     write_xlam(tmp_path, *rows, xlam_row(100, " query  7 "))
     out, report = tmp_path / "rows.jsonl", tmp_path / "report.json"
@@ -72,7 +72,7 @@ def test_an_import_writes_rows_and_reports_what_a_split_gives(
     assert printed.split()[-7:] == ["xlam", "function_calling_60k", "101", "1", "80", "10", "10"]
 
 
-def test_a_bad_row_stops_the_import_and_leaves_no_rows_behind(
+def test_invalid_row_stops_import_and_leaves_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error names file, row and reason, the status is 1, and there is no half-written file."""
@@ -86,10 +86,10 @@ def test_a_bad_row_stops_the_import_and_leaves_no_rows_behind(
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_with_a_quarantine_bad_rows_are_set_aside_and_counted(
+def test_quarantine_collects_and_counts_invalid_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The import goes on; each bad row is in the file with where, why and what it was."""
+    """The import continues; the quarantine has place, reason and text of each invalid row."""
     bad = xlam_row(1, "b") | {"tools": '[{"name": "g", "description": "", "parameters": {}}]'}
     path = write_xlam(tmp_path, xlam_row(0, "a"), bad, xlam_row(2, "c"), "no object")
     out, aside = tmp_path / "rows.jsonl", tmp_path / "bad.jsonl"
@@ -109,10 +109,10 @@ def test_with_a_quarantine_bad_rows_are_set_aside_and_counted(
     assert "2 rows read, 2 quarantined" in capsys.readouterr().out
 
 
-def test_corrections_are_applied_to_what_was_reviewed(
+def test_corrections_apply_only_to_reviewed_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A patch changes the row that it names, and stops the import of any other."""
+    """A patch changes the row that it names, and stops the import if the row has changed."""
     path, out, patch = (tmp_path / name for name in ("x.json", "rows.jsonl", "patch.jsonl"))
     path.write_text(json.dumps([xlam_row(0, "a"), xlam_row(1, "b")]))
     reviewed = next(xlam.read_source(path))
@@ -140,14 +140,14 @@ def test_corrections_are_applied_to_what_was_reviewed(
         ("confetti", None, "contains no data/BFCL_v2_conversationsclean.json"),
     ],
 )
-def test_a_file_that_is_missing_or_empty_is_an_error(
+def test_missing_or_empty_file_is_an_error(
     source: str,
     content: str | None,
     problem: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command says which file it is and what is wrong with it, and its status is 1."""
+    """The command names the file and the problem, and its status is 1."""
     path = tmp_path / "data.json"
     if content is not None:
         path.write_text(content)
@@ -158,17 +158,17 @@ def test_a_file_that_is_missing_or_empty_is_an_error(
 
 
 @pytest.mark.parametrize("option", ["--out", "--report", "--quarantine"])
-def test_a_file_that_cannot_be_written_is_an_error(
+def test_unwritable_file_is_an_error(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each output's folder must be there; the error names the file."""
+    """An output's directory must exist; the error names the file."""
     path, missing = write_xlam(tmp_path, xlam_row(0, "a")), tmp_path / "none" / "file"
     assert main(["import", "xlam", str(path), option, str(missing)]) == 1
     assert f"{missing}: cannot be written" in capsys.readouterr().err
 
 
-def test_a_million_rows_take_less_than_a_gibibyte(tmp_path: Path) -> None:
-    """The whole import of an array of a million rows stays within 1 GiB of memory."""
+def test_importing_a_million_rows_needs_less_than_a_gibibyte(tmp_path: Path) -> None:
+    """Importing an array of a million rows needs at most 1 GiB of memory."""
     rows = 1_000_000
     path = tmp_path / "xlam_function_calling_60k.json"
     head, tail = json.dumps(xlam_row(-1, "?"))[1:].split('"id": -1, "query": "?"')

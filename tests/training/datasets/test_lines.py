@@ -1,4 +1,4 @@
-"""Rows of a file: JSON lines and arrays, with every fault accounted for."""
+"""Files of JSON lines and arrays, with every error reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def a_of(row: Json) -> int:
 
 
 def read(path: Path) -> tuple[list[int], Faults]:
-    """Return the rows of a file, and the faults beside them."""
+    """Return the rows of a file, and the errors."""
     faults: Faults = []
     rows = list(read_array(path, a_of, lambda e, raw: faults.append((e.line, e.problem, raw))))
     return rows, faults
@@ -30,21 +30,21 @@ def read(path: Path) -> tuple[list[int], Faults]:
     "text", ['[{"a": 1}, {"a": 2}]', '\n [\n{"a": 1}\n,{"a": 2}]\n', '{"a": 1}\n\n{"a": 2}\n']
 )
 def test_arrays_and_json_lines_are_read_alike(text: str, tmp_path: Path) -> None:
-    """It is the first character of the file that tells the one from the other."""
+    """The first character of the file distinguishes the two."""
     path = tmp_path / "rows.json"
     path.write_text(text)
     assert read(path) == ([1, 2], [])
 
 
-def test_a_compressed_array_is_read(tmp_path: Path) -> None:
-    """A name that ends in .gz is that of a compressed file."""
+def test_compressed_array_is_read(tmp_path: Path) -> None:
+    """A file whose name ends in .gz is decompressed."""
     path = tmp_path / "rows.json.gz"
     path.write_bytes(gzip.compress(b'[{"a": 1}]'))
     assert read(path) == ([1], [])
 
 
-def test_a_fault_in_an_array_has_the_number_of_its_row(tmp_path: Path) -> None:
-    """The rows around a bad one are read, and it is reported with number, reason and text."""
+def test_error_in_array_has_row_number(tmp_path: Path) -> None:
+    """The other rows are read, and the error has number, reason and text."""
     path = tmp_path / "rows.json"
     path.write_text('[\n\n{"a": 1},\n{"b": 2.5},\n"c",\n{"a": 4}]')
     assert read(path) == (
@@ -60,8 +60,8 @@ def test_a_fault_in_an_array_has_the_number_of_its_row(tmp_path: Path) -> None:
     )
 
 
-def test_a_fault_in_json_lines_has_the_number_of_its_line(tmp_path: Path) -> None:
-    """Blank lines are counted and are no rows."""
+def test_error_in_json_lines_has_line_number(tmp_path: Path) -> None:
+    """Blank lines are counted, but they are not rows."""
     path = tmp_path / "rows.json"
     path.write_text('{"a": 1}\n\n{"a": \n{"a": 4}\n')
     rows, [(line, reason, raw)] = read(path)
@@ -70,15 +70,15 @@ def test_a_fault_in_json_lines_has_the_number_of_its_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("rest", ["", ', {"a"', ', {"a": 2} {"a": 3}]', ", oops]"])
-def test_an_array_that_stops_being_json_ends_the_reading(rest: str, tmp_path: Path) -> None:
-    """What comes after cannot be told apart into rows, so that it cannot be set aside either."""
+def test_invalid_json_in_array_stops_reading(rest: str, tmp_path: Path) -> None:
+    """The rows after that point cannot be separated, so they cannot be quarantined."""
     path = tmp_path / "rows.json"
     path.write_text('[{"a": 1}' + rest)
     with pytest.raises(DataError, match=r"is not valid JSON at row [123] or soon after"):
         read(path)
 
 
-def test_a_damaged_compressed_file_is_reported(tmp_path: Path) -> None:
+def test_damaged_compressed_file_is_an_error(tmp_path: Path) -> None:
     """The error names the file."""
     path = tmp_path / "rows.json.gz"
     whole = gzip.compress(b'[{"a": 1}]' + b" " * 1000)

@@ -24,8 +24,8 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_every_value_is_read_as_json_or_python_writes_it(value: Json) -> None:
-    """A value's JSON and its `repr` both give the value back."""
+def test_json_and_repr_of_every_value_are_read(value: Json) -> None:
+    """Reading a value's JSON or its `repr` returns the value."""
     assert read_json(json.dumps(value)) == value
     assert read_literal(json.dumps(value)) == value
     assert read_literal(repr(value)) == value
@@ -34,8 +34,8 @@ def test_every_value_is_read_as_json_or_python_writes_it(value: Json) -> None:
 @given(
     st.lists(VALUES.map(lambda value: {"v": value}), max_size=4), st.sampled_from(["", "\n", ", "])
 )
-def test_objects_one_after_the_other_are_read(values: list[Json], between: str) -> None:
-    """Whatever space or comma is between them, and none at all."""
+def test_consecutive_objects_are_read(values: list[Json], between: str) -> None:
+    """The objects may be separated by white space, commas, or not at all."""
     assert list(read_objects(between.join(json.dumps(v, indent=2) for v in values))) == values
 
 
@@ -49,7 +49,7 @@ def test_objects_one_after_the_other_are_read(values: list[Json], between: str) 
     ],
 )
 def test_mixtures_of_json_and_python_are_read(text: str, value: Json) -> None:
-    """JSON's words inside Python's quotes, line breaks inside strings, tuples as lists."""
+    """JSON constants inside Python literals, line breaks inside strings, tuples as lists."""
     assert read_literal(text) == value
 
 
@@ -67,7 +67,7 @@ def test_mixtures_of_json_and_python_are_read(text: str, value: Json) -> None:
         "{1, 2}",
     ],
 )
-def test_anything_else_is_refused(text: str) -> None:
-    """Code is never run, and what JSON cannot hold is no value."""
+def test_code_and_values_without_json_are_refused(text: str) -> None:
+    """Code is never executed, and values that JSON cannot represent are refused."""
     with pytest.raises((ValueError, RecursionError)):
         read_literal(text)

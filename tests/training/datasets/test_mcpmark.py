@@ -1,4 +1,4 @@
-"""MCPMark: tasks as requests, runs as attempts, and prices that give what was recorded."""
+"""MCPMark: tasks as requests, runs as attempts, and prices that reproduce the recorded costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASKS = [
 
 
 def run(task: str, arm: str, number: int, **changes: object) -> dict[str, object]:
-    """Return a run that succeeded, but for the changes."""
+    """Return a successful run with these changes."""
     counts = {"seconds": 10.0 * number, "input_tokens": 100 * number, "output_tokens": 10}
     return {"task": task, "arm": arm, "run": f"run-{number}", "success": True, **counts, **changes}
 
@@ -42,8 +42,8 @@ def folder(tmp_path: Path, *runs: Mapping[str, object]) -> McpMark:
     return McpMark(tmp_path)
 
 
-def test_a_task_is_a_request_to_its_service(tmp_path: Path) -> None:
-    """The instruction is the user's message, and one tool stands for the service's server."""
+def test_task_becomes_request_with_tool_for_its_service(tmp_path: Path) -> None:
+    """The instruction is the user message, and one tool represents the service's server."""
     first, second = folder(tmp_path).examples()
     assert (first.id, first.dataset, first.category) == ("shop__count", "mcpmark", "postgres")
     assert (first.query, first.tool_names) == ("Count the orders.", ("postgres",))
@@ -53,7 +53,7 @@ def test_a_task_is_a_request_to_its_service(tmp_path: Path) -> None:
 
 
 def test_runs_are_attempts(tmp_path: Path) -> None:
-    """A label is the share of runs that succeeded; a run that never began cost nothing."""
+    """A label is the share of successful runs; a run that never began costs nothing."""
     nothing = {"success": False, "input_tokens": 0, "output_tokens": 0}
     source = folder(
         tmp_path,
@@ -71,25 +71,25 @@ def test_runs_are_attempts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(labels.usage.seconds, [[10, 15], [np.nan, 10]])
 
 
-def test_an_arm_whose_harness_was_down_is_left_out(tmp_path: Path) -> None:
-    """Broken runs say nothing of a model."""
+def test_broken_arm_is_left_out(tmp_path: Path) -> None:
+    """Broken runs show nothing about a model."""
     broken = run("shop__count", "deepseek-v3-1-terminus", 1)
     assert folder(tmp_path, broken, run("shop__count", "m", 1)).arms() == ["m"]
 
 
 @pytest.mark.parametrize("changes", [{"success": "yes"}, {"run": "first"}, {"success": None}])
-def test_a_run_that_makes_no_sense_is_an_error(
+def test_run_with_invalid_success_is_an_error(
     tmp_path: Path, changes: Mapping[str, object]
 ) -> None:
-    """A success that is neither true nor false is not taken for either."""
+    """A success that is neither true nor false is refused."""
     source = folder(tmp_path, run("repo__fix", "m", 1), run("repo__fix", "m", 2, **changes))
     with pytest.raises(DataError, match=r"runs\.jsonl\.gz:2"):
         list(source.outcomes("m"))
 
 
 @pytest.mark.recorded
-def test_the_pool_s_prices_give_the_recorded_costs(recorded_data: Path) -> None:
-    """Each arm's tokens of a whole run at its price are what that run is recorded to have cost."""
+def test_prices_reproduce_recorded_costs(recorded_data: Path) -> None:
+    """An arm's tokens of a whole run, at its price, cost what was recorded."""
     config = load_config(Path("configs/mcpmark.yaml"))
     rows = read_lines(recorded_data / config.source.path / "arms.jsonl.gz", lambda row: row)
     recorded = {row["arm"]: row for row in rows}

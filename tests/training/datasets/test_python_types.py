@@ -1,4 +1,4 @@
-"""Python's type words as JSON Schema."""
+"""Python types as JSON Schema."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ INTEGERS = {"type": "array", "items": {"type": "integer"}}
         ("Literal['a', 'b']", {"enum": ["a", "b"]}),
     ],
 )
-def test_a_type_word_says_what_a_value_may_be(word: str, schema: Json) -> None:
-    """Each word of Python's has its schema, and none of these may be left out."""
+def test_types_become_json_schema(word: str, schema: Json) -> None:
+    """Each type has a schema, and none of these types is optional."""
     assert read_type(word) == (schema, False)
 
 
@@ -63,13 +63,13 @@ def test_a_type_word_says_what_a_value_may_be(word: str, schema: Json) -> None:
         ("Optional[List[int]]", {"anyOf": [INTEGERS, {"type": "null"}]}),
     ],
 )
-def test_a_type_word_says_what_may_be_left_out(word: str, schema: Json) -> None:
-    """`, optional` behind a type, and `Optional[...]` around it."""
+def test_optional_types_are_recognized(word: str, schema: Json) -> None:
+    """`, optional` after a type, and `Optional[...]` around it."""
     assert read_type(word) == (schema, True)
 
 
 @pytest.mark.parametrize("word", ["", "strr", "List[", "List[int, str]", "Foo[int]", "int()", "3"])
-def test_other_words_are_refused(word: str) -> None:
-    """A parameter whose type is not known cannot be judged."""
+def test_unknown_types_are_refused(word: str) -> None:
+    """A parameter of an unknown type cannot be judged."""
     with pytest.raises(ValueError, match=r"is not a( known)? type"):
         read_type(word)

@@ -20,16 +20,16 @@ def judged(number: int, value: Json = 1) -> Judged:
     return Judged(example, Expected((call,), any_call=True))
 
 
-def test_a_file_of_rows_gives_them_back(tmp_path: Path) -> None:
-    """Accepted values inside objects and lists, and every field, survive the file."""
+def test_rows_survive_writing_and_reading(tmp_path: Path) -> None:
+    """Every field, and accepted values inside objects and lists, survive."""
     nested = [{"k": OneOf((1, {"l": OneOf(("x",))}), is_optional=True)}]
     rows = [judged(0), judged(1, nested), Judged(judged(2).example, Expected(()))]
     assert write_rows(rows, tmp_path / "rows.jsonl") == 3
     assert list(read_rows(tmp_path / "rows.jsonl")) == rows
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    """Where the rows end in an error, the file of before is still there, and nothing else."""
+def test_file_appears_only_when_complete(tmp_path: Path) -> None:
+    """If an error ends the rows, the previous file is unchanged and no partial file remains."""
     path = tmp_path / "rows.jsonl"
     write_rows([judged(0)], path)
 
@@ -43,8 +43,8 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_row_that_has_no_json_is_named(tmp_path: Path) -> None:
-    """A value that JSON cannot hold ends the writing with the row's id."""
+def test_row_without_json_representation_is_named(tmp_path: Path) -> None:
+    """The error has the id of the row whose value JSON cannot represent."""
     with pytest.raises(DataError, match="r7 cannot be written as JSON: "):
         write_rows([judged(7, 2**70)], tmp_path / "rows.jsonl")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""xLAM's file: questions with types in Python's words."""
+"""xLAM's file: questions with Python type names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from switchcraft_training.datasets import xlam
 from switchcraft_training.records import Json
-from tests.training.datasets.published import calls_of, read, said, write_array
+from tests.training.datasets.published import calls_of, messages_of, read, write_array
 
 FORECAST = {
     "name": "weather.forecast",
@@ -25,7 +25,7 @@ NOTHING = {"name": "ping", "description": "Ping.", "parameters": {}}
 
 
 def row(number: int, answers: Json, tools: Json = (FORECAST, NOTHING)) -> dict[str, Json]:
-    """Return a row as published: tools and answers are texts."""
+    """Return a row as published, with tools and answers as JSON texts."""
     return {
         "id": number,
         "query": "What will the weather be?",
@@ -34,8 +34,8 @@ def row(number: int, answers: Json, tools: Json = (FORECAST, NOTHING)) -> dict[s
     }
 
 
-def test_a_row_becomes_a_request_with_tools_in_json_schema(tmp_path: Path) -> None:
-    """Required is what is neither optional nor has a default; dots in names are underscores."""
+def test_row_becomes_request_with_json_schema_tools(tmp_path: Path) -> None:
+    """Parameters without `optional` or a default are required; dots in names become underscores."""
     answer = {"name": "weather.forecast", "arguments": {"city": "Rome", "days": 2}}
     write_array(tmp_path / xlam.FILE, row(7, [answer]))
 
@@ -44,7 +44,7 @@ def test_a_row_becomes_a_request_with_tools_in_json_schema(tmp_path: Path) -> No
     assert faults == []
     assert judged.example.id == "xlam_7"
     assert (judged.example.dataset, judged.example.category) == ("xlam", "function_calling_60k")
-    assert said(judged) == ["user: What will the weather be?"]
+    assert messages_of(judged) == ["user: What will the weather be?"]
     assert calls_of(judged) == [("weather_forecast", {"city": "Rome", "days": 2})]
     forecast, ping = (tool["function"] for tool in judged.example.request["tools"])
     assert forecast == {
@@ -70,22 +70,22 @@ def test_a_row_becomes_a_request_with_tools_in_json_schema(tmp_path: Path) -> No
 
 
 def test_parallel_calls_stay_together(tmp_path: Path) -> None:
-    """A row with several answers expects them all, one of no arguments among them."""
+    """A row with several answers expects all of them, including one without arguments."""
     answers = [{"name": "ping", "arguments": {}}, {"name": "ping", "arguments": {}}]
     path = write_array(tmp_path / "renamed.json", row(0, answers))
     [judged], _ = read(xlam.read_source, path)
     assert calls_of(judged) == [("ping", {}), ("ping", {})]
 
 
-def test_a_tool_offered_twice_is_offered_once(tmp_path: Path) -> None:
-    """Two equal definitions are one tool."""
+def test_duplicate_tool_is_offered_once(tmp_path: Path) -> None:
+    """Two equal definitions become one tool."""
     path = write_array(tmp_path / "x.json", row(0, [], [NOTHING, NOTHING]))
     [judged], _ = read(xlam.read_source, path)
     assert judged.example.tool_names == ("ping",)
 
 
-def test_what_the_card_calls_required_is_required(tmp_path: Path) -> None:
-    """A row that has `required` beside a parameter's type means it."""
+def test_required_field_decides(tmp_path: Path) -> None:
+    """The field `required` of a parameter takes precedence over its type."""
     parameters = {
         "a": {"description": "", "type": "int", "required": False},
         "b": {"description": "", "type": "int", "required": True, "default": 1},
@@ -122,8 +122,8 @@ CALL = {"name": "ping", "arguments": {}}
         ),
     ],
 )
-def test_a_row_that_is_not_as_published_is_a_fault(bad: Json, reason: str, tmp_path: Path) -> None:
-    """It is reported with its number and the reason, and the rows around it are read."""
+def test_row_in_other_format_is_an_error(bad: Json, reason: str, tmp_path: Path) -> None:
+    """The error has the row's number and the reason, and the other rows are read."""
     path = write_array(tmp_path / "x.json", row(1, [CALL]), bad, row(2, [CALL]))
     rows, [fault] = read(xlam.read_source, path)
     assert [judged.example.id for judged in rows] == ["xlam_1", "xlam_2"]

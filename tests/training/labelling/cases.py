@@ -46,8 +46,8 @@ def judged(number: int) -> Judged:
     return Judged(Example(f"q{number:03}", "easy", request, "made-up"), expected)
 
 
-class Done(NamedTuple):
-    """What a command that has ended leaves behind."""
+class CommandResult(NamedTuple):
+    """The exit status and output of a finished command."""
 
     returncode: int
     stdout: str
@@ -56,22 +56,22 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A folder with a file of rows and a pool's file, and the command that labels with them."""
+    """A directory with a file of rows and a pool file, and the command that labels them."""
 
     folder: Path
 
     @property
     def out(self) -> Path:
-        """Where the answers are kept."""
+        """The directory of the answers."""
         return self.folder / "out"
 
     def rows(self, count: int) -> Case:
-        """Write so many rows."""
+        """Write this many rows."""
         write_rows(map(judged, range(count)), self.folder / "rows.jsonl")
         return self
 
     def pool(self, arms: Mapping[str, Mapping[str, Any]], **arm: object) -> Case:
-        """Write a pool: an arm of the same name at each endpoint, with these further fields."""
+        """Write a pool with one arm of the same name at each endpoint, with these fields."""
         tree = {
             "endpoints": arms,
             "pool": [
@@ -88,15 +88,15 @@ class Case:
         command = [sys.executable, "-m", "switchcraft_training.cli", "label", *files]
         return [*command, "--out", str(out or self.out), *options]
 
-    def label(self, *options: str, out: Path | None = None) -> Done:
-        """Run the command to its end, in this process."""
+    def label(self, *options: str, out: Path | None = None) -> CommandResult:
+        """Run the command in this process."""
         stdout, stderr = StringIO(), StringIO()
         with redirect_stdout(stdout), redirect_stderr(stderr):
             status = main(self.command(*options, out=out)[3:])
-        return Done(status, stdout.getvalue(), stderr.getvalue())
+        return CommandResult(status, stdout.getvalue(), stderr.getvalue())
 
     def answers(self, out: Path | None = None) -> list[dict[str, Any]]:
-        """Return the exported answers without what differs by nature."""
+        """Return the exported answers without their latencies."""
         return [
             {name: value for name, value in row.items() if name != "latency_s"}
             for row in read(out or self.out, "answers")
@@ -107,14 +107,16 @@ class Case:
         return read(self.out, "failures")
 
 
-def wait_for_requests(sandbox: Sandbox, count: int, run: subprocess.Popen[bytes]) -> None:
-    """Return once a sandbox has seen so many requests; fail where the run ends before.
+def wait_for_requests(
+    sandbox: Sandbox, count: int, run: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Return when a sandbox has received this many requests; fail if the run ends before.
 
-    Starting a process takes seconds where others keep the cores busy.
+    Starting a process takes seconds on a busy machine.
     """
     deadline_s = time.monotonic() + 60
     while sandbox.stats()["requests"] < count:
-        assert run.poll() is None, "the run is over"
+        assert run is None or run.poll() is None, "the run is over"
         assert time.monotonic() < deadline_s, f"waited in vain for request {count}"
         time.sleep(0.01)
 
@@ -125,8 +127,8 @@ def read(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 @dataclass
-class Flaky:
-    """An ASGI app that gives the sandbox's next chat requests one fault each, in this order."""
+class FlakyEndpoint:
+    """An ASGI app that gives each of the sandbox's next chat requests one fault, in order."""
 
     app: ASGIApp
     faults: Iterator[str]
@@ -144,8 +146,8 @@ class Flaky:
 
 
 @contextmanager
-def flaky(faults: Iterable[str]) -> Iterator[tuple[str, Flaky]]:
-    """Serve such an app; yield its base URL and itself."""
-    app = Flaky(create_sandbox(), iter(faults))
+def serve_flaky(faults: Iterable[str]) -> Iterator[tuple[str, FlakyEndpoint]]:
+    """Serve such an app; yield its base URL and the app."""
+    app = FlakyEndpoint(create_sandbox(), iter(faults))
     with served(app) as address:
         yield f"{address}/v1", app

@@ -1,4 +1,4 @@
-"""The same run with its requests sent by Ray's workers."""
+"""A labelling run whose requests are sent by Ray workers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.serving import Sandbox
 from tests.training.labelling.cases import Case
 
 
-def test_workers_answer_what_one_process_answers(tmp_path: Path, sandbox: Sandbox) -> None:
-    """Two local workers leave the rows of a run without Ray; a failure keeps its reason."""
+def test_ray_workers_give_same_answers_as_one_process(tmp_path: Path, sandbox: Sandbox) -> None:
+    """Two local workers give the rows of a run without Ray; a failure keeps its reason."""
     slow = {"base_url": sandbox.base_url, "extra_headers": {"x-sandbox": "delay_s=0.05"}}
     broken = {
         "base_url": sandbox.base_url,

@@ -1,4 +1,4 @@
-"""A labelling run killed again and again ends as if nothing had happened."""
+"""A labelling run that is killed repeatedly has the result of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, ATTEMPTS = 50, 4
 
 
 def kill_at_random(case: Case, sandbox: Sandbox, rng: random.Random) -> None:
-    """Start a run and kill it with SIGKILL, after it has asked some more or none at all."""
+    """Start a run and kill it with SIGKILL after a random number of further requests."""
     options = ("--attempts", str(ATTEMPTS))
     with subprocess.Popen(case.command(*options), stderr=subprocess.DEVNULL) as run:
         enough = sandbox.stats()["requests"] + rng.randrange(25)
@@ -28,7 +28,7 @@ def kill_at_random(case: Case, sandbox: Sandbox, rng: random.Random) -> None:
 
 
 def test_ten_kills_lose_nothing_and_pay_nothing_twice(tmp_path: Path) -> None:
-    """The rows are those of an undisturbed run; what was asked again was in flight at a kill."""
+    """The rows equal an undisturbed run's; only requests in flight at a kill were repeated."""
     with run_in_thread() as url:
         sandbox = Sandbox(url)
         limits = {"max_concurrency": CONCURRENCY, "extra_headers": {"x-sandbox": "delay_s=0.05"}}

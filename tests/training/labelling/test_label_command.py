@@ -1,10 +1,12 @@
-"""`switchcraft-train label` as a user runs it, against a sandbox that fails as it is told to."""
+"""`switchcraft-train label` against a sandbox with faults."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +19,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from tests.serving import Sandbox, served
-from tests.training.labelling.cases import KEY, KEY_NAME, TOOL, Case, flaky, wait_for_requests
+from tests.training.labelling.cases import KEY, KEY_NAME, TOOL, Case, serve_flaky, wait_for_requests
 
 
 @pytest.fixture
 def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """Return a case with twelve queries, and a key in the environment."""
+    """Return a case with twelve queries, and set an API key in the environment."""
     monkeypatch.setenv(KEY_NAME, KEY)
     return Case(tmp_path).rows(12)
 
@@ -32,8 +34,8 @@ def endpoint(url: str, faults: str = "delay_s=0", **fields: object) -> Mapping[s
     return {"base_url": url, "extra_headers": {"x-sandbox": faults}, **fields}
 
 
-def test_every_arm_is_asked_every_query_so_many_times(case: Case, sandbox: Sandbox) -> None:
-    """Answers come with their calls, tokens and cost, sorted; a second run asks nothing."""
+def test_every_arm_answers_every_query_repeatedly(case: Case, sandbox: Sandbox) -> None:
+    """Answers have calls, tokens and cost, and are sorted; a second run sends no requests."""
     case.pool({"one": endpoint(sandbox.base_url), "two": endpoint(sandbox.base_url)})
     before = sandbox.stats()["requests"]
     done = case.label("--attempts", "2")
@@ -52,8 +54,10 @@ def test_every_arm_is_asked_every_query_so_many_times(case: Case, sandbox: Sandb
     assert (case.out / "answers.jsonl").read_bytes() == exported
 
 
-def test_a_request_is_the_query_and_nothing_else(case: Case, sandbox: Sandbox) -> None:
-    """Native tools, no system prompt, no temperature; the arm's own parameters are added."""
+def test_request_contains_only_the_query_and_the_arms_parameters(
+    case: Case, sandbox: Sandbox
+) -> None:
+    """Native tools, no system prompt and no temperature; the arm's own parameters are added."""
     pool = {"one": endpoint(sandbox.base_url, api_key_env=KEY_NAME)}
     case.pool(pool, extra_body={"reasoning_effort": "low"})
     assert case.label("--limit", "1").returncode == 0
@@ -66,9 +70,12 @@ def test_a_request_is_the_query_and_nothing_else(case: Case, sandbox: Sandbox) -
     assert sandbox.last_headers()["authorization"] == f"Bearer {KEY}"
 
 
-def test_what_passes_is_tried_again(case: Case) -> None:
-    """After 429, 500, a broken connection and a broken body the answer comes at last."""
-    with flaky(["status=429", "status=500", "delay_s=0", "cut_after=1", "malformed"]) as (url, app):
+def test_temporary_failures_are_retried(case: Case) -> None:
+    """After 429, 500, a broken connection and a broken body, the answer arrives."""
+    with serve_flaky(["status=429", "status=500", "delay_s=0", "cut_after=1", "malformed"]) as (
+        url,
+        app,
+    ):
         case.pool({"one": {"base_url": url, "max_concurrency": 1}})
         begun_s = time.monotonic()
         done = case.label("--limit", "2")
@@ -91,10 +98,10 @@ def test_what_passes_is_tried_again(case: Case) -> None:
         ("hang", "timeout", None, True),
     ],
 )
-def test_a_failure_is_no_answer_and_is_asked_again(
+def test_failed_question_is_recorded_and_asked_again(
     case: Case, sandbox: Sandbox, faults: str, code: str, status: int | None, *, may_be_paid: bool
 ) -> None:
-    """What fails to the end is kept with its reason, apart from answers, until it is answered."""
+    """A failure is saved with its reason, apart from answers, until there is an answer."""
     limits = {"max_retries": 0, "timeout_s": 0.5}
     case.pool({"one": endpoint(sandbox.base_url, faults, **limits)})
     failed = case.label("--limit", "2")
@@ -108,8 +115,8 @@ def test_a_failure_is_no_answer_and_is_asked_again(
     assert (len(case.answers()), case.failures()) == (2, [])
 
 
-def test_a_wrong_key_stops_its_arm_alone(case: Case, sandbox: Sandbox) -> None:
-    """The arm is given up after the requests that were in flight; the others are finished."""
+def test_wrong_key_stops_only_its_arm(case: Case, sandbox: Sandbox) -> None:
+    """The arm stops after the requests in flight; the other arms finish."""
     wrong = endpoint(sandbox.base_url, "status=401", max_concurrency=2, api_key_env=KEY_NAME)
     case.pool({"wrong": wrong, "right": endpoint(sandbox.base_url)})
     done = case.label()
@@ -120,8 +127,8 @@ def test_a_wrong_key_stops_its_arm_alone(case: Case, sandbox: Sandbox) -> None:
     assert len(case.failures()) <= 2
 
 
-def test_an_endpoint_that_is_down_stops_its_arm(case: Case) -> None:
-    """Where nobody listens, an arm is given up after twenty failures, and nothing was paid."""
+def test_unreachable_endpoint_stops_its_arm(case: Case) -> None:
+    """An arm stops after twenty consecutive failures, and nothing was paid."""
     case.rows(40).pool({"one": {"base_url": "http://127.0.0.1:9/v1", "max_retries": 0}})
     done = case.label()
     assert done.returncode == 1
@@ -130,7 +137,7 @@ def test_an_endpoint_that_is_down_stops_its_arm(case: Case) -> None:
     assert "answers lost" not in done.stdout
 
 
-def test_the_key_is_nowhere(case: Case) -> None:
+def test_api_key_is_never_saved_or_printed(case: Case) -> None:
     """An endpoint that repeats the key in its error does not get it into a file or a message."""
     error = {"error": {"message": f"Incorrect API key provided: {KEY}"}}
 
@@ -146,8 +153,8 @@ def test_the_key_is_nowhere(case: Case) -> None:
     assert not [f for f in case.out.iterdir() if KEY.encode() in f.read_bytes()]
 
 
-def test_the_cap_ends_a_run_before_it_is_exceeded(case: Case, sandbox: Sandbox) -> None:
-    """A run stops with its own status below the cap, and a higher cap takes it on from there."""
+def test_run_stops_before_spending_cap_is_exceeded(case: Case, sandbox: Sandbox) -> None:
+    """The run stops below the cap with its own status; a higher cap continues it."""
     case.pool({"one": endpoint(sandbox.base_url, "delay_s=0.02")}, reserve_output_tokens=10)
     done = case.label("--spending-cap-usd", "0.0005")
     answered = case.answers()
@@ -160,29 +167,34 @@ def test_the_cap_ends_a_run_before_it_is_exceeded(case: Case, sandbox: Sandbox) 
     assert [row for row in case.answers() if row in answered] == answered
 
 
-def test_requests_are_spaced(case: Case, sandbox: Sandbox) -> None:
-    """`requests_per_minute: 600` sends one every tenth of a second, however many may be open."""
+def test_requests_are_spaced_evenly(case: Case, sandbox: Sandbox) -> None:
+    """`requests_per_minute: 600` sends one every tenth of a second at any concurrency."""
     case.pool({"one": endpoint(sandbox.base_url, requests_per_minute=600)})
     begun_s = time.monotonic()
     assert case.label().returncode == 0
     assert time.monotonic() - begun_s > 1.1
 
 
-def test_ctrl_c_waits_for_what_is_paid(case: Case, sandbox: Sandbox) -> None:
-    """The first Ctrl-C asks nothing more and keeps the answers in flight: none is lost."""
+def test_ctrl_c_waits_for_requests_in_flight(case: Case, sandbox: Sandbox) -> None:
+    """The first Ctrl-C sends no more requests and saves the answers in flight."""
     case.pool({"one": endpoint(sandbox.base_url, "delay_s=0.5", max_concurrency=3)})
     before = sandbox.stats()["requests"]
-    with subprocess.Popen(case.command(), stderr=subprocess.PIPE, stdout=subprocess.PIPE) as run:
-        wait_for_requests(sandbox, before + 3, run)
-        run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=20)
-    assert (run.returncode, len(case.answers())) == (130, 3)
-    assert b"Interrupted; run the same command again" in err
-    assert b"lost" not in out
+
+    def interrupt() -> None:
+        wait_for_requests(sandbox, before + 3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    done = case.label()
+    interrupting.join()
+    assert (done.returncode, len(case.answers())) == (130, 3)
+    assert "Interrupted; run the same command again" in done.stderr
+    assert "lost" not in done.stdout
 
 
-def test_a_second_ctrl_c_leaves_what_is_in_flight(case: Case, sandbox: Sandbox) -> None:
-    """The run ends at once, and its journal counts what it left as possibly paid."""
+def test_second_ctrl_c_abandons_requests_in_flight(case: Case, sandbox: Sandbox) -> None:
+    """The run ends immediately, and its journal counts abandoned requests as possibly paid."""
     case.pool({"one": endpoint(sandbox.base_url, "hang", max_concurrency=3)})
     before = sandbox.stats()["requests"]
     with subprocess.Popen(case.command(), stderr=subprocess.PIPE) as run:
@@ -197,8 +209,8 @@ def test_a_second_ctrl_c_leaves_what_is_in_flight(case: Case, sandbox: Sandbox) 
     assert "3 requests were sent and their answers lost" in case.label("--export").stdout
 
 
-def test_a_journal_takes_one_run_alone(case: Case, sandbox: Sandbox) -> None:
-    """Other rows or other arms are refused with what to do; other limits are the same run."""
+def test_journal_belongs_to_one_run(case: Case, sandbox: Sandbox) -> None:
+    """Other rows or arms are refused with advice; other limits continue the same run."""
     case.pool({"one": endpoint(sandbox.base_url)})
     assert case.label("--limit", "2").returncode == 0
     case.pool({"one": endpoint(sandbox.base_url, max_concurrency=2)})
@@ -213,7 +225,7 @@ def test_a_journal_takes_one_run_alone(case: Case, sandbox: Sandbox) -> None:
 
 
 def test_two_runs_do_not_share_a_journal(case: Case, sandbox: Sandbox) -> None:
-    """While a run writes, another one into the same folder is refused, and asks nothing."""
+    """While one run has the journal open, another run is refused and sends no requests."""
     case.pool({"one": endpoint(sandbox.base_url, "hang")})
     before = sandbox.stats()["requests"]
     with subprocess.Popen(case.command(), stderr=subprocess.DEVNULL) as run:
@@ -225,7 +237,7 @@ def test_two_runs_do_not_share_a_journal(case: Case, sandbox: Sandbox) -> None:
     assert sandbox.stats()["requests"] - before == 8
 
 
-def test_export_asks_nothing(case: Case, sandbox: Sandbox) -> None:
+def test_export_sends_no_requests(case: Case, sandbox: Sandbox) -> None:
     """`--export` writes the answers again from the journal."""
     case.pool({"one": endpoint(sandbox.base_url)})
     case.label("--limit", "2")

@@ -1,4 +1,4 @@
-"""From exported answers to labels: shares of correct attempts, and what counts as none."""
+"""Labels from exported answers: shares of correct attempts, and the definition of an answer."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.training.labelling.cases import judged
 
 
 def called(guests: object) -> dict[str, Json]:
-    """Return a message that books a table for so many."""
+    """Return a message that books a table for this many guests."""
     function = {"name": "book", "arguments": f'{{"guests": {guests}}}'}
     return {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}
 
 
 def reply(message: dict[str, Json], output_tokens: int | None = 10) -> Reply:
-    """Return a reply of that message."""
+    """Return a reply with a message."""
     return Reply(
         message=message,
         finish_reason="stop",
@@ -45,14 +45,14 @@ def reply(message: dict[str, Json], output_tokens: int | None = 10) -> Reply:
 
 
 def labels_of(folder: Path, *numbers: int) -> Labels:
-    """Judge the rows of these numbers as a source of training does."""
+    """Judge the rows with these numbers as a source of training does."""
     write_rows(map(judged, numbers), folder / "rows.jsonl")
     source = Checked.of(LabelledRun(folder / "rows.jsonl", folder))
     return label_matrix(source.examples(), source.arms(), source.outcomes)
 
 
 def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
-    """Three of four right is 0.75; a failed request is no attempt; nothing answered is unknown."""
+    """Three of four correct is 0.75; a failed request is not an attempt; no answer is unknown."""
     answers = [("q000", "a", n, called(2 if n else 3)) for n in range(4)]
     answers += [("q000", "b", 0, called(2)), ("q001", "a", 0, {"content": "Which day?"})]
     with Store(tmp_path, RunIdentity("rows", "pool")) as store:
@@ -75,7 +75,7 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
 
 
 def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
-    """Of two attempts, one without usage, the mean is the other's count."""
+    """If one of two attempts has no token counts, the mean is the other's count."""
     with Store(tmp_path, RunIdentity("rows", "pool")) as store:
         for attempt, tokens in enumerate((None, 30)):
             key = QuestionKey("q000", "a", attempt)
@@ -101,16 +101,16 @@ def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
         ({"content": None, "tool_calls": None}, None, "no_answer"),
     ],
 )
-def test_only_native_calls_are_calls(
+def test_only_native_tool_calls_count(
     message: dict[str, Json], calls: int | None, problem: str | None
 ) -> None:
-    """A message's calls are those a client would carry out, and else there is a code."""
+    """Only the calls that a client would execute count; other messages get a problem code."""
     parsed = parse_message(message)
     assert (parsed.calls and len(parsed.calls), parsed.problem) == (calls, problem)
 
 
-def test_what_was_in_flight_when_a_run_died_is_charged(tmp_path: Path) -> None:
-    """A request that was begun and never closed counts for its reserve once the journal reopens."""
+def test_request_in_flight_at_crash_is_charged(tmp_path: Path) -> None:
+    """A request that was never closed counts with its reserved cost on reopening."""
     identity = RunIdentity("rows", "pool")
     key = QuestionKey("q000", "a", 0)
     with Store(tmp_path, identity) as store:

@@ -1,4 +1,4 @@
-"""A pool's file: what it may say, and what is refused."""
+"""The pool file: valid and invalid settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARM = {
 
 
 def write(folder: Path, endpoint: dict[str, Any], *arms: dict[str, Any]) -> Path:
-    """Write a pool's file."""
+    """Write a pool file."""
     path = folder / "pool.yaml"
     tree = {"endpoints": {"it": {**ENDPOINT, **endpoint}}, "pool": [{**ARM, **arm} for arm in arms]}
     path.write_text(yaml.safe_dump(tree))
@@ -43,7 +43,7 @@ def write(folder: Path, endpoint: dict[str, Any], *arms: dict[str, Any]) -> Path
         ({}, [], "pool"),
     ],
 )
-def test_what_cannot_work_is_refused(
+def test_invalid_settings_are_refused(
     tmp_path: Path, endpoint: dict[str, Any], arms: list[dict[str, Any]], problem: str
 ) -> None:
     """The error names file, place and problem, and repeats no value."""
@@ -54,16 +54,16 @@ def test_what_cannot_work_is_refused(
     assert "sk-secret" not in str(refused.value)
 
 
-def test_a_key_that_is_not_set_is_named(tmp_path: Path) -> None:
-    """The error says which variable to set."""
+def test_missing_key_error_names_variable(tmp_path: Path) -> None:
+    """The error names the environment variable to set."""
     endpoint = load_pool(write(tmp_path, {}, {})).endpoints["it"]
     assert endpoint.key({"A_KEY": "secret"}) == "secret"
     with pytest.raises(ConfigError, match="set the environment variable A_KEY"):
         endpoint.key({})
 
 
-def test_the_identity_is_of_what_answers_depend_on(tmp_path: Path) -> None:
-    """Paces and timeouts may change between runs; models, parameters and prices may not."""
+def test_identity_depends_on_models_parameters_and_prices(tmp_path: Path) -> None:
+    """Rate limits and timeouts may change between runs; models, parameters and prices may not."""
     first = load_pool(write(tmp_path, {}, {})).identity()
     assert (
         load_pool(write(tmp_path, {"max_concurrency": 2, "timeout_s": 1}, {})).identity() == first
@@ -76,8 +76,8 @@ def test_the_identity_is_of_what_answers_depend_on(tmp_path: Path) -> None:
         assert load_pool(write(tmp_path, {}, change)).identity() != first
 
 
-def test_the_reserve_is_what_a_request_may_cost(tmp_path: Path) -> None:
-    """A token for two bytes of the request, and as many as the answer may have."""
+def test_reserve_is_the_most_that_a_request_may_cost(tmp_path: Path) -> None:
+    """One input token for two bytes of the request, and the most output tokens that are allowed."""
     free, bounded = load_pool(
         write(tmp_path, {}, {}, {"arm": "short", "extra_body": {"max_tokens": 100}})
     ).pool
@@ -89,6 +89,6 @@ def test_the_reserve_is_what_a_request_may_cost(tmp_path: Path) -> None:
     assert "tools" not in free.body(request), "the API refuses an empty list"
 
 
-def test_the_shipped_pool_is_read() -> None:
-    """The example for the sandbox is a pool."""
+def test_shipped_pool_is_valid() -> None:
+    """The example pool for the sandbox can be loaded."""
     assert load_pool(Path("configs/pools/sandbox.yaml")).pool

@@ -1,4 +1,4 @@
-"""What endpoints answer, read: replies, and refusals with what to do about them."""
+"""Responses of endpoints: replies, and failures with their remedies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MESSAGE = {"role": "assistant", "content": "hello", "reasoning_content": "hm"}
 
 
 def send(status: int, error: object, headers: dict[str, str] | None = None) -> RequestResult:
-    """Return what comes of a request to an endpoint that answers this."""
+    """Send a request to an endpoint with this response, and return the result."""
 
     async def answer(_: Request) -> JSONResponse:
         return JSONResponse(error, status, headers)
@@ -69,10 +69,10 @@ def send(status: int, error: object, headers: dict[str, str] | None = None) -> R
         (529, {"message": "overloaded"}, FailureCode.SERVER_ERROR, Remedy.RETRY),
     ],
 )
-def test_each_refusal_has_its_remedy(
+def test_each_failure_has_a_remedy(
     status: int, error: dict[str, str], code: FailureCode, remedy: Remedy
 ) -> None:
-    """What passes is tried again, what this request does wrong is given up, and the rest stops."""
+    """Temporary failures are retried, invalid requests given up, others stop the arm."""
     refusal = send(status, {"error": {"message": "no", **error}})
     assert isinstance(refusal, RequestFailure)
     assert (refusal.code, refusal.remedy, refusal.status) == (code, remedy, status)
@@ -80,7 +80,7 @@ def test_each_refusal_has_its_remedy(
 
 
 def test_retry_after_is_read_as_seconds_and_as_a_date() -> None:
-    """Both forms of the header say how long to wait; another says nothing."""
+    """The header may be in seconds or a date; other values are ignored."""
     at = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
     waits = []
     for value in ("7", at, "soon"):
@@ -92,8 +92,8 @@ def test_retry_after_is_read_as_seconds_and_as_a_date() -> None:
     assert waits[2] is None
 
 
-def test_a_reply_keeps_the_message_and_the_counts() -> None:
-    """The message is kept with fields that only this endpoint knows, and all token counts."""
+def test_reply_keeps_message_and_token_counts() -> None:
+    """The message keeps the endpoint's own fields, and all token counts are read."""
     usage = {
         "prompt_tokens": 20,
         "completion_tokens": 9,
@@ -117,8 +117,8 @@ def test_a_reply_keeps_the_message_and_the_counts() -> None:
 @pytest.mark.parametrize(
     "body", ["", "<html>", "[]", '{"choices": []}', '{"error": {"message": "busy"}}']
 )
-def test_a_success_without_a_completion_is_a_refusal(body: str) -> None:
-    """Whatever came with status 200, it may have been paid, and it is no answer."""
+def test_success_without_completion_is_a_failure(body: str) -> None:
+    """A body with status 200 that is not a completion is not an answer, but may have been paid."""
     refusal = parse_reply(body, 1.0)
     assert isinstance(refusal, RequestFailure)
     assert (refusal.code, refusal.may_be_paid) == (FailureCode.MALFORMED_BODY, True)

@@ -1,4 +1,4 @@
-"""A small benchmark with the mistakes that benchmarks make, and a verifier that knows them."""
+"""A small benchmark with typical mistakes, and a verifier that knows them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ UTTERANCE = "Find me a flight from Newark to Boston on the 25th of December 2023
 
 
 def corrected(account: str, name: str = "get_balance") -> list[dict[str, Any]]:
-    """Return the correction that a verifier suggests."""
+    """Return the verifier's suggested correction."""
     return [{"name": name, "arguments": {"account": [account]}}]
 
 
@@ -160,8 +160,8 @@ VERDICTS: Mapping[str, str] = {
 
 
 @dataclass
-class Verifier:
-    """A verifier's endpoint: answers by what the user says last, and counts what it is asked."""
+class FakeVerifier:
+    """A verifier's endpoint that answers by the last user message, and counts its requests."""
 
     url: str = ""
     asked: list[str] = field(default_factory=list)
@@ -170,7 +170,7 @@ class Verifier:
     verdicts: dict[str, str] = field(default_factory=lambda: dict(VERDICTS))
 
     async def answer(self, request: Request) -> JSONResponse:
-        """Answer a request for a chat completion as OpenAI does."""
+        """Answer a chat completion request as OpenAI does."""
         body = await request.json()
         identifier = _identified(json.loads(body["messages"][1]["content"])["conversation"])
         self.asked.append(identifier)
@@ -186,16 +186,16 @@ class Verifier:
 
 
 def _identified(messages: list[dict[str, Any]]) -> str:
-    """Return the row that a conversation is from, whatever is said last."""
+    """Return the row of a conversation, whatever its last message is."""
     texts = {r.example.request["messages"][0]["content"][:20]: r.example.id for r in reversed(ROWS)}
     exact = {r.example.query: r.example.id for r in ROWS}
     return exact.get(messages[-1]["content"], texts[messages[0]["content"][:20]])
 
 
 @contextmanager
-def verifying() -> Iterator[Verifier]:
-    """Serve a verifier over HTTP, and a web page beside it, under /home."""
-    verifier, app = Verifier(), FastAPI()
+def verifying() -> Iterator[FakeVerifier]:
+    """Serve a verifier over HTTP, and a web page under /home."""
+    verifier, app = FakeVerifier(), FastAPI()
     app.post("/v1/chat/completions")(verifier.answer)
     app.post("/home/chat/completions")(lambda: HTMLResponse("<p>Welcome.</p>"))
     with served(app) as url:
@@ -204,7 +204,7 @@ def verifying() -> Iterator[Verifier]:
 
 
 def finding(judged: Judged, text: str, round_: int = 1) -> Finding:
-    """Return what is kept of a verifier's answer about a row."""
+    """Return the finding for a verifier's answer about a row."""
     return Finding(
         id=judged.example.id,
         row_sha256=row_sha256(judged),

@@ -1,4 +1,4 @@
-"""The terminal interface: real key presses, and what each leaves on the disk."""
+"""The terminal interface: real key presses, and what each saves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Play = Callable[[Pilot[None]], Awaitable[None]]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where decisions are kept."""
+    """Return the path of the decisions."""
     return tmp_path / "decisions.jsonl"
 
 
@@ -49,7 +49,7 @@ async def opened(path: Path, round_: int, size: tuple[int, int]) -> AsyncIterato
 
 
 def play(path: Path, script: Play, round_: int = 1, size: tuple[int, int] = (80, 24)) -> None:
-    """Open the review, play a script of keys in it, and quit."""
+    """Open the review, run a script of key presses, and quit."""
 
     async def run() -> None:
         async with opened(path, round_, size) as pilot:
@@ -68,12 +68,12 @@ def press(path: Path, *keys: str, round_: int = 1) -> None:
 
 
 def steps(path: Path) -> list[tuple[str, Action]]:
-    """Return what is on the disk: the entry and the action of each step."""
+    """Return the saved steps: entry and action of each."""
     return [(step.id, step.action) for step in read_entries(path, Step)]
 
 
 def text_of(pilot: Pilot[None], pane: str) -> str:
-    """Return what a pane shows, as its reader sees it."""
+    """Return the visible text of a pane."""
     app = pilot.app
     widget = app.query_one(f"#{pane}")
     region = widget.region
@@ -83,8 +83,8 @@ def text_of(pilot: Pilot[None], pane: str) -> str:
     )
 
 
-def test_every_key_is_on_the_disk_when_its_effect_is_seen(path: Path) -> None:
-    """Accept, decline, skip and undo are written one by one, each before the next key."""
+def test_each_decision_is_saved_before_the_next_key(path: Path) -> None:
+    """Accept, decline, skip and undo are saved one by one."""
 
     async def script(pilot: Pilot[None]) -> None:
         done: list[tuple[str, Action]] = []
@@ -106,8 +106,8 @@ def test_every_key_is_on_the_disk_when_its_effect_is_seen(path: Path) -> None:
     assert Ledger(read_entries(path, Step)).steps == ()
 
 
-def test_a_decision_says_all_that_a_correction_needs(path: Path) -> None:
-    """Who, in which round, about which row as its file has it, of which category, and what."""
+def test_decision_records_everything_a_correction_needs(path: Path) -> None:
+    """Reviewer, round, hash of the row in the file, category and change."""
     press(path, "a")
     (step,) = read_entries(path, Step)
     assert (step.reviewer, step.round, step.id) == ("ann", 1, "savings")
@@ -119,8 +119,8 @@ def test_a_decision_says_all_that_a_correction_needs(path: Path) -> None:
     assert step.explanation.startswith("The user asks for the savings account")
 
 
-def test_work_goes_on_where_it_was_left(path: Path) -> None:
-    """A new session begins at the first open entry, and can undo what the last one did."""
+def test_new_session_starts_at_first_open_entry(path: Path) -> None:
+    """A new session can also undo the last step of the previous session."""
     press(path, "a", "q")
 
     async def script(pilot: Pilot[None]) -> None:
@@ -133,8 +133,8 @@ def test_work_goes_on_where_it_was_left(path: Path) -> None:
     assert steps(path) == [("savings", Action.ACCEPT), ("savings", Action.UNDO)]
 
 
-def test_nothing_can_be_accepted_where_nothing_can_be_used(path: Path) -> None:
-    """An unusable suggestion is shown with its reason, and `a` decides nothing."""
+def test_unusable_suggestion_cannot_be_accepted(path: Path) -> None:
+    """The suggestion is shown with its problem, and `a` decides nothing."""
 
     async def script(pilot: Pilot[None]) -> None:
         await pilot.press("j", "j", "a")
@@ -146,7 +146,7 @@ def test_nothing_can_be_accepted_where_nothing_can_be_used(path: Path) -> None:
 
 
 async def edit(pilot: Pilot[None], key: str, text: str) -> str:
-    """Open an editor, put a text in it, try to save; return its message."""
+    """Open an editor, enter a text, and try to save; return the message."""
     await pilot.press(key)
     dialog = pilot.app.screen
     assert isinstance(dialog, EditDialog)
@@ -157,8 +157,8 @@ async def edit(pilot: Pilot[None], key: str, text: str) -> str:
     return message
 
 
-def test_an_edit_is_saved_when_it_is_right(path: Path) -> None:
-    """The editor says in place what is wrong, stays open until it is not, and then saves."""
+def test_editor_saves_only_valid_text(path: Path) -> None:
+    """The editor shows the problem, stays open until it is fixed, and then saves."""
 
     async def script(pilot: Pilot[None]) -> None:
         call = "- {name: get_balance, arguments: {account: [%s]}}"
@@ -181,7 +181,7 @@ def test_an_edit_is_saved_when_it_is_right(path: Path) -> None:
 
 
 def test_keys_typed_in_the_editor_are_text(path: Path) -> None:
-    """Letters that decide elsewhere are letters in an editor, which begins with the suggestion."""
+    """In an editor, the keys of decisions are letters; the editor starts with the suggestion."""
 
     async def script(pilot: Pilot[None]) -> None:
         await pilot.press("j", "i", "space", "a", "d", "s")
@@ -195,8 +195,8 @@ def test_keys_typed_in_the_editor_are_text(path: Path) -> None:
     assert step.change.utterance == f"{UTTERANCE} ads"
 
 
-def test_truth_and_input_of_an_entry_can_both_change(path: Path) -> None:
-    """Going back to an entry adds to it; each of its two changes stands on its own."""
+def test_expected_calls_and_input_can_both_change(path: Path) -> None:
+    """Going back to an entry adds a second change, which is independent of the first."""
 
     async def script(pilot: Pilot[None]) -> None:
         await pilot.press("a", "k")
@@ -214,8 +214,8 @@ def test_truth_and_input_of_an_entry_can_both_change(path: Path) -> None:
     }
 
 
-def test_a_category_is_chosen_and_can_be_taken_back(path: Path) -> None:
-    """The proposed category is highlighted; another one is saved at once, before any decision."""
+def test_category_can_be_chosen_and_undone(path: Path) -> None:
+    """The proposed category is highlighted; a choice is saved before any decision."""
     press(path, "c", "down", "enter")
     ledger = Ledger(read_entries(path, Step))
     proposed = ErrorCategory.INCORRECT_VALUE
@@ -231,8 +231,8 @@ def test_a_category_is_chosen_and_can_be_taken_back(path: Path) -> None:
     )
 
 
-def test_arrows_and_letters_move(path: Path) -> None:
-    """Moving decides nothing and stops at the ends."""
+def test_arrow_keys_and_letters_navigate(path: Path) -> None:
+    """Navigation decides nothing and stops at the first and last entry."""
 
     async def script(pilot: Pilot[None]) -> None:
         for key, shown in (
@@ -254,8 +254,8 @@ def test_arrows_and_letters_move(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-def test_all_that_a_decision_needs_is_on_one_screen(path: Path, size: tuple[int, int]) -> None:
-    """What was said last, the tool, both truths and the explanation are seen at once."""
+def test_one_screen_shows_everything_a_decision_needs(path: Path, size: tuple[int, int]) -> None:
+    """The last message, the tool, the calls before and after, and the explanation are visible."""
 
     async def script(pilot: Pilot[None]) -> None:
         await pilot.pause()
@@ -280,8 +280,8 @@ def round_one(path: Path) -> None:
     play(path, script)
 
 
-def test_round_two_shows_what_was_skipped_or_edited(path: Path) -> None:
-    """It shows entries as round 1 left them, and what it decides stands over round 1."""
+def test_round_two_shows_skipped_and_edited_rows(path: Path) -> None:
+    """Entries appear as round 1 left them, and decisions of round 2 override round 1."""
     round_one(path)
 
     async def script(pilot: Pilot[None]) -> None:
@@ -303,8 +303,8 @@ def test_round_two_shows_what_was_skipped_or_edited(path: Path) -> None:
     assert not ledger.changes("unknown", 2)
 
 
-def test_the_second_opinion_is_about_the_entry_as_it_was_left(path: Path) -> None:
-    """An opinion on what round 1 made of an entry is shown in round 2, and not in round 1."""
+def test_opinion_of_round_two_is_shown_only_in_round_two(path: Path) -> None:
+    """An opinion on a row as changed in round 1 is shown in round 2, and not in round 1."""
     round_one(path)
     ledger = Ledger(read_entries(path, Step))
     revised = ledger.revised(CHRISTMAS, 1)
@@ -318,8 +318,8 @@ def test_the_second_opinion_is_about_the_entry_as_it_was_left(path: Path) -> Non
     assert [e.id for e in first] == ["savings", "christmas", "unknown", "garbled"]
 
 
-def test_decisions_on_another_row_are_refused(path: Path) -> None:
-    """A file that changed after it was reviewed, or verified, is an error that says what to do."""
+def test_rows_changed_since_review_are_refused(path: Path) -> None:
+    """If the file changed after its review or verification, the error says what to do."""
     press(path, "a")
     ledger = Ledger(read_entries(path, Step))
     changed = SAVINGS._replace(expected=CHRISTMAS.expected)

@@ -1,4 +1,4 @@
-"""`switchcraft-train review` from flags to rows that are corrected."""
+"""`switchcraft-train review`: from flagged rows to corrected rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.training.review.cases import CHRISTMAS, FINDINGS, ROWS, SAVINGS, UTTE
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    """Write the benchmark and what a verifier found in it."""
+    """Write the benchmark and a verifier's findings."""
     with Journal(tmp_path / "review" / "findings.jsonl", Finding) as journal:
         for found in FINDINGS:
             journal.append(found)
@@ -38,7 +38,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def session(rows: Path, journal: Journal[Step], round_: int) -> Session:
-    """Return a reviewer's round over the benchmark."""
+    """Return a reviewer's round on the benchmark."""
     ledger = Ledger(journal.entries)
     found = entries_of_round(read_rows(rows), rows, FINDINGS, ledger, round_)
     return Session(tuple(found), journal, "ann", round_)
@@ -66,7 +66,7 @@ def export(rows: Path) -> int:
 def test_decisions_become_a_patch_that_corrects_the_rows(
     rows: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was accepted and edited is applied, what was declined is not, and both are counted."""
+    """Accepted and edited changes are applied, declined ones are not, and both are counted."""
     decide(rows)
     assert export(rows) == 0
     patch = rows.parent / "review" / "patch.jsonl"
@@ -89,10 +89,10 @@ def test_decisions_become_a_patch_that_corrects_the_rows(
     assert "6000 + 600 tokens, cost unknown" in shown
 
 
-def test_the_table_counts_by_round_category_and_decision(
+def test_table_counts_by_round_category_and_decision(
     rows: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each decision is counted once, under the category that was chosen for it, in 80 columns."""
+    """Each decision counts once, under its chosen category; the table fits into 80 columns."""
     decide(rows)
     export(rows)
     lines = capsys.readouterr().out.splitlines()
@@ -115,8 +115,8 @@ def test_the_table_counts_by_round_category_and_decision(
     ]
 
 
-def test_an_edit_back_to_the_original_corrects_nothing(rows: Path) -> None:
-    """Round 2 may restore what round 1 edited; no correction is left of it."""
+def test_edit_back_to_original_gives_no_correction(rows: Path) -> None:
+    """Round 2 may restore what round 1 edited; the patch then has no correction."""
     with Journal(rows.parent / "review" / "decisions.jsonl", Step) as journal:
         session(rows, journal, 1).edit_truth(())
         second = session(rows, journal, 2)
@@ -140,10 +140,10 @@ def test_an_edit_back_to_the_original_corrects_nothing(rows: Path) -> None:
         ),
     ],
 )
-def test_rows_that_are_not_those_reviewed_are_refused(
+def test_missing_or_changed_rows_are_refused(
     rows: Path, kept: tuple[Judged, ...], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reviewed row that is missing, or another one, is an error and no smaller patch."""
+    """A missing or changed row is an error, and no patch is written."""
     decide(rows)
     write_rows(kept, rows)
     assert export(rows) == 1
@@ -151,27 +151,27 @@ def test_rows_that_are_not_those_reviewed_are_refused(
     assert not (rows.parent / "review" / "patch.jsonl").exists()
 
 
-def test_deciding_needs_a_terminal(rows: Path) -> None:
-    """In a pipe the command says so instead of drawing into it."""
-    command = [sys.executable, "-m", "switchcraft_training.cli", "review", "decide", str(rows)]
+def test_deciding_needs_a_terminal(
+    rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal, the command stops with an error."""
     options = ["--out", str(rows.parent / "review"), "--reviewer", "bea"]
-    result = subprocess.run(
-        [*command, *options], stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    assert result.returncode == 1
-    assert b"needs a terminal" in result.stderr
+    with Path(os.devnull).open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(["review", "decide", str(rows), *options]) == 1
+    assert "needs a terminal" in capsys.readouterr().err
 
 
-def test_without_findings_there_is_nothing_to_export(
+def test_export_without_findings_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message says what to run first."""
+    """The message says which command to run first."""
     assert export(written(tmp_path)) == 1
     assert "run `review verify` first" in capsys.readouterr().err
 
 
-def test_the_command_opens_in_a_terminal_and_saves(rows: Path) -> None:
-    """The command, in a terminal of 80 by 24, takes real keys and ends with `q`."""
+def test_decide_command_works_in_a_real_terminal(rows: Path) -> None:
+    """The command reads keys in a terminal of 80 by 24, saves, and quits with `q`."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "switchcraft_training.cli", "review", "decide", str(rows)]
     options = ["--out", str(rows.parent / "review"), "--reviewer", "bea"]
@@ -192,7 +192,7 @@ def test_the_command_opens_in_a_terminal_and_saves(rows: Path) -> None:
 
 
 def read_until(terminal: int, wanted: bytes | None) -> None:
-    """Read what is drawn until it holds some bytes, or until the terminal is closed."""
+    """Read the terminal's output until it contains some bytes, or until the terminal is closed."""
     drawn, deadline = b"", time.monotonic() + 60
     while wanted is None or wanted not in drawn:
         assert time.monotonic() < deadline, drawn[-2000:]

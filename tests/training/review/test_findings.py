@@ -1,4 +1,4 @@
-"""The verifier's answers, judged."""
+"""The verifier's answers, read as opinions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def verdict(kind: str, **fields: object) -> str:
     return json.dumps({"verdict": kind, "explanation": "Because.", **fields})
 
 
-def test_a_correction_that_can_be_used_is_a_suggestion() -> None:
-    """A wrong truth comes with the calls that would be right, and with its category."""
+def test_usable_correction_becomes_suggestion() -> None:
+    """A wrong row has a suggestion with the correct calls and a category."""
     opinion = read_opinion(SAVINGS, VERDICTS["savings"])
     assert opinion.is_flagged
     assert (opinion.kind, opinion.category) == (CorrectionKind.TRUTH, ErrorCategory.INCORRECT_VALUE)
@@ -28,8 +28,8 @@ def test_a_correction_that_can_be_used_is_a_suggestion() -> None:
     assert opinion.problem is None
 
 
-def test_an_ambiguous_input_comes_with_an_utterance() -> None:
-    """The truth stays, and what the user says changes."""
+def test_ambiguous_input_has_suggested_message() -> None:
+    """The suggestion changes the user message, and keeps the expected calls."""
     opinion = read_opinion(CHRISTMAS, VERDICTS["christmas"])
     assert (opinion.is_flagged, opinion.kind) == (True, CorrectionKind.INPUT)
     assert opinion.change is not None
@@ -46,8 +46,8 @@ def test_an_ambiguous_input_comes_with_an_utterance() -> None:
         "```json\n" + verdict("right") + "\n```",
     ],
 )
-def test_what_changes_no_verdict_is_no_flag(text: str) -> None:
-    """An entry is right where the verifier says so, or suggests what the checker takes for it."""
+def test_equivalent_suggestion_does_not_flag_the_row(text: str) -> None:
+    """A row is not flagged if the verifier agrees or suggests equivalent calls."""
     opinion = read_opinion(SAVINGS, text)
     assert (opinion.is_flagged, opinion.change, opinion.problem) == (False, None, None)
 
@@ -80,18 +80,18 @@ def test_what_changes_no_verdict_is_no_flag(text: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_a_flag_with_its_reason(
+def test_unusable_suggestion_flags_the_row_with_its_problem(
     judged: Judged, text: str | None, problem: str
 ) -> None:
-    """A person sees every doubt of the verifier, also one that came with no usable correction."""
+    """A person sees every doubt of the verifier, even without a usable correction."""
     opinion = read_opinion(judged, text)
     assert opinion.is_flagged
     assert opinion.change is None
     assert problem in str(opinion.problem)
 
 
-def test_an_unknown_category_becomes_the_most_frequent() -> None:
-    """A category is never a reason to lose a correction."""
+def test_unknown_category_becomes_the_most_frequent_one() -> None:
+    """An unknown category does not discard the correction."""
     text = verdict("wrong_truth", category="temporal_ambiguity", expected=corrected("S-204"))
     opinion = read_opinion(SAVINGS, text)
     assert (opinion.category, opinion.problem) == (ErrorCategory.INCORRECT_VALUE, None)

@@ -1,4 +1,4 @@
-"""Journals: what was written stays, whatever ends the writer."""
+"""Journals keep every written entry, however the writer ends."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ with Journal(Path(sys.argv[1]), Note) as journal:
 
 
 class Note(BaseModel):
-    """Something to keep."""
+    """An entry."""
 
     number: int
     text: str = ""
 
 
-def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
-    """Five writers are killed by SIGKILL: all that they said was written is there, in order."""
+def test_kill_loses_no_acknowledged_entry(tmp_path: Path) -> None:
+    """Five writers are killed with SIGKILL; all acknowledged entries are there, in order."""
     path, counts = tmp_path / "notes.jsonl", [0]
     for acknowledged in (1, 3, 40, 200, 7):
         command = [sys.executable, "-c", WRITER, str(path)]
@@ -50,8 +50,8 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
         counts.append(len(numbers))
 
 
-def test_a_line_cut_short_is_passed_over_and_written_over(tmp_path: Path) -> None:
-    """What a kill left without its end was never acknowledged, and spoils no later entry."""
+def test_incomplete_last_line_is_ignored_and_overwritten(tmp_path: Path) -> None:
+    """A kill leaves an incomplete line, which was never acknowledged and damages no later entry."""
     path = tmp_path / "notes.jsonl"
     path.write_bytes(b'{"number":1}\n{"numb')
     assert [note.number for note in read_entries(path, Note)] == [1]
@@ -60,16 +60,16 @@ def test_a_line_cut_short_is_passed_over_and_written_over(tmp_path: Path) -> Non
     assert [note.number for note in read_entries(path, Note)] == [1, 2]
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    """A whole line that does not parse is an error with file and line, never dropped."""
+def test_invalid_line_is_an_error(tmp_path: Path) -> None:
+    """A complete line that does not parse is an error with file and line, and is not ignored."""
     path = tmp_path / "notes.jsonl"
     path.write_bytes(b'{"number":1}\n{"number":"x"}\n')
     with pytest.raises(DataError, match=r"notes\.jsonl:2: number: "):
         read_entries(path, Note)
 
 
-def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
-    """A second session is refused while the first is open, and welcome after."""
+def test_second_writer_is_refused(tmp_path: Path) -> None:
+    """A second writer is refused while the first has the journal open, and allowed afterwards."""
     path = tmp_path / "notes.jsonl"
     with Journal(path, Note), pytest.raises(ConfigError, match="another process"):
         Journal(path, Note)

@@ -1,4 +1,4 @@
-"""Expected calls as text, against schemas, and against each other."""
+"""Expected calls as text, validated against schemas, and compared with each other."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(), st.lists(JSON, min_size=1), max_size=3))
-def test_a_truth_survives_its_text(arguments: dict[str, list[object]]) -> None:
-    """Every value that a call can have is read back from the editor's text as it was."""
+def test_expected_calls_survive_conversion_to_text(arguments: dict[str, list[object]]) -> None:
+    """Every value that a call can have is unchanged when the editor's text is read."""
     truth = (TruthCall(name="f", arguments=arguments, after=(1,)),)
     assert repr(truth_from_text(truth_to_text(truth))) == repr(truth)
 
 
-def test_plain_yaml_means_what_json_means() -> None:
-    """A date, a `no` and a leading zero stay strings; JSON is read too."""
+def test_plain_yaml_scalars_are_read_as_in_json() -> None:
+    """A date, a `no` and a leading zero remain strings; JSON is read too."""
     text = "- {name: f, arguments: {a: [2024-01-02, no, 012, 12:30, 5, 5.5, true, null, 1e3]}}"
     (call,) = truth_from_text(text)
     assert call.arguments["a"] == ["2024-01-02", "no", "012", "12:30", 5, 5.5, True, None, 1000.0]
@@ -53,14 +53,14 @@ def test_plain_yaml_means_what_json_means() -> None:
         ("- {name: f, arguments: {a: 5}}", r"0\.arguments\.a: Input should be a valid list"),
     ],
 )
-def test_a_text_that_is_no_truth_is_explained(text: str, problem: str) -> None:
-    """The message names the line, or the path of what is wrong."""
+def test_invalid_text_is_explained(text: str, problem: str) -> None:
+    """The message names the line, or the path of the problem."""
     with pytest.raises(ValueError, match=problem):
         truth_from_text(text)
 
 
 def flight(**arguments: list[object]) -> Truth:
-    """Return a truth that searches for a flight."""
+    """Return expected calls that search for a flight."""
     given_ = {"origin": ["EWR"], "destination": ["BOS"], "date": ["2023-12-25"], **arguments}
     return truth_from_json([{"name": "search_flights", "arguments": given_}])
 
@@ -83,14 +83,14 @@ def flight(**arguments: list[object]) -> Truth:
         ((), None),
     ],
 )
-def test_a_truth_is_held_against_the_tools(truth: Truth, problem: str | None) -> None:
-    """Every accepted value has to be one that the tool takes."""
+def test_expected_calls_are_validated_against_tools(truth: Truth, problem: str | None) -> None:
+    """Every accepted value must be valid for the tool."""
     found = find_problem(CHRISTMAS, truth)
     assert found == problem if problem is None else found is not None and problem in found
 
 
-def test_a_benchmark_s_own_customs_are_no_problem() -> None:
-    """What the present truth violates already may stay; type words beside JSON's are known."""
+def test_violations_of_present_calls_are_tolerated() -> None:
+    """Violations that the present calls contain are allowed; type names beyond JSON's are known."""
     schema = {"type": "dict", "enum": ["a"]}
     call = ExpectedCall("f", {"how": ("b",), "n": (1,)})
     judged = row("x", [user("Go.")], [tool("f", "F.", [], how=schema, n={"type": "int"})], call)
@@ -100,8 +100,8 @@ def test_a_benchmark_s_own_customs_are_no_problem() -> None:
     assert "n: 'one' is not of type 'int'" in str(find_problem(judged, (other,)))
 
 
-def test_a_schema_without_sense_forbids_nothing() -> None:
-    """A type that no one knows, and a reference to nowhere, stop no correction."""
+def test_invalid_schema_allows_every_value() -> None:
+    """An unknown type or a broken reference prevents no correction."""
     odd = {"type": "blob"}, {"$ref": "#/nowhere"}, {"pattern": "("}, {"enum": 7}
     for schema in odd:
         judged = row("x", [user("Go.")], [tool("f", "F.", [], a=schema)])
@@ -121,14 +121,14 @@ def test_a_schema_without_sense_forbids_nothing() -> None:
         (row("none", [user("Hi.")], []), [], True),
     ],
 )
-def test_truths_are_the_same_where_each_accepts_the_other(
+def test_calls_are_equivalent_if_each_accepts_the_other(
     judged: Judged, truth: list[object], *, same: bool
 ) -> None:
-    """Another spelling is no other truth; one more accepted value is."""
+    """Another notation is equivalent; an additional accepted value is not."""
     assert are_equivalent(judged, truth_from_json(truth)) is same
 
 
-def test_what_may_be_left_out_makes_a_difference() -> None:
-    """A truth that also accepts an omission is another truth."""
+def test_additional_optional_parameter_is_not_equivalent() -> None:
+    """Expected calls that also accept an omission are different."""
     call = {"name": "get_balance", "arguments": {"account": ["C-881"]}}
     assert not are_equivalent(SAVINGS, truth_from_json([{**call, "optional": ["account"]}]))

@@ -1,4 +1,4 @@
-"""`review verify` against a real endpoint: what is asked, kept, counted and asked again."""
+"""`review verify` against a real endpoint: requests, saved findings, costs and retries."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.review.journal import read_entries
 from switchcraft_training.review.verify import Finding
-from tests.training.review.cases import FLAGGED, ROWS, Verifier, verifying, written
+from tests.training.review.cases import FLAGGED, ROWS, FakeVerifier, verifying, written
 
 
 @pytest.fixture
-def verifier(monkeypatch: pytest.MonkeyPatch) -> Iterator[Verifier]:
-    """Serve a verifier and set the key that it is asked with."""
+def verifier(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVerifier]:
+    """Serve a verifier and set its API key."""
     monkeypatch.setenv("REVIEW_KEY", "secret")
     with verifying() as running:
         yield running
 
 
-def verify(verifier: Verifier, folder: Path, *options: str) -> int:
+def verify(verifier: FakeVerifier, folder: Path, *options: str) -> int:
     """Run the command; return its exit status."""
     where = [str(folder / "rows.jsonl"), "--out", str(folder / "review")]
     endpoint = ["--model", "judge", "--base-url", verifier.url, "--api-key-env", "REVIEW_KEY"]
@@ -32,14 +32,14 @@ def verify(verifier: Verifier, folder: Path, *options: str) -> int:
 
 
 def findings(folder: Path) -> dict[str, Finding]:
-    """Read what was kept, by id."""
+    """Read the saved findings, by id."""
     kept = read_entries(folder / "review" / "findings.jsonl", Finding)
     assert len({finding.id for finding in kept}) == len(kept)
     return {finding.id: finding for finding in kept}
 
 
-def test_every_row_is_asked_about_once(verifier: Verifier, tmp_path: Path) -> None:
-    """A second run asks nothing; the flags are those of the verifier, and the cost is counted."""
+def test_every_row_is_verified_once(verifier: FakeVerifier, tmp_path: Path) -> None:
+    """A second run sends no requests; the flags are the verifier's, and the cost is counted."""
     written(tmp_path)
     assert verify(verifier, tmp_path) == 0
     assert verify(verifier, tmp_path) == 0
@@ -50,10 +50,10 @@ def test_every_row_is_asked_about_once(verifier: Verifier, tmp_path: Path) -> No
     assert kept["right"].cost_usd == pytest.approx(0.003)
 
 
-def test_a_failed_request_is_asked_again(
-    verifier: Verifier, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_failed_request_is_repeated_by_the_next_run(
+    verifier: FakeVerifier, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other rows are kept, the status says that some are missing, and the next run has them."""
+    """The other rows are saved, the status is 1, and the next run verifies the missing row."""
     written(tmp_path)
     verifier.refused = {"savings"}
     with caplog.at_level(logging.WARNING):
@@ -66,10 +66,10 @@ def test_a_failed_request_is_asked_again(
     assert verifier.asked == ["savings"]
 
 
-def test_a_wrong_key_stops_at_once(
-    verifier: Verifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_wrong_key_stops_immediately(
+    verifier: FakeVerifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What every request would meet ends the run with a message instead of going through all."""
+    """An error that every request would get ends the run with a message."""
     written(tmp_path)
     verifier.refused, verifier.status = {row.example.id for row in ROWS}, 401
     assert verify(verifier, tmp_path, "--concurrency", "1") == 1
@@ -79,23 +79,23 @@ def test_a_wrong_key_stops_at_once(
     assert "secret" not in message
 
 
-def test_an_address_that_is_no_api_is_told(
-    verifier: Verifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_web_page_instead_of_api_is_an_error(
+    verifier: FakeVerifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A web page where an answer should be is an error that names the option."""
+    """The error names the option with the address."""
     written(tmp_path)
     verifier.url = verifier.url.replace("/v1", "/home")
     assert verify(verifier, tmp_path) == 1
     assert "answered without a chat completion; is --base-url correct?" in capsys.readouterr().err
 
 
-def test_a_key_that_is_not_set_is_told(
-    verifier: Verifier,
+def test_missing_key_is_an_error(
+    verifier: FakeVerifier,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The message names the variable, and nothing is asked."""
+    """The message names the variable, and no request is sent."""
     written(tmp_path)
     monkeypatch.delenv("REVIEW_KEY")
     assert verify(verifier, tmp_path) == 1
@@ -103,8 +103,8 @@ def test_a_key_that_is_not_set_is_told(
     assert verifier.asked == []
 
 
-def test_a_row_that_changed_is_asked_about_anew(verifier: Verifier, tmp_path: Path) -> None:
-    """An opinion holds for the row that it was about."""
+def test_changed_row_is_verified_again(verifier: FakeVerifier, tmp_path: Path) -> None:
+    """An opinion is valid only for the row as it was."""
     path = written(tmp_path)
     assert verify(verifier, tmp_path) == 0
     verifier.asked = []
@@ -115,10 +115,10 @@ def test_a_row_that_changed_is_asked_about_anew(verifier: Verifier, tmp_path: Pa
     assert verifier.asked == ["right"]
 
 
-def test_an_id_that_comes_twice_is_refused(
-    verifier: Verifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_duplicate_id_is_refused(
+    verifier: FakeVerifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Decisions are kept by id, so an id has one row."""
+    """Decisions are saved by id, so an id must be unique."""
     write_rows([ROWS[0], ROWS[0]], tmp_path / "rows.jsonl")
     assert verify(verifier, tmp_path) == 1
     assert "the id 'savings' is used twice" in capsys.readouterr().err
