@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.messages import parse_conversation
-from router_service.core.packing import Packer, PackingSpec, Slot
+from router_service.core.packing import Packer, PackingSpec, TemplateSlot
 from switchcraft_training.config import load_config
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation.metrics import mean_auc
@@ -51,7 +51,9 @@ def measure(table: Table, spec: PackingSpec) -> str:
     """Return one row of the table, behind style and cap."""
     packer = Packer(spec, Tokenizer.from_file(str(SHIPPED / TOKENIZER)))
     packed = [packer.pack(parse_conversation(example.request)) for example in table.examples]
-    cut = np.mean([part.is_cut for row in packed for part in row.parts if part.slot is Slot.TOOLS])
+    cut = np.mean(
+        [part.is_cut for row in packed for part in row.parts if part.slot is TemplateSlot.TOOLS]
+    )
     length = np.mean([len(row.token_ids) for row in packed])
     texts = [" ".join(map(str, row.token_ids)) for row in packed]
     categories = [example.category for example in table.examples]

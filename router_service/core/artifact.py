@@ -46,7 +46,7 @@ class Measure(_Frozen):
 class VersusBest(_Frozen):
     """Accuracy minus, and cost divided by, that of the best single model, paired by query.
 
-    The cost share is None if the best single model costs nothing.
+    There is no cost share if the best single model costs nothing.
     """
 
     difference: float

@@ -41,7 +41,7 @@ _PIECE = re.compile(rf"[\s\S]{{1,{PIECE_CHARS}}}[^ ,\n]*")
 """A piece of a text. After `PIECE_CHARS` characters it ends before a blank, comma or line end."""
 
 
-class Slot(StrEnum):
+class TemplateSlot(StrEnum):
     """Parts of the input that a template names in braces."""
 
     PREAMBLE = "preamble"
@@ -82,8 +82,8 @@ class PackingSpec(BaseModel):
     @classmethod
     def _check_template(cls, template: str) -> str:
         slots = [text for text, is_slot in split_template(template) if is_slot]
-        if sorted(slots) != sorted(Slot):
-            names = [str(slot) for slot in Slot]
+        if sorted(slots) != sorted(TemplateSlot):
+            names = [str(slot) for slot in TemplateSlot]
             raise ValueError(f"a template must name each of {names} once: {template}")
         return template
 
@@ -98,7 +98,7 @@ class PackingSpec(BaseModel):
 class Part:
     """The token range of one slot, and whether its text was cut."""
 
-    slot: Slot
+    slot: TemplateSlot
     start: int
     stop: int
     is_cut: bool
@@ -177,11 +177,11 @@ class Packer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = False
-        self._template: list[Slot | Ids] = [
-            (Slot(text) if is_slot else self._encode(text))
+        self._template: list[TemplateSlot | Ids] = [
+            (TemplateSlot(text) if is_slot else self._encode(text))
             for text, is_slot in split_template(spec.template)
         ]
-        template_tokens = sum(len(p) for p in self._template if not isinstance(p, Slot))
+        template_tokens = sum(len(p) for p in self._template if not isinstance(p, TemplateSlot))
         self._slots_budget_tokens = spec.budget_tokens - template_tokens
         # From here on "[SEP]" in a user's text is text, not a separator.
         tokenizer.encode_special_tokens = True
@@ -199,38 +199,42 @@ class Packer:
         """Pack one conversation into at most `budget_tokens` ids and the spec's features."""
         turns, tools = conversation.turns, conversation.tools
         left = self._slots_budget_tokens
-        clips: dict[Slot, _Clip] = {}
+        clips: dict[TemplateSlot, _Clip] = {}
 
         # The length is counted in words of all turns.
         words = sum(turn.text.count(" ") + 1 for turn in turns)
-        clips[Slot.PREAMBLE] = _Clip(self._encode(f"{words}, {len(tools)}, {len(turns)}")[:left])
-        left -= len(clips[Slot.PREAMBLE].ids)
+        clips[TemplateSlot.PREAMBLE] = _Clip(
+            self._encode(f"{words}, {len(tools)}, {len(turns)}")[:left]
+        )
+        left -= len(clips[TemplateSlot.PREAMBLE].ids)
 
         # The cap on the tools keeps room for the latest user turn.
-        clips[Slot.TOOLS] = self._pack_tools(tools, min(left, self._spec.tool_budget_tokens))
-        left -= len(clips[Slot.TOOLS].ids)
+        clips[TemplateSlot.TOOLS] = self._pack_tools(
+            tools, min(left, self._spec.tool_budget_tokens)
+        )
+        left -= len(clips[TemplateSlot.TOOLS].ids)
 
         latest = conversation.latest_user
         text = turns[latest].text if latest is not None else ""
         latest_ids = self._encode(_clip_text(text, left), self._turns)
         if len(latest_ids) <= left:
             is_cut = len(text) > left * CHARS_PER_TOKEN
-            clips[Slot.LATEST_USER] = _Clip(latest_ids, is_cut)
+            clips[TemplateSlot.LATEST_USER] = _Clip(latest_ids, is_cut)
         else:  # keep both ends of a long text: the request itself is at one of them
             kept = max(0, left - len(self._marker))
             tail = kept // 2
-            clips[Slot.LATEST_USER] = self._join_by_marker(
+            clips[TemplateSlot.LATEST_USER] = self._join_by_marker(
                 latest_ids[: kept - tail], latest_ids[len(latest_ids) - tail :], left
             )
-        left -= len(clips[Slot.LATEST_USER].ids)
+        left -= len(clips[TemplateSlot.LATEST_USER].ids)
 
         others = [turn for i, turn in enumerate(turns) if i != latest]
-        clips[Slot.OTHER_TURNS] = self._pack_newest_first(others, left)
+        clips[TemplateSlot.OTHER_TURNS] = self._pack_newest_first(others, left)
 
         ids: list[int] = []
         parts: list[Part] = []
         for piece in self._template:
-            if isinstance(piece, Slot):
+            if isinstance(piece, TemplateSlot):
                 clip, start = clips[piece], len(ids)
                 marker = range(start + clip.marker.start, start + clip.marker.stop)
                 parts.append(Part(piece, start, start + len(clip.ids), clip.is_cut, marker))
@@ -305,20 +309,20 @@ def _clip_text(text: str, budget_tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of tokens as text. `slot` is None for the template's own tokens."""
+    """A run of tokens as text. The template's own tokens have no slot."""
 
-    slot: Slot | None
+    slot: TemplateSlot | None
     text: str
     tokens: int
     is_cut_mark: bool = False
-    """Whether this is the `[truncated]` marker."""
+    """Whether the text is the `[truncated]` marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
     """How many tokens of a slot the encoder sees, of how many."""
 
-    slot: Slot
+    slot: TemplateSlot
     tokens: int
     whole_tokens: int
     at_least: bool
@@ -357,7 +361,9 @@ class PackedViewer:
     def view(self, conversation: Conversation) -> PackedView:
         """Pack a conversation and decode it again; CPU-bound, so call it off the event loop."""
         packed, whole = self._packer.pack(conversation), self._whole.pack(conversation)
-        spans: list[tuple[Slot | None, int, int, bool]] = []  # slot, start, stop, is the marker
+        spans: list[
+            tuple[TemplateSlot | None, int, int, bool]
+        ] = []  # slot, start, stop, is the marker
         end = 0
         for part in packed.parts:
             marker = part.marker or range(part.stop, part.stop)

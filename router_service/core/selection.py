@@ -84,14 +84,16 @@ def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: P
     Of arms with equal cost the more probable one is chosen, then the earlier one.
     """
     best = most_probable(probabilities, costs_usd)
-    floor = least_probability(probabilities, policy)
-    if isinstance(policy, Drift):
-        floor -= DRIFT_TOLERANCE
+    match policy:
+        case Threshold(theta):
+            floor, reason = theta, Reason.THRESHOLD
+        case Drift(delta):
+            floor, reason = probabilities[best] - delta - DRIFT_TOLERANCE, Reason.DRIFT
     passing = [arm for arm, p in enumerate(probabilities) if p >= floor]
     if not passing:
         return Selection(best, Reason.ARGMAX)
     cheapest = min(passing, key=lambda arm: (costs_usd[arm], -probabilities[arm], arm))
-    return Selection(cheapest, Reason.DRIFT if isinstance(policy, Drift) else Reason.THRESHOLD)
+    return Selection(cheapest, reason)
 
 
 def least_probability(probabilities: Sequence[float], policy: Policy) -> float:

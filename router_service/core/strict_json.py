@@ -79,8 +79,9 @@ def decode(body: bytes | str) -> Any:  # noqa: ANN401 - any JSON value
     # than the text. Each member has a colon, and so has each colon of a string unless it is escaped
     # as U+003A: equal numbers of colons are equal numbers of members.
     has_escaped_colons = b"\\u003" in data and (b"\\u003a" in data or b"\\u003A" in data)
-    is_certain = not has_escaped_colons and written.count(b":") == data.count(b":")
-    if not is_certain or _may_have_large_integers(data):
+    has_same_members = not has_escaped_colons and written.count(b":") == data.count(b":")
+    # orjson rounds integers beyond 64 bits, which have at least 19 digits.
+    if not has_same_members or _LONG_DIGITS in data.translate(_DIGITS_AS_ZERO):
         _check_keys_and_integers(data, written)
     return value
 
@@ -106,17 +107,12 @@ def _without_strings(data: bytes) -> Iterator[bytes]:
         start = stop
 
 
-def _may_have_large_integers(data: bytes) -> bool:
-    """Return whether an integer may be beyond 64 bits, in which case orjson rounds it."""
-    return _LONG_DIGITS in data.translate(_DIGITS_AS_ZERO)
-
-
 def _check_keys_and_integers(data: bytes, written: bytes) -> None:
     """Raise InvalidRequestError if a valid JSON text has a duplicate key or a too large integer."""
     members = 0
     for part in _without_strings(data):
         members += part.count(b":")
-        if not _may_have_large_integers(part):
+        if _LONG_DIGITS not in part.translate(_DIGITS_AS_ZERO):
             continue
         for token in part.translate(_STRUCTURE_AS_BLANK).split():
             # Compared as text, because Python takes quadratic time to read long integers.

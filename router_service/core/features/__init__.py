@@ -1,7 +1,7 @@
 """Structural features of a request, which the artifact's graph reads beside the token ids.
 
 The structure of a request says as much about its difficulty as its words: how many things it asks
-for, of which types, over how many tools, and whether the query contains what the tools need.
+for, their types, the number of tools, and whether the query contains what the tools need.
 `training/EXPERIMENTS.md` measures each group of features.
 """
 

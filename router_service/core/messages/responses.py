@@ -53,7 +53,13 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
     turns = tuple(read_turns(to_chat_messages(body, unread), unread))
     tools = body.get("tools")
     if isinstance(tools, list):
-        tools = [_name_built_in(tool) for tool in tools]
+        tools = list(tools)
+        for i, tool in enumerate(tools):
+            # A built-in tool such as `web_search` has only a type, which becomes its name.
+            is_unnamed = isinstance(tool, dict) and unwrap_tool(tool) is None
+            kind = tool.get("type") if is_unnamed else None
+            if isinstance(kind, str) and kind not in {"function", "custom"}:
+                tools[i] = {"name": kind, "description": tool.get("server_description")}
     conversation = Conversation(turns, read_tools({"tools": tools}, unread), tuple(unread))
     return ChatRequest(model, stream, conversation, _read_continuation(body))
 
@@ -98,15 +104,6 @@ def to_chat_messages(
         held = path, message
     if held is not None:
         yield held
-
-
-def _name_built_in(tool: Json) -> Json:
-    """Return a tool with a name: a built-in tool such as `web_search` has only a type."""
-    if unwrap_tool(tool) is not None or not isinstance(tool, dict):
-        return tool
-    if not isinstance(tool.get("type"), str) or tool["type"] in {"function", "custom"}:
-        return tool
-    return {"name": tool["type"], "description": tool.get("server_description")}
 
 
 def _read_continuation(body: Mapping[str, Json]) -> Reference | None:

@@ -31,7 +31,7 @@ from router_service.core.packing import (
     PackedViewer,
     Packer,
     PackingSpec,
-    Slot,
+    TemplateSlot,
     signature,
     tokenizes_words_separately,
 )
@@ -60,7 +60,7 @@ def words(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return " ".join(tokenizer.id_to_token(i) or "" for i in ids)
 
 
-def unpack(packed: Packed, slot: Slot) -> str:
+def unpack(packed: Packed, slot: TemplateSlot) -> str:
     """Return one slot of a packed conversation as words."""
     tokenizer = word_tokenizer(TEXT)
     part = next(part for part in packed.parts if part.slot is slot)
@@ -118,7 +118,7 @@ def test_older_turns_fill_the_window_newest_first() -> None:
     """The newest of the other turns go in, and those that do not fit are cut."""
     turns = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
     packed = pack(booking(*turns, ASK), budget_tokens=48)
-    text = unpack(packed, Slot.OTHER_TURNS)
+    text = unpack(packed, TemplateSlot.OTHER_TURNS)
     assert text.startswith("turn [UNK] ; turn [UNK] ;")
     part = packed.parts[-1]
     assert part.is_cut
@@ -141,14 +141,16 @@ def test_tool_loop_comes_before_older_turns() -> None:
         {"role": "tool", "content": "ok"},
     ]
     packed = pack(booking(*loop), budget_tokens=96)
-    assert unpack(packed, Slot.LATEST_USER) == "book a table for 4 in Oslo"
-    assert unpack(packed, Slot.OTHER_TURNS) == ("tool : ok ; assistant : book ( now ) ; old turn ;")
+    assert unpack(packed, TemplateSlot.LATEST_USER) == "book a table for 4 in Oslo"
+    assert unpack(packed, TemplateSlot.OTHER_TURNS) == (
+        "tool : ok ; assistant : book ( now ) ; old turn ;"
+    )
 
 
 def test_tools_beyond_their_cap_are_cut_and_marked() -> None:
     """Signatures beyond their cap are cut, and end with the marker."""
     packed = pack(booking(ASK, tools=9))
-    text = unpack(packed, Slot.TOOLS)
+    text = unpack(packed, TemplateSlot.TOOLS)
     assert len(text.split()) == 20
     assert text.endswith("[ truncated ]")
 
@@ -157,18 +159,18 @@ def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
     """The latest user turn is cut in its middle, and the tools keep their room."""
     words = " ".join(["book", *["some"] * 500, "now"])
     packed = pack(booking({"role": "user", "content": words}))
-    text = unpack(packed, Slot.LATEST_USER)
+    text = unpack(packed, TemplateSlot.LATEST_USER)
     assert text.startswith("book some")
     assert text.endswith("some now")
     assert "[ truncated ]" in text
-    assert unpack(packed, Slot.TOOLS).startswith("book _ table ( guests : integer")
+    assert unpack(packed, TemplateSlot.TOOLS).startswith("book _ table ( guests : integer")
     assert len(packed.token_ids) == 64
 
 
 def test_separator_in_a_user_text_is_text() -> None:
     """A user cannot write a special token: `[SEP]` in a turn is not the separator."""
     packed = pack(booking({"role": "user", "content": "book [SEP] now"}))
-    assert unpack(packed, Slot.LATEST_USER) == "book [ SEP ] now"
+    assert unpack(packed, TemplateSlot.LATEST_USER) == "book [ SEP ] now"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_separator_in_a_user_text_is_text() -> None:
 )
 def test_tools_are_packed_without_user_text(messages: list[object]) -> None:
     """Without a user turn, or without any text, the tools are still packed."""
-    assert unpack(pack(booking(*messages)), Slot.TOOLS).startswith("book _ table")
+    assert unpack(pack(booking(*messages)), TemplateSlot.TOOLS).startswith("book _ table")
 
 
 def test_signature_styles() -> None:
@@ -287,11 +289,11 @@ def test_characters_of_turns_without_words_are_limited() -> None:
     blank = Turn(Role.USER, "x" + " " * 900)
     turns = (Turn(Role.USER, "old"), *[blank] * 50, Turn(Role.USER, "now"))
     packed = pack(Conversation(turns), budget_tokens=256)
-    others = next(part for part in packed.parts if part.slot is Slot.OTHER_TURNS)
+    others = next(part for part in packed.parts if part.slot is TemplateSlot.OTHER_TURNS)
     assert others.is_cut
     assert others.stop - others.start < 60
     few = pack(Conversation((turns[0], *[blank] * 5, turns[-1])), budget_tokens=256)
-    assert "old" in unpack(few, Slot.OTHER_TURNS).split()
+    assert "old" in unpack(few, TemplateSlot.OTHER_TURNS).split()
 
 
 SEPARATOR_ASK = Turn(Role.USER, "weather in Oslo [SEP] now")
@@ -320,12 +322,12 @@ def viewer(artifact: Artifact, packer: Packer) -> PackedViewer:
     return PackedViewer(artifact.manifest.packing, artifact.tokenizer, packer)
 
 
-def text_of(view: PackedView, slot: Slot) -> str:
+def text_of(view: PackedView, slot: TemplateSlot) -> str:
     """Return the text that is shown for a slot, without the marker."""
     return " ".join(p.text for p in view.pieces if p.slot is slot and not p.is_cut_mark)
 
 
-def extents(view: PackedView) -> dict[Slot, Extent]:
+def extents(view: PackedView) -> dict[TemplateSlot, Extent]:
     """Return the extents by slot."""
     return {extent.slot: extent for extent in view.extents}
 
@@ -347,7 +349,7 @@ def test_view_shows_each_token_once(
 def test_view_shows_separators_in_user_text_as_text(viewer: PackedViewer) -> None:
     """A user's `[SEP]` is shown as part of the request, not of the template."""
     view = viewer.view(SHORT)
-    assert text_of(view, Slot.LATEST_USER) == "weather in oslo [ sep ] now"
+    assert text_of(view, TemplateSlot.LATEST_USER) == "weather in oslo [ sep ] now"
     marks = "".join(piece.text for piece in view.pieces if piece.slot is None)
     assert marks == "[CLS][SEP][SEP][SEP][SEP]"
 
@@ -360,15 +362,18 @@ def test_view_of_a_short_request_is_not_cut(viewer: PackedViewer) -> None:
 def test_view_shows_what_was_cut(viewer: PackedViewer, packer: Packer) -> None:
     """The view of a long request has both ends of the last turn, the markers, and full lengths."""
     view = viewer.view(LONG)
-    user = text_of(view, Slot.LATEST_USER)
+    user = text_of(view, TemplateSlot.LATEST_USER)
     assert user.startswith("first word")
     assert user.endswith("word last")
     cut = {piece.slot for piece in view.pieces if piece.is_cut_mark}
-    assert cut == {Slot.LATEST_USER, Slot.TOOLS}
+    assert cut == {TemplateSlot.LATEST_USER, TemplateSlot.TOOLS}
     found = extents(view)
-    assert found[Slot.LATEST_USER].whole_tokens == 902
-    assert (found[Slot.OTHER_TURNS].tokens, found[Slot.OTHER_TURNS].whole_tokens) == (0, 301)
-    assert found[Slot.TOOLS].tokens == 100 < found[Slot.TOOLS].whole_tokens
+    assert found[TemplateSlot.LATEST_USER].whole_tokens == 902
+    assert (
+        found[TemplateSlot.OTHER_TURNS].tokens,
+        found[TemplateSlot.OTHER_TURNS].whole_tokens,
+    ) == (0, 301)
+    assert found[TemplateSlot.TOOLS].tokens == 100 < found[TemplateSlot.TOOLS].whole_tokens
     assert not any(extent.at_least for extent in view.extents)
     assert tuple(view.features.values()) == packer.pack(LONG).features
 
@@ -376,6 +381,6 @@ def test_view_shows_what_was_cut(viewer: PackedViewer, packer: Packer) -> None:
 def test_view_measures_only_up_to_a_window(viewer: PackedViewer) -> None:
     """The length of a text beyond the measured window is a lower bound."""
     endless = Conversation((Turn(Role.USER, "word " * 8 * MEASURED_TOKENS),))
-    user = extents(viewer.view(endless))[Slot.LATEST_USER]
+    user = extents(viewer.view(endless))[TemplateSlot.LATEST_USER]
     assert user.at_least
     assert user.whole_tokens < MEASURED_TOKENS
