@@ -70,12 +70,15 @@ def _is_unambiguous(segment: str) -> bool:
     except UnicodeDecodeError:  # some servers read `%c0%ae`, overlong UTF-8, as a dot
         return False
     is_trimmed = text == text.strip() and not text.strip("+ ").startswith(".")
-    return is_trimmed and all(map(_is_harmless, encoded))
-
-
-def _is_harmless(character: str) -> bool:
-    """Return whether no normalized form of a decoded character is a separator."""
-    if character.isascii():
-        return _ENCODABLE.match(character) is not None
-    forms = character + unicodedata.normalize("NFKC", character)
-    return all(form.isalnum() or unicodedata.category(form)[0] == "M" for form in forms)
+    if not is_trimmed:
+        return False
+    for character in encoded:
+        if character.isascii():
+            if not _ENCODABLE.match(character):
+                return False
+            continue
+        # No normalized form of the character may be a separator.
+        forms = character + unicodedata.normalize("NFKC", character)
+        if not all(form.isalnum() or unicodedata.category(form)[0] == "M" for form in forms):
+            return False
+    return True

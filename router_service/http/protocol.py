@@ -132,10 +132,18 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse the bytes of the current request, and keep those of the next one for later."""
         self._unset_keepalive_if_required()
         while data and not self._is_refused:
-            if self._reading is _Reading.NOTHING:
-                self._wait_with(data)
-                return
-            data = self._parse(data)
+            if self._reading is not _Reading.NOTHING:
+                data = self._parse(data)
+                continue
+            # Reading continues even if nothing more is kept, to notice when the client
+            # disconnects: TCP delivers the end of a connection after its data.
+            self._waiting.append(data)
+            self._waiting_bytes += len(data)
+            self.shared.waiting_bytes += len(data)
+            is_too_much = self._waiting_bytes > MAX_WAITING_BYTES
+            if is_too_much or self.shared.waiting_bytes > MAX_ALL_WAITING_BYTES:
+                self._end_after_answer()
+            return
 
     def pause_writing(self) -> None:
         """Watch a client that reads more slowly than the answer is sent."""
@@ -195,39 +203,21 @@ class BoundedProtocol(HttpToolsProtocol):
             # The head is complete, and asks for a protocol that we do not support. A server may
             # ignore that (RFC 9110, section 7.8), but the parser cannot: it treats the body as data
             # of the other protocol. So a new parser reads the same head without those headers.
+            lines = [b"%s %s HTTP/%s" % (self._method, self.url, self._version)]
+            for name, value in self.headers:
+                if name in _UPGRADE_HEADERS:
+                    continue
+                kept = value
+                if name == b"connection":
+                    options = (option.strip() for option in value.split(b","))
+                    kept = b", ".join(o for o in options if o.lower() not in _UPGRADE_HEADERS)
+                lines.append(name + b": " + kept)
             self.parser = httptools.HttpRequestParser(self)
-            self._feed(self._plain_head())
+            self._feed(b"\r\n".join((*lines, b"", b"")))
         except httptools.HttpParserError:
             if not self._is_refused:
                 problem = "Invalid HTTP request received. Send HTTP/1.1 (RFC 9112)."
                 self._refuse(400, InvalidRequestError(problem, code="invalid_http"))
-
-    def _plain_head(self) -> bytes:
-        """Return the head that was just parsed, without the headers that ask for an upgrade."""
-        lines = [b"%s %s HTTP/%s" % (self._method, self.url, self._version)]
-        for name, value in self.headers:
-            if name in _UPGRADE_HEADERS:
-                continue
-            kept = value
-            if name == b"connection":
-                options = (option.strip() for option in value.split(b","))
-                kept = b", ".join(o for o in options if o.lower() not in _UPGRADE_HEADERS)
-            lines.append(name + b": " + kept)
-        return b"\r\n".join((*lines, b"", b""))
-
-    def _wait_with(self, data: bytes) -> None:
-        """Keep bytes of the next request until the current one is answered.
-
-        Reading continues even if nothing more is kept, to notice when the client disconnects: TCP
-        delivers the end of a connection after its data.
-        """
-        size_bytes, shared = len(data), self.shared
-        self._waiting.append(data)
-        self._waiting_bytes += size_bytes
-        shared.waiting_bytes += size_bytes
-        is_too_much = self._waiting_bytes > MAX_WAITING_BYTES
-        if is_too_much or shared.waiting_bytes > MAX_ALL_WAITING_BYTES:
-            self._end_after_answer()
 
     def _take_waiting(self) -> bytes:
         data = b"".join(self._waiting)

@@ -74,7 +74,7 @@ class Stores:
         )
 
     def held_responses(self) -> UpstreamObjectIndex:
-        """Return the store of which deployment and key hold which response."""
+        """Return the index of the responses that upstreams store, with deployment and key."""
         ttl_s = self.server.response_ttl_s
         seen: MemoryStore[UpstreamObject] = _in_memory(ttl_s, self.server.max_responses)
         shared = self._redis(UpstreamObject, ttl_s)

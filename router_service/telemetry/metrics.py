@@ -78,7 +78,7 @@ class Series:
 
 @dataclass(frozen=True)
 class _Definition(Generic[M]):
-    """Class attribute of `Metrics`, in whose place each instance has a metric of its own."""
+    """Class attribute of `Metrics`; each instance has its own metric under the same name."""
 
     series: Series
     create: Callable[[CollectorRegistry], M]
