@@ -349,7 +349,7 @@ class UpstreamRefusedError(UpstreamError):
 
 
 class DeadlineError(UpstreamError):
-    """A request whose own time limit is over."""
+    """A request that has exceeded its own time limit."""
 
     def __init__(self, model: str) -> None:
         problem = "did not answer within the time that the request allows"

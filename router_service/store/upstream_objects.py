@@ -23,7 +23,7 @@ class ObjectAccess:
     """Whether the caller may use objects whose owner is unknown."""
 
     def sees(self, stored: UpstreamObject | None) -> bool:
-        """Return whether the caller may use an object, which is None if it is unknown."""
+        """Return whether the caller may use an object. Pass None for an unknown object."""
         if stored is None or stored.owner is None:
             return self.sees_unowned
         return self.caller in {stored.owner, ADMIN}

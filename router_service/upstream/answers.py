@@ -325,9 +325,8 @@ def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
     return found
 
 
-def _parse_integer(digits: str) -> int | float:
-    """Return an integer of 64 bits, or a float, because a million digits take quadratic time."""
-    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
-
-
-_LENIENT = json.JSONDecoder(strict=False, parse_int=_parse_integer)
+# Integers of more than 64 bits become floats, because a million digits take quadratic time.
+_LENIENT = json.JSONDecoder(
+    strict=False,
+    parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else float(digits),
+)

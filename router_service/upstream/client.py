@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -142,12 +142,13 @@ class UpstreamAnswer:
         codings = [] if is_plain else read_codings(response.headers)
         self.is_compressed = bool(codings)
         """Whether the body is compressed, so that few bytes may become many."""
+        self._read_part: Callable[[], Awaitable[bytes]] | None
         if not codings:
             self._read_part = response.read
         elif len(codings) <= 1 and ACCEPTED_CODINGS.issuperset(codings):
             self._read_part = Decompressor(response.read).read
         elif self.status >= 400:
-            self._read_part = _read_nothing
+            self._read_part = None
         else:
             named = b", ".join([value for name, value in response.headers if name in _CODINGS])
             named = named if secrets is None else secrets.redacted(named)
@@ -193,11 +194,11 @@ class UpstreamAnswer:
 
         Raise UpstreamError if it ends too early or if nothing arrives in time.
         """
-        redactor = self._redactor
-        while True:
+        redactor, read_part = self._redactor, self._read_part
+        while read_part is not None:
             try:
                 with self._guard:
-                    part = await self._read_part()
+                    part = await read_part()
             except httpx.HTTPError as exc:
                 raise translate_error(exc, self.model) from exc
             if not part:
@@ -210,7 +211,7 @@ class UpstreamAnswer:
             yield rest
 
     def try_reserve(self, size_bytes: int) -> bool:
-        """Reserve memory for buffered bytes of the body, or return False if there is none."""
+        """Reserve memory for buffered bytes of the body, or return False if it is exhausted."""
         try:
             self._reserve_memory(ANSWER_COPIES * size_bytes)
         except OverloadedError:
@@ -222,10 +223,6 @@ class UpstreamAnswer:
         """Release the memory for the bytes that were buffered."""
         self._reserve_memory(-ANSWER_COPIES * self.reserved_bytes)
         self.reserved_bytes = 0
-
-
-async def _read_nothing() -> bytes:
-    return b""
 
 
 class UpstreamClient:

@@ -183,7 +183,7 @@ class Redactor:
 
 @lru_cache(maxsize=256)
 def secrets_of(base_url: str, api_key: SecretStr | None) -> Secrets | None:
-    """Return the secrets of a deployment's address and key, or None if there are none."""
+    """Return the secrets of a deployment's address and key, or None without secrets."""
     texts: list[str] = []
     if api_key is not None:
         texts.append(api_key.get_secret_value().strip())

@@ -56,7 +56,7 @@ _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 async def start_stream(
     answer: UpstreamAnswer, started: StartedAnswer, *, expects_json: bool = True
 ) -> None:
-    """Read events until the first that is output. Raise UpstreamError if there is none."""
+    """Read events until the first that is output, or raise UpstreamError if there is no output."""
     reader = started.reader = EventReader(answer, expects_json=expects_json)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -178,12 +178,9 @@ class EventReader:
             return
         fields = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
         data = b"\n".join(fields).strip()
-        if data == _DONE:
-            self._is_done = True
-        elif data:
-            self._read_data(data)
-
-    def _read_data(self, data: bytes) -> None:
+        if not data or data == _DONE:
+            self._is_done = self._is_done or data == _DONE
+            return
         try:
             event = read_json(data)
         except UnreadableError as exc:

@@ -83,7 +83,7 @@ class UpstreamRequest:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request to one deployment. `failure` is None if it was answered."""
+    """One request to one deployment, and its failure unless it was answered."""
 
     model: str
     deployment_id: str
