@@ -182,31 +182,31 @@ class EventReader:
             self._is_done = self._is_done or data == _DONE
             return
         try:
-            event = read_json(data)
+            content = read_json(data)
         except UnreadableError as exc:
             self._skip_unreadable(data, exc)
             return
-        if not (self._expects_json or isinstance(event, dict)):
+        if not (self._expects_json or isinstance(content, dict)):
             self.has_output = self.accumulator.is_incomplete = True
             return
-        if is_error(event):
+        if is_error(content):
             problem = "sent an error within its answer"
-            self.error = UpstreamError(self._answer.model, problem, failure_of_error(event))
+            self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
             return
         self.has_output = True
-        self._is_done = self._is_done or event.get("type") in _LAST_TYPES
-        self.usage = read_usage(event) or self.usage
-        response = event.get("response")
+        self._is_done = self._is_done or content.get("type") in _LAST_TYPES
+        self.usage = read_usage(content) or self.usage
+        response = content.get("response")
         response_id = response.get("id") if isinstance(response, dict) else None
         if isinstance(response_id, str) and not self.response_id:
             self.response_id = fix_surrogates(response_id)
         if self.identity.id is None:
-            self.identity = identity_of(event)
-        number = event.get("sequence_number")
+            self.identity = identity_of(content)
+        number = content.get("sequence_number")
         if type(number) is int and 0 <= number < MAX_SEQUENCE_NUMBER:
             self.last_number = number
-        self._characters += _written_characters(event)
-        self.accumulator.feed(event)
+        self._characters += _written_characters(content)
+        self.accumulator.feed(content)
 
     def _skip_unreadable(self, data: bytes, exc: UnreadableError) -> None:
         """Forward an event that cannot be read, or record it as a failure.
