@@ -12,7 +12,7 @@ from router_service.core.messages import Json, decode_object
 from router_service.http.auth import caller_of
 from router_service.http.incoming import gateway_of, read_body, read_by
 from router_service.http.schemas import feedback_request
-from router_service.requests.feedback import Given, Verdict
+from router_service.requests.feedback import ClientFeedback, Verdict
 
 MAX_FEEDBACK_BYTES = 1024 * 1024
 MAX_EXPECTED_CALLS = 128
@@ -85,7 +85,7 @@ async def give_feedback(request: Request) -> FeedbackReceipt:
     return FeedbackReceipt(decision_id=given.decision_id, verdict=verdict)
 
 
-def _parse_feedback(body: bytes) -> Given:
+def _parse_feedback(body: bytes) -> ClientFeedback:
     """Parse a feedback body; raises InvalidRequestError at the first invalid field.
 
     Not by pydantic, which collects the errors of all items: 3 us and 1 KB for each.
@@ -106,10 +106,10 @@ def _parse_feedback(body: bytes) -> Given:
     if not isinstance(decision_id, str) or not 0 < len(decision_id) <= MAX_ID_CHARACTERS:
         raise _invalid("decision_id", f"send a string of 1 to {MAX_ID_CHARACTERS} characters")
     if "expected" in fields:
-        return Given(decision_id, expected=_parse_expected_calls(fields["expected"]))
+        return ClientFeedback(decision_id, expected=_parse_expected_calls(fields["expected"]))
     if not isinstance(correct, bool):
         raise _invalid("correct", "send true or false")
-    return Given(decision_id, correct=correct)
+    return ClientFeedback(decision_id, correct=correct)
 
 
 def _parse_expected_calls(calls: Json) -> tuple[LoggedCall, ...]:

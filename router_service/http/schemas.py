@@ -1,4 +1,4 @@
-"""What OpenAPI says of endpoints whose bodies pass through: as much as is read of them here."""
+"""OpenAPI schemas of relayed endpoints: only the fields that the gateway reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 
 class Fault(BaseModel):
-    """What was wrong, where, and what to do (API reference: "Error codes")."""
+    """The problem, its field and the remedy (API reference: "Error codes")."""
 
     message: str
     type: str
@@ -20,7 +20,7 @@ class Fault(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """An error as OpenAI writes it."""
+    """An error in OpenAI's format."""
 
     error: Fault
 
@@ -32,7 +32,7 @@ ERRORS: dict[int | str, Document] = {
 
 ANSWER: dict[int | str, Document] = {
     200: {
-        "description": "The upstream's answer, as it is",
+        "description": "The upstream's answer, unchanged",
         "content": {
             "application/json": {"schema": {"type": "object"}},
             "text/event-stream": {"schema": {"type": "string"}},
@@ -77,7 +77,7 @@ _TOOL: Document = {
 
 
 def chat_request() -> Document:
-    """Return what a Chat Completions request must have; further fields go to the upstream."""
+    """Return the schema of a Chat Completions request; other fields go to the upstream."""
     schema = {
         "type": "object",
         "required": ["model", "messages"],
@@ -92,7 +92,7 @@ def chat_request() -> Document:
 
 
 def responses_request() -> Document:
-    """Return what a Responses request must have; further fields go to the upstream."""
+    """Return the schema of a Responses request; other fields go to the upstream."""
     item: Document = {"type": "object", "properties": {"type": _STRING, "role": _STRING}}
     schema = {
         "type": "object",
@@ -110,7 +110,7 @@ def responses_request() -> Document:
 
 
 def feedback_request(max_calls: int) -> Document:
-    """Return what feedback must have: a decision, and one of the two ways to speak of it."""
+    """Return the schema of feedback: a decision id, and either `correct` or `expected`."""
     call: Document = {
         "type": "object",
         "required": ["name", "arguments"],
@@ -133,11 +133,11 @@ def feedback_request(max_calls: int) -> Document:
 
 
 def model_request() -> Document:
-    """Return what a request must have of which only the model is read."""
+    """Return the schema of a request of which only the model is read."""
     properties: Document = {"model": {"type": "string", "minLength": 1}}
     return json_request({"type": "object", "required": ["model"], "properties": properties})
 
 
 def json_request(schema: Document) -> Document:
-    """Return what an operation says of a JSON body that it takes."""
+    """Return the part of an operation that describes its JSON body."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

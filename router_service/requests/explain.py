@@ -1,6 +1,6 @@
-"""A request -> what is decided for it, what the router saw of it, and what other policies choose.
+"""Explain a request: the decision, what the model sees of it, and what other policies choose.
 
-For people who look; nothing is sent to an upstream, and nothing of it is kept.
+Nothing is sent to an upstream, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from router_service.core.stages import StageName, Timer
 from router_service.requests.parsing import Endpoint, parse_request
 from router_service.requests.planning import DecidingRouter, GatewayReason, Planner
 from router_service.requests.pool import Pool
-from router_service.router import Choice, Decision, choices
+from router_service.router import Choice, choices
 
 
 @dataclass(frozen=True, slots=True)
 class ArmView:
-    """What is expected of an arm, and which model of the pool plays it."""
+    """An arm's probability and expected cost, and the pool's model for it."""
 
     arm: str
     model: str
@@ -30,34 +30,34 @@ class ArmView:
 
 
 class Explained(BaseModel):
-    """What would become of a request, and why."""
+    """The plan for a request, and the reasons for it."""
 
     model_config = ConfigDict(frozen=True)
 
     reason: str
     """Why the first candidate would answer: the router's reason, or the gateway's own."""
     candidates: tuple[str, ...]
-    """Models in the order in which they would be asked."""
+    """Models in the order in which they would be tried."""
     chosen: Choice
-    """What the policy chooses; of no consequence where the gateway has a reason of its own."""
+    """The policy's choice; unused if the gateway has a reason of its own."""
     arms: tuple[ArmView, ...]
-    """Those that can serve the request, by rising cost."""
+    """Arms that can serve the request, by increasing cost."""
     excluded: tuple[str, ...]
     """Arms of the pool that cannot serve it."""
     choices: tuple[Choice, ...]
-    """What each policy of the measured frontier chooses, in the frontier's order."""
+    """The choice of each policy of the measured frontier, in the frontier's order."""
     view: PackedView
     decided_s: float
-    """How long packing, classifying and selecting took."""
+    """Duration of packing, classifying and selecting."""
     unread: tuple[str, ...]
-    """Paths of what could not be read."""
+    """Paths of the parts that could not be parsed."""
 
 
 class Explainer:
-    """Explains requests as the stable release plans them; CPU-bound, may be shared by threads."""
+    """Explains requests by the stable release; CPU-bound, and safe to share between threads."""
 
     def __init__(self, router: DecidingRouter, pool: Pool, planner: Planner) -> None:
-        """Explain what this planner plans with this router."""
+        """Explain the plans of this planner and router."""
         self._router = router
         self._pool = pool
         self._planner = planner
@@ -88,21 +88,18 @@ class Explainer:
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )
         timer.end(StageName.SELECT)
+        views = (
+            ArmView(arm, self._pool.by_arm[arm].name, probability, decision.cost_usd[arm])
+            for arm, probability in decision.probabilities.items()
+        )
         return Explained(
             reason=plan.reason,
             candidates=tuple(model.name for model in plan.candidates),
             chosen=next(choices(decision, (chosen_by,))),
-            arms=self._arms(decision),
+            arms=tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability))),
             excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
             choices=tuple(choices(decision, self._policies)),
             view=self._router.view(conversation),
             decided_s=sum(stage.seconds for stage in timer.stages),
             unread=conversation.unread,
         )
-
-    def _arms(self, decision: Decision) -> tuple[ArmView, ...]:
-        views = (
-            ArmView(arm, self._pool.by_arm[arm].name, probability, decision.cost_usd[arm])
-            for arm, probability in decision.probabilities.items()
-        )
-        return tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability)))

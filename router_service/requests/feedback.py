@@ -1,12 +1,10 @@
-"""What clients say of answers: counted once a decision, and logged each time."""
+"""Feedback from clients: counted once for each decision, and logged every time."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-
-from prometheus_client import Counter
 
 from router_service.core.decision_log import DecisionRecord, LoggedCall, LoggedFeedback
 from router_service.core.errors import InvalidRequestError, NotFoundError
@@ -18,20 +16,20 @@ from router_service.store.guarded import GuardedStore
 from router_service.telemetry.metrics import NO_MODEL, Metrics
 
 BINS = 10
-"""Tenths of the chosen arm's probability."""
+"""Number of bins for the chosen arm's probability in calibration metrics."""
 
 
 class Verdict(StrEnum):
-    """What feedback says of an answer."""
+    """The kind of feedback on an answer."""
 
     CORRECT = "correct"
     WRONG = "wrong"
     EXPECTED = "expected"
-    """It names the calls that were right; the checker judges later."""
+    """The feedback has the expected calls; the checker judges the answer later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ClientFeedback:
     """Feedback on one decision: `correct`, or the calls that were `expected`."""
 
     decision_id: str
@@ -40,17 +38,17 @@ class Given:
 
     @property
     def verdict(self) -> Verdict:
-        """What it says."""
+        """The kind of feedback."""
         if self.correct is None:
             return Verdict.EXPECTED
         return Verdict.CORRECT if self.correct else Verdict.WRONG
 
 
 class Feedback:
-    """Takes feedback on decisions that are still known.
+    """Takes feedback on decisions that are still stored.
 
-    Of several for one decision metrics count the first, whichever replica gets it, for a counter
-    takes nothing back; the log has all of them, and there the last one counts.
+    If a decision gets several, metrics count only the first one, at whichever replica, because a
+    counter cannot be decreased. The log has all of them, and training uses the last one.
     """
 
     def __init__(
@@ -65,22 +63,30 @@ class Feedback:
         self._marks = marks
         self._background = background
         self._metrics = metrics
+        self._calibration = (
+            metrics.calibration_decisions,
+            metrics.calibration_predicted,
+            metrics.calibration_correct,
+        )
         for number in range(BINS):
-            for counter in self._calibration():
-                counter.labels(_bin(number / BINS))
+            for counter in self._calibration:
+                counter.labels(probability_bin(number / BINS))
 
     async def decision(self, decision_id: str, caller: str | None) -> DecisionRecord:
-        """Return a decision of a caller's own, or any where it has the admin key.
+        """Return one of the caller's decisions; the admin key may read all.
 
-        Raises NotFoundError, also where it is another's, and StoreError.
+        Raises StoreError, and NotFoundError also if the decision is another key's.
         """
         record = await self._decisions.get(decision_id)
         if record is None or caller not in {record.key, ADMIN}:
             raise NotFoundError("decision", decision_id)
         return record
 
-    async def take(self, given: Given, caller: str | None) -> Verdict:
-        """Take feedback; raises as `decision`, and InvalidRequestError where it cannot be kept."""
+    async def take(self, given: ClientFeedback, caller: str | None) -> Verdict:
+        """Count and log feedback.
+
+        Raises as `decision`, and InvalidRequestError for expected calls without a log of content.
+        """
         if given.expected is not None and not self._background.keeps_content:
             raise InvalidRequestError(
                 "This gateway keeps no content, and expected calls are content. Send 'correct' "
@@ -90,7 +96,16 @@ class Feedback:
             )
         record = await self.decision(given.decision_id, caller)
         if await self._marks.add(FeedbackMark(id=record.id)):
-            self._count(record, given)
+            # A fallback's answer says nothing about the chosen arm.
+            arm = None if record.reason == GatewayReason.FALLBACK else record.arm
+            self._metrics.feedback.labels(arm or NO_MODEL, given.verdict).inc()
+            if arm is not None and record.probabilities is not None and given.correct is not None:
+                probability = record.probabilities[arm]
+                label = probability_bin(probability)
+                decisions, predicted, correct = self._calibration
+                decisions.labels(label).inc()
+                predicted.labels(label).inc(probability)
+                correct.labels(label).inc(given.correct)
         self._background.feedback(
             LoggedFeedback(
                 created=time.time(),
@@ -103,36 +118,11 @@ class Feedback:
         return given.verdict
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close the store's connections."""
         await self._marks.aclose()
 
-    def _count(self, record: DecisionRecord, given: Given) -> None:
-        arm = _judged_arm(record)
-        self._metrics.feedback.labels(arm or NO_MODEL, given.verdict).inc()
-        if arm is None or record.probabilities is None or given.correct is None:
-            return
-        probability = record.probabilities[arm]
-        decisions, predicted, correct = self._calibration()
-        label = _bin(probability)
-        decisions.labels(label).inc()
-        predicted.labels(label).inc(probability)
-        correct.labels(label).inc(given.correct)
 
-    def _calibration(self) -> tuple[Counter, Counter, Counter]:
-        metrics = self._metrics
-        return (
-            metrics.calibration_decisions,
-            metrics.calibration_predicted,
-            metrics.calibration_correct,
-        )
-
-
-def _judged_arm(record: DecisionRecord) -> str | None:
-    """Return the arm that an answer tells of; none where another model answered in its place."""
-    return None if record.reason == GatewayReason.FALLBACK else record.arm
-
-
-def _bin(probability: float) -> str:
-    """Return the lower end of the tenth that a probability is in; 1 is in the last."""
-    # Rounded first: 0.7 as a float of 32 bits is a little less.
+def probability_bin(probability: float) -> str:
+    """Return the lower end of a probability's bin; 1 is in the last bin."""
+    # Rounded first, because 0.7 as a 32-bit float is slightly less than 0.7.
     return f"{min(int(round(probability * BINS, 6)), BINS - 1) / BINS:.1f}"

@@ -1,7 +1,7 @@
-"""Keeps what upstreams store for one client key from all others.
+"""Keep objects that upstreams store for one API key from all other keys.
 
-All keys share the upstream's account, and there whoever knows an id may use it. So the gateway
-remembers which key created what, and refuses ids of others in paths and in bodies.
+All keys share the upstream's account, where knowing an id is enough to use it. So the gateway
+remembers which key created which object, and refuses other keys' ids in paths and bodies.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ MAX_NOTED_BYTES = 256 * 1024
 """Longest JSON answer that is read for the ids of what it has created; most have 1 KB."""
 
 ADMINISTRATION = frozenset({"organization", "organizations", "projects", "admin"})
-"""First segments of what concerns the whole account (OpenAI reference: "Administration")."""
+"""First path segments of endpoints for the whole account (OpenAI: "Administration")."""
 
 _WORD = re.compile(r"[a-z]+")
 _WORDS = frozenset(
     "input_items input_tokens output_items count_tokens file_batches submit_tool_outputs "
     "client_secrets transcription_sessions".split()
 )
-"""Parts of OpenAI's paths, behind the first, that are no ids though they have a `_`: whatever else
-is not one lower-case word is taken for an id."""
+"""Segments of OpenAI's paths, after the first, that are not ids although they contain `_`. Any
+other segment that is not one lower-case word is taken for an id."""
 
 
 class Ownership:
-    """Says who may use what of the objects that upstreams store."""
+    """Checks which stored objects a caller may use, and remembers new ones."""
 
     def __init__(self, held: UpstreamObjectIndex) -> None:
-        """Go by what is held."""
+        """Look objects up in this index."""
         self._held = held
 
     async def check_path(self, viewer: ObjectAccess, method: str, segments: Sequence[str]) -> None:
         """Raise ObjectNotFoundError or ForbiddenError unless a caller may send this request.
 
-        Without an object in its path, a caller may create something, but neither list nor change
-        anything. Every object in the path must be its own, or be below one of its own. Raises
+        Without an object in the path, a caller may create objects, but not list or change any.
+        Every object in the path must be the caller's, or below one of the caller's. Raises
         StoreError too.
         """
         if viewer.sees_unowned:
@@ -71,10 +71,10 @@ class Ownership:
             )
 
     async def check_references(self, viewer: ObjectAccess, references: Iterable[Reference]) -> None:
-        """Raise ResponseNotFoundError or ObjectNotFoundError for what is another key's.
+        """Raise ResponseNotFoundError or ObjectNotFoundError for another key's object.
 
         An object without a known owner is refused only if the request continues it. Files and
-        vector stores without one may be the operator's, for everybody. Raises StoreError too.
+        vector stores without one may be the operator's, for all keys. Raises StoreError too.
         """
         if viewer.sees_unowned:
             return
@@ -99,10 +99,10 @@ class Ownership:
         return held
 
     async def creator(self, caller: str | None, method: str, segments: Sequence[str]) -> str | None:
-        """Return the key that owns what a request creates; None if that cannot be told.
+        """Return the key that owns the objects that a request creates; None if it is unknown.
 
-        What is below an object, or comes out of it as a batch's files do, is its owner's, whoever
-        asks. Raises StoreError.
+        Objects below another object, or made from it as a batch's files are, belong to its owner,
+        whichever key sends the request. Raises StoreError.
         """
         for segment in segments[1:MAX_SEGMENTS]:
             held = await self._held.fetch(segment)
@@ -116,10 +116,10 @@ class Ownership:
         example: UpstreamObject,
         is_named: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Remember what an answer says was created, unless it is known or the request named it.
+        """Remember the objects that an answer creates, unless known or named by the request.
 
-        `example` says whose it is, and which deployment holds it. While the shared store is away,
-        what this process does not know counts as unknown.
+        `example` has their owner and their deployment. While the shared store is unavailable,
+        objects that this process does not know count as new.
         """
         for name in _created(answer):
             if is_named(name):
@@ -131,7 +131,7 @@ class Ownership:
 
 
 def _created(answer: Json) -> Iterator[str]:
-    """Yield the ids that a provider's answer gives to what it has created."""
+    """Yield the ids of the objects that a provider's answer says it has created."""
     if not isinstance(answer, dict):
         return
     file, results = answer.get("file"), answer.get("result_files")

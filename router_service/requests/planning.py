@@ -27,7 +27,7 @@ from router_service.core.packing import PackedView
 from router_service.core.selection import Policy, Reason
 from router_service.core.stages import Stage, StageName, Timer
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
-from router_service.requests.pool import Pool, capable
+from router_service.requests.pool import Pool, capable_models
 from router_service.router import Decision, Prediction, explored
 from router_service.settings import Model
 from router_service.store.base import UpstreamObject
@@ -262,10 +262,10 @@ class Planner:
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
         rule = self.policy(suffix or None, policy)
         if not chat.has_tools:
-            candidates = capable(self._pool.chat_models, wanted)
+            candidates = capable_models(self._pool.chat_models, wanted)
             return plan(candidates=candidates, reason=GatewayReason.CHAT)
         arms = self._pool.capable_arms(wanted)
-        candidates = self._pool.playing(arm for arm in self._dearest_first if arm in arms)
+        candidates = self._pool.models_for(arm for arm in self._dearest_first if arm in arms)
         reason = GatewayReason.UNDECIDED
         return plan(candidates=candidates, reason=reason, policy=rule, arms=arms)
 
@@ -281,7 +281,7 @@ class Planner:
         if holder is None:
             raise ResponseNotFoundError(chat.continues.id[:200], param=chat.continues.param)
         if pinned is not None and pinned.name != holder.name:
-            beside = self._pool.beside(holder, pinned)
+            beside = self._pool.at_same_account(holder, pinned)
             if beside is None:
                 raise ResponseElsewhereError(chat.continues.id[:200], pinned.name, holder.name)
             holder = beside
@@ -299,7 +299,7 @@ class Planner:
         """Return the plan with the arm that its policy chooses."""
         conversation = plan.request.chat.conversation
         decision = self.router.choose(conversation, prediction, plan.policy, plan.arms)
-        candidates = self._pool.playing(decision.ranking)
+        candidates = self._pool.models_for(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 
     def explore(self, plan: Plan) -> Plan:
@@ -308,7 +308,7 @@ class Planner:
             return plan
         draw = random.random()  # noqa: S311 - nothing is gained by guessing it
         decision = explored(plan.decision, self._exploration_share, draw)
-        candidates = self._pool.playing(decision.ranking)
+        candidates = self._pool.models_for(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 
     def policy(self, suffix: str | None, header: str | None) -> Policy:
