@@ -9,10 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from transformers import DistilBertConfig, DistilBertModel
 
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
+# With the small models of these tests, several threads only wait for each other.
+torch.set_num_threads(1)
+
 ARMS = ("large-FC", "small-FC", "other")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from router_service.core.errors import SwitchcraftError
+from switchcraft_training import sweep
 from switchcraft_training.checking import command as checking
 from switchcraft_training.comparison import command as comparison
 from switchcraft_training.datasets import command as datasets
@@ -18,7 +19,6 @@ from switchcraft_training.labelling import command as labelling
 from switchcraft_training.publishing import command as publishing
 from switchcraft_training.replay import command as replay
 from switchcraft_training.review import command as review
-from switchcraft_training.sweep import command as sweep
 
 _DESCRIPTION = """\
 Train a router for a pool of models, and evaluate and publish it.

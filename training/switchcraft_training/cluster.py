@@ -1,4 +1,4 @@
-"""Ray, where a stage's work goes to other machines."""
+"""Connection to a Ray cluster, for stages that can distribute their work."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from typing import Final
 from router_service.core.errors import ConfigError
 
 LOCAL: Final = "local"
-"""Ray on this machine alone, started for the run."""
+"""Address of a Ray instance that is started on this machine for the run."""
 
 
 def require_ray() -> None:
-    """Raise ConfigError where Ray is not installed."""
+    """Raise ConfigError if Ray is not installed."""
     if find_spec("ray") is None:
         raise ConfigError("--ray", "", "Ray is not installed; install switchcraft-router[ray]")
 
 
 @contextmanager
 def connecting(address: str) -> Iterator[None]:
-    """Join a cluster (`local` starts one), and do what must come up in it before work begins.
+    """Connect to a cluster (`local` starts one), and run the block, which starts the workers.
 
-    Raises ConfigError, disconnected, where Ray is not installed or something does not come up.
+    Raises ConfigError and disconnects if Ray is not installed, or if the cluster or the block
+    fails.
     """
     require_ray()
     import ray  # noqa: PLC0415 - optional
     from ray.exceptions import RayError  # noqa: PLC0415
 
     try:
-        _reach(address)
+        host, _, port = address.rpartition(":")
+        if port.isdigit():
+            # Ray itself would retry for minutes if nothing listens at the address.
+            server = (host.rpartition("/")[2], int(port))
+            socket.create_connection(server, timeout=10).close()
         ray.init(
             address=address,
             log_to_driver=False,
@@ -42,17 +47,10 @@ def connecting(address: str) -> Iterator[None]:
         yield
     except (RayError, ConnectionError, OSError, ValueError) as exc:
         ray.shutdown()
-        raise ConfigError(f"--ray {address}", "", reason(exc)) from exc
+        raise ConfigError(f"--ray {address}", "", describe_ray_error(exc)) from exc
 
 
-def reason(exc: Exception) -> str:
-    """Return what is wrong without Ray's traceback: a worker's own error, or that of connecting."""
+def describe_ray_error(exc: Exception) -> str:
+    """Return the last line of a worker's or a connection's error, without Ray's traceback."""
     lines = str(exc.__cause__ or exc).strip().splitlines()
     return lines[-1] if lines else type(exc).__name__
-
-
-def _reach(address: str) -> None:
-    """Raise OSError where nobody listens: Ray itself goes on trying for minutes."""
-    host, _, port = address.rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host.rpartition("/")[2], int(port)), timeout=10).close()

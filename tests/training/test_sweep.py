@@ -1,8 +1,9 @@
-"""Sweeps: a run for each seed and encoder, none of them twice, and their spread."""
+"""Sweeps: one run for each seed and encoder, and the spread of their metrics."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -15,25 +16,20 @@ from rich.console import Console
 
 from router_service.core.artifact import Measure
 from router_service.core.errors import ConfigError
+from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
-from switchcraft_training.sweep.stage import run_sweep
-from switchcraft_training.sweep.summary import Measured, summarize
-from switchcraft_training.sweep.table import print_table
+from switchcraft_training.sweep import FinishedRun, print_table, run_sweep, summarize
 
 
-def sweep(config: Path, data: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run `switchcraft-train sweep`, on one thread."""
-    command = [
-        sys.executable,
-        "-m",
-        "switchcraft_training.cli",
-        "sweep",
-        str(config),
-        "--data",
-        str(data),
-    ]
+def arguments(config: Path, data: Path, out: Path, *options: str) -> list[str]:
+    """Return the arguments of `switchcraft-train sweep`."""
+    return ["sweep", str(config), "--data", str(data), "--out", str(out), *options]
+
+
+def run_in_process_of_its_own(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run `switchcraft-train`, on one thread, in a process that Ray's workers can imitate."""
     return subprocess.run(
-        [*command, "--out", str(out), *options],
+        [sys.executable, "-m", "switchcraft_training.cli", *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,
@@ -42,24 +38,27 @@ def sweep(config: Path, data: Path, out: Path, *options: str) -> subprocess.Comp
     )
 
 
-def test_a_sweep_goes_on_where_it_was_left(config: Path, benchmark: Path, tmp_path: Path) -> None:
-    """Runs that ended are not run again, here or through Ray; all of them are in the summary.
+def test_sweep_resumes_and_runs_nothing_twice(
+    config: Path, benchmark: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Finished runs are not repeated, locally or on Ray, and the summary contains all runs.
 
-    A run is of all its sources, so of a further recording too.
+    A run with a further recording is another run.
     """
     shutil.copytree(benchmark / "bench", benchmark / "again")
     values = yaml.safe_load(config.read_text())
     values["also"] = [{"format": "bfcl", "path": "again"}]
     config.write_text(yaml.safe_dump(values))
-    first = sweep(config, benchmark, tmp_path / "out", "--seeds", "1")
-    assert first.returncode == 0, first.stderr
-    assert "1 runs, of which 0 have ended" in first.stderr
+    caplog.set_level(logging.INFO)
+    assert main(arguments(config, benchmark, tmp_path / "out", "--seeds", "1")) == 0
+    assert "1 runs, of which 0 are finished" in caplog.text
     manifests = sorted((tmp_path / "out").glob("encoder-seed-*/artifact/manifest.json"))
     written = [path.stat().st_mtime_ns for path in manifests]
     assert len(written) == 1
-    second = sweep(config, benchmark, tmp_path / "out", "--seeds", "1", "2", "--ray")
+    options = ("--seeds", "1", "2", "--ray")
+    second = run_in_process_of_its_own(arguments(config, benchmark, tmp_path / "out", *options))
     assert second.returncode == 0, second.stderr
-    assert "2 runs, of which 1 have ended" in second.stderr
+    assert "2 runs, of which 1 are finished" in second.stderr
     assert [path.stat().st_mtime_ns for path in manifests] == written
     summary = json.loads((tmp_path / "out" / "sweep.json").read_text())
     assert [run["seed"] for run in summary["runs"]] == [1, 2]
@@ -70,28 +69,27 @@ def test_a_sweep_goes_on_where_it_was_left(config: Path, benchmark: Path, tmp_pa
     assert "default accuracy" in second.stdout
 
 
-def test_a_run_that_fails_stops_no_other_and_is_named(
-    config: Path, benchmark: Path, tmp_path: Path
+def test_failed_run_is_reported_with_its_folder(
+    config: Path, benchmark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An encoder that does not load is reported with its folder, and the status says so."""
+    """An encoder that does not load is reported with its folder, and the exit status is 1."""
     options = ("--seeds", "1", "--encoders", str(tmp_path / "nowhere"))
-    done = sweep(config, benchmark, tmp_path / "out", *options)
-    assert done.returncode == 1
-    assert "nowhere-seed-1: " in done.stderr
+    assert main(arguments(config, benchmark, tmp_path / "out", *options)) == 1
+    assert "nowhere-seed-1: " in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "sweep.json").read_text())["runs"] == []
 
 
-def test_two_encoders_of_one_name_are_refused(config: Path, tmp_path: Path) -> None:
-    """Runs never share a folder."""
+def test_encoders_with_the_same_name_are_rejected(config: Path, tmp_path: Path) -> None:
+    """Two runs must not share a folder."""
     values = RunConfig.model_validate(yaml.safe_load(config.read_text()))
     with pytest.raises(ConfigError, match="same last name"):
         run_sweep(values, tmp_path, tmp_path, [1], ["a/tiny", "b/tiny"], None)
 
 
-def test_the_spread_is_the_sample_s() -> None:
-    """Mean and standard deviation are of the seeds of one encoder; one seed has no deviation."""
+def test_spread_is_the_standard_deviation_of_the_sample() -> None:
+    """Mean and standard deviation are computed over the seeds of one encoder."""
     runs = [
-        Measured(encoder, seed, "f", {"mean_auc": Measure(value=value, stderr=0.1, n=10)})
+        FinishedRun(encoder, seed, "f", {"mean_auc": Measure(value=value, stderr=0.1, n=10)})
         for encoder, seed, value in (("a", 1, 0.6), ("a", 2, 0.8), ("b", 1, 0.5))
     ]
     summary = summarize(runs)
