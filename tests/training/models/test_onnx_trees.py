@@ -1,4 +1,4 @@
-"""The runtime's kernel walks trees to the leaves that scikit-learn's own walk ends at."""
+"""The runtime's kernel for trees: equality with scikit-learn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 
 
 def fitted(outputs: int, min_leaf: int = 5) -> tuple[ExtraTreesRegressor, Floats]:
-    """Return scikit-learn's trees with the counts that they were fitted on."""
+    """Return scikit-learn's trees and the features on which they were fitted."""
     rng = np.random.default_rng(1)
     features = np.column_stack([rng.integers(0, 9, 150), rng.exponential(100.0, 150)])
     targets = (rng.random((150, outputs)) + features[:, :1] > 5).astype(np.float32)
@@ -29,7 +29,7 @@ def fitted(outputs: int, min_leaf: int = 5) -> tuple[ExtraTreesRegressor, Floats
 
 
 def session(forest: Forest, path: Path) -> ort.InferenceSession:
-    """Export a forest alone, with the kernel in it."""
+    """Export a forest with the kernel."""
     program = torch.onnx.export(
         forest.eval(),
         (torch.zeros(2, 2),),
@@ -47,13 +47,13 @@ def session(forest: Forest, path: Path) -> ort.InferenceSession:
 
 
 def said(forest: Forest, asked: Floats, path: Path) -> Floats:
-    """Return what the exported forest says, of all rows together."""
+    """Return the predictions of the exported forest for all rows."""
     (answer,) = session(forest, path).run(None, {"features": asked})
     return np.asarray(answer)
 
 
 def at_thresholds(trees: Sequence[ExtraTreesRegressor], features: Floats) -> Floats:
-    """Return rows with a count on a threshold, and on the nearest numbers about it."""
+    """Return rows with a feature at each threshold, and at the numbers next to it."""
     rows = []
     for tree in (each.tree_ for each in trees):
         for node in np.flatnonzero(tree.children_left >= 0):
@@ -66,8 +66,8 @@ def at_thresholds(trees: Sequence[ExtraTreesRegressor], features: Floats) -> Flo
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_the_kernel_says_what_scikit_learn_says(outputs: int, tmp_path: Path) -> None:
-    """On rows that were seen, and on each threshold with its neighbours, whatever is predicted."""
+def test_kernel_equals_scikit_learn(outputs: int, tmp_path: Path) -> None:
+    """The kernel equals scikit-learn on training rows, at thresholds, and next to them."""
     trees, features = fitted(outputs)
     asked = np.concatenate([features, at_thresholds(trees.estimators_, features)])
     forest = Forest([each.tree_ for each in trees.estimators_])
@@ -76,8 +76,8 @@ def test_the_kernel_says_what_scikit_learn_says(outputs: int, tmp_path: Path) ->
     assert np.ptp(wanted) > 0.5
 
 
-def test_trees_of_one_leaf_are_walked_among_others(tmp_path: Path) -> None:
-    """A tree that asks nothing has a value all the same, first, last and in the middle."""
+def test_trees_with_one_leaf_are_supported(tmp_path: Path) -> None:
+    """A tree without a split has its value at any position of the forest."""
     (grown, features), (lone, _) = fitted(2), fitted(2, min_leaf=100)
     assert {each.tree_.node_count for each in lone.estimators_} == {1}
     one = lone.estimators_[0].tree_

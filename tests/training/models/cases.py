@@ -1,4 +1,4 @@
-"""A small router to train: its configuration, its encoder, and rows that teach it."""
+"""A small router for tests: configuration, encoder and training rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEATURES = ("tools", "commas")
 
 
 def config(frozen_layers: object = None, pooling: str = "cls", **training: object) -> RunConfig:
-    """Return a run of two arms with a tiny network."""
+    """Return the configuration of a run with two arms and a tiny network."""
     return RunConfig.model_validate(
         {
             "name": "tiny",
@@ -57,7 +57,7 @@ def encoder(seed: int = 0, layers: int = 1, dropout: float = 0.1) -> PretrainedE
 
 
 def rows(n: int, seed: int, heads: int = 2) -> Rows:
-    """Return rows whose first label is told by a token, the second by a count."""
+    """Return rows whose first label depends on a token, and whose second depends on a feature."""
     rng = np.random.default_rng(seed)
     packed, labels = [], []
     for _ in range(n):

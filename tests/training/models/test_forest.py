@@ -1,4 +1,4 @@
-"""Trees in the graph: they say what scikit-learn's say, to the threshold and to the last arm."""
+"""Trees: equality with scikit-learn's, including values at thresholds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from switchcraft_training.models.batches import Rows, collate
 from switchcraft_training.models.branches import FEATURE_SHARE, MIN_LEAF, TREES, Forest, fit_forest
 from switchcraft_training.models.onnx_export import export_onnx
 from switchcraft_training.models.training import predict, train_router
-from tests.training.finetune.cases import config, encoder, rows
+from tests.training.models.cases import config, encoder, rows
 
 Floats = NDArray[np.float32]
 
 
 def counts(n: int, seed: int) -> Floats:
-    """Return counts as queries have them: whole numbers, shares, and one that is constant."""
+    """Return features like those of queries: whole numbers, shares, and a constant."""
     rng = np.random.default_rng(seed)
     return np.column_stack(
         [rng.integers(0, 20, n), rng.random(n), rng.exponential(100.0, n), np.full(n, 3.0)]
@@ -29,7 +29,7 @@ def counts(n: int, seed: int) -> Floats:
 
 
 def trees(features: Floats, targets: Floats, seed: int) -> ExtraTreesRegressor:
-    """Fit scikit-learn's own."""
+    """Fit scikit-learn's trees."""
     # One output is a column of its own to the library, and said as one.
     wanted = targets[:, 0] if targets.shape[1] == 1 else targets
     return ExtraTreesRegressor(
@@ -38,7 +38,7 @@ def trees(features: Floats, targets: Floats, seed: int) -> ExtraTreesRegressor:
 
 
 def targets_of(features: Floats, outputs: int) -> Floats:
-    """Return targets that follow from the counts."""
+    """Return targets that depend on the features."""
     rng = np.random.default_rng(5)
     told = np.log1p(features) @ rng.normal(size=(features.shape[1], outputs))
     noisy = told + rng.normal(0, 0.3, told.shape)
@@ -46,8 +46,8 @@ def targets_of(features: Floats, outputs: int) -> Floats:
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_it_says_what_scikit_learn_says(outputs: int) -> None:
-    """A fitted forest is the library's of the same seed, on seen and on unseen counts."""
+def test_forest_equals_scikit_learn(outputs: int) -> None:
+    """A forest predicts the same as the library with the same seed, on old and new rows."""
     features = counts(300, 1)
     targets = targets_of(features, outputs)
     forest = fit_forest(features, targets, seed=4)
@@ -58,7 +58,7 @@ def test_it_says_what_scikit_learn_says(outputs: int) -> None:
     assert np.ptp(forest(torch.from_numpy(features)).numpy()) > 0.3
 
 
-def test_counts_at_a_threshold_go_where_scikit_learn_sends_them() -> None:
+def test_values_at_thresholds_equal_scikit_learn() -> None:
     """On each threshold, and on the nearest single-precision numbers about it, both agree.
 
     Every tree is asked alone, so that no other hides a wrong turn.
@@ -80,8 +80,8 @@ def test_counts_at_a_threshold_go_where_scikit_learn_sends_them() -> None:
         )
 
 
-def test_a_threshold_that_single_precision_cannot_hold_parts_as_it_did() -> None:
-    """Between 1 and the next number, a threshold must not round up to that number."""
+def test_threshold_is_rounded_down_to_single_precision() -> None:
+    """A threshold between 1 and the next single-precision number must not round up to it."""
     low = np.float32(1.0)
     high = np.nextafter(low, np.float32(2.0))
     features = np.repeat([[low], [high]], 10, axis=0)
@@ -92,16 +92,16 @@ def test_a_threshold_that_single_precision_cannot_hold_parts_as_it_did() -> None
         np.testing.assert_allclose(said, wanted, atol=1e-6)
 
 
-def test_a_tree_of_one_leaf_is_a_constant() -> None:
-    """Too few rows to part: the mean, whatever is asked."""
+def test_tree_with_one_leaf_is_constant() -> None:
+    """With too few rows for a split, the prediction is always the mean."""
     forest = fit_forest(counts(6, 1), np.full((6, 2), 0.25, dtype=np.float32), seed=0)
     assert forest.depth == 0
     assert forest(torch.from_numpy(counts(3, 2))).tolist() == [[0.25, 0.25]] * 3
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_the_graph_walks_the_trees_too(tmp_path: Path, *, known: bool) -> None:
-    """Exported, a router of trees answers as torch, for one row and for several, demand or not."""
+def test_exported_forest_equals_torch(tmp_path: Path, *, known: bool) -> None:
+    """An exported forest equals torch, for one and several rows, with and without demand."""
     data = rows(80, 1)
     calls = np.arange(80, dtype=np.float32) % 3
     data = Rows(data.packed, data.labels, calls if known else data.calls, data.groups)

@@ -1,4 +1,4 @@
-"""Fine-tuning of the encoder: several processes, kills, precision, labels that are shares."""
+"""Fine-tuning of the encoder: several processes, interruption, precision, and shares as labels."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from torch import Tensor
 from router_service.core.errors import ConfigError
 from switchcraft_training.models.checkpoints import macro_f1, mean_loss
 from switchcraft_training.models.finetuning import finetune_encoder
-from tests.training.finetune.cases import config, encoder, rows, with_labels
+from tests.training.models.cases import config, encoder, rows, with_labels
 
-JOB = "tests.training.finetune.job"
+JOB = "tests.training.models.job"
 TWO = (
     ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"),
     {"ACCELERATE_USE_CPU": "true"},
 )
-"""What `accelerate launch` starts for two processes, on the CPU."""
+"""The command that `accelerate launch` runs for two processes on the CPU."""
 
 
 def job(
     out: Path, *arguments: str, launcher: tuple[tuple[str, ...], dict[str, str]] = (("-m",), {})
 ) -> subprocess.Popen[bytes]:
-    """Start a fine-tuning run of one thread, whose log goes to `out` + `.log`."""
+    """Start a fine-tuning run with one thread; its log is `out` + `.log`."""
     before, environment = launcher
     with out.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(
@@ -45,7 +45,7 @@ def job(
 
 
 def finish(run: subprocess.Popen[bytes], out: Path) -> dict[str, Tensor]:
-    """Return the weights that a run leaves."""
+    """Return the weights of a finished run."""
     assert run.wait(timeout=120) == 0, out.with_suffix(".log").read_text()
     return load_file(out / "0.safetensors")
 
@@ -55,8 +55,8 @@ def training(**settings: object) -> tuple[str, str]:
     return ("--training", json.dumps(settings))
 
 
-def test_two_processes_learn_what_one_does_from_their_joint_batches(tmp_path: Path) -> None:
-    """Two processes of 8 rows end with one weight, that of 16 rows in one; 61 rows are odd."""
+def test_two_processes_equal_one_with_joint_batches(tmp_path: Path) -> None:
+    """Two processes with batches of 8 get the weights of one with 16, even for 61 rows."""
     one = job(tmp_path / "one", "--rows", "61", *training(max_epochs=3, batch_size=16))
     alone = finish(one, tmp_path / "one")
     arguments = ("--rows", "61", *training(max_epochs=3, batch_size=8))
@@ -73,8 +73,8 @@ def test_two_processes_learn_what_one_does_from_their_joint_batches(tmp_path: Pa
     assert log.count("  0%") == 1
 
 
-def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
-    """Killed after some epochs and started again, a run leaves the same bits, and says so."""
+def test_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    """A run that was killed and restarted ends with the same bits, and logs that it resumed."""
     arguments = ("--dropout", "0.3", *training(max_epochs=40, patience_epochs=40))
     workspace = tmp_path / "work"
     killed = job(tmp_path / "killed", "--workspace", str(workspace), *arguments)
@@ -94,10 +94,10 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path
     assert (tmp_path / "again/0.json").read_text() == (tmp_path / "whole/0.json").read_text()
 
 
-def test_a_finished_run_is_read_and_another_one_is_not_mistaken_for_it(
+def test_finished_run_is_reused_only_for_equal_inputs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same run is not trained twice; another rate, other labels or weights are another run."""
+    """A finished run is not repeated; another rate, labels or weights make another run."""
     caplog.set_level(logging.INFO)
     settings, train, validation = config(max_epochs=2), rows(32, 1), rows(16, 2)
     first = finetune_encoder(encoder(), settings, train, validation, workspace=tmp_path)
@@ -115,8 +115,8 @@ def test_a_finished_run_is_read_and_another_one_is_not_mistaken_for_it(
     assert len(list(tmp_path.glob("checkpoints/*/finished.safetensors"))) == 4
 
 
-def test_shares_of_runs_are_learned_as_shares() -> None:
-    """An arm that is right in 30% of the runs everywhere is predicted to be right in 30%."""
+def test_shares_of_runs_are_learned_as_probabilities() -> None:
+    """An arm that is correct in 30% of the runs of every query gets the probability 0.3."""
     train, validation = rows(200, 1), rows(40, 2)
     shares = with_labels(train, np.full_like(train.labels, 0.3))
     held_out = with_labels(validation, np.full_like(validation.labels, 0.3))
@@ -125,8 +125,8 @@ def test_shares_of_runs_are_learned_as_shares() -> None:
     assert tuned.best.loss == pytest.approx(entropy, abs=0.01)
 
 
-def test_an_arm_without_any_label_leaves_the_others_finite() -> None:
-    """A column that is unknown everywhere neither fails nor spreads."""
+def test_arm_without_labels_does_not_affect_the_others() -> None:
+    """A column without any label neither fails nor makes other columns NaN."""
     train = rows(64, 1)
     train.labels[:, 1] = np.nan
     tuned = finetune_encoder(encoder(), config(max_epochs=1), train, rows(16, 2))
@@ -134,8 +134,8 @@ def test_an_arm_without_any_label_leaves_the_others_finite() -> None:
     assert all(bool(torch.isfinite(t).all()) for t in tuned.branch.state_dict().values())
 
 
-def test_macro_f1_of_shares_is_scikit_learn_s_of_their_halves() -> None:
-    """Half of the runs count as correct; a head without both outcomes follows the convention."""
+def test_macro_f1_of_shares_equals_scikit_learn() -> None:
+    """A share counts as correct from 0.5; a head with one outcome follows the convention."""
     rng = np.random.default_rng(0)
     labels = rng.choice([0, 1 / 3, 0.5, 2 / 3, 1], (50, 5)).astype(np.float32)
     labels[:, 3] = 0
@@ -153,22 +153,22 @@ def test_macro_f1_of_shares_is_scikit_learn_s_of_their_halves() -> None:
     assert macro_f1(labels, probabilities) == pytest.approx(np.mean(scores))
 
 
-def test_the_loss_of_a_share_is_its_cross_entropy() -> None:
-    """Both sides of a share count, and unknown labels do not."""
+def test_loss_of_a_share_is_its_cross_entropy() -> None:
+    """Both parts of a share count; unknown labels do not."""
     labels = np.array([[0.25, np.nan]], dtype=np.float32)
     loss = mean_loss(labels, np.array([[0.5, 0.9]]))
     assert loss == pytest.approx(np.log(2))
 
 
-def test_fp16_on_a_cpu_is_refused() -> None:
-    """A precision that the device does not have is an error that names the field."""
+def test_fp16_on_a_cpu_is_rejected() -> None:
+    """A precision that the device does not support raises an error that names the field."""
     with pytest.raises(ConfigError, match=r"training\.precision"):
         finetune_encoder(encoder(), config(precision="fp16"), rows(8, 1), rows(8, 2))
 
 
-def test_bf16_learns_and_leaves_fp32_weights(tmp_path: Path) -> None:
-    """Mixed precision changes the products alone: weights stay FP32, and the labels are learned."""
-    arguments = training(max_epochs=12, precision="bf16")
+def test_bf16_learns_and_keeps_fp32_weights(tmp_path: Path) -> None:
+    """Mixed precision affects only products: weights stay FP32, and the labels are learned."""
+    arguments = training(max_epochs=6, precision="bf16")
     weights = finish(job(tmp_path / "bf16", "--rows", "400", *arguments), tmp_path / "bf16")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     epochs = json.loads((tmp_path / "bf16" / "0.json").read_text())

@@ -1,4 +1,4 @@
-"""Encoders: the pretrained weights that load, and that they compute what they computed."""
+"""Loading of encoders, and equality of their hidden states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def minilm_folder() -> Path:
 
 
 def test_minilm_becomes_a_distilbert_with_equal_hidden_states() -> None:
-    """The packaged MiniLM is a BERT; the DistilBERT made of it computes the same states."""
+    """The packaged MiniLM is a BERT; its DistilBERT computes the same states."""
     bert = BertModel.from_pretrained(minilm_folder())
     encoder = load_encoder(MINILM)
     assert isinstance(encoder.model, DistilBertModel)
@@ -44,8 +44,8 @@ def test_minilm_becomes_a_distilbert_with_equal_hidden_states() -> None:
     assert bert.embeddings.token_type_embeddings.weight[0].abs().max() > 1e-3
 
 
-def test_a_local_folder_loads_by_its_path(tmp_path: Path) -> None:
-    """Any Hugging Face encoder saved to a folder loads from there, tokenizer included."""
+def test_encoder_loads_from_a_folder(tmp_path: Path) -> None:
+    """A Hugging Face encoder that was saved to a folder loads from it, with its tokenizer."""
     model = DistilBertModel(DistilBertConfig(dim=32, hidden_dim=64, n_layers=1, n_heads=2))
     model.save_pretrained(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -55,14 +55,14 @@ def test_a_local_folder_loads_by_its_path(tmp_path: Path) -> None:
     assert encoder.tokenizer.token_to_id("[CLS]") == 101
 
 
-def test_a_missing_package_is_named() -> None:
-    """A package that is not installed is an error that names it."""
+def test_missing_package_is_reported() -> None:
+    """The error for a package that is not installed names the package."""
     with pytest.raises(ConfigError, match="no_such_package"):
         load_encoder("package:no_such_package/model")
 
 
-def test_a_bert_with_other_weights_does_not_load_in_part() -> None:
-    """A weight that has no place is an error, never left out in silence."""
+def test_bert_with_unknown_weights_is_rejected() -> None:
+    """A weight that cannot be converted raises an error instead of being ignored."""
     small = BertConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
     )

@@ -1,4 +1,4 @@
-"""The graph for GPUs: fp16 in the encoder alone, and rows that may run together."""
+"""The fp16 graph for GPUs, and whether the rows of a batch are independent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from router_service.core.model import Classifier, Graph, batches_by_length, pad_
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.onnx_export import export_fp16, export_int8
 from switchcraft_training.models.training import predict, train_router
-from tests.training.finetune.cases import config, encoder, rows
+from tests.training.models.cases import config, encoder, rows
 
 DATA = rows(80, 1)
 SHARES = {"networks": 2, "lexical": 1, "encoder": 2}
@@ -21,28 +21,28 @@ SHARES = {"networks": 2, "lexical": 1, "encoder": 2}
 
 @pytest.fixture(scope="module")
 def model() -> RouterModel:
-    """Return a router whose encoder counts."""
+    """Return a router whose encoder has a share."""
     return train_router(encoder(), config(shares=SHARES, max_epochs=1), DATA, DATA).model
 
 
 @pytest.fixture(scope="module")
 def folder(model: RouterModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where its graphs lie: `all.int8.onnx`, `all.fp32.onnx`, `all.fp16.onnx`."""
+    """Return the folder of its graphs: `all.int8.onnx`, `all.fp32.onnx`, `all.fp16.onnx`."""
     folder = tmp_path_factory.mktemp("graphs")
     export_int8(model, 2, folder / "all.int8.onnx")
     export_fp16(model, 2, folder / "all.fp16.onnx")
     return folder
 
 
-def test_half_precision_answers_nearly_alike(model: RouterModel, folder: Path) -> None:
-    """The answers are torch's but for fp16's roundings, of which there are some."""
+def test_fp16_graph_is_close_to_torch(model: RouterModel, folder: Path) -> None:
+    """The predictions equal torch's except for the rounding of fp16."""
     said = Classifier(folder / "all.fp16.onnx", arms=2).predict(DATA.packed)
     difference = float(np.abs(said - predict(model, DATA)).max())
     assert 0 < difference < 1e-3
 
 
-def test_half_precision_is_the_encoder_s_alone(model: RouterModel, folder: Path) -> None:
-    """Its weights are 16 bits wide, no other's are, and the model that was exported has its own."""
+def test_only_the_encoder_is_in_fp16(model: RouterModel, folder: Path) -> None:
+    """Only the encoder's weights have 16 bits, and the exported model is unchanged."""
     weights = onnx.load(str(folder / "all.fp16.onnx")).graph.initializer
     halves = {each.name for each in weights if each.data_type == TensorProto.FLOAT16}
     assert any("word_embeddings" in name for name in halves)
@@ -51,8 +51,8 @@ def test_half_precision_is_the_encoder_s_alone(model: RouterModel, folder: Path)
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("all.fp32", 1e-6), ("all.fp16", 1e-3)])
-def test_rows_answer_together_as_they_do_alone(folder: Path, name: str, tolerance: float) -> None:
-    """Padding is masked, and no row's answer leans on the rows beside it."""
+def test_rows_are_independent_of_their_batch(folder: Path, name: str, tolerance: float) -> None:
+    """Padding is masked, and a row's prediction does not depend on the other rows."""
     path = folder / f"{name}.onnx"
     graph, alone = Graph(path), Classifier(path, arms=2).predict(DATA.packed)
     assert graph.rows_are_independent
@@ -65,6 +65,6 @@ def test_rows_answer_together_as_they_do_alone(folder: Path, name: str, toleranc
     np.testing.assert_allclose(together, alone, rtol=0, atol=tolerance)
 
 
-def test_int8_matrices_say_nothing_of_their_rows(folder: Path) -> None:
-    """Their activations are scaled over a batch, so that nobody may run rows together."""
+def test_int8_graph_has_dependent_rows(folder: Path) -> None:
+    """Activations share one scale per batch, so rows must not run together."""
     assert not Graph(folder / "all.int8.onnx").rows_are_independent

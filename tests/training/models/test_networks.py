@@ -1,4 +1,4 @@
-"""Small networks over the counts: what they read, what they clip, what does not teach them."""
+"""Small networks over structural features."""
 
 from __future__ import annotations
 
@@ -13,89 +13,89 @@ from switchcraft_training.models.branches import (
     NetworksBranch,
     fit_networks,
 )
-from tests.training.finetune.cases import config
+from tests.training.models.cases import config
 
 SETTINGS = config(structure_width=16).training
 
 
 def counts(n: int, seed: int = 0) -> Tensor:
-    """Return a count that tells, one that does not, and one that is always the same."""
+    """Return an informative feature, an uninformative one, and a constant one."""
     rng = np.random.default_rng(seed)
     told = rng.integers(0, 2, n) * 9
     return torch.tensor(np.column_stack([told, rng.integers(0, 9, n), np.full(n, 4)])).float()
 
 
 def labels_of(features: Tensor) -> Tensor:
-    """Return an arm that is right where the first count is not 0, and one where it is."""
+    """Return labels of an arm that is correct if the first feature is positive, and its opposite."""
     right = features[:, :1] > 0
     return torch.cat([right, ~right], dim=1).float()
 
 
 def fitted(features: Tensor, labels: Tensor, seed: int = 0) -> NetworksBranch:
-    """Fit with a seed, both arms weighing the same."""
+    """Fit with a seed and equal weights of both arms."""
     torch.manual_seed(seed)
     return fit_networks(features, labels, torch.ones(labels.shape[1]), SETTINGS)
 
 
-def said(branch: NetworksBranch, features: Tensor) -> Tensor:
-    """Return logits without gradients."""
+def logits_of(branch: NetworksBranch, features: Tensor) -> Tensor:
+    """Return logits, computed without gradients."""
     with torch.no_grad():
         logits: Tensor = branch(features)
     return logits
 
 
-def test_they_learn_what_counts_tell_and_agree_on_it() -> None:
-    """Unseen rows are told right; the branch says the mean of its members."""
+def test_networks_learn_an_informative_feature_and_are_averaged() -> None:
+    """Held-out rows are predicted correctly, and the branch returns the mean of its networks."""
     train, test = counts(300), counts(80, seed=1)
     branch = fitted(train, labels_of(train))
-    assert ((said(branch, test) > 0) == (labels_of(test) == 1)).float().mean() > 0.95
+    assert ((logits_of(branch, test) > 0) == (labels_of(test) == 1)).float().mean() > 0.95
     with torch.no_grad():
         votes = branch.member_logits(test)
     assert len(votes) == NETWORKS
-    assert torch.allclose(torch.stack(votes).mean(0), said(branch, test))
+    assert torch.allclose(torch.stack(votes).mean(0), logits_of(branch, test))
     assert not torch.allclose(votes[0], votes[1])
 
 
-def test_a_constant_count_is_muted() -> None:
-    """A count that never changed in training has no say, whatever it is in service."""
+def test_constant_feature_is_ignored() -> None:
+    """A feature that was constant in training has no influence, whatever its value later."""
     train = counts(200)
     branch = fitted(train, labels_of(train))
     other = train.clone()
     other[:, 2] = 1e6
-    assert torch.equal(said(branch, other), said(branch, train))
+    assert torch.equal(logits_of(branch, other), logits_of(branch, train))
     moved = train.clone()
     moved[:, 0] = 9 - moved[:, 0]
-    assert not torch.allclose(said(branch, moved), said(branch, train))
+    assert not torch.allclose(logits_of(branch, moved), logits_of(branch, train))
 
 
-def test_outliers_are_clipped() -> None:
-    """A count far beyond all of training says no more than one at the clip's edge."""
+def test_outlier_is_clipped() -> None:
+    """A value far outside the training range has no more influence than one at the limit."""
     train = counts(200)
     branch = fitted(train, labels_of(train))
     deviation = float(1 / branch.scale[1])
     edge = float(torch.expm1(branch.mean[1] + (MAX_DEVIATIONS + 0.01) * deviation))
     far, farther = train.clone(), train.clone()
     far[:, 1], farther[:, 1] = edge, 1e30
-    assert torch.equal(said(branch, far), said(branch, farther))
-    assert bool(torch.isfinite(said(branch, farther)).all())
-    assert not torch.allclose(said(branch, far), said(branch, train))
+    assert torch.equal(logits_of(branch, far), logits_of(branch, farther))
+    assert bool(torch.isfinite(logits_of(branch, farther)).all())
+    assert not torch.allclose(logits_of(branch, far), logits_of(branch, train))
 
 
-def test_counts_below_zero_have_logarithms_too() -> None:
-    """What is left over may be less than nothing; the scale is signed and stays finite."""
+def test_negative_features_have_finite_scales() -> None:
+    """Features may be negative; their signed logarithm is finite."""
     branch = NetworksBranch(2, 1, width=4).eval()
     features = torch.tensor([[-9.0, 1.0], [9.0, 1.0], [0.0, 1.0]])
     branch.fit_scale(features)
     assert bool(torch.isfinite(branch.scale).all())
     assert branch.mean[0] == pytest.approx(0.0)
     assert branch.scale[1] == 0
-    logits = said(branch, features)
+    logits = logits_of(branch, features)
     assert bool(torch.isfinite(logits).all())
     assert len({round(float(each), 6) for each in logits[:, 0]}) == 3
 
 
-def test_unknown_labels_do_not_teach() -> None:
-    """Labels that would teach the contrary are struck out, and then do not."""
+def test_unknown_labels_are_ignored() -> None:
+    """Contradictory labels have no influence after they are replaced by NaN."""
     train, test = counts(300), counts(80, seed=1)
     labels = labels_of(train)
     misleading = labels.clone()
@@ -103,23 +103,23 @@ def test_unknown_labels_do_not_teach() -> None:
     hidden = misleading.clone()
     hidden[100:] = torch.nan
     right = labels_of(test) == 1
-    misled, taught = (said(fitted(train, each), test) > 0 for each in (misleading, hidden))
+    misled, taught = (logits_of(fitted(train, each), test) > 0 for each in (misleading, hidden))
     assert (taught == right).float().mean() > 0.95
     assert (misled == right).float().mean() < 0.05
 
 
-def test_an_arm_without_any_label_leaves_the_others_finite() -> None:
-    """A column that is unknown everywhere neither fails nor spreads."""
+def test_arm_without_labels_does_not_affect_the_others() -> None:
+    """A column without any label neither fails nor makes other columns NaN."""
     train = counts(200)
     labels = labels_of(train)
     labels[:, 1] = torch.nan
-    logits = said(fitted(train, labels), train)
+    logits = logits_of(fitted(train, labels), train)
     assert bool(torch.isfinite(logits).all())
     assert ((logits[:, 0] > 0) == (labels[:, 0] == 1)).float().mean() > 0.95
 
 
-def test_a_head_without_weight_is_not_learned() -> None:
-    """An auxiliary head of weight 0 is as if its labels were unknown."""
+def test_head_with_weight_zero_is_not_learned() -> None:
+    """An auxiliary head with the weight 0 behaves as if its labels were unknown."""
     train = counts(200)
     labels = labels_of(train)
     unknown = labels.clone()
@@ -127,18 +127,18 @@ def test_a_head_without_weight_is_not_learned() -> None:
     torch.manual_seed(0)
     weighted = fit_networks(train, labels, torch.tensor([1.0, 0.0]), SETTINGS)
     hidden = fit_networks_again(train, unknown)
-    assert torch.equal(said(weighted, train), said(hidden, train))
+    assert torch.equal(logits_of(weighted, train), logits_of(hidden, train))
 
 
 def fit_networks_again(features: Tensor, labels: Tensor) -> NetworksBranch:
-    """Fit with the same seed and the second head's weight at 0."""
+    """Fit with the same seed, and the weight 0 for the second head."""
     torch.manual_seed(0)
     return fit_networks(features, labels, torch.tensor([1.0, 0.0]), SETTINGS)
 
 
-def test_a_seed_fixes_them() -> None:
-    """Weights are drawn, rows shuffled and units dropped by torch's generator alone."""
+def test_equal_seeds_give_equal_networks() -> None:
+    """Only torch's generator decides initial weights, shuffling and dropout."""
     train = counts(100)
-    first, again, other = (said(fitted(train, labels_of(train), s), train) for s in (1, 1, 2))
+    first, again, other = (logits_of(fitted(train, labels_of(train), s), train) for s in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.allclose(first, other)

@@ -1,4 +1,4 @@
-"""Demand: how many calls a query asks for, as forests say that have not seen it."""
+"""Demand: held-out predictions of the number of calls that a query asks for."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from router_service.core.packing import Packed
 from switchcraft_training.models.batches import Rows, feature_tensor
 from switchcraft_training.models.branches import fit_demand, held_out_demand
-from tests.training.finetune.cases import rows_of
+from tests.training.models.cases import rows_of
 
 
 def asking(n: int, groups: int, seed: int = 0) -> Rows:
-    """Return rows that ask for as many calls as their first count says; groups are in turn."""
+    """Return rows whose number of calls is their first feature, in alternating groups."""
     rng = np.random.default_rng(seed)
     calls = rng.integers(0, 5, n)
     packed = [Packed((1, 2), (float(wanted), float(rng.random())), ()) for wanted in calls]
@@ -22,8 +22,8 @@ def asking(n: int, groups: int, seed: int = 0) -> Rows:
     return replace(data, calls=calls.astype(np.float32), groups=np.arange(n) % groups)
 
 
-def test_counts_tell_none_one_and_several() -> None:
-    """The three probabilities sum to 1; two calls and more are one class."""
+def test_demand_is_learned_as_none_one_or_several() -> None:
+    """The three probabilities sum to 1; two or more calls are one class."""
     data, others = asking(300, 100), asking(100, 100, seed=1)
     forest = fit_demand(data, 0)
     said = forest(feature_tensor(others)).numpy()
@@ -31,8 +31,8 @@ def test_counts_tell_none_one_and_several() -> None:
     assert (said.argmax(1) == np.minimum(others.calls, 2)).mean() > 0.95
 
 
-def test_rows_are_told_by_forests_that_have_not_seen_them() -> None:
-    """A group that alone asks for a call is never foreseen to, though the full forest knows it."""
+def test_predictions_are_held_out_by_group() -> None:
+    """Calls that only one group asks for are predicted only by the forest that saw the group."""
     data = asking(200, 50)
     alone = data.groups == 7
     # Nothing else looks like this group, and nothing else asks for a call.
@@ -50,8 +50,8 @@ def test_rows_are_told_by_forests_that_have_not_seen_them() -> None:
     assert seen(feature_tensor(more))[torch.from_numpy(own), 1].min() > 0.5
 
 
-def test_other_calls_of_a_group_change_nothing_that_is_said_of_it() -> None:
-    """What is said of a row does not follow from its own calls, nor from its group's."""
+def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:
+    """A row's prediction depends neither on its own calls nor on its group's."""
     data = asking(120, 30)
     own = data.groups == 3
     first = held_out_demand(data, 0)
@@ -62,8 +62,8 @@ def test_other_calls_of_a_group_change_nothing_that_is_said_of_it() -> None:
     assert not np.allclose(first[~own], second[~own])
 
 
-def test_rows_of_unknown_demand_are_told_and_do_not_teach() -> None:
-    """Where only some calls are known the others are foretold all the same."""
+def test_rows_with_unknown_demand_are_predicted() -> None:
+    """Rows without a known number of calls are predicted, but are not used for fitting."""
     data = asking(200, 200)
     some = replace(data, calls=np.where(np.arange(200) < 120, data.calls, np.nan))
     said = held_out_demand(some, 0)
@@ -72,8 +72,8 @@ def test_rows_of_unknown_demand_are_told_and_do_not_teach() -> None:
     assert (said[120:].argmax(1) == np.minimum(data.calls[120:], 2)).mean() > 0.9
 
 
-def test_where_no_calls_are_known_there_is_no_demand() -> None:
-    """Nothing is fitted, and nothing said."""
+def test_without_known_calls_there_is_no_demand() -> None:
+    """Without any known number of calls, the result is None."""
     data = asking(40, 40)
     unknown = replace(data, calls=np.full(40, np.nan, dtype=np.float32))
     assert held_out_demand(unknown, 0) is None

@@ -1,4 +1,4 @@
-"""Hashed words in the graph: TF-IDF and a regression, as the libraries have them."""
+"""Branch over hashed words: TF-IDF and logistic regression, compared with scikit-learn."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from switchcraft_training.models.branches import (
 
 
 def queries(n: int, seed: int) -> list[Ids]:
-    """Return rows of ids as large as a vocabulary's, some of which share a bucket."""
+    """Return rows of token ids, some of which share a bucket."""
     rng = np.random.default_rng(seed)
     words = [5, 6, 5 + BUCKETS, 1000, 29_000, 31_000, 60_000, *range(100, 130)]
     return [tuple(rng.choice(words, rng.integers(1, 15)).tolist()) for _ in range(n)]
 
 
 def labels_of(rows: list[Ids]) -> NDArray[np.float32]:
-    """Return an arm that is right where a word occurs, and one where a pair of neighbours does."""
+    """Return an arm that is correct if a word occurs, and one that is correct if a pair occurs."""
     word = [1000 in row for row in rows]
     rng = np.random.default_rng(0)
     return np.column_stack([word, rng.integers(0, 2, len(rows))]).astype(np.float32)
 
 
 def hashed(rows: list[Ids]) -> csr_matrix:
-    """Count buckets of words and pairs, in plain Python."""
+    """Count the buckets of words and pairs in plain Python."""
     counts = np.zeros((len(rows), BUCKETS))
     for place, row in enumerate(rows):
         pairs = pairwise(row)
@@ -51,13 +51,13 @@ def hashed(rows: list[Ids]) -> csr_matrix:
 
 
 def logits(branch: LexicalBranch, rows: list[Ids]) -> NDArray[np.float32]:
-    """Return what the branch says of rows, padded together."""
+    """Return the logits of rows that are padded together."""
     said = branch(*padded([torch.tensor(row) for row in rows], 0))
     return np.asarray(said.numpy())
 
 
-def test_it_is_tf_idf_with_a_regression() -> None:
-    """The branch says what scikit-learn's transformer and regression say of the same counts."""
+def test_branch_equals_scikit_learn() -> None:
+    """The branch predicts the same as scikit-learn's transformer and regression."""
     train, test = queries(400, 1), queries(40, 2)
     labels = labels_of(train)
     branch = fit_lexical(train, labels)
@@ -76,8 +76,8 @@ def test_it_is_tf_idf_with_a_regression() -> None:
     assert right.mean() >= 0.85
 
 
-def test_the_graph_s_features_are_the_library_s() -> None:
-    """With a weight of 1 for one bucket and 0 for the rest, the logit is that bucket's TF-IDF."""
+def test_tf_idf_equals_scikit_learn() -> None:
+    """With the weight 1 for one bucket and 0 for the others, the logit is the bucket's TF-IDF."""
     train = queries(60, 1)
     tfidf = TfidfTransformer(sublinear_tf=True).fit(hashed(train))
     wanted = tfidf.transform(hashed(train)).toarray()
@@ -90,8 +90,8 @@ def test_the_graph_s_features_are_the_library_s() -> None:
 
 
 @pytest.mark.parametrize("fill", [0, 5, 1000])
-def test_padding_changes_nothing(fill: int) -> None:
-    """A row says the same alone and beside a long one, whatever id fills it up."""
+def test_padding_does_not_change_logits(fill: int) -> None:
+    """A row has the same logits alone and next to a longer row, with any padding id."""
     rows = [(1000, 5, 6), tuple(range(100, 160))]
     branch = fit_lexical(queries(60, 1), labels_of(queries(60, 1)))
     together = branch(*padded([torch.tensor(row) for row in rows], fill))
@@ -99,8 +99,8 @@ def test_padding_changes_nothing(fill: int) -> None:
     np.testing.assert_allclose(together.numpy(), torch.cat(alone).numpy(), atol=1e-6)
 
 
-def test_a_share_is_so_many_right_and_so_many_wrong_answers() -> None:
-    """A label of 0.25 teaches as four attempts of which one was right, each a quarter."""
+def test_share_counts_as_weighted_answers() -> None:
+    """A label of 0.25 has the effect of four attempts with weight 1/4, of which one is correct."""
     train = queries(80, 1)
     words = labels_of(train)[:, :1]
     soft = np.where(words == 1, 0.75, 0.25).astype(np.float32)
@@ -117,8 +117,8 @@ def test_a_share_is_so_many_right_and_so_many_wrong_answers() -> None:
     np.testing.assert_allclose(logits(branch, train)[:, 0], wanted, atol=2e-2)
 
 
-def test_unknown_labels_do_not_teach() -> None:
-    """An arm learns from the rows that it was asked alone; the words count over all."""
+def test_unknown_labels_are_ignored() -> None:
+    """An arm learns only from rows that it was asked; document frequencies use all rows."""
     train = queries(120, 1)
     labels = labels_of(train)
     labels[60:, 0] = np.nan
@@ -131,8 +131,8 @@ def test_unknown_labels_do_not_teach() -> None:
 
 
 @pytest.mark.parametrize("always", [0.0, 1.0])
-def test_an_arm_that_is_never_or_always_right_is_believed_so(always: float) -> None:
-    """One outcome alone breaks nothing: logits are on its side, and the other arm's stay."""
+def test_arm_with_one_outcome_is_predicted_so(always: float) -> None:
+    """An arm that is always or never correct is predicted so, and does not affect the other."""
     train = queries(80, 1)
     labels = labels_of(train)
     plain = logits(fit_lexical(train, labels), train)
@@ -143,8 +143,8 @@ def test_an_arm_that_is_never_or_always_right_is_believed_so(always: float) -> N
     np.testing.assert_array_equal(said[:, 0], plain[:, 0])
 
 
-def test_a_row_of_unmet_words_is_told_by_the_bias() -> None:
-    """What was never seen in training says nothing either way."""
+def test_row_of_unknown_words_gets_the_bias() -> None:
+    """Words that were not in the training rows have no influence."""
     train = queries(80, 1)
     branch = fit_lexical(train, labels_of(train))
     said = logits(branch, [(20_000, 20_001), (20_000,)])

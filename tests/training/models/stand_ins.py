@@ -1,4 +1,4 @@
-"""Small encoders of four architectures, saved to a folder as a model hub has them."""
+"""Small encoders of four architectures, saved to a folder as on a model hub."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def distilbert() -> PreTrainedModel:
 
 
 def roberta() -> PreTrainedModel:
-    """Return an encoder that counts positions from its padding's id, and has a pooler."""
+    """Return an encoder whose positions start after its padding's id, with a pooler."""
     config = RobertaConfig(
         **SIZE,
         max_position_embeddings=514,
@@ -52,7 +52,7 @@ def roberta() -> PreTrainedModel:
 
 
 def deberta() -> PreTrainedModel:
-    """Return an encoder of relative positions, as DeBERTa-v3 has them."""
+    """Return an encoder with relative positions, as in DeBERTa-v3."""
     relative: dict[str, Any] = {
         "relative_attention": True,
         "position_buckets": 32,
@@ -66,7 +66,7 @@ def deberta() -> PreTrainedModel:
 
 
 def modernbert() -> PreTrainedModel:
-    """Return an encoder of rotary positions, whose second layer sees 16 tokens alone."""
+    """Return an encoder with rotary positions, whose second layer sees only 16 tokens."""
     config = ModernBertConfig(
         **SIZE,
         local_attention=16,
@@ -90,7 +90,7 @@ STAND_INS: dict[str, tuple[Callable[[], PreTrainedModel], tuple[str, ...]]] = {
 
 
 def save(name: str, folder: Path) -> Path:
-    """Save a stand-in of random weights with a tokenizer of one sentence; return `folder`."""
+    """Save an encoder with random weights and a tokenizer of one sentence; return `folder`."""
     make, marks = STAND_INS[name]
     torch.manual_seed(0)
     make().save_pretrained(folder)
@@ -99,7 +99,7 @@ def save(name: str, folder: Path) -> Path:
 
 
 def tokenizer(marks: tuple[str, ...]) -> PreTrainedTokenizerFast:
-    """Return a byte-level tokenizer with these special tokens, told by what is in their names."""
+    """Return a byte-level tokenizer with these special tokens, recognized by their names."""
     own = Tokenizer(models.BPE())
     own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     own.train_from_iterator(

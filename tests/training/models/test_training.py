@@ -1,4 +1,4 @@
-"""Fine-tuning: it learns, it masks, it stops, and a seed fixes it."""
+"""Training of the router: branches, unknown labels, early stopping, and seeds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from switchcraft_training.models.checkpoints import Epoch, best_epoch, macro_f1
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.optimization import head_weights, linear_decay
 from switchcraft_training.models.training import branch_logits, predict, train_router
-from tests.training.finetune.cases import config, encoder, rows, with_labels
+from tests.training.models.cases import config, encoder, rows, with_labels
 
 COUNTS = {"forest": 1, "networks": 1}
 ALL = {"forest": 2, "networks": 2, "lexical": 1, "encoder": 1}
 
 
 def hits(model: RouterModel, test: Rows) -> NDArray[np.float64]:
-    """Return the share of right predictions for each arm, (arms,)."""
+    """Return the share of correct predictions for each arm, (arms,)."""
     said = (predict(model, test) >= 0.5) == (test.labels == 1)
     return np.asarray(said.mean(0))
 
@@ -36,20 +36,26 @@ def hits(model: RouterModel, test: Rows) -> NDArray[np.float64]:
         (ALL, True, True),
     ],
 )
-def test_branches_learn_what_they_read(
+def test_branches_learn_from_their_inputs(
     shares: dict[str, float], *, words: bool, counts: bool
 ) -> None:
-    """The first arm's label is in the words, the other's in the counts; each is where it is."""
+    """The first arm's label is in the words, the other's in the features.
+
+    Each branch learns its own.
+    """
     train, validation, test = rows(400, 1), rows(60, 2), rows(100, 3)
-    epochs = 12 if "encoder" in shares else 1
+    epochs = {1: 12 if "encoder" in shares else 1, 2: 1, 4: 3}[len(shares)]
     trained = train_router(encoder(), config(shares=shares, max_epochs=epochs), train, validation)
     by_words, by_counts = hits(trained.model, test)
     assert by_words >= 0.95 if words else by_words < 0.75
     assert by_counts >= 0.95 if counts else by_counts < 0.75
 
 
-def test_shares_sum_to_one_and_weigh_the_branches() -> None:
-    """Logits are the branches' mean by their shares; twice the shares are the same router."""
+def test_shares_are_normalized_weights_of_the_branches() -> None:
+    """The logits are the branches' mean, weighted by shares.
+
+    Doubled shares give the same router.
+    """
     train, test = rows(64, 1), rows(20, 3)
     settings = config(shares=ALL, max_epochs=1)
     model = train_router(encoder(), settings, train, train).model
@@ -65,8 +71,8 @@ def test_shares_sum_to_one_and_weigh_the_branches() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_branch_without_a_share_is_not_built(name: str) -> None:
-    """Only what has a share predicts; the encoder alone is the default."""
+def test_branch_without_a_share_is_not_built(name: str) -> None:
+    """Only branches with a share are built; by default, this is the encoder."""
     shares = {name: 1.0}
     settings, data = config(shares=shares, max_epochs=1), rows(48, 1)
     model = train_router(encoder(), settings, data, data).model
@@ -80,8 +86,8 @@ def test_a_branch_without_a_share_is_not_built(name: str) -> None:
     assert config().training.branch_shares == {"encoder": 1.0}
 
 
-def test_a_seed_fixes_the_run() -> None:
-    """The same seed gives the same logits in every branch; with another each that draws differs."""
+def test_equal_seeds_give_equal_logits() -> None:
+    """Equal seeds give equal logits; another seed changes every branch that uses random numbers."""
     train, validation = rows(64, 1), rows(32, 2)
     # Trees over one count that is one of two are all alike.
     noise = iter(np.random.default_rng(0).random((64, 2)).tolist())
@@ -100,21 +106,21 @@ def test_a_seed_fixes_the_run() -> None:
     assert differs == {"forest", "networks", "encoder"}  # regression has one optimum
 
 
-def test_unknown_labels_do_not_teach() -> None:
-    """With half of an arm's labels unknown, the other half still teach it, in every branch."""
+def test_unknown_labels_are_ignored_by_every_branch() -> None:
+    """If half of an arm's labels are unknown, every branch learns from the other half."""
     train, validation, test = rows(400, 1), rows(60, 2), rows(100, 3)
     hidden = with_labels(train, train.labels.copy())
     hidden.labels[:200, 1] = np.nan
     batch = collate(hidden.take(range(8)))
     assert batch.known[:, 1].sum() == 0
     assert not torch.isnan(batch.labels).any()
-    trained = train_router(encoder(), config(shares=ALL), hidden, validation)
+    trained = train_router(encoder(), config(shares=ALL, max_epochs=3), hidden, validation)
     assert hits(trained.model, test).min() >= 0.9
 
 
 @pytest.mark.parametrize("name", ["forest", "networks", "lexical"])
-def test_what_an_unknown_label_would_have_been_changes_nothing(name: str) -> None:
-    """Rows that no arm was asked teach as much as rows that are not there."""
+def test_rows_without_labels_do_not_change_a_branch(name: str) -> None:
+    """Rows without any label have the same effect as missing rows."""
     train, test = rows(120, 1), rows(30, 3)
     hidden = with_labels(train, train.labels.copy())
     hidden.labels[60:] = np.nan
@@ -131,8 +137,8 @@ def test_what_an_unknown_label_would_have_been_changes_nothing(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_shares_of_runs_are_learned_as_shares(name: str) -> None:
-    """An arm that is right in 30% of the runs everywhere is predicted to be right in 30%."""
+def test_shares_of_runs_are_learned_as_probabilities(name: str) -> None:
+    """An arm that is correct in 30% of the runs of every query gets the probability 0.3."""
     train = rows(200, 1)
     soft = with_labels(train, np.full_like(train.labels, 0.3))
     trained = train_router(encoder(), config(shares={name: 1}, max_epochs=4), soft, soft)
@@ -141,8 +147,8 @@ def test_shares_of_runs_are_learned_as_shares(name: str) -> None:
     assert said.std() < 0.06
 
 
-def test_without_validation_the_last_epoch_is_kept() -> None:
-    """Where the last epoch is kept whatever it is, no row need be held back."""
+def test_last_epoch_is_kept_without_validation() -> None:
+    """With `select_on: last`, no validation rows are needed."""
     train, none = rows(64, 1), rows(8, 2).take([])
     trained = train_router(encoder(), config(select_on="last", max_epochs=3), train, none)
     assert [epoch.number for epoch in trained.epochs] == [1, 2, 3]
@@ -151,8 +157,8 @@ def test_without_validation_the_last_epoch_is_kept() -> None:
     assert np.isfinite(predict(trained.model, train)).all()
 
 
-def test_auxiliary_arms_teach_and_are_not_predicted() -> None:
-    """Behind the pool's arms there may be more heads; no branch answers for them."""
+def test_auxiliary_arms_are_not_predicted() -> None:
+    """There may be auxiliary heads after the pool's arms; no branch predicts them."""
     data = rows(64, 1, heads=5)
     settings = config(shares=ALL, max_epochs=1, auxiliary_weight=0.5)
     model = train_router(encoder(), settings, data, data).model
@@ -160,8 +166,8 @@ def test_auxiliary_arms_teach_and_are_not_predicted() -> None:
     assert {each.shape for each in branch_logits(model, settings, data).values()} == {(64, 2)}
 
 
-def test_demand_is_read_beside_the_counts() -> None:
-    """Where calls are known a forest tells them from the counts, and both branches read it."""
+def test_demand_is_added_to_the_features() -> None:
+    """If numbers of calls are known, a forest predicts them, and both branches read it."""
     data = rows(64, 1)
     asked = replace(data, calls=np.arange(64, dtype=np.float32) % 3)
     settings = config(shares=COUNTS, max_epochs=1)
@@ -172,8 +178,8 @@ def test_demand_is_read_beside_the_counts() -> None:
     assert np.isfinite(predict(told, asked)).all()
 
 
-def test_patience_ends_a_run_that_does_not_improve() -> None:
-    """With labels that are noise, training stops after its patience and keeps the best epoch."""
+def test_patience_stops_a_run_that_does_not_improve() -> None:
+    """With random labels, training stops after the configured patience and keeps the best epoch."""
     rng = np.random.default_rng(0)
     train, validation = rows(48, 1), rows(48, 2)
     noise = with_labels(train, rng.integers(0, 2, train.labels.shape).astype(np.float32))
@@ -184,8 +190,8 @@ def test_patience_ends_a_run_that_does_not_improve() -> None:
     assert losses.index(min(losses)) == len(losses) - 3  # two epochs of patience behind the best
 
 
-def test_every_row_is_in_an_epoch_once() -> None:
-    """Buckets by length neither lose nor repeat a row."""
+def test_every_row_occurs_once_in_an_epoch() -> None:
+    """Grouping by length neither loses nor repeats a row."""
     lengths = np.random.default_rng(1).integers(3, 90, 101)
     batches = list(shuffled_batches(lengths, 8, np.random.default_rng(0)))
     assert sorted(np.concatenate(batches)) == list(range(101))
@@ -193,8 +199,8 @@ def test_every_row_is_in_an_epoch_once() -> None:
     assert np.mean(spread) < np.ptp(lengths) / 4
 
 
-def test_head_weights() -> None:
-    """Auxiliary heads share one weight, however many they are."""
+def test_auxiliary_heads_share_one_weight() -> None:
+    """Auxiliary heads share one weight, regardless of their number."""
     assert head_weights(2, 2, 0.5).tolist() == [1, 1]
     assert head_weights(6, 2, 0.5).tolist() == [1, 1, 0.25, 0.25, 0.25, 0.25]
 
@@ -202,21 +208,21 @@ def test_head_weights() -> None:
 @pytest.mark.parametrize(
     ("step", "factor"), [(0, 0.1), (9, 1.0), (10, 1.0), (55, 0.5), (100, 0.0), (101, 0.0)]
 )
-def test_linear_decay(step: int, factor: float) -> None:
-    """The rate rises over the warm-up and falls to 0 at the last step."""
+def test_learning_rate_rises_then_falls_linearly(step: int, factor: float) -> None:
+    """The rate rises during warm-up and falls to 0 at the last step."""
     assert linear_decay(step, 100, 0.1) == pytest.approx(factor)
 
 
 def test_best_epoch_follows_the_setting() -> None:
-    """`select_on` decides which epoch is kept; of equal ones the earliest."""
+    """`select_on` decides which epoch is kept; among equal ones, the earliest."""
     epochs = [Epoch(1, 0, 0.5, 0.7), Epoch(2, 0, 0.4, 0.6), Epoch(3, 0, 0.4, 0.7)]
     assert best_epoch(epochs, config(select_on="loss").training).number == 2
     assert best_epoch(epochs, config(select_on="macro_f1").training).number == 1
     assert best_epoch(epochs, config(select_on="last").training).number == 3
 
 
-def test_macro_f1() -> None:
-    """F1 at 0.5 is averaged over heads, unknown labels left out."""
+def test_macro_f1_ignores_unknown_labels() -> None:
+    """F1 at 0.5 is averaged over heads; unknown labels are ignored."""
     labels = np.array([[1, 1], [1, 0], [0, np.nan]], dtype=np.float32)
     probabilities = np.array([[0.9, 0.9], [0.1, 0.9], [0.1, 0.9]])
     assert macro_f1(labels, probabilities) == pytest.approx((2 / 3 + 2 / 3) / 2)

@@ -1,4 +1,4 @@
-"""Any encoder: loaded from a folder, packed with its own marks, trained, exported, quantized."""
+"""Encoders of four architectures: loaded, packed, trained, exported and quantized."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from router_service.core.packing import Packed, Packer, PackingSpec
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
 from switchcraft_training.models.onnx_export import export_onnx, quantize_int8
 from switchcraft_training.models.training import predict, train_router
-from tests.training.finetune.cases import config, rows_of
-from tests.training.finetune.stand_ins import CORPUS, STAND_INS, save
+from tests.training.models.cases import config, rows_of
+from tests.training.models.stand_ins import CORPUS, STAND_INS, save
 
 TOOL = {
     "type": "function",
@@ -29,7 +29,7 @@ TOOL = {
 
 
 def pack(encoder: PretrainedEncoder, texts: list[str]) -> list[Packed]:
-    """Pack queries with the encoder's own marks, as a run does."""
+    """Pack queries with the encoder's special tokens, as a run does."""
     packer = Packer(packing_for(encoder, PackingSpec()), encoder.tokenizer)
     requests = [
         {"messages": [{"role": "user", "content": text}], "tools": [TOOL]} for text in texts
@@ -39,7 +39,7 @@ def pack(encoder: PretrainedEncoder, texts: list[str]) -> list[Packed]:
 
 @pytest.mark.parametrize("name", STAND_INS)
 def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -> None:
-    """One epoch moves the weights; the graph answers as torch does, int8 nearly so."""
+    """One epoch changes the weights; the graph equals torch, and int8 is close to it."""
     encoder = load_encoder(str(save(name, tmp_path / name)))
     before = {key: tensor.clone() for key, tensor in encoder.model.state_dict().items()}
     texts = ["weather in Paris? " * n for n in range(1, 13)]
@@ -62,8 +62,8 @@ def test_every_architecture_is_trained_and_exported(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", STAND_INS)
-def test_the_template_has_the_tokenizer_s_own_marks(name: str, tmp_path: Path) -> None:
-    """A row begins and ends with one token each, whatever the tokenizer calls them."""
+def test_template_has_the_special_tokens_of_the_tokenizer(name: str, tmp_path: Path) -> None:
+    """A row starts and ends with one special token, whatever its name in the tokenizer."""
     encoder = load_encoder(str(save(name, tmp_path / name)))
     first, separator = (
         encoder.tokenizer.token_to_id(mark)
@@ -77,8 +77,8 @@ def test_the_template_has_the_tokenizer_s_own_marks(name: str, tmp_path: Path) -
     assert encoder.model.config.pad_token_id not in row.token_ids
 
 
-def test_a_tokenizer_that_is_a_sentencepiece_model_loads(tmp_path: Path) -> None:
-    """DeBERTa-v3 is published with `spm.model` alone; its marks are one token each all the same."""
+def test_sentencepiece_tokenizer_loads(tmp_path: Path) -> None:
+    """DeBERTa-v3 is published with only `spm.model`; its special tokens are one token each."""
     folder = save("deberta", tmp_path / "deberta")
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
@@ -103,8 +103,8 @@ def test_a_tokenizer_that_is_a_sentencepiece_model_loads(tmp_path: Path) -> None
     assert row.token_ids.count(2) == 4
 
 
-def test_a_budget_beyond_the_window_is_refused(tmp_path: Path) -> None:
-    """512 positions cannot read 8,192 tokens; encoders without positions take any budget."""
+def test_budget_beyond_the_window_is_rejected(tmp_path: Path) -> None:
+    """512 positions cannot read 8,192 tokens; encoders without positions accept any budget."""
     long = PackingSpec(budget_tokens=8192, tool_budget_tokens=1600)
     for name in ("distilbert", "roberta"):
         encoder = load_encoder(str(save(name, tmp_path / name)))
@@ -115,7 +115,7 @@ def test_a_budget_beyond_the_window_is_refused(tmp_path: Path) -> None:
         assert packing_for(encoder, long) == long
 
 
-def test_an_encoder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """A folder without an encoder is a configuration error, not the library's."""
+def test_missing_encoder_is_reported(tmp_path: Path) -> None:
+    """A folder without an encoder raises ConfigError instead of the library's error."""
     with pytest.raises(ConfigError, match=r"encoder\.source"):
         load_encoder(str(tmp_path))

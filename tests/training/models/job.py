@@ -1,4 +1,4 @@
-"""A fine-tuning run as a process of its own, to be killed, or to be started several times."""
+"""A fine-tuning run in its own process, which tests kill or start several times."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 
 from switchcraft_training.models.batches import Rows, collate
 from switchcraft_training.models.finetuning import build_branch, finetune_encoder
-from tests.training.finetune.cases import config, encoder, rows, with_labels
+from tests.training.models.cases import config, encoder, rows, with_labels
 
 
 def with_unknown(data: Rows) -> Rows:
-    """Return the rows with a fifth of the labels unknown, more of them at the start."""
+    """Return the rows with a fifth of the labels unknown, mostly at the start."""
     rng = np.random.default_rng(5)
     labels = data.labels.copy()
     chance = np.linspace(0.4, 0.0, len(labels))[:, None]
@@ -28,7 +28,7 @@ def with_unknown(data: Rows) -> Rows:
 
 
 def main() -> None:
-    """Fine-tune, and leave weights and epochs in the folder, a file for each process."""
+    """Fine-tune, and write weights and epochs to the folder, one file for each process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--workspace", type=Path)

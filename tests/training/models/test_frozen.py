@@ -1,4 +1,4 @@
-"""Frozen layers: the states kept are the encoder's own, and are computed once."""
+"""Frozen layers: their cached states equal the encoder's, and are computed once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.finetuning import build_branch, finetune_encoder
 from switchcraft_training.models.frozen import Frozen, freeze, row_inputs
 from switchcraft_training.models.training import predict, train_router
-from tests.training.finetune.cases import config, encoder, rows
+from tests.training.models.cases import config, encoder, rows
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("frozen_layers", [1, 2, 3, "all"])
-def test_the_parts_compute_what_the_whole_does(frozen_layers: Frozen, pooling: str) -> None:
-    """Logits from the kept states are those of the whole encoder, which is what is exported."""
+def test_split_encoder_equals_the_whole(frozen_layers: Frozen, pooling: str) -> None:
+    """Logits from cached states equal those of the whole encoder, which is exported."""
     data = rows(20, 1)
     settings = config(frozen_layers, pooling)
     branch = build_branch(encoder(layers=3), settings, data.labels).eval()
@@ -35,8 +35,8 @@ def test_the_parts_compute_what_the_whole_does(frozen_layers: Frozen, pooling: s
 
 
 @pytest.mark.parametrize("frozen_layers", [0, 1, "all"])
-def test_frozen_weights_stay_and_the_others_move(frozen_layers: Frozen) -> None:
-    """What is frozen keeps its bits; the layer above, where there is one, and the head learn."""
+def test_only_unfrozen_weights_change(frozen_layers: Frozen) -> None:
+    """Frozen weights keep their bits; layers above them and the head learn."""
     start = encoder(layers=2)
     before = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
     tuned = finetune_encoder(start, config(frozen_layers, max_epochs=2), rows(64, 1), rows(32, 2))
@@ -52,7 +52,7 @@ def test_frozen_weights_stay_and_the_others_move(frozen_layers: Frozen) -> None:
 def test_states_are_computed_once_for_all_folds(
     frozen_layers: Frozen, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another seed and fold read the states of an earlier one, and compute those of new rows."""
+    """Another seed and fold reuse states, and compute only those of new rows."""
     caplog.set_level(logging.INFO)
     first, second = config(frozen_layers, max_epochs=1), config(frozen_layers, max_epochs=1)
     second = second.model_copy(update={"seed": 8})
@@ -67,8 +67,8 @@ def test_states_are_computed_once_for_all_folds(
     assert "0 reused, 20 computed" in caplog.text  # other weights say something else
 
 
-def test_states_from_the_disk_train_the_same_head(tmp_path: Path) -> None:
-    """A run that reads what another has computed ends with the same bits."""
+def test_cached_states_train_the_same_head(tmp_path: Path) -> None:
+    """A run that reads cached states ends with the same bits."""
     settings, train, validation = config("all", max_epochs=3), rows(50, 1), rows(20, 2)
     alone = finetune_encoder(encoder(), settings, train, validation)
     finetune_encoder(
@@ -83,8 +83,8 @@ def test_states_from_the_disk_train_the_same_head(tmp_path: Path) -> None:
     assert all(torch.equal(weights[n], t) for n, t in cached.branch.state_dict().items())
 
 
-def test_the_router_predicts_with_its_frozen_encoder() -> None:
-    """The whole network, from ids, learns from the words through what it was pretrained to say."""
+def test_router_learns_with_a_frozen_encoder() -> None:
+    """A router whose encoder is frozen learns from the words through its pretrained states."""
     settings = config(
         *("all", "mean"),
         shares={"encoder": 1, "forest": 1},
@@ -99,8 +99,8 @@ def test_the_router_predicts_with_its_frozen_encoder() -> None:
     assert hits.mean(0)[1] >= 0.95
 
 
-def test_what_cannot_be_parted_is_refused() -> None:
-    """More layers than there are, and a number for another architecture, are errors."""
+def test_invalid_frozen_layers_are_rejected() -> None:
+    """Too many layers, and a number for another architecture, raise errors."""
     data = rows(8, 1)
     with pytest.raises(ConfigError, match=r"frozen_layers: it has 1 layers"):
         finetune_encoder(encoder(), config(2), data, data)
