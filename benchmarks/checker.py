@@ -1,11 +1,11 @@
-"""Pairs a second of the checker, and of the leaderboard's own on the same pairs.
+"""Speed of the checker and of the leaderboard's checker on the same pairs.
 
     python benchmarks/checker.py --out runs/checker.json
 
-The pairs are BFCL v4's questions with Python types, of the installed `bfcl-eval`: for each, the
-first accepted values as the calls, and the same with one value changed. Both checkers run in one
-process and thread, interleaved, and each round judges every pair once. `lines` is the whole of
-`switchcraft-train score --encoder none`: JSON in, JSON out.
+The pairs come from BFCL v4's questions with Python types, in the installed `bfcl-eval`. Each
+question has one pair with the first accepted values and one with a changed value. Both checkers
+run in one process and thread, in turns, and each round checks every pair once. `lines` measures
+all of `switchcraft-train score --encoder none`, from JSON to JSON.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ TARGET_PAIRS_PER_S = 20_000
 
 
 def main() -> None:
-    """Print a table and, where asked, write the same as JSON."""
+    """Print a table, and write it as JSON if `--out` is given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     pairs = list(_pairs())
     figures = measure(pairs, arguments.rounds)
-    print(f"{len(pairs):,} pairs, {arguments.rounds} rounds; pairs a second: median (min to max)")
+    print(f"{len(pairs):,} pairs, {arguments.rounds} rounds; pairs per second: median (min to max)")
     for name, rates in figures.items():
         print(
             f"{name:<8} {statistics.median(rates):>9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure(pairs: Sequence[Pair], rounds: int) -> dict[str, list[float]]:
-    """Return pairs a second of each contender in each round, after one round of warming up."""
+    """Return each contender's pairs per second in each round, after one warm-up round."""
     peer = PeerChecker()
     lines = [orjson.dumps(_as_line(judged, calls)) for judged, _, calls in pairs]
     contenders: dict[str, Callable[[], object]] = {

@@ -54,14 +54,14 @@ SIGHTS = ("first sight", "repeated")
 
 
 def main() -> None:
-    """Print a table and, where asked, write the same as JSON."""
+    """Print a table, and write it as JSON if `--out` is given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--concurrent", type=int, default=64)
     parser.add_argument("--repetitions", type=int, default=3, help="of what is asked again")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--artifact", type=Path, default=SHIPPED)
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     bodies = read_bodies(arguments.requests + WARM_UP)
     warm, asked = bodies[:WARM_UP], bodies[WARM_UP:]

@@ -1,23 +1,22 @@
-"""A cost expected from a request's own length, against the mean of the profile.
+"""Costs predicted from a request's length, compared with the mean cost of the profile.
 
     python benchmarks/expected_cost.py --data ../shared/data --out runs/expected_cost.json
 
-Every cost and every probability is of queries left out: five folds that no near-duplicate crosses.
-Probabilities are the same for all contenders: trees on the structural counts. The contenders:
+All costs and probabilities are held-out predictions, from five folds that keep near-duplicates
+together. All contenders use the same probabilities, by trees on structural features:
 
-    constant   the arm's mean cost, as the artifact's profile has it
-    line       a straight line over the tokens of the whole request, fitted on the arm's costs
-    packed     the same over the tokens of the packed request
+    constant   the arm's mean cost, as in the artifact's profile
+    line       linear regression of the arm's costs on the tokens of the whole request
+    packed     linear regression on the tokens of the packed request
     ratio      the mean cost times the request's tokens over their mean
-    trees      trees on tokens and structural counts: about all that a request tells of its cost
-    recorded   what the answer did cost, known in hindsight
+    trees      trees on tokens and structural features, nearly all the information in a request
+    recorded   the actual cost of the answer, known only in hindsight
 
-An arm is chosen for its cost only where several pass the policy, so an expected cost counts by the
-order that it puts arms in: `ratio`, which keeps the constant's order, chooses the same arms. On the
-reference pool lines and trees choose worse than the constant, by 0.3 to 0.6 points at equal cost:
-arms of nearly equal cost change places, which saves little and loses accuracy. Even the recorded
-cost gains nothing, and on the 7-8B models no difference is beyond its interval. So the artifact
-keeps the constant.
+Cost matters only if several arms pass the policy, so only the order of the arms matters. `ratio`
+keeps the order of `constant` and chooses the same arms. On the reference pool, regression and
+trees choose worse than the constant, by 0.3 to 0.6 points at equal cost: arms of nearly equal cost
+swap places, which saves little and loses accuracy. Even the recorded cost gains nothing, and on
+the 7-8B models no difference exceeds its interval. The artifact therefore uses the constant.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ from switchcraft_training.records import Example, Json
 
 FOLDS = 5
 USD_PER_HOUR = 1.20
-"""Of the GPU that answered in the recorded latency."""
+"""Price of the GPU on which the latency was recorded."""
 RULES = (
     *("theta=0.5", "theta=0.7", "theta=0.8", "theta=0.9"),
     *("drift=0.02", "drift=0.05", "drift=0.1", "drift=0.2"),
@@ -79,7 +78,7 @@ LOCAL = SourceConfig(format="bfcl", path=Path("bfcl-v3-8b"))
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a request tells before it is answered: tokens (queries,), counts (queries, k)."""
+    """Information before the answer: tokens (queries,) and structural features (queries, k)."""
 
     raw_tokens: Floats
     packed_tokens: Floats
@@ -87,22 +86,23 @@ class Inputs:
 
 
 Fit = Callable[[Inputs, Floats, Sequence[int], Sequence[int]], Floats]
-"""Inputs, costs (queries, arms), rows to fit on, rows to predict -> costs (rows, arms)."""
+"""Function of inputs, costs (queries, arms), rows to fit and rows to predict to costs (rows,
+arms)."""
 
 
 def constant(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
-    """Expect the mean."""
+    """Predict the mean."""
     del inputs
     return np.tile(costs_usd[list(seen)].mean(0), (len(left), 1))
 
 
 def line(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
-    """Expect what a line over the whole request's tokens says."""
+    """Predict by linear regression on the tokens of the whole request."""
     return _line(inputs.raw_tokens[:, None], costs_usd, seen, left)
 
 
 def packed(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
-    """Expect what a line over the packed request's tokens says."""
+    """Predict by linear regression on the tokens of the packed request."""
     return _line(inputs.packed_tokens[:, None], costs_usd, seen, left)
 
 
@@ -113,23 +113,23 @@ def _line(tokens: Floats, costs_usd: Floats, seen: Sequence[int], left: Sequence
 
 
 def ratio(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
-    """Expect the mean, in proportion to tokens."""
+    """Predict the mean in proportion to tokens."""
     relative = inputs.raw_tokens[list(left)] / inputs.raw_tokens[list(seen)].mean()
     expected: Floats = constant(inputs, costs_usd, seen, left) * relative[:, None]
     return expected
 
 
 def trees(inputs: Inputs, targets: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
-    """Expect what trees on tokens and counts say, of costs or of correctness."""
+    """Predict costs or correctness by trees on tokens and structural features."""
     known = np.column_stack([inputs.raw_tokens, inputs.packed_tokens, inputs.counts])
     model = ExtraTreesRegressor(200, min_samples_leaf=5, max_features=0.3, random_state=0)
-    scale = targets[list(seen)].mean(0)  # arms' costs differ by a hundred times
+    scale = targets[list(seen)].mean(0)  # Costs of arms differ by a factor of a hundred.
     predicted = model.fit(known[list(seen)], targets[list(seen)] / scale).predict(known[list(left)])
     return np.asarray(predicted * scale)
 
 
 def recorded(inputs: Inputs, costs_usd: Floats, seen: Sequence[int], left: Sequence[int]) -> Floats:
-    """Know the cost."""
+    """Return the actual cost."""
     del inputs, seen
     return costs_usd[list(left)]
 
@@ -145,10 +145,10 @@ CONTENDERS: Mapping[str, Fit] = {
 
 
 def main() -> None:
-    """Print tables of both pools and, where asked, write the same as JSON."""
+    """Print tables of both pools, and write them as JSON if `--out` is given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     config = load_config(Path("configs/reference-pool.yaml")).model_copy(
         update={"auxiliary_arms": "none", "also": ()}
@@ -164,13 +164,13 @@ def main() -> None:
 
 
 def reference_pool(config: RunConfig, data: Path) -> Table:
-    """Read the pool whose costs are tokens at list prices."""
+    """Read the pool whose costs come from tokens and list prices."""
     dataset = load_dataset(config, data)
     return dataset.table(config)
 
 
 def local_pool(config: RunConfig, data: Path) -> Table:
-    """Read the pool whose costs are seconds of a GPU, the queries that every arm was timed on."""
+    """Read the pool whose costs are GPU seconds, for queries with timings of every arm."""
     source = open_source(LOCAL, data, paraphrase_check(config.checking.paraphrases))
     examples, arms = list(source.examples()), source.arms()
     labels = label_matrix(examples, arms, source.outcomes)
@@ -207,7 +207,7 @@ def measure(name: str, table: Table, config: RunConfig) -> dict[str, Json]:
 
 
 def read_inputs(examples: Sequence[Example], config: RunConfig) -> Inputs:
-    """Count each request's tokens, as it is and as it is packed, and its structure."""
+    """Return each request's tokens, whole and packed, and its structural features."""
     path = str(SHIPPED / TOKENIZER)
     tokenizer, packer = Tokenizer.from_file(path), Packer(config.packing, Tokenizer.from_file(path))
     tokenizer.no_truncation()
@@ -221,13 +221,13 @@ def read_inputs(examples: Sequence[Example], config: RunConfig) -> Inputs:
 
 
 def left_out(fit: Fit, inputs: Inputs, targets: Floats, splits: Sequence[Split]) -> Floats:
-    """Predict each fold's test rows from the others, in the order of the folds."""
+    """Predict each fold's test rows from the other folds, in the order of the folds."""
     parts = [fit(inputs, targets, (*s.train, *s.validation), s.test) for s in splits]
     return np.concatenate(parts)
 
 
 def prediction(outcomes: Outcomes, expected: Mapping[str, Floats]) -> dict[str, Json]:
-    """Print how near costs come: relative error and R2, means over arms and ranges."""
+    """Print relative error and R2 of predicted costs, as means and ranges over arms."""
     print(f"{'cost':<10} {'mean error, % of mean cost':>28} {'R2: mean (worst to best arm)':>32}")
     figures: dict[str, Json] = {}
     actual = outcomes.cost_usd
@@ -249,7 +249,7 @@ def prediction(outcomes: Outcomes, expected: Mapping[str, Floats]) -> dict[str, 
 def routing(
     outcomes: Outcomes, probabilities: Floats, expected: Mapping[str, Floats]
 ) -> dict[str, Json]:
-    """Print what each rule does with each contender's costs, against the constant's."""
+    """Print each rule's accuracy and cost with each contender, compared with the constant."""
     print(f"{'rule':<10} {'cost':<10} {'accuracy':>8} {'points vs. constant':>24}", end=" ")
     print(f"{'USD/1,000':>10} {'cost, % of constant':>26}")
     figures: dict[str, Json] = {}
@@ -300,7 +300,7 @@ def frontier(
 
 
 def _sweep(outcomes: Outcomes, probabilities: Floats, costs_usd: Floats) -> Floats:
-    """Return what each rule cost, then what it got right, (queries, 2 x rules)."""
+    """Return each rule's costs, then its correct answers, (queries, 2 x rules)."""
     ends = [outcomes.of(route(probabilities, costs_usd, rule)) for rule in FRONTIER]
     return np.column_stack([*(paid for _, paid in ends), *(got for got, _ in ends)])
 

@@ -55,10 +55,10 @@ class Memory(HttpResponse):
 
 
 def main() -> None:
-    """Print a table and, where asked, write the same as JSON."""
+    """Print a table, and write it as JSON if `--out` is given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     secrets = secrets_of("https://h/v1", KEY)
     assert secrets is not None  # noqa: S101 - the key is long enough

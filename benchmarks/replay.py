@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--logs", type=int, default=200, help="how many (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     world = read_world(arguments.data)
     n, arms = world.probabilities.shape

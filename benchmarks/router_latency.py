@@ -134,7 +134,7 @@ class Goal(NamedTuple):
 
 
 def main() -> None:
-    """Print a table and, where asked, write the same as JSON."""
+    """Print a table, and write it as JSON if `--out` is given."""
     arguments = _arguments()
     timed: list[Timed] = []
     with TemporaryDirectory() as folder:
@@ -326,7 +326,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peer-tokens", type=int, help="see above; default: 4,096, on cuda without a bound"
     )
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     if arguments.peer_tokens is None:
         arguments.peer_tokens = 4_096 if arguments.device == "cpu" else 10**9

@@ -58,7 +58,7 @@ class Setting(NamedTuple):
 
 
 def main() -> None:
-    """Print a table and, where asked, write the same as JSON."""
+    """Print a table, and write it as JSON if `--out` is given."""
     arguments = _arguments()
     figures = []
     print("rows a second: median (slowest to fastest round)")
@@ -176,7 +176,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, nargs="+", default=[64, 200, 512])
     parser.add_argument("--precisions", nargs="+", default=precisions)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     return parser.parse_args()
 
 

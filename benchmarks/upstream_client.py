@@ -43,11 +43,11 @@ OPTIONAL = ("aiohttp", "httpx_aiohttp")
 
 
 def main() -> None:
-    """Print a table and, where asked, write the same as JSON."""
+    """Print a table, and write it as JSON if `--out` is given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000, help="of a client in each round")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ def counts(n: int, seed: int = 0) -> Tensor:
 
 
 def labels_of(features: Tensor) -> Tensor:
-    """Return labels of an arm that is correct if the first feature is positive, and its opposite."""
+    """Return labels of an arm that is correct if the first feature is positive, and the rest."""
     right = features[:, :1] > 0
     return torch.cat([right, ~right], dim=1).float()
 
