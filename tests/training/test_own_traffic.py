@@ -40,7 +40,7 @@ def ask(gateway: LoggingGateway, query: str) -> None:
     made = [call["function"] for call in answer.json()["choices"][0]["message"]["tool_calls"]]
     calls = [{"name": c["name"], "arguments": json.loads(c["arguments"])} for c in made]
     said: dict[str, Any] = {"correct": is_correct(arm, query)}
-    if query == QUERIES[0]:  # one that the checker is to judge
+    if query == QUERIES[0]:  # the checker judges this one
         said = {"expected": calls}
     path = f"/v1/decisions/{name}"
     wait_for(lambda: gateway.http.get(path).status_code == 200, "the decision is recorded")
@@ -71,7 +71,7 @@ def use_log_as_source(log: Path, config: Path) -> None:
         if arm in ARMS
     ]
     values["auxiliary_arms"] = "none"
-    values["training"] = {"shares": {"forest": 1}}  # of the branches the quickest
+    values["training"] = {"shares": {"forest": 1}}  # the fastest branch
     config.write_text(yaml.safe_dump(values))
 
 

@@ -26,7 +26,7 @@ FUNCTION = {
     },
 }
 ANSWERS = {
-    "simple_0": "[math.power(base=2, tags=['b', 'a'])]",  # an order that says nothing: FN
+    "simple_0": "[math.power(base=2, tags=['b', 'a'])]",  # only the order differs: FN
     "simple_1": "[math.power(base=3)]",  # both reject
     "simple_2": "[math.power(base=2.0, tags=['a', 'b'])]",  # both accept
     "simple_3": "math.power(base=",  # cannot be read

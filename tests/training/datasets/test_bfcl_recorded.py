@@ -113,11 +113,11 @@ def test_model_without_recording_is_an_error(runs: Path, tmp_path: Path) -> None
 def test_every_recorded_answer_has_question_and_verdict(recorded_data: Path, folder: str) -> None:
     """Every model answered every judged question, and every answer has a verdict."""
     recording = bfcl.open_recording(recorded_data / folder)
-    asked = {judged.example.id for judged in recording.judged()}
+    ids = {judged.example.id for judged in recording.judged()}
     assert len(recording.arms()) == FOLDERS[folder]
     for arm in recording.arms():
         answered = Counter((a.example_id, a.attempt) for a in recording.answers(arm))
-        assert {name for name, _ in answered} == asked
+        assert {name for name, _ in answered} == ids
         assert answered == Counter((v.example_id, v.attempt) for v in recording.verdicts(arm))
         assert set(answered.values()) == {1}
 

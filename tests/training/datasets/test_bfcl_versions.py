@@ -58,10 +58,10 @@ def write(path: Path, *rows: Any) -> None:  # noqa: ANN401
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
 
 
-def question(name: str, asked: Json, truth: Json, folder: Path) -> None:
+def question(name: str, given: Json, truth: Json, folder: Path) -> None:
     """Write a file with one question, and its accepted answer if given."""
     category = name.split("_", 2)[2].removesuffix(".gz").removesuffix(".json")
-    write(folder / name, {"id": f"{category}_0", "question": asked, "function": [BOOK]})
+    write(folder / name, {"id": f"{category}_0", "question": given, "function": [BOOK]})
     if truth is not None:
         row = {"id": f"{category}_0", "ground_truth": truth}
         write(folder / "possible_answer" / name, row)
@@ -93,10 +93,10 @@ def test_nested_accepted_values_are_read(tmp_path: Path, name: str) -> None:
     assert first.arguments["extras"] == ([{"kind": OneOf(("crib",))}],)
 
 
-@pytest.mark.parametrize("asked", ["Book.", [{"role": "user", "content": "Book."}]])
-def test_texts_and_lists_of_messages_are_questions(tmp_path: Path, asked: Json) -> None:
+@pytest.mark.parametrize("given", ["Book.", [{"role": "user", "content": "Book."}]])
+def test_texts_and_lists_of_messages_are_questions(tmp_path: Path, given: Json) -> None:
     """v1 has a text and v2 a list of messages; both become the request's messages."""
-    question("BFCL_v2_simple.json", asked, [TRUTH], tmp_path)
+    question("BFCL_v2_simple.json", given, [TRUTH], tmp_path)
     example, _ = only(tmp_path)
     assert example.request["messages"] == [{"role": "user", "content": "Book."}]
 
@@ -109,7 +109,7 @@ def test_relevance_is_judged_without_accepted_answers(tmp_path: Path, category: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "truth", "problem"),
+    ("given", "truth", "problem"),
     [
         (ASKED, None, "invalid accepted answer"),
         (ASKED, [{"Hotel.cancel": {}}], "which the question does not offer"),
@@ -124,10 +124,10 @@ def test_relevance_is_judged_without_accepted_answers(tmp_path: Path, category: 
     ],
 )
 def test_invalid_row_is_refused_or_passed_to_handler(
-    tmp_path: Path, asked: Json, truth: Json, problem: str
+    tmp_path: Path, given: Json, truth: Json, problem: str
 ) -> None:
     """A row that cannot be judged stops the reading, or goes to the handler with its line."""
-    question("BFCL_v3_simple.json", asked, truth, tmp_path)
+    question("BFCL_v3_simple.json", given, truth, tmp_path)
     with pytest.raises(DataError, match=rf"BFCL_v3_simple\.json:1: .*{problem}"):
         only(tmp_path)
     faults: list[DataError] = []

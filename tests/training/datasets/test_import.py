@@ -92,14 +92,14 @@ def test_quarantine_collects_and_counts_invalid_rows(
     """The import continues; the quarantine has place, reason and text of each invalid row."""
     bad = xlam_row(1, "b") | {"tools": '[{"name": "g", "description": "", "parameters": {}}]'}
     path = write_xlam(tmp_path, xlam_row(0, "a"), bad, xlam_row(2, "c"), "no object")
-    out, aside = tmp_path / "rows.jsonl", tmp_path / "bad.jsonl"
-    aside.write_text('{"from": "an import before"}\n')
+    out, quarantine = tmp_path / "rows.jsonl", tmp_path / "bad.jsonl"
+    quarantine.write_text('{"from": "an import before"}\n')
 
-    command = ["import", "xlam", str(path), "--out", str(out), "--quarantine", str(aside)]
+    command = ["import", "xlam", str(path), "--out", str(out), "--quarantine", str(quarantine)]
     assert main(command) == 0
 
     assert [j.example.query for j in read_rows(out)] == ["a", "c"]
-    before, first, second = map(json.loads, aside.read_text().splitlines())
+    before, first, second = map(json.loads, quarantine.read_text().splitlines())
     assert before == {"from": "an import before"}
     assert (first["file"], first["line"], json.loads(first["row"])) == (str(path), 2, bad)
     assert first["reason"] == (

@@ -35,14 +35,14 @@ def test_ten_kills_lose_nothing_and_pay_nothing_twice(tmp_path: Path) -> None:
         case = Case(tmp_path).rows(ROWS).pool({arm: {"base_url": url, **limits} for arm in "ab"})
         undisturbed = case.folder / "undisturbed"
         assert case.label("--attempts", str(ATTEMPTS), out=undisturbed).returncode == 0
-        asked = sandbox.stats()["requests"]
-        assert asked == 2 * ROWS * ATTEMPTS
+        requests = sandbox.stats()["requests"]
+        assert requests == 2 * ROWS * ATTEMPTS
         rng = random.Random(os.urandom(8))
         for _ in range(KILLS):
             kill_at_random(case, sandbox, rng)
         done = case.label("--attempts", str(ATTEMPTS))
         assert done.returncode == 0
         assert case.answers() == case.answers(undisturbed)
-        repeated = sandbox.stats()["requests"] - 2 * asked
+        repeated = sandbox.stats()["requests"] - 2 * requests
     lost = int(done.stdout.split(" requests were sent and their answers lost")[0].split()[-1])
     assert repeated <= lost <= KILLS * 2 * CONCURRENCY

@@ -164,7 +164,7 @@ class FakeVerifier:
     """A verifier's endpoint that answers by the last user message, and counts its requests."""
 
     url: str = ""
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     status: int = 500
     verdicts: dict[str, str] = field(default_factory=lambda: dict(VERDICTS))
@@ -173,7 +173,7 @@ class FakeVerifier:
         """Answer a chat completion request as OpenAI does."""
         body = await request.json()
         identifier = _identified(json.loads(body["messages"][1]["content"])["conversation"])
-        self.asked.append(identifier)
+        self.requested.append(identifier)
         if identifier in self.refused:
             return JSONResponse(
                 {"error": {"message": "no"}}, self.status, {"x-should-retry": "false"}

@@ -199,6 +199,6 @@ def read_until(terminal: int, wanted: bytes | None) -> None:
         if select.select([terminal], [], [], 1)[0]:
             try:
                 drawn += os.read(terminal, 65536)
-            except OSError:  # Linux says so where the other end is closed
+            except OSError:  # Linux raises it when the other end is closed
                 assert wanted is None, drawn[-2000:]
                 return

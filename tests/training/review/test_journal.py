@@ -42,11 +42,11 @@ def test_kill_loses_no_acknowledged_entry(tmp_path: Path) -> None:
             lines = [writer.stdout.readline() for _ in range(acknowledged)]
             writer.send_signal(signal.SIGKILL)
             lines += writer.stdout.readlines()
-        told = int([line for line in lines if line.endswith("\n")][-1])
+        acknowledged_count = int([line for line in lines if line.endswith("\n")][-1])
         numbers = [note.number for note in read_entries(path, Note)]
         assert numbers == list(range(1, len(numbers) + 1))
-        assert told <= len(numbers) <= told + 1
-        assert told > counts[-1]
+        assert acknowledged_count <= len(numbers) <= acknowledged_count + 1
+        assert acknowledged_count > counts[-1]
         counts.append(len(numbers))
 
 

@@ -43,7 +43,7 @@ def test_every_row_is_verified_once(verifier: FakeVerifier, tmp_path: Path) -> N
     written(tmp_path)
     assert verify(verifier, tmp_path) == 0
     assert verify(verifier, tmp_path) == 0
-    assert sorted(verifier.asked) == sorted(row.example.id for row in ROWS)
+    assert sorted(verifier.requested) == sorted(row.example.id for row in ROWS)
     kept = findings(tmp_path)
     assert sorted(i for i, f in kept.items() if f.opinion.is_flagged) == sorted(FLAGGED)
     assert kept["right"].input_tokens == 1000
@@ -61,9 +61,9 @@ def test_failed_request_is_repeated_by_the_next_run(
     assert "savings was not verified" in caplog.text
     assert "1 rows were not verified; run the same command again" in caplog.text
     assert sorted(findings(tmp_path)) == sorted(r.example.id for r in ROWS if r != ROWS[0])
-    verifier.refused, verifier.asked = set(), []
+    verifier.refused, verifier.requested = set(), []
     assert verify(verifier, tmp_path) == 0
-    assert verifier.asked == ["savings"]
+    assert verifier.requested == ["savings"]
 
 
 def test_wrong_key_stops_immediately(
@@ -73,7 +73,7 @@ def test_wrong_key_stops_immediately(
     written(tmp_path)
     verifier.refused, verifier.status = {row.example.id for row in ROWS}, 401
     assert verify(verifier, tmp_path, "--concurrency", "1") == 1
-    assert len(verifier.asked) == 1
+    assert len(verifier.requested) == 1
     message = capsys.readouterr().err
     assert "model 'judge' refused the request" in message
     assert "secret" not in message
@@ -100,19 +100,19 @@ def test_missing_key_is_an_error(
     monkeypatch.delenv("REVIEW_KEY")
     assert verify(verifier, tmp_path) == 1
     assert "$REVIEW_KEY is empty" in capsys.readouterr().err
-    assert verifier.asked == []
+    assert verifier.requested == []
 
 
 def test_changed_row_is_verified_again(verifier: FakeVerifier, tmp_path: Path) -> None:
     """An opinion is valid only for the row as it was."""
     path = written(tmp_path)
     assert verify(verifier, tmp_path) == 0
-    verifier.asked = []
+    verifier.requested = []
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[2]["expected"][0]["arguments"]["account"] = ["C-882"]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert verify(verifier, tmp_path) == 0
-    assert verifier.asked == ["right"]
+    assert verifier.requested == ["right"]
 
 
 def test_duplicate_id_is_refused(

@@ -1,0 +1,144 @@
+"""JSON and Python literals inside strings, and Python types as JSON Schema."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from switchcraft_training.datasets.python_syntax import (
+    read_json,
+    read_literal,
+    read_objects,
+    read_type,
+)
+from switchcraft_training.records import Json
+
+INTEGERS = {"type": "array", "items": {"type": "integer"}}
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab'\""), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_json_and_repr_of_every_value_are_read(value: Json) -> None:
+    """Reading a value's JSON or its `repr` returns the value."""
+    assert read_json(json.dumps(value)) == value
+    assert read_literal(json.dumps(value)) == value
+    assert read_literal(repr(value)) == value
+
+
+@given(
+    st.lists(VALUES.map(lambda value: {"v": value}), max_size=4), st.sampled_from(["", "\n", ", "])
+)
+def test_consecutive_objects_are_read(values: list[Json], between: str) -> None:
+    """The objects may be separated by white space, commas, or not at all."""
+    assert list(read_objects(between.join(json.dumps(v, indent=2) for v in values))) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{'a': true, \"b\": null, 'c': False}", {"a": True, "b": None, "c": False}),
+        ('{"code": "one\ntwo"}', {"code": "one\ntwo"}),
+        ("{'pair': (1, -2.5)}", {"pair": [1, -2.5]}),
+        ("\n {'a': 'it\\'s'} ", {"a": "it's"}),
+    ],
+)
+def test_mixtures_of_json_and_python_are_read(text: str, value: Json) -> None:
+    """JSON constants inside Python literals, line breaks inside strings, tuples as lists."""
+    assert read_literal(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "f(1)",
+        "{'a': b}",
+        "{1: 2}",
+        "{'a': 1 << 3}",
+        f"{{'a': {2**70}}}",
+        "(" * 500,
+        "{1, 2}",
+    ],
+)
+def test_code_and_values_without_json_are_refused(text: str) -> None:
+    """Code is never executed, and values that JSON cannot represent are refused."""
+    with pytest.raises((ValueError, RecursionError)):
+        read_literal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        ("str", {"type": "string"}),
+        ("int", {"type": "integer"}),
+        ("float", {"type": "number"}),
+        ("bool", {"type": "boolean"}),
+        ("list", {"type": "array"}),
+        ("List", {"type": "array"}),
+        ("dict", {"type": "object"}),
+        ("Any", {}),
+        ("Callable", {"type": "string"}),
+        ("Callable[[float], float]", {"type": "string"}),
+        ("List[int]", INTEGERS),
+        ("typing.List[int]", INTEGERS),
+        ("List[List[int]]", {"type": "array", "items": INTEGERS}),
+        (
+            "List[Dict[str, Any]]",
+            {"type": "array", "items": {"type": "object", "additionalProperties": {}}},
+        ),
+        ("Dict[str, List[int]]", {"type": "object", "additionalProperties": INTEGERS}),
+        ("Set[int]", {**INTEGERS, "uniqueItems": True}),
+        ("set", {"type": "array", "uniqueItems": True}),
+        ("Tuple[int, int]", {**INTEGERS, "minItems": 2, "maxItems": 2}),
+        ("Tuple[int, ...]", INTEGERS),
+        ("tuple", {"type": "array"}),
+        ("Union[int, float]", {"type": ["integer", "number"]}),
+        ("List[Union[int, str]]", {"type": "array", "items": {"type": ["integer", "string"]}}),
+        ("Union[List[int], int]", {"anyOf": [INTEGERS, {"type": "integer"}]}),
+        ("Union[int, Any]", {}),
+        ("int | None", {"type": ["integer", "null"]}),
+        ("Literal['a', 'b']", {"enum": ["a", "b"]}),
+    ],
+)
+def test_types_become_json_schema(text: str, schema: Json) -> None:
+    """Each type has a schema, and none of these types is optional."""
+    assert read_type(text) == (schema, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        ("str, optional", {"type": "string"}),
+        ("List[int], optional", INTEGERS),
+        (
+            "Dict[str, int], Optional",
+            {"type": "object", "additionalProperties": {"type": "integer"}},
+        ),
+        ("int, optional, default=10", {"type": "integer"}),
+        ("Optional[str]", {"type": ["string", "null"]}),
+        ("Optional[List[int]]", {"anyOf": [INTEGERS, {"type": "null"}]}),
+    ],
+)
+def test_optional_types_are_recognized(text: str, schema: Json) -> None:
+    """`, optional` after a type, and `Optional[...]` around it."""
+    assert read_type(text) == (schema, True)
+
+
+@pytest.mark.parametrize("text", ["", "strr", "List[", "List[int, str]", "Foo[int]", "int()", "3"])
+def test_unknown_types_are_refused(text: str) -> None:
+    """A parameter of an unknown type cannot be judged."""
+    with pytest.raises(ValueError, match=r"is not a( known)? type"):
+        read_type(text)
