@@ -1,6 +1,6 @@
 """Request bodies as JSON: what `strict_json` accepts, and what `splice` changes.
 
-The standard library's reader is the oracle: it is slower, and tells duplicate keys and integers.
+The standard library's reader is the oracle: it is slower, and reports duplicate keys and integers.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tests.fuzz.target import Target, expect, fail, randomness
 
 MODEL = 'a "model" \\ \u00e9'
 MAX_PADDING_BYTES = 300_000
-"""Longest string between two values of a large body, which `strict_json` reads in parts."""
+"""Longest string between two values of a large body. `strict_json` checks it in parts."""
 
 CODES = {"invalid_json", "duplicate_key", "integer_out_of_range", "too_many_values"}
 
 
 class NotStrictError(ValueError):
-    """Why a text is not one that all parsers read alike."""
+    """A text that parsers may read differently."""
 
 
 def read_by_library(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value of a text that is strict JSON; raises ValueError or RecursionError."""
+    """Return the value of strict JSON. Raises ValueError or RecursionError."""
     if data.startswith(b"\xef\xbb\xbf"):
         raise NotStrictError("byte order mark")
     value = json.loads(
@@ -70,7 +70,7 @@ def _constant(name: str) -> None:
 
 
 def check(data: bytes) -> None:
-    """Check a body, and at times one that is read in several parts, with this body in it."""
+    """Check a body, and sometimes a large body that contains it and is checked in parts."""
     check_body(data)
     rng = randomness(data)
     if rng.randrange(64) == 0:
@@ -82,7 +82,7 @@ def check(data: bytes) -> None:
 
 
 def check_body(data: bytes) -> None:
-    """Check that a body is read as the library reads it, and rewritten without a loss."""
+    """Check that a body is read as by the standard library, and rewritten without loss."""
     value, problem = None, ""
     try:
         value = read_by_library(data)
@@ -104,7 +104,7 @@ def check_body(data: bytes) -> None:
 
 
 def is_same(one: Any, other: Any) -> bool:  # noqa: ANN401
-    """Whether two values are equal, their types too: 1 is neither 1.0 nor true."""
+    """Return whether two values and their types are equal: 1 is neither 1.0 nor true."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

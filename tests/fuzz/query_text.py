@@ -1,4 +1,4 @@
-"""A user's text: no text may take long to count."""
+"""Fuzz target: the features of a query take bounded time."""
 
 from __future__ import annotations
 

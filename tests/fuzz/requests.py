@@ -1,4 +1,4 @@
-"""Requests of both APIs: what the router reads of a body, and how long it takes."""
+"""Fuzz target: reading, packing and features of requests of both APIs, and their time."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Target, expect, randomness
 
 MAX_CPU_S = 2.0
-"""For one decision, under the fuzzer's instrumentation, which makes Python about 3 times slower."""
+"""Limit for one decision. The fuzzer's instrumentation makes Python about 3 times slower."""
 
 LARGE_BYTES = 1024 * 1024
 MAX_LEVELS = 60
-"""How large and how deep a part of a body is made to see whether the work grows with it."""
+"""Size and depth of the enlarged bodies that check whether the work stays bounded."""
 
 _MARK = "\ue000"
 
@@ -56,7 +56,7 @@ APIS: Mapping[str, Callable[[Mapping[str, Json]], ChatRequest]] = {
 
 
 def check(data: bytes) -> None:
-    """Check a body in both APIs, and at times one that is made large of it."""
+    """Check a body in both APIs, and sometimes an enlarged copy of it."""
     try:
         body = decode_object(data)
     except InvalidRequestError:
@@ -72,7 +72,7 @@ def check(data: bytes) -> None:
 
 
 def check_request(body: Mapping[str, Json], path: str) -> None:
-    """Check what is read of one request."""
+    """Check the reading of one request."""
     try:
         request = APIS[path](body)
     except InvalidRequestError as exc:
@@ -100,11 +100,11 @@ def check_packing(conversation: Conversation) -> None:
         end = part.stop
     expect(end <= len(packed.token_ids), f"the parts end at {end}")
     expect(_packer().pack(conversation) == packed, "the second packing differs")
-    conversation.opening  # noqa: B018 - what replicas and trials know a conversation by
+    conversation.opening  # noqa: B018 - identifies a conversation for replicas and trials
 
 
 def check_large(body: Mapping[str, Json], rng: random.Random) -> None:
-    """Check a large body: a part of it is nested in itself, and a list or an object is repeated."""
+    """Check an enlarged body: a part nested in itself, and a list or an object repeated."""
     tree = orjson.loads(orjson.dumps(body))  # a copy
     if rng.random() < 0.5:
         _nest(tree, rng)
@@ -129,7 +129,7 @@ def _nest(tree: Json, rng: random.Random) -> None:
 
 
 def _widen(tree: Json, rng: random.Random) -> None:
-    """Repeat the members of a list or of an object, each time with other names."""
+    """Repeat the members of a list or an object, with different names."""
     places = [
         (parent, key) for parent, key in _places(tree) if isinstance(parent[key], dict | list)
     ]
@@ -153,7 +153,7 @@ def _places(value: Json) -> Iterator[tuple[Json, Json]]:
 
 
 def _numbered(value: Json, number: int) -> Json:
-    """Return a value whose names differ from the others', so that no cache knows it."""
+    """Return a value with unique names, which no cache contains."""
     if isinstance(value, dict):
         return {key: _numbered(inner, number) for key, inner in value.items()}
     is_name = isinstance(value, str) and value.isidentifier() and value not in _FIXED
@@ -167,7 +167,7 @@ _FIXED = frozenset(
 
 
 def check_query(data: bytes) -> None:
-    """Check that no text takes long to count: the counts are regular expressions, mostly."""
+    """Check that the features of a text, mostly regular expressions, take bounded time."""
     text = data.decode("utf-8", "replace")
     if not text:
         return
