@@ -44,7 +44,7 @@ _LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAKEN = {"1": ("taken", "green"), "0": ("refused", "red")}
 Panel = Builder[dashboard.Panel]
-# Grafana's builders of panels share their methods, but no base.
+# Grafana's panel builders share methods but no base class.
 _Kind = TypeVar(
     "_Kind",
     timeseries.Panel,
@@ -57,7 +57,7 @@ _Kind = TypeVar(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A PromQL expression, and what its lines are called."""
+    """A PromQL expression and its legend."""
 
     expr: str
     legend: str = ""
@@ -69,33 +69,33 @@ def selected(series: str, where: str = "") -> str:
 
 
 def per_second(series: str, by: str = "", where: str = "") -> str:
-    """Return how often a counter went up per second, now."""
+    """Return a counter's current rate per second."""
     return f"sum{_by(by)}(rate({selected(series, where)}[$__rate_interval]))"
 
 
 def in_range(series: str, by: str = "", where: str = "") -> str:
-    """Return by how much a counter went up in the time that the dashboard shows."""
+    """Return a counter's increase in the selected time range."""
     return f"sum{_by(by)}(increase({selected(series, where)}[$__range]))"
 
 
 def quantile(share: float, histogram: str, by: str = "") -> str:
-    """Return a quantile of a histogram, now."""
+    """Return a current quantile of a histogram."""
     buckets = per_second(f"{histogram}_bucket", ", ".join(filter(None, ("le", by))))
     return f"histogram_quantile({share}, {buckets})"
 
 
 def mean(histogram: str, by: str = "") -> str:
-    """Return the mean of a histogram, now."""
+    """Return the current mean of a histogram."""
     return ratio(per_second(f"{histogram}_sum", by), per_second(f"{histogram}_count", by))
 
 
 def ratio(part: str, whole: str) -> str:
-    """Return a ratio that is absent, and not NaN, where there is nothing of the whole."""
+    """Return a ratio that is absent, instead of NaN, if the denominator is 0."""
     return f"{part} / ({whole} > 0)"
 
 
 def shares(parts: str, whole: str) -> str:
-    """Return each part's share of one whole."""
+    """Return each part's share of the whole."""
     return f"{parts} / on () group_left () ({whole} > 0)"
 
 
@@ -116,7 +116,7 @@ def graph(
     bound: float | None = None,
     is_stacked: bool = False,
 ) -> timeseries.Panel:
-    """Return lines over time; values above a bound are in the red."""
+    """Return a panel of lines over time; values above the bound are marked red."""
     panel = (
         _headed(timeseries.Panel(), title, description)
         .unit(unit)
@@ -145,7 +145,7 @@ def rates(
     legend: str = "",
     is_stacked: bool = False,
 ) -> timeseries.Panel:
-    """Return a counter's events per second by a label, or by several that the legend names."""
+    """Return a panel of a counter's events per second, by one or several labels."""
     query = Query(per_second(counter, by), legend or f"{{{{{by}}}}}")
     return graph(title, description, "reqps", query, is_stacked=is_stacked)
 
@@ -159,7 +159,7 @@ def number(
     bounds: Mapping[float, str] | None = None,
     words: Mapping[str, tuple[str, str]] | None = None,
 ) -> stat.Panel:
-    """Return one number, coloured from each bound on, or a word and its colour by value."""
+    """Return a panel of one number, coloured by bounds, or of a coloured word for each value."""
     panel = (
         _headed(stat.Panel(), title, description)
         .unit(unit)
@@ -177,13 +177,13 @@ def number(
 
 
 def taken(title: str, description: str, where: str = "") -> stat.Panel:
-    """Return whether the last reload, of the kind selected, was taken up everywhere."""
+    """Return a panel that shows whether all gateways accepted the last reload of a kind."""
     reloaded = selected("switchcraft_last_reload_successful", where)
     return number(title, description, "none", Query(f"min({reloaded})"), words=TAKEN)
 
 
 def bars(title: str, description: str, unit: str, *queries: Query) -> bargauge.Panel:
-    """Return a bar for each label, over all of the time that the dashboard shows."""
+    """Return a panel with a bar for each label, over the selected time range."""
     return (
         _headed(bargauge.Panel(), title, description)
         .unit(unit)
@@ -196,7 +196,7 @@ def bars(title: str, description: str, unit: str, *queries: Query) -> bargauge.P
 
 
 def distribution(title: str, description: str, unit: str, histogram: str) -> heatmap.Panel:
-    """Return how a histogram's values were distributed over time."""
+    """Return a panel of a histogram's distribution over time."""
     expr = f"sum by (le) (increase({selected(f'{histogram}_bucket')}[$__rate_interval]))"
     target = _target(Query(expr, "{{le}}"), "A").format(PromQueryFormat.HEATMAP)
     return (
@@ -210,7 +210,7 @@ def distribution(title: str, description: str, unit: str, histogram: str) -> hea
 def states(
     title: str, description: str, query: Query, words: Mapping[str, tuple[str, str]]
 ) -> statetimeline.Panel:
-    """Return since when what has been in which state."""
+    """Return a panel of states over time."""
     panel = _headed(statetimeline.Panel(), title, description)
     return panel.mappings(_mappings(words)).targets(_targets([query]))
 

@@ -213,7 +213,9 @@ def test_installed_versions_are_the_locked_ones(programs: Path) -> None:
     listed = run(f"{programs}/python -c '{code}'", programs).splitlines()
     installed = {canonicalize_name(name): version for name, version in map(str.split, listed)}
     locked = {pin.name: pin.version for pin in read_lock("cpu") if pin.applies}
-    assert {name: version for name, version in installed.items() if name != "switchcraft"} == locked
+    assert {
+        name: version for name, version in installed.items() if name != "switchcraft-router"
+    } == locked
 
 
 def test_image_holds_its_sbom(root: Path, programs: Path) -> None:
@@ -229,10 +231,10 @@ def test_image_holds_its_sbom(root: Path, programs: Path) -> None:
     }
     assert components.keys() == names
     assert all(part["version"] and part["type"] == "library" for part in components.values())
-    purls = {part["purl"] for name, part in components.items() if name != "switchcraft"}
+    purls = {part["purl"] for name, part in components.items() if name != "switchcraft-router"}
     assert all(purl.startswith("pkg:pypi/") for purl in purls)
     graph = {entry["ref"]: entry.get("dependsOn", []) for entry in bom["dependencies"]}
-    assert components["fastapi"]["bom-ref"] in graph[components["switchcraft"]["bom-ref"]]
+    assert components["fastapi"]["bom-ref"] in graph[components["switchcraft-router"]["bom-ref"]]
 
 
 def test_sbom_names_nothing_of_the_builder(root: Path) -> None:

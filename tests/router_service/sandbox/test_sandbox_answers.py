@@ -42,8 +42,8 @@ def called(query: str = "hello", **fields: Json) -> list[str]:
         ("Something else entirely", "get_weather"),
     ],
 )
-def test_calls_the_tool_that_shares_most_words(query: str, name: str) -> None:
-    """Names and descriptions decide, in any case and number; among equals the first tool."""
+def test_tool_with_most_shared_words_is_called(query: str, name: str) -> None:
+    """Names and descriptions count, in any case and number; the first tool wins a tie."""
     assert called(query) == [name]
 
 
@@ -57,8 +57,8 @@ def test_only_the_latest_user_turn_decides() -> None:
     assert called(messages=messages) == ["book_flight"]
 
 
-def test_several_tools_where_several_are_named() -> None:
-    """Each tool that the turn names is called, the best first, unless that is forbidden."""
+def test_every_named_tool_is_called() -> None:
+    """The best tool comes first; `parallel_tool_calls=False` allows one call only."""
     query = "Give me the stock price of ACME and the weather in Oslo"
     assert called(query) == ["getStockPrice", "get_weather"]
     assert called(query, parallel_tool_calls=False) == ["getStockPrice"]
@@ -66,8 +66,8 @@ def test_several_tools_where_several_are_named() -> None:
     assert len(ids) == 2
 
 
-def test_tool_choice() -> None:
-    """`tool_choice` forbids, forces and restricts as it does with OpenAI."""
+def test_tool_choice_forbids_forces_and_restricts() -> None:
+    """The values mean the same as with OpenAI."""
     weather = "the weather"
     named = {"type": "function", "function": {"name": "book_flight"}}
     allowed = {"mode": "required", "tools": [function("book_flight")]}
@@ -79,8 +79,8 @@ def test_tool_choice() -> None:
     assert called(weather, tool_choice=choice) == ["book_flight"]
 
 
-def test_legacy_function_call() -> None:
-    """`function_call` chooses among `functions`."""
+def test_function_call_chooses_among_functions() -> None:
+    """The answer then has the finish reason `function_call`."""
     functions = [tool["function"] for tool in TOOLS]
     fields: dict[str, Json] = {"tools": None, "functions": functions}
     assert called(function_call={"name": "book_flight"}, **fields) == ["book_flight"]
@@ -89,15 +89,15 @@ def test_legacy_function_call() -> None:
 
 
 @pytest.mark.parametrize("choice", [5, "banana", {}, [], {"function": {"name": "unknown"}}])
-def test_impossible_choice(choice: object) -> None:
-    """A choice that names no tool of the request is refused."""
+def test_choice_of_unknown_tool_is_refused(choice: object) -> None:
+    """The error names the field `tool_choice`."""
     with pytest.raises(InvalidRequestError, match="tool_choice") as caught:
         answer(tool_choice=choice)
     assert caught.value.param == "tool_choice"
 
 
-def test_a_result_ends_the_loop() -> None:
-    """After a tool's result the answer is a text, so that an agent's loop ends, unless forced."""
+def test_tool_result_is_answered_with_text() -> None:
+    """This ends an agent's loop, unless a call is forced."""
     messages = [
         {"role": "user", "content": "weather"},
         {"role": "assistant", "tool_calls": []},
@@ -108,14 +108,14 @@ def test_a_result_ends_the_loop() -> None:
     assert called(messages=messages, tool_choice="required") == ["get_weather"]
 
 
-def test_unreadable_tools_are_passed_over() -> None:
-    """A tool without a name is never called, and no reason to fail."""
+def test_tools_without_name_are_ignored() -> None:
+    """They are never called and cause no error."""
     assert called(tools=[1, {}, {"type": "function", "function": {}}, *TOOLS]) == ["get_weather"]
     assert called(tools=[None]) == []
 
 
-def test_response_format() -> None:
-    """A text answer is JSON where that was asked for, and fits the schema."""
+def test_text_follows_response_format() -> None:
+    """The answer is JSON that matches the schema."""
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     assert answer(tools=None, response_format=form).text == '{"ok":true}'
@@ -125,7 +125,7 @@ def test_response_format() -> None:
 
 
 def test_arguments_are_always_an_object() -> None:
-    """Even a schema that asks for something else, or is none, gets an object."""
+    """This holds for schemas of other types and for unusable ones."""
     unusual: list[Json] = [{"type": "string"}, None, 5, [], {}]
     for parameters in unusual:
         tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}

@@ -75,7 +75,7 @@ def events(http: httpx.Client, **changes: object) -> list[dict[str, Any]]:
 
 
 def test_client_reads_a_tool_call(client: openai.OpenAI) -> None:
-    """The OpenAI client reads a whole answer: the fitting tool, its arguments, and the usage."""
+    """The OpenAI client reads the matching tool, its arguments and the usage."""
     answer = client.chat.completions.create(model="any-model", messages=ASK, tools=[MAIL, WEATHER])
     choice = answer.choices[0]
     calls = choice.message.tool_calls
@@ -92,7 +92,7 @@ def test_client_reads_a_tool_call(client: openai.OpenAI) -> None:
 
 
 def test_client_assembles_a_streamed_tool_call(client: openai.OpenAI) -> None:
-    """The OpenAI client's own accumulator makes the same call of a stream, with its usage."""
+    """The OpenAI client's accumulator assembles the same call, with its usage."""
     with client.chat.completions.stream(
         model="any-model",
         messages=ASK,
@@ -108,8 +108,8 @@ def test_client_assembles_a_streamed_tool_call(client: openai.OpenAI) -> None:
     assert final.usage.completion_tokens > 0
 
 
-def test_client_reads_a_streamed_text(client: openai.OpenAI) -> None:
-    """Without tools the answer is a text, the same streamed and whole."""
+def test_streamed_text_equals_the_whole_one(client: openai.OpenAI) -> None:
+    """Without tools the answer is a text."""
     whole = client.chat.completions.create(model="m", messages=ASK)
     chunks: list[ChatCompletionChunk] = list(
         client.chat.completions.create(model="m", messages=ASK, stream=True)
@@ -120,8 +120,8 @@ def test_client_reads_a_streamed_text(client: openai.OpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason == "stop"
 
 
-def test_events_come_in_the_order_of_openai(http: httpx.Client) -> None:
-    """Role, head of the call, fragments of its arguments, reason, and last of all the usage."""
+def test_events_have_the_order_of_openai(http: httpx.Client) -> None:
+    """Role, start of the call, argument fragments, finish reason, and the usage at the end."""
     role, head, *fragments, reason, usage = events(http, stream_options={"include_usage": True})
     assert role["choices"][0]["delta"]["role"] == "assistant"
     call = head["choices"][0]["delta"]["tool_calls"][0]
@@ -140,15 +140,15 @@ def test_events_come_in_the_order_of_openai(http: httpx.Client) -> None:
     assert reason["usage"] is None
 
 
-def test_no_usage_in_a_stream_unless_asked_for(http: httpx.Client) -> None:
-    """A stream without `include_usage` has no field for it, and ends with the reason."""
+def test_stream_has_usage_only_if_requested(http: httpx.Client) -> None:
+    """Without `include_usage` the stream ends with the finish reason."""
     seen = events(http)
     assert not any("usage" in event for event in seen)
     assert seen[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_same_request_same_answer(http: httpx.Client) -> None:
-    """Two answers to one request differ in `id` and `created` alone, call ids included."""
+def test_same_request_gets_the_same_answer(http: httpx.Client) -> None:
+    """Only `id` and `created` differ; call ids are the same."""
     first, second = chat(http), chat(http)
     assert first["id"] != second["id"]
     varying = ("id", "created")
@@ -158,21 +158,21 @@ def test_same_request_same_answer(http: httpx.Client) -> None:
 
 
 def test_call_ids_differ_between_turns(http: httpx.Client) -> None:
-    """A conversation that goes on never sees the same call id twice."""
+    """A longer conversation gets other call ids."""
     first = chat(http)["choices"][0]["message"]["tool_calls"][0]["id"]
     longer = [*ASK, {"role": "assistant", "content": "Rain."}, *ASK]
     assert chat(http, messages=longer)["choices"][0]["message"]["tool_calls"][0]["id"] != first
 
 
-def test_copies(http: httpx.Client) -> None:
-    """`n` choices are answered, whole and streamed, each with its index."""
+def test_n_choices_are_answered(http: httpx.Client) -> None:
+    """Each choice has its index, whole and streamed."""
     assert [choice["index"] for choice in chat(http, n=3)["choices"]] == [0, 1, 2]
     reasons = [event["choices"][0] for event in events(http, n=2)]
     assert [choice["index"] for choice in reasons if choice["finish_reason"]] == [0, 1]
 
 
-def test_legacy_functions(http: httpx.Client) -> None:
-    """`functions` are answered by `function_call`, whole and streamed."""
+def test_functions_are_answered_with_function_call(http: httpx.Client) -> None:
+    """The answer is the same whole and streamed."""
     functions = [MAIL["function"], WEATHER["function"]]
     choice = chat(http, tools=None, functions=functions)["choices"][0]
     assert choice["finish_reason"] == "function_call"
@@ -183,8 +183,8 @@ def test_legacy_functions(http: httpx.Client) -> None:
     assert json.loads("".join(part["arguments"] for part in parts)) == ARGUMENTS
 
 
-def test_custom_tool(http: httpx.Client) -> None:
-    """A custom tool gets the user's words as its `input`, whole and streamed."""
+def test_custom_tool_gets_the_users_words(http: httpx.Client) -> None:
+    """The input is the same whole and streamed."""
     said = [{"role": "user", "content": "Write a note about the meeting"}]
     call = chat(http, tools=[WEATHER, NOTE], messages=said)["choices"][0]["message"]["tool_calls"]
     assert call[0]["type"] == "custom"
@@ -211,8 +211,10 @@ def test_custom_tool(http: httpx.Client) -> None:
         (b'{"model": "m", "messages": [' + b"[" * 400 + b"]" * 400 + b"]}", None),
     ],
 )
-def test_bad_requests(http: httpx.Client, body: bytes, param: str | None) -> None:
-    """A request that cannot be read is answered by 400 and OpenAI's error body."""
+def test_unreadable_request_gets_status_400(
+    http: httpx.Client, body: bytes, param: str | None
+) -> None:
+    """The body is OpenAI's error body."""
     response = http.post(COMPLETIONS, content=body)
     assert response.status_code == 400
     assert response.headers["x-sandbox"] == "true"
@@ -245,30 +247,30 @@ VALUES = st.recursive(
 
 @settings(deadline=None, max_examples=200)
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=8))
-def test_no_body_is_a_server_error(http: httpx.Client, fields: dict[str, Any]) -> None:
-    """Whatever JSON a body holds, it is answered, or refused by a 400."""
+def test_no_body_causes_a_server_error(http: httpx.Client, fields: dict[str, Any]) -> None:
+    """Any JSON body is answered or refused with status 400."""
     body = {"model": "m", "messages": ASK, "tools": [WEATHER]} | fields
     response = http.post(COMPLETIONS, json=body)
     assert response.status_code in {200, 400}, response.text
 
 
-def test_models_and_health(client: openai.OpenAI, http: httpx.Client) -> None:
-    """The model list and the health check answer, and are marked as the sandbox's."""
+def test_models_and_health_are_marked_as_sandbox(client: openai.OpenAI, http: httpx.Client) -> None:
+    """Both endpoints answer with the header `x-sandbox`."""
     assert [model.id for model in client.models.list()] == ["sandbox"]
     health = http.get("/healthz")
     assert (health.json(), health.headers["x-sandbox"]) == ({"status": "ok"}, "true")
 
 
-def test_unknown_path_and_method(http: httpx.Client) -> None:
-    """A wrong path or method has OpenAI's error body too."""
+def test_unknown_path_and_method_get_openai_errors(http: httpx.Client) -> None:
+    """The status is 404 or 405."""
     for response, status in ((http.get("/v1/nothing"), 404), (http.get(COMPLETIONS), 405)):
         assert response.status_code == status
         assert response.headers["x-sandbox"] == "true"
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_keeps_requests_byte_for_byte(http: httpx.Client) -> None:
-    """What a client sent can be looked at: the very bytes, and every header."""
+def test_kept_requests_are_unchanged(http: httpx.Client) -> None:
+    """Tests can read the exact bytes and every header."""
     sent = b'{ "model":"m",\n "messages":[{"role":"user","content":"\\u00e9 \xc3\xa9"}] }'
     http.post(COMPLETIONS, content=sent, headers={"authorization": "Bearer k"})
     last = http.get("/sandbox/requests").json()[-1]
@@ -276,8 +278,8 @@ def test_keeps_requests_byte_for_byte(http: httpx.Client) -> None:
     assert ["authorization", "Bearer k"] in last["headers"]
 
 
-def test_keeps_nothing_by_default() -> None:
-    """Without the switch no request is kept, and asking for them says so."""
+def test_no_requests_are_kept_by_default() -> None:
+    """The page of kept requests explains this."""
     with run_in_thread() as url:
         root = url.removesuffix("/v1")
         httpx.post(f"{url}/chat/completions", json=BODY)
@@ -289,16 +291,16 @@ def test_keeps_nothing_by_default() -> None:
     assert stats["by_model"]["any-model"]["requests"] == 1
 
 
-def test_stops_on_the_way_out() -> None:
-    """Once its block is left, nothing listens any more on a sandbox's port."""
+def test_server_stops_when_its_block_ends() -> None:
+    """The port is then free."""
     with run_in_thread() as url:
         assert httpx.get(url.removesuffix("/v1") + "/healthz").status_code == 200
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
 
 
-def test_taken_port_is_an_error_at_once() -> None:
-    """A port that is taken raises where the sandbox was started, not in its thread."""
+def test_taken_port_raises_immediately() -> None:
+    """The error is raised in the caller, not in the server's thread."""
     with run_in_thread() as url:
         port = int(url.split(":")[2].removesuffix("/v1"))
         with pytest.raises(OSError, match="in use"), run_in_thread(port=port):

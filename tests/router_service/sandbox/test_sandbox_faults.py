@@ -41,8 +41,8 @@ def wait_until_cancelled(http: httpx.Client, count: int) -> dict[str, Any]:
     return counted
 
 
-def test_reads_every_field() -> None:
-    """Each field of the header arrives in the attribute that its name says."""
+def test_every_field_is_parsed() -> None:
+    """Each field of the header sets the attribute of its name."""
     assert Faults.parse("") == Faults()
     assert Faults.parse(" delay_s=0.2, chunk_delay_s=1 ,usage=none, cut_after=3") == Faults(
         delay_s=0.2, chunk_delay_s=1.0, no_usage=True, cut_after=3
@@ -82,30 +82,30 @@ def test_reads_every_field() -> None:
         ("retry_after_s=1", "retry_after_s"),
     ],
 )
-def test_refuses_what_it_cannot_read(header: str, named: str) -> None:
-    """An unknown, unreadable, repeated or conflicting field is named in the error."""
+def test_invalid_fields_are_refused(header: str, named: str) -> None:
+    """The error names the unknown, unreadable, repeated or conflicting field."""
     with pytest.raises(InvalidRequestError, match=f"'{named}'") as caught:
         Faults.parse(header)
     assert caught.value.param == "x-sandbox"
 
 
-def test_unreadable_header_is_a_400(http: httpx.Client) -> None:
-    """A client that mistypes a field is told, and not answered as if it had asked for nothing."""
+def test_invalid_header_gets_status_400(http: httpx.Client) -> None:
+    """A typing error is not ignored."""
     response = http.post(CHAT, json=BODY, headers=faulty("delay=1"))
     assert response.status_code == 400
     assert "'delay'" in response.json()["error"]["message"]
 
 
-def test_delay_comes_before_the_first_byte(http: httpx.Client) -> None:
-    """`delay_s` holds back even the status, of answers and of errors."""
+def test_delay_precedes_the_first_byte(http: httpx.Client) -> None:
+    """`delay_s` delays answers and errors, including their status."""
     for header in ("delay_s=0.1", "delay_s=0.1,status=500"):
         started = time.monotonic()
         with http.stream("POST", CHAT, json=STREAM, headers=faulty(header)):
             assert time.monotonic() - started >= 0.1
 
 
-def test_chunk_delay_comes_between_events(http: httpx.Client) -> None:
-    """`chunk_delay_s` holds back each event but the first."""
+def test_chunk_delay_separates_events(http: httpx.Client) -> None:
+    """`chunk_delay_s` delays each event except the first."""
     with http.stream("POST", CHAT, json=STREAM, headers=faulty("chunk_delay_s=0.02")) as response:
         arrivals = [time.monotonic() for line in response.iter_lines() if line]
     assert len(arrivals) > 4
@@ -122,8 +122,10 @@ def test_chunk_delay_comes_between_events(http: httpx.Client) -> None:
         (503, openai.InternalServerError),
     ],
 )
-def test_status(sandbox_url: str, status: int, error: type[openai.APIStatusError]) -> None:
-    """`status` raises in the OpenAI client what the real status would, with a readable body."""
+def test_status_raises_the_clients_error(
+    sandbox_url: str, status: int, error: type[openai.APIStatusError]
+) -> None:
+    """The OpenAI client raises the error of the real status, with a readable body."""
     client = openai.OpenAI(base_url=sandbox_url, api_key="unused", max_retries=0)
     headers = faulty(f"status={status}")
     with client, pytest.raises(error) as caught:
@@ -136,7 +138,7 @@ def test_status(sandbox_url: str, status: int, error: type[openai.APIStatusError
 
 @pytest.mark.parametrize("count", [0, 3, 1000])
 def test_cut_stream_is_a_protocol_error(http: httpx.Client, count: int) -> None:
-    """`cut_after` sends so many events, and then breaks the connection: no clean end."""
+    """The connection breaks after the requested number of events."""
     seen: list[str] = []
     with http.stream("POST", CHAT, json=STREAM, headers=faulty(f"cut_after={count}")) as response:
         assert response.status_code == 200
@@ -146,7 +148,7 @@ def test_cut_stream_is_a_protocol_error(http: httpx.Client, count: int) -> None:
 
 
 def test_cut_body_is_a_protocol_error(http: httpx.Client) -> None:
-    """A cut answer that is no stream promises its full length and brings half of it."""
+    """Half of the promised length arrives."""
     whole = len(http.post(CHAT, json=BODY).content)
     with http.stream("POST", CHAT, json=BODY, headers=faulty("cut_after=1")) as response:
         assert int(response.headers["content-length"]) == whole
@@ -157,7 +159,7 @@ def test_cut_body_is_a_protocol_error(http: httpx.Client) -> None:
 
 
 def test_malformed_body_is_not_json(http: httpx.Client) -> None:
-    """`malformed` is answered by 200 and a body that no JSON reader takes."""
+    """The status is 200."""
     response = http.post(CHAT, json=BODY, headers=faulty("malformed"))
     assert response.status_code == 200
     with pytest.raises(json.JSONDecodeError):
@@ -165,7 +167,7 @@ def test_malformed_body_is_not_json(http: httpx.Client) -> None:
 
 
 def test_malformed_stream_has_a_broken_line(http: httpx.Client) -> None:
-    """A malformed stream begins well, goes on with a line that is no JSON, and ends cleanly."""
+    """The other events are valid, and the stream ends with `[DONE]`."""
     first, broken, done = http.post(CHAT, json=STREAM, headers=faulty("malformed")).text.split(
         "\n\n"
     )[:-1]
@@ -175,8 +177,8 @@ def test_malformed_stream_has_a_broken_line(http: httpx.Client) -> None:
     assert done == "data: [DONE]"
 
 
-def test_usage_none(http: httpx.Client) -> None:
-    """`usage=none` leaves the usage out of a body, and out of a stream that asked for it."""
+def test_usage_none_omits_the_usage(http: httpx.Client) -> None:
+    """This applies to bodies, and to streams that request the usage."""
     headers = faulty("usage=none")
     assert "usage" not in http.post(CHAT, json=BODY, headers=headers).json()
     assert "usage" not in http.post(CHAT, json=STREAM, headers=headers).text
@@ -185,8 +187,8 @@ def test_usage_none(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("header", "body"), [("hang", BODY), ("delay_s=60", BODY), ("chunk_delay_s=60", STREAM)]
 )
-def test_notices_that_the_client_left(header: str, body: dict[str, Any]) -> None:
-    """A client that goes away is counted as cancelled, wherever the sandbox waits."""
+def test_disconnected_client_is_counted_as_cancelled(header: str, body: dict[str, Any]) -> None:
+    """The sandbox notices it during every kind of wait."""
     with run_in_thread() as url, httpx.Client(base_url=url.removesuffix("/v1")) as http:
         with httpx.Client(timeout=0.1) as leaver, pytest.raises(httpx.ReadTimeout):
             leaver.post(f"{url}/chat/completions", json=body, headers=faulty(header))
@@ -195,8 +197,8 @@ def test_notices_that_the_client_left(header: str, body: dict[str, Any]) -> None
     assert counted["in_flight"] == 0
 
 
-def test_counts_each_ending() -> None:
-    """Each request is counted once by how it ended, and until then as in flight."""
+def test_each_request_is_counted_once_by_its_ending() -> None:
+    """Until then it is in flight."""
     with run_in_thread() as url, httpx.Client(base_url=url.removesuffix("/v1")) as http:
         http.post(CHAT, json=BODY)
         http.post(CHAT, json=STREAM)
@@ -211,8 +213,8 @@ def test_counts_each_ending() -> None:
     assert counted == expected | {"requests": 6, "failed": 2}
 
 
-def test_hanging_requests_do_not_hold_up_the_end() -> None:
-    """Leaving the block ends even a request that hangs, within the server's drain time."""
+def test_hanging_requests_do_not_delay_the_stop() -> None:
+    """The server stops within its drain time."""
 
     def hang(url: str) -> None:
         with suppress(httpx.HTTPError):
@@ -229,7 +231,7 @@ def test_hanging_requests_do_not_hold_up_the_end() -> None:
 
 
 def test_cancelled_task_is_counted() -> None:
-    """In process, where a client's leaving is a cancellation, it is counted just so."""
+    """In process, a disconnect is a cancellation."""
     app = create_sandbox()
 
     async def leave() -> None:
@@ -257,8 +259,8 @@ def decoded(events: str) -> list[Any]:
     return [each if each == "[DONE]" else json.loads(each) for each in data_of(events)]
 
 
-def test_retry_after(http: httpx.Client) -> None:
-    """`retry_after_s` is told in whole seconds, rounded up, and in exact milliseconds."""
+def test_retry_after_has_seconds_and_milliseconds(http: httpx.Client) -> None:
+    """Seconds are rounded up, milliseconds are exact."""
     for status in (429, 503):
         asked = faulty(f"status={status},retry_after_s=1.25")
         response = http.post(CHAT, json=BODY, headers=asked)
@@ -268,15 +270,15 @@ def test_retry_after(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("body", [BODY, STREAM])
-def test_error_in_body(http: httpx.Client, body: dict[str, Any]) -> None:
-    """`error_in_body` is a 200 whose JSON is an error, for a stream too."""
+def test_error_in_body_has_status_200(http: httpx.Client, body: dict[str, Any]) -> None:
+    """Streamed requests get the same JSON error."""
     response = http.post(CHAT, json=body, headers=faulty("error_in_body"))
     assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
     assert response.json()["error"]["type"] == "server_error"
 
 
-def test_error_after(http: httpx.Client) -> None:
-    """`error_after` ends a stream properly: so many events, an error event, and no `[DONE]`."""
+def test_error_after_ends_the_stream_with_an_error_event(http: httpx.Client) -> None:
+    """There is no `[DONE]`."""
     first, second, last = decoded(
         http.post(CHAT, json=STREAM, headers=faulty("error_after=2")).text
     )
@@ -285,8 +287,8 @@ def test_error_after(http: httpx.Client) -> None:
     assert last["error"]["code"] == "server_error"
 
 
-def test_client_raises_an_error_event(sandbox_url: str) -> None:
-    """The OpenAI client raises the error of `error_after` while it reads the stream."""
+def test_client_raises_the_error_event(sandbox_url: str) -> None:
+    """The OpenAI client raises it while it reads the stream."""
     with openai.OpenAI(base_url=sandbox_url, api_key="unused", max_retries=0) as client:
         stream = client.chat.completions.create(
             model="m", messages=BODY["messages"], stream=True, extra_headers=faulty("error_after=1")
@@ -296,8 +298,10 @@ def test_client_raises_an_error_event(sandbox_url: str) -> None:
 
 
 @pytest.mark.parametrize(("body", "least"), [(STREAM, 2), (BODY, 1)])
-def test_hang_after(http: httpx.Client, body: dict[str, Any], least: int) -> None:
-    """`hang_after` sends so many events, or half a body, and then neither more nor an end."""
+def test_hang_after_stops_in_the_middle(
+    http: httpx.Client, body: dict[str, Any], least: int
+) -> None:
+    """The connection stays open without further data."""
     parts: list[bytes] = []
     asked = faulty("hang_after=2")
     with (
@@ -311,16 +315,16 @@ def test_hang_after(http: httpx.Client, body: dict[str, Any], least: int) -> Non
     assert sent.count(b"\n\n") in {0, least}
 
 
-def test_keep_alives(http: httpx.Client) -> None:
-    """`keep_alives` puts a comment before each event, and leaves the events as they were."""
+def test_keep_alives_precede_events(http: httpx.Client) -> None:
+    """The events themselves are unchanged."""
     text = http.post(CHAT, json=STREAM, headers=faulty("keep_alives")).text
     blocks = text.split("\n\n")[:-1]
     assert blocks[::2] == [": keep-alive"] * (len(blocks) // 2)
     assert len(decoded(text)) == len(blocks) // 2
 
 
-def test_multi_line(http: httpx.Client) -> None:
-    """`multi_line` spreads data over lines and uses CRLF, and the events say the same."""
+def test_multi_line_keeps_the_events(http: httpx.Client) -> None:
+    """The data is on several lines with CRLF, and its JSON is the same."""
     plain = http.post(CHAT, json=STREAM).text
     odd = http.post(CHAT, json=STREAM, headers=faulty("multi_line")).text
     assert "\r\n\r\n" in odd

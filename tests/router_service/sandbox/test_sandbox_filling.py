@@ -123,7 +123,7 @@ LEAVES = (
 @settings(deadline=None, max_examples=300)
 @given(st.recursive(LEAVES, nested, max_leaves=8), st.sampled_from([QUERY, "", "7 -2.0 'a' 900"]))
 def test_filled_values_are_valid(schema: dict[str, Any], query: str) -> None:
-    """Whatever the schema, the filled value is valid, and it is the same again."""
+    """The value matches the schema, and a second call returns the same value."""
     value = fill(schema, query)
     assert accepts(schema, value), value
     assert fill(schema, query) == value
@@ -153,8 +153,8 @@ ANYTHING = st.recursive(
 
 @settings(deadline=None, max_examples=300)
 @given(ANYTHING)
-def test_nonsense_never_fails(schema: Json) -> None:
-    """A schema of any shape, self-references included, is filled with something."""
+def test_unusable_schemas_never_fail(schema: Json) -> None:
+    """Schemas of any shape, including references to themselves, get a value."""
     fill(schema, QUERY)
     fill({"type": "object", "properties": {"a": schema}, "required": ["a"]}, QUERY)
 
@@ -192,12 +192,12 @@ NUMBER = {"type": "number"}
         (properties(a={"type": "array", "prefixItems": [NUMBER, TEXT]}), {"a": [12.5, "Ann Lee"]}),
     ],
 )
-def test_uses_what_the_query_offers(schema: Json, value: Json) -> None:
-    """Numbers, quoted strings, names and formats of the query go where their types fit."""
+def test_values_come_from_the_query_if_they_fit(schema: Json, value: Json) -> None:
+    """Numbers, quoted strings, names and formats are used where their types fit."""
     assert fill(schema, QUERY) == value
 
 
-def test_follows_references_and_merges() -> None:
+def test_references_and_all_of_are_merged() -> None:
     """`$ref` and `allOf` are read as one schema."""
     schema = {
         "$defs": {"named": properties(name=TEXT), "deep/er": {"$ref": "#/$defs/named"}},
@@ -206,8 +206,8 @@ def test_follows_references_and_merges() -> None:
     assert fill(schema, QUERY) == {"name": "Ann Lee", "size": 12.5}
 
 
-def test_recursion_ends_where_it_can() -> None:
-    """A tree that refers to itself ends at the first choice that does not."""
+def test_recursive_schema_ends_at_first_finite_choice() -> None:
+    """A tree that refers to itself gets the first option that does not."""
     tree = properties(["value"], value=NUMBER, left={"$ref": "#"})
     assert fill(tree, "no numbers") == {"value": 1}
     expression = {"anyOf": [properties(left={"$ref": "#/$defs/e"}), NUMBER]}
@@ -235,15 +235,15 @@ def test_recursion_ends_where_it_can() -> None:
     ],
     ids=["self", "required-self", "chain", "doubling"],
 )
-def test_endless_schemas_are_given_up(schema: Json) -> None:
-    """A schema without an end in reach costs little, and gets an empty object."""
+def test_endless_schemas_get_an_empty_object(schema: Json) -> None:
+    """Finding out takes little time."""
     started = time.process_time()
     assert fill(schema, QUERY) == {}
     assert time.process_time() - started < 0.5
 
 
-def test_long_queries_cost_little() -> None:
-    """No query, of any length, makes the reading of it slow."""
+def test_long_queries_take_little_time() -> None:
+    """This holds for queries that are hard for regular expressions."""
     for text in ('"' * 200_000, "A " * 100_000, "1." * 100_000, "a@" * 100_000, "a." * 100_000):
         started = time.process_time()
         fill(properties(a=TEXT, b=TEXT | {"format": "hostname"}, c=NUMBER), text)

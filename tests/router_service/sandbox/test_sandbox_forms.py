@@ -19,8 +19,8 @@ def client(sandbox_url: str) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def test_logprobs_of_a_chat(client: openai.OpenAI) -> None:
-    """Where they are asked for, a text has log probabilities for its tokens, whole and streamed."""
+def test_chat_has_logprobs_if_requested(client: openai.OpenAI) -> None:
+    """Whole and streamed texts have log probabilities for their tokens."""
     whole = client.chat.completions.create(
         model="m", messages=ASK, logprobs=True, top_logprobs=3
     ).choices[0]
@@ -43,16 +43,16 @@ def test_logprobs_of_a_chat(client: openai.OpenAI) -> None:
     assert "".join(streamed) == whole.message.content
 
 
-def test_no_logprobs_unless_asked_for(client: openai.OpenAI) -> None:
-    """Without the switch there are none, and too many alternatives are refused."""
+def test_chat_has_no_logprobs_by_default(client: openai.OpenAI) -> None:
+    """Too many alternatives are refused."""
     assert client.chat.completions.create(model="m", messages=ASK).choices[0].logprobs is None
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="m", messages=ASK, logprobs=True, top_logprobs=21)
     assert caught.value.param == "top_logprobs"
 
 
-def test_reasoning_is_in_the_usage(client: openai.OpenAI) -> None:
-    """A reasoning effort adds reasoning tokens, which the answer's tokens hold: more for more."""
+def test_usage_includes_reasoning_tokens(client: openai.OpenAI) -> None:
+    """A higher reasoning effort adds more tokens to the answer."""
     used = [
         client.chat.completions.create(model="m", messages=ASK, reasoning_effort=effort).usage
         for effort in ("none", "low", "high")
@@ -65,8 +65,8 @@ def test_reasoning_is_in_the_usage(client: openai.OpenAI) -> None:
     assert len(set(totals)) == 1
 
 
-def test_pictures_are_taken(client: openai.OpenAI) -> None:
-    """A picture among the parts of a message does not keep the tool from being called."""
+def test_images_are_accepted(client: openai.OpenAI) -> None:
+    """A message with an image still leads to a tool call."""
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     said: Any = [{"role": "user", "content": [{"type": "text", "text": "Weather?"}, picture]}]
     tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
@@ -74,8 +74,8 @@ def test_pictures_are_taken(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
-def test_embeddings(client: openai.OpenAI) -> None:
-    """Each input has a unit vector, the same for the same text, as floats and as base64."""
+def test_embeddings_are_deterministic_unit_vectors(client: openai.OpenAI) -> None:
+    """Floats and base64 contain the same vector."""
     floats = client.embeddings.create(
         model="m", input=["a", "b", "a"], encoding_format="float", dimensions=64
     )
@@ -89,8 +89,8 @@ def test_embeddings(client: openai.OpenAI) -> None:
     assert len(client.embeddings.create(model="m", input=[1, 2]).data) == 1
 
 
-def test_completions(client: openai.OpenAI) -> None:
-    """Prompts are completed by texts, `n` each, the same streamed as whole."""
+def test_prompts_are_completed(client: openai.OpenAI) -> None:
+    """Each prompt gets `n` texts, the same streamed and whole."""
     whole = client.completions.create(model="m", prompt=["Once", "Twice"], n=2)
     assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
     assert "'Once'" in whole.choices[1].text
@@ -120,8 +120,10 @@ def test_completions(client: openai.OpenAI) -> None:
         ("completions", {"prompt": "x", "n": 0}, "n"),
     ],
 )
-def test_bad_requests(http: httpx.Client, path: str, fields: dict[str, Any], param: str) -> None:
-    """A request that cannot be read is answered by 400 and names the field."""
+def test_unreadable_request_gets_status_400(
+    http: httpx.Client, path: str, fields: dict[str, Any], param: str
+) -> None:
+    """The error names the field."""
     response = http.post(f"/v1/{path}", json={"model": "m", **fields})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param

@@ -68,8 +68,8 @@ def test_client_reads_a_tool_call(client: openai.OpenAI) -> None:
     assert response.tools[0].type == "function"
 
 
-def test_a_loop_of_calls_ends_in_words(client: openai.OpenAI) -> None:
-    """Parallel calls, their outputs sent back as items, and then a text."""
+def test_agent_loop_ends_with_text(client: openai.OpenAI) -> None:
+    """Parallel calls are followed by a text once their outputs are sent back."""
     first = client.responses.create(model="m", input=BOTH, tools=[MAIL, WEATHER])
     calls = calls_of(first)
     assert {call.name for call in calls} == {"get_weather", "send_email"}
@@ -84,8 +84,8 @@ def test_a_loop_of_calls_ends_in_words(client: openai.OpenAI) -> None:
     assert not calls_of(second)
 
 
-def test_one_call_where_only_one_is_wanted(client: openai.OpenAI) -> None:
-    """`parallel_tool_calls=false` and `tool_choice` are obeyed, in the flat form of this API."""
+def test_parallel_tool_calls_and_tool_choice_are_obeyed(client: openai.OpenAI) -> None:
+    """They have the flat form of this API."""
     one = client.responses.create(
         model="m", input=BOTH, tools=[MAIL, WEATHER], parallel_tool_calls=False
     )
@@ -101,8 +101,8 @@ def test_one_call_where_only_one_is_wanted(client: openai.OpenAI) -> None:
     assert none.output_text
 
 
-def test_client_assembles_a_streamed_call(client: openai.OpenAI) -> None:
-    """The OpenAI client's own accumulator makes the same response of the events as came whole."""
+def test_streamed_response_equals_the_whole_one(client: openai.OpenAI) -> None:
+    """The OpenAI client's accumulator assembles the same response."""
     with client.responses.stream(model="m", input=BOTH, tools=[MAIL, WEATHER, NOTE]) as stream:
         final = stream.get_final_response()
     whole = client.responses.create(model="m", input=BOTH, tools=[MAIL, WEATHER, NOTE])
@@ -112,8 +112,8 @@ def test_client_assembles_a_streamed_call(client: openai.OpenAI) -> None:
     assert final.usage == whole.usage
 
 
-def test_events_come_in_the_order_of_openai(http: httpx.Client) -> None:
-    """Each event bears its name and the next number, and an item's events stand together."""
+def test_events_have_the_order_of_openai(http: httpx.Client) -> None:
+    """Each event has its name and number, and the events of an item are contiguous."""
     body = {"model": "m", "input": ASK, "tools": [WEATHER], "stream": True}
     response = http.post(RESPONSES, json=body)
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -141,8 +141,8 @@ def test_events_come_in_the_order_of_openai(http: httpx.Client) -> None:
     assert events[-1]["response"]["usage"]["total_tokens"] > 0
 
 
-def test_events_of_a_text(client: openai.OpenAI) -> None:
-    """A text comes as a message item with one part, in deltas that make up the whole."""
+def test_text_is_streamed_as_message_item(client: openai.OpenAI) -> None:
+    """The deltas of its one part add up to the whole text."""
     events: list[ResponseStreamEvent] = list(
         client.responses.create(model="m", input=ASK, stream=True, reasoning={"effort": "low"})
     )
@@ -175,14 +175,14 @@ class City(BaseModel):
     people: int
 
 
-def test_structured_output(client: openai.OpenAI) -> None:
-    """`text.format` with a schema is answered by JSON that the client's parser takes."""
+def test_structured_output_can_be_parsed(client: openai.OpenAI) -> None:
+    """The OpenAI client's parser accepts the JSON of `text.format`."""
     parsed = client.responses.parse(model="m", input="Which city has 7 people?", text_format=City)
     assert isinstance(parsed.output_parsed, City)
 
 
-def test_custom_tool(client: openai.OpenAI) -> None:
-    """A custom tool gets the user's words as its input, whole and streamed."""
+def test_custom_tool_gets_the_users_words(client: openai.OpenAI) -> None:
+    """The input is the same streamed and whole."""
     whole = client.responses.create(model="m", input="Write a note", tools=[NOTE])
     (item,) = whole.output
     assert item.type == "custom_tool_call"
@@ -193,14 +193,14 @@ def test_custom_tool(client: openai.OpenAI) -> None:
 
 
 def test_built_in_tools_are_not_called(client: openai.OpenAI) -> None:
-    """Tools that the provider would run itself are taken, and answered by a text."""
+    """Tools that the provider would run are accepted and answered with text."""
     search: Any = {"type": "web_search"}
     response = client.responses.create(model="m", input=ASK, tools=[search], tool_choice=search)
     assert response.output_text
 
 
-def test_logprobs(client: openai.OpenAI) -> None:
-    """Where they are included, a text has log probabilities for its tokens."""
+def test_response_has_logprobs_if_requested(client: openai.OpenAI) -> None:
+    """A text has log probabilities for its tokens."""
     response = client.responses.create(
         model="m", input="hello", include=["message.output_text.logprobs"], top_logprobs=2
     )
@@ -213,8 +213,8 @@ def test_logprobs(client: openai.OpenAI) -> None:
     assert all(each.logprob < 0 and len(each.top_logprobs) == 2 for each in part.logprobs)
 
 
-def test_stored_responses(client: openai.OpenAI) -> None:
-    """A response can be fetched, with its input, until it is deleted; unless it is not stored."""
+def test_stored_response_can_be_retrieved_until_deleted(client: openai.OpenAI) -> None:
+    """A response with `store=False` cannot be retrieved."""
     made = client.responses.create(model="m", input=ASK, background=True)
     assert client.responses.retrieve(made.id).output_text == made.output_text
     assert client.responses.cancel(made.id).id == made.id
@@ -230,15 +230,15 @@ def test_stored_responses(client: openai.OpenAI) -> None:
         client.responses.retrieve(passing.id)
 
 
-def test_cancel_is_for_the_background(client: openai.OpenAI) -> None:
-    """A response that did not run in the background cannot be cancelled."""
+def test_only_background_responses_can_be_cancelled(client: openai.OpenAI) -> None:
+    """Others get status 400."""
     made = client.responses.create(model="m", input=ASK)
     with pytest.raises(openai.BadRequestError, match="synchronous"):
         client.responses.cancel(made.id)
 
 
-def test_goes_on_from_a_stored_response(client: openai.OpenAI) -> None:
-    """With `previous_response_id` the outputs alone end a loop: the rest is known already."""
+def test_previous_response_id_continues_a_conversation(client: openai.OpenAI) -> None:
+    """Only the tool outputs are sent; an unknown id is refused."""
     first = client.responses.create(model="m", input=ASK, tools=[WEATHER])
     (call,) = calls_of(first)
     second = client.responses.create(
@@ -254,8 +254,8 @@ def test_goes_on_from_a_stored_response(client: openai.OpenAI) -> None:
     assert caught.value.code == "previous_response_not_found"
 
 
-def test_faults(http: httpx.Client, client: openai.OpenAI) -> None:
-    """Faults are those of chat; an error event has the name and the type that this API gives it."""
+def test_faults_apply_to_responses(http: httpx.Client, client: openai.OpenAI) -> None:
+    """An error event has this API's name and type."""
     body = {"model": "m", "input": ASK, "stream": True}
     text = http.post(RESPONSES, json=body, headers={"x-sandbox": "error_after=2"}).text
     name, data = text.split("\n\n")[-2].split("\n")
@@ -276,8 +276,10 @@ def test_faults(http: httpx.Client, client: openai.OpenAI) -> None:
     ("fields", "param"),
     [({"input": 1}, "input"), ({"input": "x", "tools": 1}, "tools"), ({}, "input")],
 )
-def test_bad_requests(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
-    """A request that cannot be read is answered by 400 and OpenAI's error body."""
+def test_unreadable_request_gets_status_400(
+    http: httpx.Client, fields: dict[str, Any], param: str
+) -> None:
+    """The body is OpenAI's error body."""
     response = http.post(RESPONSES, json={"model": "m", **fields})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
@@ -304,7 +306,7 @@ ITEMS = st.lists(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), m
     fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=8)
     | st.fixed_dictionaries({}, optional={"input": ITEMS, "tools": ITEMS})
 )
-def test_no_body_is_a_server_error(http: httpx.Client, fields: dict[str, Any]) -> None:
-    """Whatever JSON a body holds, it is answered, or refused by a 400."""
+def test_no_body_causes_a_server_error(http: httpx.Client, fields: dict[str, Any]) -> None:
+    """Any JSON body is answered or refused with status 400."""
     response = http.post(RESPONSES, json={"model": "m", "input": ASK, "tools": [WEATHER]} | fields)
     assert response.status_code in {200, 400}, response.text
