@@ -1,1 +1,1 @@
-"""State that replicas may share, behind one interface: in memory or in Redis."""
+"""Stores for records and for the state that replicas share: in memory or in Redis."""

@@ -1,1 +1,1 @@
-"""Talks to the models' endpoints: one HTTP client, and the relay of what they answer."""
+"""Client for upstreams: connections, retries, circuit breakers, event streams and redaction."""
