@@ -1,10 +1,10 @@
-"""How well it can be told which arm answers correctly: by counts, by hindsight, by more queries.
+"""How well features, hindsight and more queries predict which arm answers correctly.
 
     python benchmarks/predictability.py DATA --out predictability.json
 
-Trees alone, on the folds of the runs' reports. `hindsight` is what no router can know: it bounds
-what better features of a query could reach. `noise` is what no feature can: the same model's other
-answer to the same query as the predictor.
+All predictions are by trees, on the folds of the runs' reports. `hindsight` uses information that
+no router has, and bounds what better features could reach. `noise` predicts an answer by the same
+model's other answer to the query, which bounds what any feature could reach.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Processor time of relaying a stream with and without looking for the deployment's key in it.
+"""Processor time of relaying a stream, with and without redaction of the deployment's key.
 
     python benchmarks/redaction.py --out runs/redaction.json
 
-Events of a chat stream, as `upstream/relay.py` reads them of an answer that needs no network, one
-event a part; and whole bodies of several sizes through `Redactor` alone. None has a key in it.
-Contenders take turns; medians over rounds (least to most).
+It measures events of a chat stream, read by `upstream/relay.py` from memory, one event per part,
+and bodies of several sizes through `Redactor` alone. None of them contains the key. Contenders
+take turns; medians over rounds (least to most).
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""What replay's estimates are worth, where the truth is known.
+"""Accuracy of replay's estimates, on data for which the truth is known.
 
     python benchmarks/replay.py --data ../shared/data --out runs/replay.json
 
-The recorded answers hold what every arm of the reference pool did with every query, so that the
-accuracy and the cost of any policy are known. Each of many logs draws as many queries as there are,
-with replacement, decides by one rule, explores a share, and keeps what came of the one arm alone.
-Of the estimates for other policies the table says: bias (and its standard error over the logs), the
-mean width of the 95% intervals, and how often they hold the truth; `model` is what the outcome
-model alone expects.
+Every arm of the reference pool has recorded answers to every query, so the accuracy and the cost
+of any policy are known. Many logs are simulated. Each draws as many queries as there are, with
+replacement, decides by one rule, explores a share, and keeps only the outcome of the chosen arm.
+The table has the bias of the estimates for other policies (with its standard error over the logs),
+the mean width of the 95% intervals, and how often they contain the truth. `model` is the outcome
+model's estimate alone.
 
-Probabilities are of queries left out: trees on the structural counts, five folds. Targets are two
-other rules on the same probabilities, another router (trees on the length alone), which stands for
-another artifact, and the best single arm, of which a log of a cheap policy knows least.
+Probabilities are held-out predictions of trees on structural features, in five folds. Targets are
+two other rules on the same probabilities, another router (trees on only the length) that
+represents another artifact, and the best single arm, for which a cheap policy's log has the least
+data.
 """
 
 from __future__ import annotations

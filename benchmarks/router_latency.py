@@ -1,22 +1,22 @@
-"""Latency of the shipped artifact's graph, beside DistilBERT's in ONNX Runtime and in torch.
+"""Latency of the shipped artifact's graph, compared with DistilBERT in ONNX Runtime and torch.
 
     python benchmarks/router_latency.py --out runs/router_latency.json
     python benchmarks/router_latency.py --device cuda --out runs/router_latency-cuda.json
 
 The protocol is the paper's (appendix on router inference latency): synthetic ids of 64, 200 and 512
 tokens in batches of 1 to 128, 50 warm-ups, 200 timed calls, wall clock. Contenders take turns in
-ten rounds of each cell, a tenth of its warm-ups and timed calls in each, so that their ratios hold
-on a machine that others use too.
+ten rounds of each cell, with a tenth of the warm-ups and timed calls in each, so that their ratios
+are valid even on a shared machine.
 
-`switchcraft` is the shipped artifact as the service asks it, through `Classifier`, with counts of
-its canaries. `distilbert onnx` is DistilBERT's shape with a head of eight arms, attention, layer
-norms and GELUs fused by ONNX Runtime's optimizer; `distilbert torch` the same in eager mode. Their
-weights are random, which costs the same. FP32 is without TF32. On cuda both run in fp16 too; the
-ONNX contenders need `pip install 'onnxruntime-gpu[cuda,cudnn]'` in place of `onnxruntime`, and are
-left out with a note where it is not installed.
+`switchcraft` is the shipped artifact, called through `Classifier` as in the service, with features
+of its canary requests. `distilbert onnx` is DistilBERT's shape with a head of eight arms,
+attention, layer norms and GELUs fused by ONNX Runtime's optimizer; `distilbert torch` the same in
+eager mode. Their weights are random, which costs the same. FP32 is without TF32. On cuda both run
+in fp16 too; the ONNX contenders need `pip install 'onnxruntime-gpu[cuda,cudnn]'` in place of
+`onnxruntime`, and are left out with a note where it is not installed.
 
-On CPUs a call of DistilBERT takes up to 40 s, so cells of more than `--peer-tokens` are asked of
-the artifact alone, and above batch 1 a contender is timed for `--cell-s` or 3 calls: `n` of them.
+On CPUs, a call of DistilBERT takes up to 40 s. Cells of more than `--peer-tokens` therefore measure
+only the artifact, and above batch 1, a contender is timed for `--cell-s` seconds or 3 calls (`n`).
 """
 
 from __future__ import annotations

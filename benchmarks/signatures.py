@@ -1,9 +1,9 @@
-"""What belongs in a tool's signature, measured: mean AUC of a lexical model on packed requests.
+"""Comparison of styles of tool signatures: mean AUC of a lexical model on packed requests.
 
     python benchmarks/signatures.py --data ../shared/data
 
-A TF-IDF and logistic regression on the packed token ids stands in for the encoder: it trains in
-seconds, so that every style and cap is measured on all queries in five-fold cross-validation.
+The model is TF-IDF with logistic regression on the packed token ids, instead of the encoder. It
+trains in seconds, so every style and cap is measured on all queries in five-fold cross-validation.
 """
 
 from __future__ import annotations

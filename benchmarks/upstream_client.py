@@ -3,10 +3,11 @@
     pip install aiohttp httpx-aiohttp
     python benchmarks/upstream_client.py --out runs/upstream_client.json
 
-A chat request of a hundred bytes and its whole answer, one after another over one connection that
-is kept, on uvloop. `switchcraft` is what the gateway sends by (`upstream/transport.py`);
-`transport` is a client's lower half, with a request object made for each. What is not installed is
-left out, and the table says so. Contenders take turns; medians over rounds (least to most).
+Each client sends chat requests of a hundred bytes and reads the whole answers, one after another
+over one kept-alive connection, on uvloop. `switchcraft` is the gateway's client
+(`upstream/transport.py`); `transport` is the lower half of a client, with a new request object for
+each. Clients that are not installed are skipped and listed. Contenders take turns; medians over
+rounds (least to most).
 """
 
 from __future__ import annotations
