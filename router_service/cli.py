@@ -134,13 +134,13 @@ def route_command(arguments: argparse.Namespace) -> int:
 def policies_command(arguments: argparse.Namespace) -> int:
     """Show the measured results of policies, or of the rule that reaches a goal."""
     from router_service.core.artifact import SHIPPED, Artifact  # noqa: PLC0415
-    from router_service.policies import list_policies, tell_goal  # noqa: PLC0415
+    from router_service.policies import explain_goal, list_policies  # noqa: PLC0415
 
     manifest = Artifact.load(arguments.artifact or SHIPPED).manifest
     lines = (
         list_policies(manifest, every=arguments.all)
         if arguments.goal is None
-        else tell_goal(arguments.goal, manifest)
+        else explain_goal(arguments.goal, manifest)
     )
     print("\n".join(lines))
     return 0

@@ -1,4 +1,4 @@
-"""What an artifact's policies were measured to do, as text for who has to choose one."""
+"""An artifact's policies and their measured results, as text for `switchcraft policies`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ HEAD = ("policy", "accuracy, %", "points vs. best", "USD per 1,000", "cost, % of
 
 
 def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
-    """Write the frontier as a table by rising cost, then what the best single model does.
+    """Yield the frontier as a table by increasing cost, then the best single model.
 
-    A rule that a cheaper one matches stands in it only where it has a name, or for `every`.
+    A rule that a cheaper one matches is left out, unless it has a name or `every` is set.
     """
     front = pareto_front(manifest.frontier)
     named = set(manifest.policies.values())
@@ -33,18 +33,18 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
     yield _legend(manifest)
 
 
-def tell_goal(text: str, manifest: Manifest) -> Iterator[str]:
-    """Write the rule that reaches a goal, and what it was measured to do.
+def explain_goal(text: str, manifest: Manifest) -> Iterator[str]:
+    """Yield the rule that reaches a goal, and its measured results.
 
-    Raises PolicyError where the text is no goal, or nothing reaches it.
+    Raises PolicyError if the text is not a goal, or if no rule reaches it.
     """
     goal = parse_goal(text, param="--goal")
     if goal is None:
         problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5, each also with @95"
         raise PolicyError(text, problem, param="--goal")
     point = find_point(goal, manifest.frontier, manifest.best_single_accuracy, param="--goal")
-    told = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
-    yield from _aligned([("goal", str(goal)), *((name, cell) for name, cell in told if cell)])
+    cells = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
+    yield from _aligned([("goal", str(goal)), *((name, cell) for name, cell in cells if cell)])
     yield _legend(manifest)
 
 
@@ -98,7 +98,7 @@ def _within(interval: Interval | None, scale: float, form: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Write rows in columns, two spaces apart; columns that are empty but for a head go."""
+    """Yield rows in columns, two spaces apart; a column with only a heading is left out."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     for row in zip(*columns, strict=True):

@@ -230,7 +230,10 @@ class Planner:
         self.names = (model_name, *routed, *pool.models)
         """Every model name that a request may have, the router's own first."""
         costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
-        self._dearest_first = sorted(pool.by_arm, key=lambda arm: (-costs_usd[arm], arm))
+        by_cost = sorted(pool.by_arm, key=lambda arm: (-costs_usd[arm], arm))
+        arms = {pool.by_arm[arm].name: arm for arm in reversed(by_cost)}
+        # Each model once, with one of its arms: all arms of a model can serve the same requests.
+        self._dearest_first = [(arms[model.name], model) for model in pool.models_for(by_cost)]
 
     def prepare(self, request: ParsedRequest, policy: str | None = None) -> Plan:
         """Return the plan as far as it is known without a prediction.
@@ -265,7 +268,7 @@ class Planner:
             candidates = capable_models(self._pool.chat_models, wanted)
             return plan(candidates=candidates, reason=GatewayReason.CHAT)
         arms = self._pool.capable_arms(wanted)
-        candidates = self._pool.models_for(arm for arm in self._dearest_first if arm in arms)
+        candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
         reason = GatewayReason.UNDECIDED
         return plan(candidates=candidates, reason=reason, policy=rule, arms=arms)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Measure, VersusBest
-from router_service.policies import list_policies, tell_goal
+from router_service.policies import explain_goal, list_policies
 from tests.fakes import manifest as fake_manifest
 
 
@@ -63,7 +63,7 @@ def test_a_goal_is_told_with_its_intervals() -> None:
     )
     metrics = {"best_single_accuracy": Measure(value=0.859, stderr=0.01, n=1384)}
     manifest = fake_manifest().model_copy(update={"frontier": (point,), "metrics": metrics})
-    told = list(tell_goal("accuracy=best", manifest))
+    told = list(explain_goal("accuracy=best", manifest))
     assert told[0].split() == ["goal", "accuracy=best"]
     for part in (
         "theta=0.2 economy",
