@@ -25,7 +25,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -43,10 +43,12 @@ from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
+from switchcraft_training.data.outcomes import tabulate_outcomes
+from switchcraft_training.data.splits import Split, grouped_folds
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source
 from switchcraft_training.evaluation.evaluate import (
     FRONTIER,
-    Outcomes,
     best_single,
     cheapest_single,
     route,
@@ -54,15 +56,10 @@ from switchcraft_training.evaluation.evaluate import (
 from switchcraft_training.evaluation.field import aiq
 from switchcraft_training.evaluation.metrics import (
     Estimate,
-    Floats,
     bootstrap,
     paired_interval,
     ratio_interval,
 )
-from switchcraft_training.evaluation.table import Table
-from switchcraft_training.preferences.folds import grouped_folds
-from switchcraft_training.preferences.labels import label_matrix
-from switchcraft_training.preferences.splits import Split
 from switchcraft_training.records import Example, Json
 
 FOLDS = 5
@@ -165,24 +162,16 @@ def main() -> None:
 
 def reference_pool(config: RunConfig, data: Path) -> Table:
     """Read the pool whose costs come from tokens and list prices."""
-    dataset = load_dataset(config, data)
-    return dataset.table(config)
+    return load_dataset(config, data).measured(config.arms)
 
 
 def local_pool(config: RunConfig, data: Path) -> Table:
     """Read the pool whose costs are GPU seconds, for queries with timings of every arm."""
     source = open_source(LOCAL, data, paraphrase_check(config.checking.paraphrases))
     examples, arms = list(source.examples()), source.arms()
-    labels = label_matrix(examples, arms, source.outcomes)
-    seconds = labels.usage.seconds
-    kept = np.flatnonzero(~np.isnan(labels.correct + seconds).any(axis=1))
-    table = Table(
-        tuple(examples),
-        tuple(arms),
-        labels.correct.astype(np.float64),
-        seconds / 3600 * USD_PER_HOUR,
-    )
-    return table.take(kept.tolist())
+    table = tabulate_outcomes(examples, arms, source.outcomes)
+    table = replace(table, cost_usd=table.seconds / 3600 * USD_PER_HOUR)
+    return table.take(~np.isnan(table.correct + table.seconds).any(axis=1))
 
 
 def measure(name: str, table: Table, config: RunConfig) -> dict[str, Json]:
@@ -194,7 +183,7 @@ def measure(name: str, table: Table, config: RunConfig) -> dict[str, Json]:
     correct, costs_usd = table.correct, table.cost_usd
     probabilities = left_out(trees, inputs, correct, splits)
     expected = {key: left_out(fit, inputs, costs_usd, splits) for key, fit in CONTENDERS.items()}
-    outcomes = Outcomes(table.arms, correct[rows], costs_usd[rows])
+    outcomes = table.take(rows)
     print(f"\n{name}: {len(rows):,} queries, {len(table.arms)} arms")
     figures = {
         "queries": len(rows),
@@ -226,7 +215,7 @@ def left_out(fit: Fit, inputs: Inputs, targets: Floats, splits: Sequence[Split])
     return np.concatenate(parts)
 
 
-def prediction(outcomes: Outcomes, expected: Mapping[str, Floats]) -> dict[str, Json]:
+def prediction(outcomes: Table, expected: Mapping[str, Floats]) -> dict[str, Json]:
     """Print relative error and R2 of predicted costs, as means and ranges over arms."""
     print(f"{'cost':<10} {'mean error, % of mean cost':>28} {'R2: mean (worst to best arm)':>32}")
     figures: dict[str, Json] = {}
@@ -247,16 +236,16 @@ def prediction(outcomes: Outcomes, expected: Mapping[str, Floats]) -> dict[str, 
 
 
 def routing(
-    outcomes: Outcomes, probabilities: Floats, expected: Mapping[str, Floats]
+    outcomes: Table, probabilities: Floats, expected: Mapping[str, Floats]
 ) -> dict[str, Json]:
     """Print each rule's accuracy and cost with each contender, compared with the constant."""
     print(f"{'rule':<10} {'cost':<10} {'accuracy':>8} {'points vs. constant':>24}", end=" ")
     print(f"{'USD/1,000':>10} {'cost, % of constant':>26}")
     figures: dict[str, Json] = {}
     for rule in RULES:
-        base = outcomes.of(route(probabilities, expected[CONSTANT], rule))
+        base = outcomes.pick(route(probabilities, expected[CONSTANT], rule))
         for name, costs in expected.items():
-            got, paid = outcomes.of(route(probabilities, costs, rule))
+            got, paid = outcomes.pick(route(probabilities, costs, rule))
             low, high = paired_interval(got, base[0])
             least, most = ratio_interval(paid, base[1]) or (np.nan, np.nan)
             ahead, share = (got - base[0]).mean(), paid.mean() / base[1].mean()
@@ -276,7 +265,7 @@ def routing(
 
 
 def frontier(
-    outcomes: Outcomes, probabilities: Floats, expected: Mapping[str, Floats]
+    outcomes: Table, probabilities: Floats, expected: Mapping[str, Floats]
 ) -> dict[str, Json]:
     """Print accuracy at equal cost: the mean height of each frontier over the constant's.
 
@@ -299,9 +288,9 @@ def frontier(
     return figures
 
 
-def _sweep(outcomes: Outcomes, probabilities: Floats, costs_usd: Floats) -> Floats:
+def _sweep(outcomes: Table, probabilities: Floats, costs_usd: Floats) -> Floats:
     """Return each rule's costs, then its correct answers, (queries, 2 x rules)."""
-    ends = [outcomes.of(route(probabilities, costs_usd, rule)) for rule in FRONTIER]
+    ends = [outcomes.pick(route(probabilities, costs_usd, rule)) for rule in FRONTIER]
     return np.column_stack([*(paid for _, paid in ends), *(got for got, _ in ends)])
 
 

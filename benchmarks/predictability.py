@@ -26,12 +26,13 @@ from router_service.core.features.text import TEXT_FEATURES
 from router_service.core.features.tools import TOOL_FEATURES
 from router_service.core.messages import parse_conversation
 from switchcraft_training.config import load_config
-from switchcraft_training.dataset import Dataset, load_dataset
+from switchcraft_training.data.outcomes import CheckedAnswers
+from switchcraft_training.data.splits import Split, fold_table
+from switchcraft_training.data.table import Table
+from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.evaluation.metrics import auc_measure
 from switchcraft_training.models.branches import SEVERAL_CALLS
-from switchcraft_training.preferences.outcomes import Checked
-from switchcraft_training.preferences.splits import Split
 
 Floats = NDArray[np.float64]
 POOLS = ("reference-pool", "ten-7-8b")
@@ -53,7 +54,7 @@ def predicted(features: Floats, labels: Floats, folds: Sequence[Split], share: f
     return said
 
 
-def feature_sets(dataset: Dataset, counts: Floats, arms: int) -> Iterator[tuple[str, Floats]]:
+def feature_sets(dataset: Table, counts: Floats, arms: int) -> Iterator[tuple[str, Floats]]:
     """Yield what trees may read, by name."""
     names = list(FEATURES)
     for name, group in (
@@ -65,13 +66,15 @@ def feature_sets(dataset: Dataset, counts: Floats, arms: int) -> Iterator[tuple[
     yield "all counts", counts
     categories = [example.category for example in dataset.examples[: len(counts)]]
     kinds = np.unique(categories, return_inverse=True)[1]
-    demand = np.minimum(np.nan_to_num(dataset.calls[: len(counts)]), SEVERAL_CALLS).astype(int)
+    demand = np.minimum(np.nan_to_num(dataset.expected_calls[: len(counts)]), SEVERAL_CALLS).astype(
+        int
+    )
     yield (
         "hindsight: counts, calls asked for",
         np.hstack([counts, np.eye(SEVERAL_CALLS + 1)[demand]]),
     )
     yield "hindsight: counts, category", np.hstack([counts, np.eye(kinds.max() + 1)[kinds]])
-    others = dataset.labels.correct[: len(counts), arms:]
+    others = dataset.correct[: len(counts), arms:]
     asked = ~np.isnan(others).any(axis=0)
     if asked.any():
         yield "hindsight: counts, other models' success", np.hstack([counts, others[:, asked]])
@@ -81,11 +84,11 @@ def of_pool(name: str, data: Path, cache: Path | None) -> Iterator[dict[str, obj
     """Yield the AUC of trees on one pool, for each set of features and each share of queries."""
     config = load_config(Path(f"configs/{name}.yaml"))
     dataset = load_dataset(config, data, cache)
-    own = len(dataset.own)
+    own = len(dataset.measured_rows)
     requests = (parse_conversation(e.request) for e in dataset.examples[:own])
     counts = np.array([extract(request, list(FEATURES)) for request in requests])
-    labels = dataset.table(config).correct
-    folds = dataset.folds(5, config.seed, validated=False)
+    labels = dataset.measured(config.arms).correct
+    folds = fold_table(dataset, 5, config.seed, validated=False)
     for features, values in feature_sets(dataset, counts, len(config.arms)):
         auc = auc_measure(labels, predicted(values, labels, folds, 1.0))
         yield {"pool": name, "features": features, "queries": own, **auc.model_dump()}
@@ -99,10 +102,10 @@ def demand_told(name: str, data: Path, cache: Path | None) -> float:
     """Return the share of held-out queries of which trees tell whether no call, one or several."""
     config = load_config(Path(f"configs/{name}.yaml"))
     dataset = load_dataset(config, data, cache)
-    requests = (parse_conversation(e.request) for e in dataset.table(config).examples)
+    requests = (parse_conversation(e.request) for e in dataset.measured(config.arms).examples)
     counts = np.array([extract(request, list(FEATURES)) for request in requests])
-    demand = np.minimum(dataset.calls[: len(counts)], SEVERAL_CALLS).astype(int)
-    folds = dataset.folds(5, config.seed, validated=False)
+    demand = np.minimum(dataset.expected_calls[: len(counts)], SEVERAL_CALLS).astype(int)
+    folds = fold_table(dataset, 5, config.seed, validated=False)
     said = predicted(counts, np.eye(SEVERAL_CALLS + 1)[demand], folds, 1.0)
     return float((said.argmax(1) == demand).mean())
 
@@ -114,7 +117,7 @@ def by_category(name: str, data: Path, cache: Path | None) -> dict[str, object]:
     point of accuracy. No router that reads nothing but the category does better.
     """
     config = load_config(Path(f"configs/{name}.yaml"))
-    table = load_dataset(config, data, cache).table(config)
+    table = load_dataset(config, data, cache).measured(config.arms)
     kinds = np.array([example.category for example in table.examples])
     best = int(table.correct.mean(0).argmax())
     found = 1.0
@@ -133,7 +136,7 @@ def noise(data: Path) -> Iterator[dict[str, object]]:
 
     The AUC of a predictor that is 0 or 1 is the mean of its two rates of being right.
     """
-    source = Checked.of(bfcl.open_recording(data / REPEATED))
+    source = CheckedAnswers.of(bfcl.open_recording(data / REPEATED))
     for arm in source.arms():
         runs: Mapping[str, dict[int, float]] = defaultdict(dict)
         for outcome in source.outcomes(arm):

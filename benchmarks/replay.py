@@ -28,9 +28,9 @@ import orjson
 from benchmarks.expected_cost import left_out, read_inputs, reference_pool, trees
 from benchmarks.stamp import stamp
 from switchcraft_training.config import load_config
-from switchcraft_training.evaluation.evaluate import Choices, Outcomes, best_single, route
-from switchcraft_training.evaluation.metrics import Floats
-from switchcraft_training.preferences.folds import grouped_folds
+from switchcraft_training.data.splits import grouped_folds
+from switchcraft_training.data.table import Choices, Floats, Table
+from switchcraft_training.evaluation.evaluate import best_single, route
 from switchcraft_training.records import Json
 from switchcraft_training.replay.estimators import Replayed, Reward, Rounds, replay
 
@@ -43,7 +43,7 @@ NAMES = ("ips", "snips", "dr")
 class World:
     """What every arm did, what the router said, and what targets choose, of the same queries."""
 
-    outcomes: Outcomes
+    outcomes: Table
     probabilities: Floats
     expected_usd: Floats
     policy: Choices
@@ -51,7 +51,7 @@ class World:
 
     def rewards(self, rows: Choices, chosen: Choices) -> Mapping[str, Reward]:
         """Return what a log of these queries knows."""
-        right, paid = self.outcomes.take(rows).of(chosen)
+        right, paid = self.outcomes.take(rows).pick(chosen)
         return {
             "accuracy": Reward(right, self.probabilities[rows], "low"),
             "cost_usd": Reward(paid, self.expected_usd[rows], "high"),
@@ -59,7 +59,7 @@ class World:
 
     def truth(self, reward: str, target: str) -> float:
         """Return what a target truly comes to."""
-        both = self.outcomes.of(self.targets[target])
+        both = self.outcomes.pick(self.targets[target])
         return float(both[0 if reward == "accuracy" else 1].mean())
 
 
@@ -88,7 +88,7 @@ def read_world(data: Path) -> World:
     inputs = read_inputs(table.examples, config)
     splits = grouped_folds(table.examples, 5, seed=0)
     rows = [row for split in splits for row in split.test]
-    outcomes = Outcomes(table.arms, table.correct[rows], table.cost_usd[rows])
+    outcomes = table.take(rows)
     lengths = replace(inputs, counts=np.zeros((len(inputs.raw_tokens), 1)))
     said, other = (left_out(trees, each, table.correct, splits) for each in (inputs, lengths))
     usd = np.tile(outcomes.cost_usd.mean(0), (len(rows), 1))

@@ -23,9 +23,9 @@ from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.messages import parse_conversation
 from router_service.core.packing import Packer, PackingSpec, TemplateSlot
 from switchcraft_training.config import load_config
+from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation.metrics import mean_auc
-from switchcraft_training.evaluation.table import Table
 
 FOLDS = 5
 CAPS_TOKENS = (0, 50, 100, 160, 256)
@@ -39,7 +39,7 @@ def main() -> None:
     config = load_config(Path("configs/reference-pool.yaml")).model_copy(
         update={"auxiliary_arms": "none", "also": ()}
     )
-    table = load_dataset(config, arguments.data).table(config)
+    table = load_dataset(config, arguments.data).measured(config.arms)
     print(f"{'signature':<10} {'cap':>4} {'AUC':>7} {'tools cut':>10} {'mean tokens':>12}")
     for style in ("names", "types"):
         for cap in CAPS_TOKENS:

@@ -12,7 +12,9 @@ import pytest
 
 from router_service.core.errors import ConfigError
 from switchcraft_training.config import RunConfig, load_config
-from switchcraft_training.dataset import Dataset, load_dataset
+from switchcraft_training.data.splits import fold_table, split_table
+from switchcraft_training.data.table import Table
+from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
 
@@ -93,9 +95,9 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def labels_by_query(dataset: Dataset) -> list[tuple[str, str, list[float | None]]]:
+def labels_by_query(dataset: Table) -> list[tuple[str, str, list[float | None]]]:
     """Return each row's data set, id and labels, None where an arm was not asked."""
-    rows = dataset.labels.correct.tolist()
+    rows = dataset.correct.tolist()
     return [
         (e.dataset, e.id, [None if np.isnan(value) else value for value in row])
         for e, row in zip(dataset.examples, rows, strict=True)
@@ -105,7 +107,7 @@ def labels_by_query(dataset: Dataset) -> list[tuple[str, str, list[float | None]
 def test_several_sources_are_one_matrix(data: Path) -> None:
     """The pool's own rows come first; what arms were not asked is unknown; no query is twice."""
     dataset = load_dataset(config_of("theirs"), data)
-    assert dataset.labels.arms == ("large", "local", "third", "fourth")
+    assert dataset.arms == ("large", "local", "third", "fourth")
     assert labels_by_query(dataset) == [
         ("ours", "a", [1.0, 0.5, 1.0, None]),
         ("ours", "b", [1.0, 0.0, None, None]),
@@ -113,13 +115,13 @@ def test_several_sources_are_one_matrix(data: Path) -> None:
         ("theirs", "a", [None, None, None, 0.0]),
         ("theirs", "c", [0.0, None, None, 1.0]),
     ]
-    assert (dataset.own, dataset.extra) == ((0, 1), (2, 3, 4))
+    assert (dataset.measured_rows, dataset.teaching_rows) == ((0, 1), (2, 3, 4))
 
 
 def test_without_auxiliary_arms_only_the_pool_s_answers_teach(data: Path) -> None:
     """Another source's row is there where an arm of the pool was asked it too."""
     dataset = load_dataset(config_of("theirs", auxiliary_arms="none"), data)
-    assert dataset.labels.arms == ("large", "local")
+    assert dataset.arms == ("large", "local")
     assert [example.id for example in dataset.examples] == ["a", "b", "half", "c"]
 
 
@@ -127,12 +129,12 @@ def test_the_table_is_of_the_own_rows_and_the_pool(data: Path) -> None:
     """Tokens at their price, time by the hour, on the rows that are measured."""
     config = config_of("theirs")
     dataset = load_dataset(config, data)
-    table = dataset.table(config)
+    table = dataset.measured(config.arms)
     assert (table.arms, [e.id for e in table.examples]) == (("large", "local"), ["a", "b"])
     assert table.correct.tolist() == [[1.0, 0.5], [1.0, 0.0]]
     np.testing.assert_allclose(table.cost_usd, [[1.3e-3, 2e-3]] * 2)
-    assert dataset.table(config, [1]).correct.tolist() == [[1.0, 0.0]]
-    assert dataset.usage(config).seconds.tolist() == [[2.0, 2.0]] * 2
+    assert table.take([1]).correct.tolist() == [[1.0, 0.0]]
+    assert table.seconds.tolist() == [[2.0, 2.0]] * 2
 
 
 def test_an_arm_that_only_another_source_has_is_refused(data: Path) -> None:
@@ -152,7 +154,7 @@ def test_own_rows_are_split_as_they_were_alone(tmp_path: Path) -> None:
     write_source(tmp_path / "theirs", theirs, {"fourth": dict.fromkeys(theirs, (True,))})
     alone, both = (load_dataset(config_of(*also), tmp_path) for also in ([], ["theirs"]))
     pairs = zip(
-        (alone.split(1), *alone.folds(3, 1)), (both.split(1), *both.folds(3, 1)), strict=True
+        *([split_table(each, 1), *fold_table(each, 3, 1)] for each in (alone, both)), strict=True
     )
     for before, after in pairs:
         assert before.parts() == after.parts()
@@ -170,7 +172,7 @@ def test_labels_are_reused_until_something_changes(
     """The same matrix comes from the file; a changed answer is judged anew, and it is said."""
     cache, config = data / "cache", config_of("theirs")
 
-    def load() -> tuple[Dataset, list[str]]:
+    def load() -> tuple[Table, list[str]]:
         caplog.clear()
         with caplog.at_level(logging.INFO):
             dataset = load_dataset(config, data, cache)
@@ -182,8 +184,8 @@ def test_labels_are_reused_until_something_changes(
     assert [text.split(":")[1].split(",")[0] for text in judged] == [" judged", " judged"]
     assert reused == [f"labels of {name}/rows.jsonl: reused" for name in ("ours", "theirs")]
     assert labels_by_query(first) == labels_by_query(second)
-    for was, now in zip(first.labels.usage.matrices(), second.labels.usage.matrices(), strict=True):
-        np.testing.assert_array_equal(was, now)
+    for name in ("attempts", "input_tokens", "output_tokens", "seconds", "cost_usd"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
     path = data / "theirs" / "answers.jsonl"
     path.write_text(path.read_text().replace('"g"', '"f"'))
     third, partly = load()
@@ -202,7 +204,7 @@ def test_the_pool_of_8b_models_is_paid_by_the_hour(recorded_data: Path) -> None:
     """
     alone = {"also": (), "auxiliary_arms": "none"}
     config = load_config(Path("configs/ten-7-8b.yaml")).model_copy(update=alone)
-    table = load_dataset(config, recorded_data).table(config)
+    table = load_dataset(config, recorded_data).measured(config.arms)
     assert table.correct.shape == (3092, 10)
     best = int(table.correct.mean(0).argmax())
     assert table.arms[best] == "Team-ACE_ToolACE-2-8B"

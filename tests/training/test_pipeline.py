@@ -190,9 +190,9 @@ def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:
     values["source"] = {"format": "labelled", "path": "rows.jsonl", "answers": "."}
     dataset = load_dataset(RunConfig.model_validate(values), tmp_path)
     assert [example.id for example in dataset.examples] == ["answered", "unanswered"]
-    assert dataset.own == (0,)
-    np.testing.assert_array_equal(dataset.labels.correct, [[0.5, 1.0], [1.0, np.nan]])
-    assert dataset.labels.attempts.tolist() == [[2, 1], [1, 0]]
+    assert dataset.measured_rows == (0,)
+    np.testing.assert_array_equal(dataset.correct, [[0.5, 1.0], [1.0, np.nan]])
+    assert dataset.attempts.tolist() == [[2, 1], [1, 0]]
 
 
 def labelled(query: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]:

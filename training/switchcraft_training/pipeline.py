@@ -1,7 +1,8 @@
-"""The whole run: recorded answers -> labels -> measured router -> artifact and report.
+"""The whole run: from recorded answers to a measured router, its artifact and its report.
 
-What is measured is held out: every query is asked of a router that was trained on other folds. What
-ships is then trained on all queries, with the calibration that the held-out probabilities gave.
+Every figure is held out: a query's prediction comes from a router trained on other folds. The
+shipped router is then trained on all queries, with the calibration that the held-out probabilities
+gave.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import numpy as np
 from router_service.core.artifact import TOKENIZER, Encoder, Measure
 from router_service.core.model import Classifier
 from switchcraft_training.config import RunConfig
-from switchcraft_training.contest import Contest, compete
-from switchcraft_training.dataset import Dataset, load_dataset, require_own
+from switchcraft_training.cross_validation import TrainingData, pack_table
+from switchcraft_training.data.costs import profile_arms
+from switchcraft_training.data.splits import split_table
+from switchcraft_training.data.table import Table
+from switchcraft_training.dataset import load_dataset, require_measured_rows
 from switchcraft_training.evaluation.evaluate import Evaluation
 from switchcraft_training.evaluation.report import Report, write_report
 from switchcraft_training.evaluation.sections import all_sections, main_figures
+from switchcraft_training.experiment import ExperimentResult, run_experiment
 from switchcraft_training.models.artifact import (
     CUDA_GRAPH,
     GRAPH,
@@ -33,9 +38,7 @@ from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
 from switchcraft_training.models.onnx_export import export_fp16, export_int8, full_precision
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
-from switchcraft_training.profiling.cost_profile import profile_arms
 from switchcraft_training.provenance import trace
-from switchcraft_training.trial import Material, gather
 
 log = logging.getLogger(__name__)
 
@@ -43,40 +46,51 @@ PARITY_ROWS = 100
 
 
 def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = None) -> Path:
-    """Run every stage below `data`; return the artifact's directory, `out/artifact`.
+    """Run every stage on the sources in `data`; return the artifact's directory, `out/artifact`.
 
-    Checkpoints and what may be used again lie below `workspace`, `out/work` where none is given.
-    Of several processes the main one alone goes on after training.
-    Raises DataError where a row of a source does not parse or too few queries can be measured,
-    ConfigError where an arm of the pool has no recorded answers.
+    Checkpoints and other files that later runs reuse go to `workspace` (default: `out/work`). If
+    several processes train, only the main one continues after training. Raises DataError if a row
+    of a source does not parse or too few queries can be measured, and ConfigError if an arm of the
+    pool has no recorded answers.
     """
     provenance = trace(config, data)
     workspace = workspace or out / "work"
     workspace.mkdir(parents=True, exist_ok=True)
-    dataset = load_dataset(config, data, workspace / "labels")
-    require_own(dataset, config, data)
+    table = load_dataset(config, data, workspace / "labels")
+    require_measured_rows(table, config, data)
     encoder = load_encoder(config.encoder.source)
     config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
-    material = gather(config, dataset, encoder, workspace)
-    contest = compete(material)
-    encoder = material.encoder()
-    trained = train_on_all(material, encoder)
-    if contest is None or not is_main_process():
+    training = pack_table(config, table, encoder, workspace)
+    result = run_experiment(training)
+    encoder = training.load_encoder()
+    trained = train_on_all(training, encoder)
+    if result is None or not is_main_process():
         return out / "artifact"
-    directory = fresh_directory(out / "artifact")
-    parity = contest.parity | export(material, encoder, trained, contest, directory)
-    figures = main_figures(contest.experiment)
-    profile = profile_arms(dataset.usage(config), config.prices)
-    measured = ManifestMetrics(figures.frontier, headline(figures), contest.study.calibration)
-    write_manifest(directory, config, describe(encoder), profile, provenance, measured)
+
+    directory = out / "artifact"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    parity = result.parity | export(training, encoder, trained, result, directory)
+    figures = main_figures(result.experiment)
+    measured = table.measured(config.arms)
+    profile = profile_arms(measured, config.prices)
+    size = encoder.model.config
+    description = Encoder(
+        name=encoder.name,
+        parameters=sum(p.numel() for p in encoder.model.parameters()),
+        hidden_size=size.hidden_size,
+        layers=size.num_hidden_layers,
+    )
+    metrics = ManifestMetrics(figures.frontier, headline(figures), result.study.calibration)
+    write_manifest(directory, config, description, profile, provenance, metrics)
     report = Report(
         name=config.name,
         folds=config.evaluation.folds,
-        teaching=len(dataset.extra),
-        label_rates=rates_by_category(config, dataset),
+        teaching=len(table.teaching_rows),
+        label_rates=rates_by_category(measured),
         epochs=trained.epochs,
         test=figures,
-        sections=all_sections(contest.experiment, figures),
+        sections=all_sections(result.experiment, figures),
         parity=parity,
         provenance=provenance,
     )
@@ -84,55 +98,57 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     return directory
 
 
-def train_on_all(material: Material, encoder: PretrainedEncoder) -> TrainedRouter:
-    """Train what ships: on every row, but for a tenth where held-out rows decide when to stop."""
-    config, dataset, rows = material.config, material.dataset, material.rows
-    held = dataset.split(config.seed).validation if material.needs_validation else ()
-    left = set(held)
-    seen = [row for row in range(len(dataset.examples)) if row not in left]
-    train, validation = rows.take(seen), rows.take(held)
-    return train_router(encoder, config, train, validation, workspace=material.workspace)
+def train_on_all(data: TrainingData, encoder: PretrainedEncoder) -> TrainedRouter:
+    """Train the shipped router on every row, except a tenth if held-out rows stop the training."""
+    held_out = split_table(data.table, data.config.seed).validation if data.needs_validation else ()
+    train = [row for row in range(len(data.table)) if row not in set(held_out)]
+    return train_router(
+        encoder,
+        data.config,
+        data.table.take(train),
+        data.table.take(held_out),
+        workspace=data.workspace,
+    )
 
 
 def export(
-    material: Material,
+    data: TrainingData,
     encoder: PretrainedEncoder,
     trained: TrainedRouter,
-    contest: Contest,
+    result: ExperimentResult,
     directory: Path,
 ) -> dict[str, float]:
-    """Write tokenizer, graphs and canaries; compare the answers in FP32 and fp16 with torch's."""
-    config = material.config
+    """Write tokenizer, graphs and canaries; compare the FP32 and fp16 graphs with torch."""
+    config = data.config
     encoder.tokenizer.save(str(directory / TOKENIZER))
     features = len(config.packing.features)
-    rows = material.rows.take(material.dataset.own[:PARITY_ROWS])
-    with TemporaryDirectory() as folder:  # the FP32 graph is no part of the artifact
+    rows = data.table.take(data.table.measured_rows[:PARITY_ROWS])
+    with TemporaryDirectory() as folder:  # the FP32 graph does not belong to the artifact
         graph = export_int8(trained.model, features, Path(folder) / GRAPH)
         graphs = {"FP32": full_precision(graph)}
         shutil.copyfile(graph, directory / GRAPH)
         if config.cuda_graph:
             graphs["fp16"] = directory / CUDA_GRAPH
             export_fp16(trained.model, features, graphs["fp16"])
-        said = {
+        predicted = {
             name: Classifier(path, arms=len(config.arms)).predict(rows.packed)
             for name, path in graphs.items()
         }
-    write_canaries(directory, config, contest.study.calibration)
-    wanted = predict(trained.model, rows)
+    write_canaries(directory, config, result.study.calibration)
+    exact = predict(trained.model, rows)
     return {
-        f"{name} graph: largest difference, {len(rows.packed)} queries": float(
-            np.abs(wanted - probabilities).max()
+        f"{name} graph: largest difference, {len(rows)} queries": float(
+            np.abs(exact - probabilities).max()
         )
-        for name, probabilities in said.items()
+        for name, probabilities in predicted.items()
     }
 
 
-def rates_by_category(config: RunConfig, dataset: Dataset) -> dict[str, dict[str, float]]:
-    """Return each arm's share of correct answers in each category, over the pool's queries."""
-    table = dataset.table(config)
+def rates_by_category(table: Table) -> dict[str, dict[str, float]]:
+    """Return the share of correct answers of each arm, by category."""
     members: dict[str, list[int]] = defaultdict(list)
-    for index, example in enumerate(table.examples):
-        members[example.category].append(index)
+    for row, example in enumerate(table.examples):
+        members[example.category].append(row)
     return {
         category: dict(zip(table.arms, table.correct[rows].mean(0).tolist(), strict=True))
         for category, rows in sorted(members.items())
@@ -140,7 +156,7 @@ def rates_by_category(config: RunConfig, dataset: Dataset) -> dict[str, dict[str
 
 
 def headline(figures: Evaluation) -> dict[str, Measure]:
-    """Return the figures that an artifact carries, all of held-out queries."""
+    """Return the figures that an artifact carries, all of them held out."""
     default, best = figures.entry(figures.default_policy), figures.entry(figures.best_single)
     oracle = figures.entry("oracle")
     return {
@@ -152,21 +168,3 @@ def headline(figures: Evaluation) -> dict[str, Measure]:
         "oracle_accuracy": oracle.accuracy,
         "oracle_cost_usd": oracle.cost_usd,
     }
-
-
-def describe(encoder: PretrainedEncoder) -> Encoder:
-    """Return the encoder's name and size for the manifest."""
-    config = encoder.model.config
-    return Encoder(
-        name=encoder.name,
-        parameters=sum(p.numel() for p in encoder.model.parameters()),
-        hidden_size=config.hidden_size,
-        layers=config.num_hidden_layers,
-    )
-
-
-def fresh_directory(path: Path) -> Path:
-    """Return an empty directory at `path`."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    return path

@@ -11,8 +11,8 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from router_service.core.packing import Ids, PackingSpec
 from switchcraft_training.baselines.inputs import Views
-from switchcraft_training.evaluation.table import Floats, Table
-from switchcraft_training.preferences.splits import Split
+from switchcraft_training.data.splits import Split
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.records import Example
 
 ARMS = ("small", "large")

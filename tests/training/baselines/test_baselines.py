@@ -14,10 +14,9 @@ from switchcraft_training.baselines.base import (
     profiled_costs_usd,
 )
 from switchcraft_training.baselines.registry import baselines, baselines_to_fit
-from switchcraft_training.evaluation.evaluate import Choices
+from switchcraft_training.data.splits import Split
+from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.metrics import mean_auc
-from switchcraft_training.evaluation.table import Floats, Table
-from switchcraft_training.preferences.splits import Split
 from tests.training.baselines.cases import (
     ARMS,
     COSTS_USD,

@@ -14,10 +14,9 @@ from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import check_answer
 from switchcraft_training.config import load_config
+from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import convert_functions
-from switchcraft_training.preferences.labels import label_matrix
-from switchcraft_training.preferences.outcomes import Checked
 from switchcraft_training.records import Call, Example, Expected, OneOf
 
 PREFIX = "gorilla_openfunctions_v1_test_"
@@ -151,9 +150,9 @@ def test_provider_failure_is_never_correct(root: Path) -> None:
     """An error message is not a correct answer, even if no call is expected."""
     row = {"id": "relevance_0", "result": "Internal error", "output_token_count": 0}
     write(root / "result" / "m-FC" / f"{PREFIX}relevance_result.json.gz", row)
-    source = Checked.of(bfcl.open_recording(root))
+    source = CheckedAnswers.of(bfcl.open_recording(root))
     example, _ = examples(root)["relevance"]
-    assert label_matrix([example], ["m-FC"], source.outcomes).correct.tolist() == [[0.0]]
+    assert tabulate_outcomes([example], ["m-FC"], source.outcomes).correct.tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pytest
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.config import load_config
+from switchcraft_training.data.outcomes import tabulate_outcomes
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets.lines import read_lines
 from switchcraft_training.datasets.mcpmark import McpMark
-from switchcraft_training.preferences.labels import label_matrix
 
 TASKS = [
     {"task": "shop__count", "service": "postgres", "instruction": "Count the orders."},
@@ -64,11 +64,11 @@ def test_runs_are_attempts(tmp_path: Path) -> None:
     )
     assert source.arms() == ["m-high", "m-low"]
     assert [outcome.attempt for outcome in source.outcomes("m-low")] == [0, 1, 0]
-    labels = label_matrix(list(source.examples()), source.arms(), source.outcomes)
+    labels = tabulate_outcomes(list(source.examples()), source.arms(), source.outcomes)
     np.testing.assert_array_equal(labels.correct, [[0, 0.5], [np.nan, 1]])
     np.testing.assert_array_equal(labels.attempts, [[1, 2], [0, 1]])
-    np.testing.assert_array_equal(labels.usage.input_tokens, [[100, 50], [np.nan, np.nan]])
-    np.testing.assert_array_equal(labels.usage.seconds, [[10, 15], [np.nan, 10]])
+    np.testing.assert_array_equal(labels.input_tokens, [[100, 50], [np.nan, np.nan]])
+    np.testing.assert_array_equal(labels.seconds, [[10, 15], [np.nan, 10]])
 
 
 def test_broken_arm_is_left_out(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_every_arm_ran_every_task_four_times(recorded_data: Path) -> None:
     """The pool of 37 is complete; its best arm succeeds in 58.8% of runs."""
     config = load_config(Path("configs/mcpmark.yaml"))
     dataset = load_dataset(config, recorded_data)
-    assert (len(dataset.own), dataset.extra) == (102, ())
-    assert dataset.labels.attempts.shape == (102, 37)
-    assert np.unique(dataset.labels.attempts).tolist() == [4]
-    assert dataset.table(config).correct.mean(0).max() == pytest.approx(0.588, abs=0.001)
+    assert (len(dataset.measured_rows), dataset.teaching_rows) == (102, ())
+    assert dataset.attempts.shape == (102, 37)
+    assert np.unique(dataset.attempts).tolist() == [4]
+    assert dataset.measured(config.arms).correct.mean(0).max() == pytest.approx(0.588, abs=0.001)

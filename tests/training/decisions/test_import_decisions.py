@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from router_service.core.errors import DataError
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
-from switchcraft_training.dataset import load_dataset, require_own
+from switchcraft_training.dataset import load_dataset, require_measured_rows
 from switchcraft_training.datasets.rows import read_rows
 from tests.training.decisions.cases import (
     Line,
@@ -92,14 +92,12 @@ def test_a_run_learns_the_same_from_the_log_and_from_its_rows(
     nan = np.nan
     wanted = [[1, 0], [1, nan], [0.25, nan]][: 2 + len(flag)]
     for dataset in (log, rows):
-        np.testing.assert_array_equal(dataset.labels.correct, wanted)
-        np.testing.assert_array_equal(dataset.calls, [1, 1, nan][: len(wanted)])
-        assert dataset.own == (0,)
-        np.testing.assert_allclose(
-            dataset.table(config_of(format="outcomes", path="r")).cost_usd, [[1.3e-3] * 2]
-        )
-    for was, now in zip(log.labels.usage.matrices(), rows.labels.usage.matrices(), strict=True):
-        np.testing.assert_array_equal(was, now)
+        np.testing.assert_array_equal(dataset.correct, wanted)
+        np.testing.assert_array_equal(dataset.expected_calls, [1, 1, nan][: len(wanted)])
+        assert dataset.measured_rows == (0,)
+        np.testing.assert_allclose(dataset.measured(["large", "small"]).cost_usd, [[1.3e-3] * 2])
+    for name in ("input_tokens", "output_tokens", "seconds"):
+        np.testing.assert_array_equal(getattr(log, name), getattr(rows, name))
 
 
 def test_a_log_that_cannot_be_measured_says_what_to_do(tmp_path: Path) -> None:
@@ -107,7 +105,7 @@ def test_a_log_that_cannot_be_measured_says_what_to_do(tmp_path: Path) -> None:
     write_log(tmp_path / "log", LINES)
     config = config_of(format="decisions", path="log")
     with pytest.raises(DataError, match=r"1 queries that every arm.*exploration_share.*also"):
-        require_own(load_dataset(config, tmp_path), config, tmp_path)
+        require_measured_rows(load_dataset(config, tmp_path), config, tmp_path)
 
 
 def test_a_log_that_teaches_nothing_says_what_it_lacks(
@@ -186,5 +184,5 @@ def test_a_log_beside_a_benchmark_only_teaches(tmp_path: Path) -> None:
         update={"also": (config_of(format="decisions", path="log").source,)}
     )
     dataset = load_dataset(config, tmp_path)
-    assert (dataset.own, dataset.extra) == ((0, 1, 2), (3, 4))
-    np.testing.assert_array_equal(dataset.labels.correct[3:], [[1, 0], [1, np.nan]])
+    assert (dataset.measured_rows, dataset.teaching_rows) == ((0, 1, 2), (3, 4))
+    np.testing.assert_array_equal(dataset.correct[3:], [[1, 0], [1, np.nan]])

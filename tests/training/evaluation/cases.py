@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from router_service.core.artifact import Provenance
 from router_service.core.cost import Price
-from switchcraft_training.evaluation.evaluate import Entrant, Outcomes
+from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.evaluation.evaluate import Entrant
 from switchcraft_training.evaluation.experiment import Experiment, Run
-from switchcraft_training.evaluation.table import Floats, Table
-from switchcraft_training.profiling.usage import Usage
 from switchcraft_training.records import Example
 
 QUERIES = 60
@@ -39,6 +40,19 @@ def answers(seed: int = 0) -> tuple[Floats, Floats]:
     return (rng.random((QUERIES, 2)) < probabilities).astype(float), probabilities
 
 
+def table_of(correct: Floats, cost_usd: Floats, arms: tuple[str, ...] = ("a", "b")) -> Table:
+    """Return a table of queries without properties of their own."""
+    return Table(tuple(example(i) for i in range(len(correct))), arms, correct, cost_usd)
+
+
+def used(output_tokens: Floats, arms: tuple[str, ...]) -> Table:
+    """Return a table of answers that read 100 tokens, wrote these tokens and took two seconds."""
+    shape = output_tokens.shape
+    table = table_of(np.ones(shape), np.ones(shape), arms)
+    read, seconds = np.full(shape, 100.0), np.full(shape, 2.0)
+    return replace(table, input_tokens=read, output_tokens=output_tokens, seconds=seconds)
+
+
 def bare() -> Experiment:
     """Return an experiment with nothing that could be left out."""
     correct, probabilities = answers()
@@ -57,18 +71,23 @@ def full() -> Experiment:
     counts = np.full((QUERIES, 2), 100.0)
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
     other = Entrant("baseline", "noise", noise.argmax(1), noise)
-    return Experiment(
+    table = replace(
         base.table,
+        input_tokens=counts,
+        output_tokens=counts * [1, 3],
+        seconds=counts / 10,
+        folds=np.arange(QUERIES) % 3,
+    )
+    return Experiment(
+        table,
         base.probabilities,
         base.expected_costs_usd,
         base.policies,
         entrants=(other,),
-        usage=Usage(counts, counts * [1, 3], counts / 10),
         prices=dict.fromkeys(ARMS, price),
-        folds=np.arange(QUERIES) % 3,
         variants=(Entrant("router", "truncated", noise.argmin(1)),),
         runs=tuple(
-            Run(f"seed {s}", Outcomes(ARMS, answers(s)[0], base.table.cost_usd), noise, COSTS_USD)
+            Run(f"seed {s}", replace(base.table, correct=answers(s)[0]), noise, COSTS_USD)
             for s in (1, 2)
         ),
     )

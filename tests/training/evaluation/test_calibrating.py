@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from router_service.core.calibration import IDENTITY, Isotonic, Platt, Temperature, logit, sigmoid
+from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.calibrating import (
     MAX_KNOTS,
     choose_calibration,
     fit_isotonic,
     fit_platt,
 )
-from switchcraft_training.evaluation.metrics import Floats
 
 QUERIES = 1_500
 

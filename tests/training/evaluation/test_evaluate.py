@@ -8,7 +8,6 @@ from sklearn.metrics import roc_auc_score
 
 from switchcraft_training.evaluation.evaluate import (
     Entrant,
-    Outcomes,
     best_single,
     evaluate,
     oracle,
@@ -26,17 +25,18 @@ from switchcraft_training.evaluation.metrics import (
     ratio,
     ratio_interval,
 )
+from tests.training.evaluation.cases import table_of
 
 #                     cheap  dear
 CORRECT = np.array([[1, 1], [0, 1], [1, 0], [0, 0], [0, 1]], dtype=float)
 COSTS = np.array([[1.0, 10.0], [2.0, 20.0], [1.0, 10.0], [1.0, 10.0], [1.0, 10.0]])
-OUTCOMES = Outcomes(("cheap", "dear"), CORRECT, COSTS)
+TABLE = table_of(CORRECT, COSTS, ("cheap", "dear"))
 PROBABILITIES = np.array([[0.9, 0.8], [0.2, 0.7], [0.6, 0.9], [0.1, 0.2], [0.6, 0.7]])
 
 
 def test_oracle_takes_the_cheapest_correct_else_the_dearest() -> None:
     """The paper's oracle, query by query."""
-    assert oracle(OUTCOMES).tolist() == [0, 1, 0, 1, 1]
+    assert oracle(TABLE).tolist() == [0, 1, 0, 1, 1]
 
 
 def test_route_decides_by_profiled_costs() -> None:
@@ -48,7 +48,7 @@ def test_route_decides_by_profiled_costs() -> None:
 def test_the_table() -> None:
     """Accuracy, cost, share and difference of every entry are those of the choices made."""
     policies = {"default": "theta=0.5", "economy": "theta=0.5", "quality": "drift=0"}
-    evaluation = evaluate(OUTCOMES, PROBABILITIES, [1, 10], policies)
+    evaluation = evaluate(TABLE, PROBABILITIES, [1, 10], policies)
     entries = {entry.name: entry for entry in evaluation.entries}
     assert evaluation.best_single == "dear"
     assert entries["dear"].accuracy.value == pytest.approx(0.6)
@@ -64,7 +64,7 @@ def test_the_table() -> None:
 
 def test_the_best_single_of_equals_is_the_cheapest() -> None:
     """Two arms as good as each other: the cheaper one is the baseline to beat."""
-    same = Outcomes(("dear", "cheap"), np.ones((3, 2)), np.array([[2.0, 1.0]] * 3))
+    same = table_of(np.ones((3, 2)), np.array([[2.0, 1.0]] * 3))
     assert best_single(same) == 1
 
 
@@ -107,8 +107,8 @@ def test_paired_interval_covers_the_difference_and_excludes_zero_where_it_is_pla
 
 def test_oracle_of_shares_takes_the_cheapest_of_the_most_often_right() -> None:
     """Where labels are shares of runs, half right is not enough if another arm does better."""
-    outcomes = Outcomes(("a", "b"), np.array([[0.5, 0.75], [0.5, 0.5]]), np.array([[1.0, 2]] * 2))
-    assert oracle(outcomes).tolist() == [1, 0]
+    table = table_of(np.array([[0.5, 0.75], [0.5, 0.5]]), np.array([[1.0, 2]] * 2))
+    assert oracle(table).tolist() == [1, 0]
 
 
 def test_route_may_have_a_cost_for_each_query() -> None:
@@ -123,7 +123,7 @@ def test_an_entrant_stands_in_for_the_row_of_its_name() -> None:
         Entrant("random", "random", np.zeros(5, dtype=np.int64)),
         Entrant("baseline", "always dear", np.ones(5, dtype=np.int64)),
     ]
-    evaluation = evaluate(OUTCOMES, PROBABILITIES, [1, 10], {"default": "theta=0.5"}, entrants)
+    evaluation = evaluate(TABLE, PROBABILITIES, [1, 10], {"default": "theta=0.5"}, entrants)
     names = [entry.name for entry in evaluation.entries]
     assert names.count("random") == 1
     assert evaluation.entry("random").accuracy.value == pytest.approx(2 / 5)
@@ -133,7 +133,7 @@ def test_an_entrant_stands_in_for_the_row_of_its_name() -> None:
 
 def test_random_is_an_expectation() -> None:
     """Random has the mean accuracy of the arms, without the luck of a draw."""
-    evaluation = evaluate(OUTCOMES, PROBABILITIES, [1, 10], {"default": "theta=0.5"})
+    evaluation = evaluate(TABLE, PROBABILITIES, [1, 10], {"default": "theta=0.5"})
     assert evaluation.entry("random").accuracy.value == pytest.approx((2 / 5 + 3 / 5) / 2)
 
 

@@ -11,12 +11,12 @@ import pytest
 from router_service.core.calibration import sigmoid
 from router_service.core.errors import PolicyError
 from router_service.core.goals import find_point, parse_goal
+from switchcraft_training.data.table import Table
 from switchcraft_training.evaluation.calibrating import choose_calibration
 from switchcraft_training.evaluation.experiment import Experiment
 from switchcraft_training.evaluation.promises import promise_check
 from switchcraft_training.evaluation.report import Report, write_report
 from switchcraft_training.evaluation.sections import all_sections, main_figures
-from switchcraft_training.evaluation.table import Table
 from switchcraft_training.records import Example
 from tests.training.evaluation.cases import PROVENANCE, bare
 

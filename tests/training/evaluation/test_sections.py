@@ -16,33 +16,32 @@ from switchcraft_training.evaluation.breakdowns import (
     routing,
 )
 from switchcraft_training.evaluation.calibration import calibration
-from switchcraft_training.evaluation.evaluate import Bench, Entry, Outcomes
+from switchcraft_training.evaluation.evaluate import Bench, Entry
 from switchcraft_training.evaluation.experiment import Experiment
 from switchcraft_training.evaluation.field import aiq, apgr, budgets, convex_hull, matching
 from switchcraft_training.evaluation.sections import all_sections, main_figures
 from switchcraft_training.evaluation.stability import stability
 from switchcraft_training.evaluation.tokens import token_use
-from switchcraft_training.profiling.usage import Usage
-from tests.training.evaluation.cases import bare, example, full
+from tests.training.evaluation.cases import bare, example, full, table_of, used
 
 #                     cheap  dear
 CORRECT = np.array([[1, 1], [0, 1], [1, 0], [0, 0], [0, 1]], dtype=float)
 COSTS = np.array([[1.0, 10.0]] * 5)
-OUTCOMES = Outcomes(("cheap", "dear"), CORRECT, COSTS)
+TABLE = table_of(CORRECT, COSTS, ("cheap", "dear"))
 CHOSEN = np.array([1, 1, 0, 0, 0])
 
 
 def test_the_four_outcomes() -> None:
     """Dear where cheap would do is suboptimal, a miss is avoidable only where another is right."""
-    found = routing(OUTCOMES, CHOSEN)
+    found = routing(TABLE, CHOSEN)
     assert [outcome.count for outcome in found.outcomes] == [2, 1, 1, 1]
     assert found.median_overhead_usd == found.total_overhead_usd == 9
 
 
 def test_outcomes_of_shares_add_up_to_the_queries() -> None:
     """A label of 0.5 beside one of 0.75 is half right, a quarter avoidable, a quarter not."""
-    outcomes = Outcomes(("a", "b"), np.array([[0.5, 0.75]]), np.array([[1.0, 2.0]]))
-    counts = [outcome.count for outcome in routing(outcomes, np.array([0])).outcomes]
+    table = table_of(np.array([[0.5, 0.75]]), np.array([[1.0, 2.0]]))
+    counts = [outcome.count for outcome in routing(table, np.array([0])).outcomes]
     assert counts == [0, 0.5, 0.25, 0.25]
 
 
@@ -51,7 +50,7 @@ def test_misroutes_by_tools_turns_length_and_correct_models() -> None:
     examples = [
         example(i, tools=tools, turns=1 + 4 * (i == 4)) for i, tools in enumerate((1, 1, 2, 12, 60))
     ]
-    found = {each.by: each.buckets for each in misroutes(OUTCOMES, CHOSEN, examples)}
+    found = {each.by: each.buckets for each in misroutes(TABLE, CHOSEN, examples)}
     by_tools = found["number of tools"]
     assert [bucket.label for bucket in by_tools] == ["1", "2-3", "11-50", "51+"]
     assert [bucket.misrouted.value for bucket in by_tools] == [0, 0, 1, 1]
@@ -63,14 +62,14 @@ def test_misroutes_by_tools_turns_length_and_correct_models() -> None:
 
 def test_confusion_counts_all_queries_and_the_lost_ones() -> None:
     """Rows are predicted arms, columns the oracle's; unsolvable queries are not lost."""
-    found = confusion(OUTCOMES, CHOSEN)
+    found = confusion(TABLE, CHOSEN)
     assert np.array(found.queries).tolist() == [[1, 2], [1, 1]]
     assert np.array(found.lost).tolist() == [[0, 1], [0, 0]]
 
 
 def test_categories_are_scored_apart() -> None:
     """Each category has its own accuracies, and its difference to the best model of them all."""
-    large, small = by_category(OUTCOMES, CHOSEN, ["x", "x", "x", "y", "y"])
+    large, small = by_category(TABLE, CHOSEN, ["x", "x", "x", "y", "y"])
     assert (large.name, large.n, small.n) == ("x", 3, 2)
     assert large.scores["router"].accuracy.value == 1
     assert large.difference == pytest.approx(1 / 3)
@@ -79,14 +78,14 @@ def test_categories_are_scored_apart() -> None:
 
 def test_the_dataset_oracle_knows_each_category_s_best_arm() -> None:
     """One arm a category, the cheapest of equally good ones."""
-    choices = dataset_oracle(OUTCOMES, ["a", "b", "a", "b", "b"]).choices
+    choices = dataset_oracle(TABLE, ["a", "b", "a", "b", "b"]).choices
     assert choices.tolist() == [0, 1, 0, 1, 1]
 
 
 def test_reliability_compares_probabilities_with_what_happened() -> None:
     """Predictions of 0.9 that come true half the time stand in one bin, at 0.5."""
     found = calibration(
-        Outcomes(("a",), np.array([[1.0], [0.0]]), np.ones((2, 1))), np.full((2, 1), 0.9)
+        table_of(np.array([[1.0], [0.0]]), np.ones((2, 1)), ("a",)), np.full((2, 1), 0.9)
     )
     (only,) = found.bins
     assert (only.lower, only.accuracy.value, only.accuracy.n) == (0.9, 0.5, 2)
@@ -145,8 +144,8 @@ def test_chattiness_is_the_paper_s() -> None:
     """Actual cost over that with the average output: (100 + 2x60) / (100 + 2x120) for one."""
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
     written = np.array([[60.0, 180.0], [60.0, np.nan], [60.0, 180.0]])
-    usage = Usage(np.full((3, 2), 100.0), written, np.full((3, 2), np.nan))
-    terse, chatty = token_use(("terse", "chatty"), usage, {"terse": price, "chatty": price})
+    table = used(written, ("terse", "chatty"))
+    terse, chatty = token_use(table, {"terse": price, "chatty": price})
     assert terse.chattiness is not None
     assert chatty.chattiness is not None
     assert terse.chattiness.value == pytest.approx(220 / 340)
@@ -158,8 +157,8 @@ def test_chattiness_is_the_paper_s() -> None:
 def test_an_arm_by_the_hour_has_no_tokens_to_pay() -> None:
     """It is left out, and its output out of the average that chattiness is measured against."""
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
-    usage = Usage(np.full((3, 2), 100.0), np.array([[60.0, 900.0]] * 3), np.full((3, 2), 2.0))
-    (use,) = token_use(("a", "b"), usage, {"a": price, "b": Price(usd_per_hour=1)})
+    table = used(np.array([[60.0, 900.0]] * 3), ("a", "b"))
+    (use,) = token_use(table, {"a": price, "b": Price(usd_per_hour=1)})
     assert use.chattiness is not None
     assert (use.arm, use.chattiness.value) == ("a", 1)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
+from switchcraft_training.data.table import Table
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.labelling.answers import (
     FailureCode,
@@ -18,8 +20,6 @@ from switchcraft_training.labelling.answers import (
     parse_message,
 )
 from switchcraft_training.labelling.store import RunIdentity, Store
-from switchcraft_training.preferences.labels import Labels, label_matrix
-from switchcraft_training.preferences.outcomes import Checked
 from switchcraft_training.records import Json
 from tests.training.labelling.cases import judged
 
@@ -44,11 +44,11 @@ def reply(message: dict[str, Json], output_tokens: int | None = 10) -> Reply:
     )
 
 
-def labels_of(folder: Path, *numbers: int) -> Labels:
+def labels_of(folder: Path, *numbers: int) -> Table:
     """Judge the rows with these numbers as a source of training does."""
     write_rows(map(judged, numbers), folder / "rows.jsonl")
-    source = Checked.of(LabelledRun(folder / "rows.jsonl", folder))
-    return label_matrix(source.examples(), source.arms(), source.outcomes)
+    source = CheckedAnswers.of(LabelledRun(folder / "rows.jsonl", folder))
+    return tabulate_outcomes(source.examples(), source.arms(), source.outcomes)
 
 
 def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def test_labels_are_shares_of_correct_attempts(tmp_path: Path) -> None:
     labels = labels_of(tmp_path, 0, 1)
     np.testing.assert_array_equal(labels.correct, [[0.75, 1.0], [0.0, np.nan]])
     np.testing.assert_array_equal(labels.attempts, [[4, 1], [1, 0]])
-    np.testing.assert_array_equal(labels.usage.input_tokens, [[100, 100], [100, np.nan]])
-    np.testing.assert_array_equal(labels.usage.output_tokens, [[25, 10], [10, np.nan]])
-    np.testing.assert_allclose(labels.usage.seconds, [[0.1, 0.1], [0.1, np.nan]])
+    np.testing.assert_array_equal(labels.input_tokens, [[100, 100], [100, np.nan]])
+    np.testing.assert_array_equal(labels.output_tokens, [[25, 10], [10, np.nan]])
+    np.testing.assert_allclose(labels.seconds, [[0.1, 0.1], [0.1, np.nan]])
 
 
 def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_unknown_counts_are_left_out_of_means(tmp_path: Path) -> None:
             store.save_answer(store.begin_request(key, 1.0), key, reply(called(2), tokens))
         store.export(tmp_path)
     labels = labels_of(tmp_path, 0)
-    assert (labels.usage.output_tokens[0, 0], labels.attempts[0, 0]) == (30, 2)
+    assert (labels.output_tokens[0, 0], labels.attempts[0, 0]) == (30, 2)
 
 
 @pytest.mark.parametrize(

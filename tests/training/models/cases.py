@@ -12,8 +12,9 @@ from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.packing import Packed
 from switchcraft_training.config import RunConfig
-from switchcraft_training.models.batches import Rows
+from switchcraft_training.data.table import Table
 from switchcraft_training.models.encoders import PretrainedEncoder
+from switchcraft_training.records import Example
 
 FEATURES = ("tools", "commas")
 
@@ -56,7 +57,7 @@ def encoder(seed: int = 0, layers: int = 1, dropout: float = 0.1) -> PretrainedE
     return PretrainedEncoder("tiny", DistilBertModel(size), tokenizer=None)  # type: ignore[arg-type]
 
 
-def rows(n: int, seed: int, heads: int = 2) -> Rows:
+def rows(n: int, seed: int, heads: int = 2) -> Table:
     """Return rows whose first label depends on a token, and whose second depends on a feature."""
     rng = np.random.default_rng(seed)
     packed, labels = [], []
@@ -68,12 +69,13 @@ def rows(n: int, seed: int, heads: int = 2) -> Rows:
     return rows_of(packed, np.array(labels, dtype=np.float32))
 
 
-def rows_of(packed: Sequence[Packed], labels: NDArray[np.float32]) -> Rows:
-    """Return rows of which none repeats another, and of which nobody knows what calls they ask."""
-    unknown = np.full(len(packed), np.nan, dtype=np.float32)
-    return Rows(tuple(packed), labels, calls=unknown, groups=np.arange(len(packed)))
+def rows_of(packed: Sequence[Packed], labels: NDArray[np.float32]) -> Table:
+    """Return a table of packed rows without near-duplicates; nothing else is known about them."""
+    examples = tuple(Example(str(i), "", {}) for i in range(len(packed)))
+    arms = tuple(f"arm {i}" for i in range(labels.shape[1]))
+    return Table(examples, arms, labels.astype(np.float64), packed=tuple(packed))
 
 
-def with_labels(data: Rows, labels: NDArray[np.float32]) -> Rows:
+def with_labels(data: Table, labels: NDArray[np.float32]) -> Table:
     """Return the rows with other labels."""
-    return replace(data, labels=labels)
+    return replace(data, correct=labels.astype(np.float64))

@@ -13,12 +13,13 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 
-from switchcraft_training.models.batches import Rows, collate
+from switchcraft_training.data.table import Table
+from switchcraft_training.models.batches import collate
 from switchcraft_training.models.finetuning import build_branch, finetune_encoder
 from tests.training.models.cases import config, encoder, rows, with_labels
 
 
-def with_unknown(data: Rows) -> Rows:
+def with_unknown(data: Table) -> Table:
     """Return the rows with a fifth of the labels unknown, mostly at the start."""
     rng = np.random.default_rng(5)
     labels = data.labels.copy()

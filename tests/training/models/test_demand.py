@@ -8,18 +8,19 @@ import numpy as np
 import torch
 
 from router_service.core.packing import Packed
-from switchcraft_training.models.batches import Rows, feature_tensor
+from switchcraft_training.data.table import Table, concatenate
+from switchcraft_training.models.batches import feature_tensor
 from switchcraft_training.models.branches import fit_demand, held_out_demand
 from tests.training.models.cases import rows_of
 
 
-def asking(n: int, groups: int, seed: int = 0) -> Rows:
+def asking(n: int, groups: int, seed: int = 0) -> Table:
     """Return rows whose number of calls is their first feature, in alternating groups."""
     rng = np.random.default_rng(seed)
     calls = rng.integers(0, 5, n)
     packed = [Packed((1, 2), (float(wanted), float(rng.random())), ()) for wanted in calls]
     data = rows_of(packed, np.zeros((n, 2), dtype=np.float32))
-    return replace(data, calls=calls.astype(np.float32), groups=np.arange(n) % groups)
+    return replace(data, expected_calls=calls.astype(np.float64), groups=np.arange(n) % groups)
 
 
 def test_demand_is_learned_as_none_one_or_several() -> None:
@@ -28,7 +29,7 @@ def test_demand_is_learned_as_none_one_or_several() -> None:
     forest = fit_demand(data, 0)
     said = forest(feature_tensor(others)).numpy()
     np.testing.assert_allclose(said.sum(1), 1.0, atol=1e-5)
-    assert (said.argmax(1) == np.minimum(others.calls, 2)).mean() > 0.95
+    assert (said.argmax(1) == np.minimum(others.expected_calls, 2)).mean() > 0.95
 
 
 def test_predictions_are_held_out_by_group() -> None:
@@ -40,9 +41,8 @@ def test_predictions_are_held_out_by_group() -> None:
         replace(row, features=(1000.0 * own, 1.0))
         for row, own in zip(data.packed, alone, strict=True)
     )
-    data = replace(data, packed=packed, calls=alone.astype(np.float32))
-    more = replace(data, packed=data.packed * 3, calls=np.tile(data.calls, 3))
-    more = replace(more, groups=np.tile(data.groups, 3), labels=np.tile(data.labels, (3, 1)))
+    data = replace(data, packed=packed, expected_calls=alone.astype(np.float64))
+    more = concatenate([data] * 3)
     unseen, seen = held_out_demand(more, 0), fit_demand(more, 0)
     assert unseen is not None
     own = more.groups == 7
@@ -53,9 +53,9 @@ def test_predictions_are_held_out_by_group() -> None:
 def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:
     """A row's prediction depends neither on its own calls nor on its group's."""
     data = asking(120, 30)
-    own = data.groups == 3
+    own, calls = data.groups == 3, data.expected_calls
     first = held_out_demand(data, 0)
-    second = held_out_demand(replace(data, calls=np.where(own, 4 - data.calls, data.calls)), 0)
+    second = held_out_demand(replace(data, expected_calls=np.where(own, 4 - calls, calls)), 0)
     assert first is not None
     assert second is not None
     np.testing.assert_array_equal(first[own], second[own])
@@ -65,15 +65,15 @@ def test_prediction_does_not_depend_on_the_calls_of_its_group() -> None:
 def test_rows_with_unknown_demand_are_predicted() -> None:
     """Rows without a known number of calls are predicted, but are not used for fitting."""
     data = asking(200, 200)
-    some = replace(data, calls=np.where(np.arange(200) < 120, data.calls, np.nan))
+    some = replace(data, expected_calls=np.where(np.arange(200) < 120, data.expected_calls, np.nan))
     said = held_out_demand(some, 0)
     assert said is not None
     assert np.isfinite(said).all()
-    assert (said[120:].argmax(1) == np.minimum(data.calls[120:], 2)).mean() > 0.9
+    assert (said[120:].argmax(1) == np.minimum(data.expected_calls[120:], 2)).mean() > 0.9
 
 
 def test_without_known_calls_there_is_no_demand() -> None:
     """Without any known number of calls, the result is None."""
     data = asking(40, 40)
-    unknown = replace(data, calls=np.full(40, np.nan, dtype=np.float32))
+    unknown = replace(data, expected_calls=np.full(40, np.nan))
     assert held_out_demand(unknown, 0) is None

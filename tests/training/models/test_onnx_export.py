@@ -29,7 +29,7 @@ def router(*names: str) -> RouterModel:
     """Return a router with these branches and with demand; it is trained once for all tests."""
     shares = {name: SHARES[name] for name in names}
     data = DATA.take(range(80))
-    data.calls[:] = np.arange(80) % 3
+    data.expected_calls[:] = np.arange(80) % 3
     return train_router(encoder(), config(shares=shares, max_epochs=1), data, data).model
 
 

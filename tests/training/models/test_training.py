@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from router_service.core.calibration import sigmoid
-from switchcraft_training.models.batches import Rows, collate, shuffled_batches
+from switchcraft_training.data.table import Table
+from switchcraft_training.models.batches import collate, shuffled_batches
 from switchcraft_training.models.checkpoints import Epoch, best_epoch, macro_f1
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.optimization import head_weights, linear_decay
@@ -21,7 +22,7 @@ COUNTS = {"forest": 1, "networks": 1}
 ALL = {"forest": 2, "networks": 2, "lexical": 1, "encoder": 1}
 
 
-def hits(model: RouterModel, test: Rows) -> NDArray[np.float64]:
+def hits(model: RouterModel, test: Table) -> NDArray[np.float64]:
     """Return the share of correct predictions for each arm, (arms,)."""
     said = (predict(model, test) >= 0.5) == (test.labels == 1)
     return np.asarray(said.mean(0))
@@ -110,7 +111,7 @@ def test_unknown_labels_are_ignored_by_every_branch() -> None:
     """If half of an arm's labels are unknown, every branch learns from the other half."""
     train, validation, test = rows(400, 1), rows(60, 2), rows(100, 3)
     hidden = with_labels(train, train.labels.copy())
-    hidden.labels[:200, 1] = np.nan
+    hidden.correct[:200, 1] = np.nan
     batch = collate(hidden.take(range(8)))
     assert batch.known[:, 1].sum() == 0
     assert not torch.isnan(batch.labels).any()
@@ -123,7 +124,7 @@ def test_rows_without_labels_do_not_change_a_branch(name: str) -> None:
     """Rows without any label have the same effect as missing rows."""
     train, test = rows(120, 1), rows(30, 3)
     hidden = with_labels(train, train.labels.copy())
-    hidden.labels[60:] = np.nan
+    hidden.correct[60:] = np.nan
     settings = config(shares={name: 1}, max_epochs=1, weight_decay=0.0)
     with_them, without, as_wrong = (
         branch_logits(train_router(encoder(), settings, data, data).model, settings, test)[name]
@@ -169,7 +170,7 @@ def test_auxiliary_arms_are_not_predicted() -> None:
 def test_demand_is_added_to_the_features() -> None:
     """If numbers of calls are known, a forest predicts them, and both branches read it."""
     data = rows(64, 1)
-    asked = replace(data, calls=np.arange(64, dtype=np.float32) % 3)
+    asked = replace(data, expected_calls=np.arange(64.0) % 3)
     settings = config(shares=COUNTS, max_epochs=1)
     plain, told = (train_router(encoder(), settings, each, each).model for each in (data, asked))
     assert plain.counts.demand is None

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from switchcraft_training.evaluation.evaluate import Choices
+from switchcraft_training.data.table import Choices
 from switchcraft_training.evaluation.metrics import Estimate
 from switchcraft_training.replay.estimators import Replayed, Reward, Rounds, logged, replay
 from tests.training.replay.worlds import World

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from router_service.core.messages import Conversation, parse_conversation
 from router_service.core.packing import Ids, Packer, PackingSpec, signature
-from switchcraft_training.evaluation.table import Floats
+from switchcraft_training.data.table import Floats
 from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.frozen import row_inputs
 from switchcraft_training.models.model import EncoderBranch

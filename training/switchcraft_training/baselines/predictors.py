@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from switchcraft_training.baselines.base import Predictor, profiled_costs_usd
 from switchcraft_training.baselines.inputs import Embedder, View, Views
-from switchcraft_training.evaluation.table import Floats, Table
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.models.branches import soft_regression
 from switchcraft_training.models.optimization import one_thread
 from switchcraft_training.records import Example

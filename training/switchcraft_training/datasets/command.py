@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict
 
 from router_service.core.errors import ConfigError, DataError
+from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys
 from switchcraft_training.datasets.corrections import apply_patch
 from switchcraft_training.datasets.lines import Quarantine, RowErrorHandler, raise_error
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.preferences.splits import Key, Stratum, key_of, split_keys
 from switchcraft_training.records import Judged
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class ImportCounter:
     """Counts of the rows that pass through `deduplicate`."""
 
     read: Counter[Stratum] = field(default_factory=Counter)
-    keys: list[Key] = field(default_factory=list)
+    keys: list[SplitKey] = field(default_factory=list)
     _seen: set[bytes] = field(default_factory=set)
 
     def deduplicate(self, rows: Iterable[Judged]) -> Iterator[Judged]:

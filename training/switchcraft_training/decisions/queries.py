@@ -12,9 +12,9 @@ from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import IsParaphrase, check_answer
+from switchcraft_training.data.splits import key_of
 from switchcraft_training.datasets.lines import ROW_ERRORS
 from switchcraft_training.decisions.log import DecisionLog
-from switchcraft_training.preferences.splits import key_of
 from switchcraft_training.records import Answer, Call, Example, Expected, ExpectedCall, Outcome
 
 DATASET: Final = "decisions"

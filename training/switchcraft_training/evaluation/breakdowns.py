@@ -1,4 +1,4 @@
-"""Where a router is right and where it is not: categories, outcomes, difficulty, confusion."""
+"""Where a router is right and where it is not: categories, table, difficulty, confusion."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from router_service.core.artifact import Measure
 from router_service.core.messages import parse_conversation
+from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.evaluate import (
-    Choices,
     Entrant,
-    Floats,
-    Outcomes,
     best_single,
     oracle,
 )
@@ -61,7 +59,7 @@ class RoutingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The four outcomes (section 4.7), and what correct but costlier choices cost too much."""
+    """The four table (section 4.7), and what correct but costlier choices cost too much."""
 
     outcomes: tuple[RoutingOutcome, ...]
     median_overhead_usd: float
@@ -97,27 +95,24 @@ class Confusion:
     lost: tuple[tuple[float, ...], ...]
 
 
-def by_category(
-    outcomes: Outcomes, chosen: Choices, categories: Sequence[str]
-) -> tuple[Category, ...]:
+def by_category(table: Table, chosen: Choices, categories: Sequence[str]) -> tuple[Category, ...]:
     """Score arms, router and oracle in each category, the largest first."""
     names = np.array(categories)
     counts = {str(name): int((names == name).sum()) for name in np.unique(names)}
-    best = best_single(outcomes)
+    best = best_single(table)
     return tuple(
-        _category(name, outcomes.take(names == name), chosen[names == name], best)
+        _category(name, table.take(names == name), chosen[names == name], best)
         for name in sorted(counts, key=lambda name: (-counts[name], name))
     )
 
 
-def _category(name: str, outcomes: Outcomes, chosen: Choices, best: int) -> Category:
-    ours, paid = outcomes.of(chosen)
-    theirs = outcomes.correct[:, best]
+def _category(name: str, table: Table, chosen: Choices, best: int) -> Category:
+    ours, paid = table.pick(chosen)
+    theirs = table.correct[:, best]
     arms = {
-        arm: _score(outcomes.correct[:, i], outcomes.cost_usd[:, i])
-        for i, arm in enumerate(outcomes.arms)
+        arm: _score(table.correct[:, i], table.cost_usd[:, i]) for i, arm in enumerate(table.arms)
     }
-    ends = {"router": _score(ours, paid), "oracle": _score(*outcomes.of(oracle(outcomes)))}
+    ends = {"router": _score(ours, paid), "oracle": _score(*table.pick(oracle(table)))}
     return Category(
         name=name,
         n=len(chosen),
@@ -131,7 +126,7 @@ def _score(correct: Floats, cost_usd: Floats) -> Score:
     return Score(mean_measure(correct), mean_measure(cost_usd))
 
 
-def dataset_oracle(outcomes: Outcomes, categories: Sequence[str]) -> Entrant:
+def dataset_oracle(table: Table, categories: Sequence[str]) -> Entrant:
     """Return the best single arm of each category, known in hindsight.
 
     No router that reads nothing but a query's category does better on these queries.
@@ -139,15 +134,15 @@ def dataset_oracle(outcomes: Outcomes, categories: Sequence[str]) -> Entrant:
     names = np.array(categories)
     choices = np.zeros(len(names), dtype=np.int64)
     for name in np.unique(names):
-        choices[names == name] = best_single(outcomes.take(names == name))
+        choices[names == name] = best_single(table.take(names == name))
     return Entrant("oracle", "dataset oracle", choices)
 
 
-def routing(outcomes: Outcomes, chosen: Choices) -> Routing:
-    """Tell the four outcomes apart; a label that is a share counts for each by its share."""
-    got, paid = outcomes.of(chosen)
-    _, ideal_usd = outcomes.of(oracle(outcomes))
-    top = outcomes.correct.max(axis=1)
+def routing(table: Table, chosen: Choices) -> Routing:
+    """Tell the four table apart; a label that is a share counts for each by its share."""
+    got, paid = table.pick(chosen)
+    _, ideal_usd = table.pick(oracle(table))
+    top = table.correct.max(axis=1)
     optimal = np.where((got == top) & (paid <= ideal_usd), got, 0.0)
     suboptimal = got - optimal
     overhead_usd = (paid - ideal_usd)[suboptimal > 0]
@@ -167,9 +162,7 @@ def routing(outcomes: Outcomes, chosen: Choices) -> Routing:
     )
 
 
-def misroutes(
-    outcomes: Outcomes, chosen: Choices, examples: Sequence[Example]
-) -> tuple[Breakdown, ...]:
+def misroutes(table: Table, chosen: Choices, examples: Sequence[Example]) -> tuple[Breakdown, ...]:
     """Break misroutes down by tools, turns, length and number of correct models.
 
     A query is misrouted where the chosen arm is wrong, whether or not another is right.
@@ -177,25 +170,25 @@ def misroutes(
     turns = [parse_conversation(example.request).turns for example in examples]
     words = np.array([sum(len(turn.text.split()) for turn in chat) for chat in turns])
     fifths = sorted({int(q) for q in np.quantile(words, FIFTHS, method="lower")})
-    right = (outcomes.correct >= 0.5).sum(axis=1)
+    right = (table.correct >= 0.5).sum(axis=1)
     facts = (
         ("number of tools", np.array([len(e.request["tools"]) for e in examples]), TOOLS),
         ("number of turns", np.array([len(chat) for chat in turns]), TURNS),
         ("length, words", words, fifths),
-        ("number of correct models", right, range(len(outcomes.arms) + 1)),
+        ("number of correct models", right, range(len(table.arms) + 1)),
     )
     return tuple(
-        Breakdown(name, _buckets(outcomes, chosen, values, tuple(lasts)))
+        Breakdown(name, _buckets(table, chosen, values, tuple(lasts)))
         for name, values, lasts in facts
     )
 
 
 def _buckets(
-    outcomes: Outcomes, chosen: Choices, values: NDArray[np.int64], lasts: Sequence[int]
+    table: Table, chosen: Choices, values: NDArray[np.int64], lasts: Sequence[int]
 ) -> tuple[Bucket, ...]:
     """Group queries by ranges of integers, given the last of each; empty ranges are left out."""
-    got, _ = outcomes.of(chosen)
-    top = outcomes.correct.max(axis=1)
+    got, _ = table.pick(chosen)
+    top = table.correct.max(axis=1)
     which = np.searchsorted(lasts, values)
     return tuple(
         Bucket(
@@ -216,14 +209,14 @@ def _label(lasts: Sequence[int], bucket: int) -> str:
     return f"{last}" if first == last else f"{first}-{last}"
 
 
-def confusion(outcomes: Outcomes, chosen: Choices) -> Confusion:
+def confusion(table: Table, chosen: Choices) -> Confusion:
     """Count queries by predicted and oracle arm."""
-    ideal = oracle(outcomes)
-    got, _ = outcomes.of(chosen)
-    lost = outcomes.correct.max(axis=1) - got
-    shape = (len(outcomes.arms), len(outcomes.arms))
+    ideal = oracle(table)
+    got, _ = table.pick(chosen)
+    lost = table.correct.max(axis=1) - got
+    shape = (len(table.arms), len(table.arms))
     matrices = np.zeros((2, *shape))
     np.add.at(matrices[0], (chosen, ideal), 1.0)
     np.add.at(matrices[1], (chosen, ideal), lost)
     queries, weighed = (tuple(map(tuple, matrix.tolist())) for matrix in matrices)
-    return Confusion(outcomes.arms, queries, weighed)
+    return Confusion(table.arms, queries, weighed)

@@ -24,7 +24,8 @@ from router_service.core.calibration import (
     logit,
     sigmoid,
 )
-from switchcraft_training.evaluation.metrics import Floats, brier_measure, calibration_measure
+from switchcraft_training.data.table import Floats
+from switchcraft_training.evaluation.metrics import brier_measure, calibration_measure
 
 FOLDS = 5
 MAX_KNOTS = 50

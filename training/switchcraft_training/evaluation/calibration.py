@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from router_service.core.artifact import Measure
-from switchcraft_training.evaluation.evaluate import Floats, Outcomes
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import (
     CALIBRATION_BINS,
     auc_measure,
@@ -51,17 +51,14 @@ class Calibration:
     arms: tuple[ArmCalibration, ...]
 
 
-def calibration(outcomes: Outcomes, probabilities: Floats) -> Calibration:
+def calibration(table: Table, probabilities: Floats) -> Calibration:
     """Measure predicted probabilities (queries, arms) against what happened."""
-    labels = outcomes.correct
+    labels = table.correct
     return Calibration(
         bins=reliability(labels, probabilities),
         arms=(
             _arm("all arms", labels, probabilities),
-            *(
-                _arm(arm, labels[:, [i]], probabilities[:, [i]])
-                for i, arm in enumerate(outcomes.arms)
-            ),
+            *(_arm(arm, labels[:, [i]], probabilities[:, [i]]) for i, arm in enumerate(table.arms)),
         ),
     )
 

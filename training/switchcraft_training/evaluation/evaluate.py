@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from router_service.core.artifact import FrontierPoint, Interval, Measure, VersusBest
 from router_service.core.selection import parse_policy, select
+from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.metrics import (
     Estimate,
     auc_measure,
@@ -21,8 +21,6 @@ from switchcraft_training.evaluation.metrics import (
     ratio,
 )
 
-Floats = NDArray[np.float64]
-Choices = NDArray[np.int64]
 Costs = Sequence[float] | Floats
 """What the router expects arms to cost, USD: (arms,), or (queries, arms)."""
 Kind = Literal["single", "heuristic", "baseline", "router", "random", "oracle"]
@@ -39,24 +37,6 @@ DRIFTS = (
 )
 FRONTIER = (*(f"theta={theta:g}" for theta in THETAS), *(f"drift={delta:g}" for delta in DRIFTS))
 """Every rule that is measured; closer to each other where a small step changes many choices."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """What happened when every arm answered every query: (queries, arms) each."""
-
-    arms: tuple[str, ...]
-    correct: Floats
-    cost_usd: Floats
-
-    def take(self, rows: Sequence[int] | Choices) -> Outcomes:
-        """Return some of the queries, in the order given."""
-        return Outcomes(self.arms, self.correct[rows], self.cost_usd[rows])
-
-    def of(self, choices: Choices) -> tuple[Floats, Floats]:
-        """Return how correct the chosen arms were and what they cost in USD, (queries,) each."""
-        rows = np.arange(len(choices))
-        return self.correct[rows, choices], self.cost_usd[rows, choices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +114,7 @@ class Evaluation:
 
 
 def evaluate(
-    outcomes: Outcomes,
+    table: Table,
     probabilities: Floats,
     expected_costs_usd: Costs,
     policies: Mapping[str, str],
@@ -145,38 +125,40 @@ def evaluate(
     The router decides by expected costs and pays recorded ones, as it would in service.
     """
     chosen = route(probabilities, expected_costs_usd, policies["default"])
-    shares = np.bincount(chosen, minlength=len(outcomes.arms)) / len(chosen)
+    shares = np.bincount(chosen, minlength=len(table.arms)) / len(chosen)
     routers = [
         Entrant("router", name, route(probabilities, expected_costs_usd, rule))
         for rule, name in policy_names(policies).items()
     ]
     return Evaluation(
-        best_single=outcomes.arms[best_single(outcomes)],
+        best_single=table.arms[best_single(table)],
         default_policy=policy_names(policies)[policies["default"]],
-        entries=main_table(outcomes, [*routers, *entrants]),
-        sweep=sweep(outcomes, probabilities, expected_costs_usd),
-        auc=auc_measure(outcomes.correct, probabilities),
-        calibration_error=expected_calibration_error(outcomes.correct, probabilities),
-        arm_share=dict(zip(outcomes.arms, shares.tolist(), strict=True)),
+        entries=main_table(table, [*routers, *entrants]),
+        sweep=sweep(table, probabilities, expected_costs_usd),
+        auc=auc_measure(table.correct, probabilities),
+        calibration_error=expected_calibration_error(table.correct, probabilities),
+        arm_share=dict(zip(table.arms, shares.tolist(), strict=True)),
     )
 
 
-def main_table(outcomes: Outcomes, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
+def main_table(table: Table, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
     """Measure entrants beside single models, random choice and the oracle.
 
     An entrant stands in for what has its name. Rows are by kind, then by falling accuracy.
     """
-    bench = Bench.of(outcomes)
-    queries = len(outcomes.correct)
+    bench = Bench.of(table)
+    queries = len(table.correct)
+    # Summed arm by arm (column order): another order changes the last digit of the interval.
+    random_usd = np.asfortranarray(table.cost_usd).mean(1)
     known = [
-        *(Entrant("single", arm, np.full(queries, i)) for i, arm in enumerate(outcomes.arms)),
-        Entrant("oracle", "oracle", oracle(outcomes)),
+        *(Entrant("single", arm, np.full(queries, i)) for i, arm in enumerate(table.arms)),
+        Entrant("oracle", "oracle", oracle(table)),
         *entrants,
     ]
     entries = [
         # What random choice is expected to do, rather than what one draw did.
-        bench.measure("random", "random", outcomes.correct.mean(1), outcomes.cost_usd.mean(1)),
-        *(bench.measure(e.kind, e.name, *outcomes.of(e.choices)) for e in known),
+        bench.measure("random", "random", table.correct.mean(1), random_usd),
+        *(bench.measure(e.kind, e.name, *table.pick(e.choices)) for e in known),
     ]
     by_name = {entry.name: entry for entry in entries}
     return tuple(sorted(by_name.values(), key=lambda e: (KINDS.index(e.kind), -e.accuracy.value)))
@@ -200,14 +182,14 @@ class Bench:
     oracle: Floats
 
     @classmethod
-    def of(cls, outcomes: Outcomes) -> Bench:
+    def of(cls, table: Table) -> Bench:
         """Find the best and the cheapest single model, and the oracle."""
-        best = best_single(outcomes)
+        best = best_single(table)
         return cls(
-            best=outcomes.correct[:, best],
-            best_cost_usd=outcomes.cost_usd[:, best],
-            cheapest=outcomes.correct[:, cheapest_single(outcomes)],
-            oracle=outcomes.of(oracle(outcomes))[0],
+            best=table.correct[:, best],
+            best_cost_usd=table.cost_usd[:, best],
+            cheapest=table.correct[:, cheapest_single(table)],
+            oracle=table.pick(oracle(table))[0],
         )
 
     def measure(self, kind: Kind, name: str, correct: Floats, cost_usd: Floats) -> Entry:
@@ -236,27 +218,25 @@ class Bench:
         )
 
 
-def sweep(
-    outcomes: Outcomes, probabilities: Floats, expected_costs_usd: Costs
-) -> tuple[Entry, ...]:
+def sweep(table: Table, probabilities: Floats, expected_costs_usd: Costs) -> tuple[Entry, ...]:
     """Measure every threshold and drift of `FRONTIER`."""
-    bench = Bench.of(outcomes)
+    bench = Bench.of(table)
     return tuple(
-        bench.measure("router", rule, *outcomes.of(route(probabilities, expected_costs_usd, rule)))
+        bench.measure("router", rule, *table.pick(route(probabilities, expected_costs_usd, rule)))
         for rule in FRONTIER
     )
 
 
-def best_single(outcomes: Outcomes) -> int:
+def best_single(table: Table) -> int:
     """Return the most accurate arm; of equal ones the cheapest."""
-    accuracy, cost = outcomes.correct.mean(0), outcomes.cost_usd.mean(0)
-    return min(range(len(outcomes.arms)), key=lambda arm: (-accuracy[arm], cost[arm]))
+    accuracy, cost = table.correct.mean(0), table.cost_usd.mean(0)
+    return min(range(len(table.arms)), key=lambda arm: (-accuracy[arm], cost[arm]))
 
 
-def cheapest_single(outcomes: Outcomes) -> int:
+def cheapest_single(table: Table) -> int:
     """Return the arm that cost least; of equal ones the most accurate."""
-    accuracy, cost = outcomes.correct.mean(0), outcomes.cost_usd.mean(0)
-    return min(range(len(outcomes.arms)), key=lambda arm: (cost[arm], -accuracy[arm]))
+    accuracy, cost = table.correct.mean(0), table.cost_usd.mean(0)
+    return min(range(len(table.arms)), key=lambda arm: (cost[arm], -accuracy[arm]))
 
 
 def route(probabilities: Floats, costs_usd: Costs, rule: str) -> Choices:
@@ -267,12 +247,12 @@ def route(probabilities: Floats, costs_usd: Costs, rule: str) -> Choices:
     return np.array([select(row, cost, policy).arm for row, cost in rows], dtype=np.int64)
 
 
-def oracle(outcomes: Outcomes) -> Choices:
+def oracle(table: Table) -> Choices:
     """Return the cheapest correct arm of each query, the dearest where none is (section 3.3).
 
     Where labels are shares, the cheapest of the arms most often right.
     """
-    top = outcomes.correct.max(axis=1, keepdims=True)
-    cheapest = np.where(outcomes.correct == top, outcomes.cost_usd, np.inf).argmin(1)
-    picked: Choices = np.where(top[:, 0] > 0, cheapest, outcomes.cost_usd.argmax(1))
+    top = table.correct.max(axis=1, keepdims=True)
+    cheapest = np.where(table.correct == top, table.cost_usd, np.inf).argmin(1)
+    picked: Choices = np.where(top[:, 0] > 0, cheapest, table.cost_usd.argmax(1))
     return picked

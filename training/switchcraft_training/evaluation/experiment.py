@@ -8,17 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from router_service.core.cost import Price
+from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.calibrating import CalibrationStudy
 from switchcraft_training.evaluation.evaluate import (
-    Choices,
     Costs,
     Entrant,
-    Floats,
-    Outcomes,
     route,
 )
-from switchcraft_training.evaluation.table import Table
-from switchcraft_training.profiling.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +22,21 @@ class Run:
     """A router on its own test queries: another seed, or a fold."""
 
     name: str
-    outcomes: Outcomes
+    table: Table
     probabilities: Floats
     expected_costs_usd: Costs
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A router's probabilities for queries it has not seen, (queries, arms), and all beside it.
+    """Held-out predictions of a router, with everything that they are compared with.
 
-    `expected_costs_usd` is what it decides by. `entrants` are compared in the main table; one that
-    is named like a built-in row (an arm, `random`, `dataset oracle`, `oracle`) stands in for it.
-    `usage` is what the answers used, at `prices` by arm. `folds`, (queries,), says which fold
-    tested each query. `variants` are the router with other input. `runs` are the same pipeline
-    with other seeds. `calibrating` says how the probabilities' calibration was chosen. What is
-    empty leaves its section out. Raises ValueError where an arm was not asked every query.
+    The router decides by `probabilities`, (queries, arms), and `expected_costs_usd`. `entrants` are
+    compared in the main table; one that is named like a built-in row (an arm, `random`, `dataset
+    oracle`, `oracle`) replaces that row. `variants` are the router with other input or other
+    branches, and `runs` are the same pipeline with other seeds. `calibrating` explains the choice
+    of the calibration. An empty input leaves its section out of the report. Raises ValueError if an
+    arm was not asked every query.
     """
 
     table: Table
@@ -48,9 +44,7 @@ class Experiment:
     expected_costs_usd: Costs
     policies: Mapping[str, str]
     entrants: tuple[Entrant, ...] = ()
-    usage: Usage | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
-    folds: Choices | None = None
     variants: tuple[Entrant, ...] = ()
     runs: tuple[Run, ...] = ()
     calibrating: CalibrationStudy | None = None
@@ -59,11 +53,6 @@ class Experiment:
         unasked = int(np.isnan(self.table.correct).any(axis=1).sum())
         if unasked:
             raise ValueError(f"{unasked} queries have an arm that was not asked; leave them out")
-
-    @property
-    def outcomes(self) -> Outcomes:
-        """What every arm did."""
-        return Outcomes(self.table.arms, self.table.correct, self.table.cost_usd)
 
     @property
     def rule(self) -> str:
@@ -75,7 +64,7 @@ class Experiment:
         return route(self.probabilities, self.expected_costs_usd, self.rule)
 
     def categories(self) -> tuple[str, ...]:
-        """Return each query's category, with its data set where there are several."""
+        """Return each query's category, with its dataset if there are several."""
         examples = self.table.examples
         several = len({example.dataset for example in examples}) > 1
         return tuple(f"{e.dataset}/{e.category}" if several else e.category for e in examples)

@@ -13,12 +13,11 @@ from itertools import pairwise
 import numpy as np
 
 from router_service.core.artifact import Measure
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import (
     FRONTIER,
     Costs,
     Entry,
-    Floats,
-    Outcomes,
     best_single,
     cheapest_single,
     route,
@@ -65,12 +64,12 @@ class Budget:
 
 
 def field_row(
-    name: str, outcomes: Outcomes, probabilities: Floats, expected_costs_usd: Costs
+    name: str, table: Table, probabilities: Floats, expected_costs_usd: Costs
 ) -> FieldRow:
     """Measure a router over the sweep of thresholds and drifts."""
-    entries = sweep(outcomes, probabilities, expected_costs_usd)
-    table = _sweep_table(outcomes, probabilities, expected_costs_usd)
-    arms, best, cheapest = len(outcomes.arms), best_single(outcomes), cheapest_single(outcomes)
+    entries = sweep(table, probabilities, expected_costs_usd)
+    columns = _sweep_table(table, probabilities, expected_costs_usd)
+    arms, best, cheapest = len(table.arms), best_single(table), cheapest_single(table)
 
     def split(means: Floats) -> tuple[Floats, Floats]:
         """Return single models and the sweep as points (cost, accuracy)."""
@@ -91,22 +90,22 @@ def field_row(
 
     return FieldRow(
         name=name,
-        auc=auc_measure(outcomes.correct, probabilities),
-        calibration_error=calibration_measure(outcomes.correct, probabilities),
-        brier=brier_measure(outcomes.correct, probabilities),
-        apgr=bootstrap(table, apgr_of),
-        aiq=bootstrap(table, aiq_of),
-        aiq_gain=bootstrap(table, gain_of),
+        auc=auc_measure(table.correct, probabilities),
+        calibration_error=calibration_measure(table.correct, probabilities),
+        brier=brier_measure(table.correct, probabilities),
+        apgr=bootstrap(columns, apgr_of),
+        aiq=bootstrap(columns, aiq_of),
+        aiq_gain=bootstrap(columns, gain_of),
         matching=matching(entries),
         affordable=affordable(entries, 1.0),
     )
 
 
-def _sweep_table(outcomes: Outcomes, probabilities: Floats, expected_costs_usd: Costs) -> Floats:
+def _sweep_table(table: Table, probabilities: Floats, expected_costs_usd: Costs) -> Floats:
     """Return costs, then correctness, of arms and rules: (queries, 2 x (arms + rules))."""
-    rules = [outcomes.of(route(probabilities, expected_costs_usd, rule)) for rule in FRONTIER]
-    costs = [outcomes.cost_usd, *(paid[:, None] for _, paid in rules)]
-    correct = [outcomes.correct, *(got[:, None] for got, _ in rules)]
+    rules = [table.pick(route(probabilities, expected_costs_usd, rule)) for rule in FRONTIER]
+    costs = [table.cost_usd, *(paid[:, None] for _, paid in rules)]
+    correct = [table.correct, *(got[:, None] for got, _ in rules)]
     return np.hstack([*costs, *correct])
 
 

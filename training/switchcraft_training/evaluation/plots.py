@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from router_service.core.artifact import Measure
 from router_service.core.goals import pareto_front
+from switchcraft_training.data.table import Floats
 from switchcraft_training.evaluation.breakdowns import Breakdown, Category, Confusion, Routing
 from switchcraft_training.evaluation.calibration import Calibration
 from switchcraft_training.evaluation.drawing import (
@@ -26,7 +27,7 @@ from switchcraft_training.evaluation.drawing import (
     style,
     to_svg,
 )
-from switchcraft_training.evaluation.evaluate import KINDS, Entry, Evaluation, Floats, Kind
+from switchcraft_training.evaluation.evaluate import KINDS, Entry, Evaluation, Kind
 from switchcraft_training.evaluation.stability import Ablation, Stability
 from switchcraft_training.evaluation.tokens import TokenUse
 from switchcraft_training.models.checkpoints import Epoch

@@ -15,18 +15,17 @@ from sklearn.model_selection import GroupKFold
 from router_service.core.artifact import FrontierPoint, Measure
 from router_service.core.errors import PolicyError
 from router_service.core.goals import Goal, find_point, parse_goal
+from switchcraft_training.data.splits import near_duplicates
+from switchcraft_training.data.table import Choices, Table
 from switchcraft_training.evaluation.evaluate import (
     FRONTIER,
     Bench,
-    Choices,
     Entry,
-    Outcomes,
     best_single,
     route,
 )
 from switchcraft_training.evaluation.experiment import Experiment
 from switchcraft_training.evaluation.metrics import mean_measure
-from switchcraft_training.preferences.folds import near_duplicates
 
 ACCURACIES = ("best-1", "best", "best@95", "best+1", "best+2", "best+3")
 BUDGETS = (0.16, 0.30, 0.50, 1.0)
@@ -77,23 +76,23 @@ def promise_check(
     groups = near_duplicates(experiment.table.examples)
     if len(set(groups)) < FOLDS:
         return ()
-    outcomes = experiment.outcomes
+    table = experiment.table
     choices = {
         rule: route(experiment.probabilities, experiment.expected_costs_usd, rule)
         for rule in FRONTIER
     }
     splits = list(GroupKFold(FOLDS, shuffle=True, random_state=seed).split(groups, groups=groups))
-    everything = _see(outcomes, choices, np.arange(len(groups)))
-    folds = [(_see(outcomes, choices, seen), left) for seen, left in splits]
+    everything = _see(table, choices, np.arange(len(groups)))
+    folds = [(_see(table, choices, seen), left) for seen, left in splits]
     return tuple(
-        _promise(_goal(text), outcomes, choices, everything, folds)
-        for text in goals or usual_goals(outcomes)
+        _promise(_goal(text), table, choices, everything, folds)
+        for text in goals or usual_goals(table)
     )
 
 
-def usual_goals(outcomes: Outcomes) -> tuple[str, ...]:
+def usual_goals(table: Table) -> tuple[str, ...]:
     """Return goals about the best single model: its accuracy, points more, shares of its cost."""
-    usd_per_1k = outcomes.cost_usd[:, best_single(outcomes)].mean() * 1_000
+    usd_per_1k = table.cost_usd[:, best_single(table)].mean() * 1_000
     return (
         *(f"accuracy={accuracy}" for accuracy in ACCURACIES),
         *(f"usd_per_1k={usd_per_1k * share:.4g}" for share in BUDGETS),
@@ -107,12 +106,12 @@ def _goal(text: str) -> Goal:
     return goal
 
 
-def _see(outcomes: Outcomes, choices: Mapping[str, Choices], rows: Choices) -> _Seen:
-    seen = outcomes.take(rows)
+def _see(table: Table, choices: Mapping[str, Choices], rows: Choices) -> _Seen:
+    seen = table.take(rows)
     bench = Bench.of(seen)
     return _Seen(
         frontier=tuple(
-            bench.measure("router", rule, *seen.of(chosen[rows])).point
+            bench.measure("router", rule, *seen.pick(chosen[rows])).point
             for rule, chosen in choices.items()
         ),
         best_single=mean_measure(bench.best),
@@ -121,7 +120,7 @@ def _see(outcomes: Outcomes, choices: Mapping[str, Choices], rows: Choices) -> _
 
 def _promise(
     goal: Goal,
-    outcomes: Outcomes,
+    table: Table,
     choices: Mapping[str, Choices],
     everything: _Seen,
     folds: Sequence[tuple[_Seen, Choices]],
@@ -132,19 +131,19 @@ def _promise(
     return Promise(
         goal=str(goal),
         rule=rule,
-        picked=None if rule is None else _measure(rule, outcomes, choices[rule]),
-        nested=_nested(outcomes, kept),
+        picked=None if rule is None else _measure(rule, table, choices[rule]),
+        nested=_nested(table, kept),
         folds=len(kept),
     )
 
 
-def _nested(outcomes: Outcomes, kept: Sequence[tuple[Choices, Choices]]) -> Entry | None:
+def _nested(table: Table, kept: Sequence[tuple[Choices, Choices]]) -> Entry | None:
     """Measure what each fold chose, given as (choices, rows) of the folds."""
     if not kept:
         return None
     chosen, rows = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-    return _measure("nested", outcomes.take(rows), chosen)
+    return _measure("nested", table.take(rows), chosen)
 
 
-def _measure(name: str, outcomes: Outcomes, chosen: Choices) -> Entry:
-    return Bench.of(outcomes).measure("router", name, *outcomes.of(chosen))
+def _measure(name: str, table: Table, chosen: Choices) -> Entry:
+    return Bench.of(table).measure("router", name, *table.pick(chosen))

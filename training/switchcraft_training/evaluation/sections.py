@@ -52,31 +52,30 @@ class Sections:
 
 def main_figures(experiment: Experiment) -> Evaluation:
     """Return the main table and the sweep, beside the dataset oracle and all entrants."""
-    outcomes = experiment.outcomes
+    table = experiment.table
     return evaluate(
-        outcomes,
+        table,
         experiment.probabilities,
         experiment.expected_costs_usd,
         experiment.policies,
-        (dataset_oracle(outcomes, experiment.categories()), *experiment.entrants),
+        (dataset_oracle(table, experiment.categories()), *experiment.entrants),
     )
 
 
 def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
     """Return every section that the experiment has input for."""
-    outcomes, chosen = experiment.outcomes, experiment.chosen()
-    usage = experiment.usage
+    table, chosen = experiment.table, experiment.chosen()
     return Sections(
-        categories=by_category(outcomes, chosen, experiment.categories()),
-        routing=routing(outcomes, chosen),
-        misroutes=misroutes(outcomes, chosen, experiment.table.examples),
-        confusion=confusion(outcomes, chosen),
-        calibration=calibration(outcomes, experiment.probabilities),
+        categories=by_category(table, chosen, experiment.categories()),
+        routing=routing(table, chosen),
+        misroutes=misroutes(table, chosen, experiment.table.examples),
+        confusion=confusion(table, chosen),
+        calibration=calibration(table, experiment.probabilities),
         calibrating=experiment.calibrating,
         promises=promise_check(experiment),
         field=field_rows(experiment),
         budgets=budgets(figures.sweep),
-        tokens=() if usage is None else token_use(outcomes.arms, usage, experiment.prices),
+        tokens=token_use(table, experiment.prices) if experiment.prices else (),
         parts=ablation(experiment),
         folds=stability(folds(experiment), experiment.rule),
         seeds=stability(experiment.runs, experiment.rule),
@@ -91,6 +90,6 @@ def field_rows(experiment: Experiment) -> tuple[FieldRow, ...]:
         if entrant.probabilities is not None
     ]
     return tuple(
-        field_row(name, experiment.outcomes, probabilities, experiment.expected_costs_usd)
+        field_row(name, experiment.table, probabilities, experiment.expected_costs_usd)
         for name, probabilities in named
     )

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from router_service.core.artifact import Measure
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import (
     Bench,
     Costs,
     Entrant,
     Entry,
-    Floats,
-    Outcomes,
     best_single,
     oracle,
     route,
@@ -91,13 +90,12 @@ def stability(runs: Sequence[Run], rule: str) -> Stability | None:
 
 def folds(experiment: Experiment) -> tuple[Run, ...]:
     """Return each fold's queries as a run, none where there are no folds."""
-    if experiment.folds is None:
-        return ()
-    members = [(fold, experiment.folds == fold) for fold in np.unique(experiment.folds)]
+    tested_by = experiment.table.folds
+    members = [(fold, tested_by == fold) for fold in np.unique(tested_by) if fold >= 0]
     return tuple(
         Run(
             f"fold {int(fold) + 1}",
-            experiment.outcomes.take(rows),
+            experiment.table.take(rows),
             experiment.probabilities[rows],
             _costs_of(experiment.expected_costs_usd, rows),
         )
@@ -110,10 +108,8 @@ def ablation(experiment: Experiment) -> tuple[Ablation, ...]:
     if not experiment.variants:
         return ()
     own = Entrant("router", "as it ships", experiment.chosen(), experiment.probabilities)
-    theirs = experiment.outcomes.of(own.choices)
-    return tuple(
-        _ablated(experiment.outcomes, each, theirs) for each in (own, *experiment.variants)
-    )
+    theirs = experiment.table.pick(own.choices)
+    return tuple(_ablated(experiment.table, each, theirs) for each in (own, *experiment.variants))
 
 
 def _costs_of(costs_usd: Costs, rows: Floats) -> Costs:
@@ -122,16 +118,16 @@ def _costs_of(costs_usd: Costs, rows: Floats) -> Costs:
 
 
 def _figures(run: Run, rule: str) -> RunFigures:
-    outcomes = run.outcomes
+    table = run.table
     chosen = route(run.probabilities, run.expected_costs_usd, rule)
-    best = best_single(outcomes)
+    best = best_single(table)
     return RunFigures(
         name=run.name,
-        router=Bench.of(outcomes).measure("router", rule, *outcomes.of(chosen)),
-        auc=auc_measure(outcomes.correct, run.probabilities),
-        best_single=outcomes.arms[best],
-        best_single_accuracy=mean_measure(outcomes.correct[:, best]),
-        oracle_accuracy=mean_measure(outcomes.of(oracle(outcomes))[0]),
+        router=Bench.of(table).measure("router", rule, *table.pick(chosen)),
+        auc=auc_measure(table.correct, run.probabilities),
+        best_single=table.arms[best],
+        best_single_accuracy=mean_measure(table.correct[:, best]),
+        oracle_accuracy=mean_measure(table.pick(oracle(table))[0]),
     )
 
 
@@ -144,14 +140,14 @@ def _spread(values: Sequence[float]) -> Spread:
     )
 
 
-def _ablated(outcomes: Outcomes, variant: Entrant, theirs: tuple[Floats, Floats]) -> Ablation:
-    correct, paid = outcomes.of(variant.choices)
+def _ablated(table: Table, variant: Entrant, theirs: tuple[Floats, Floats]) -> Ablation:
+    correct, paid = table.pick(variant.choices)
     predicted = variant.probabilities
     return Ablation(
         name=variant.name,
         accuracy=mean_measure(correct),
         cost_usd=mean_measure(paid),
-        auc=None if predicted is None else auc_measure(outcomes.correct, predicted),
+        auc=None if predicted is None else auc_measure(table.correct, predicted),
         difference=float((correct - theirs[0]).mean()),
         difference_interval=paired_interval(correct, theirs[0]),
         cost_ratio=float(paid.mean() / theirs[1].mean()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +13,14 @@ from router_service.core.errors import ConfigError, DataError
 from router_service.core.messages import parse_conversation
 from router_service.router import Router
 from switchcraft_training.config import RunConfig
+from switchcraft_training.data.table import Table, concatenate
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.evaluation.experiment import Experiment
 from switchcraft_training.evaluation.report import Report
 from switchcraft_training.evaluation.sections import all_sections, main_figures
-from switchcraft_training.evaluation.table import Table
-from switchcraft_training.profiling.usage import Usage
-from switchcraft_training.profiling.usage import joined as joined_usage
 from switchcraft_training.provenance import also_of, sources_sha256
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """Queries with what every arm of an artifact did and used."""
-
-    table: Table
-    usage: Usage
 
 
 def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report:
@@ -45,14 +34,13 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
         odd = ", ".join(sorted(set(config.arms) ^ set(manifest.arms)))
         raise ConfigError(config.name, "pool", f"is not the artifact's arms: {odd}")
     asked = as_measured(config, manifest)
-    recorded = joined([read(asked, manifest, folder) for folder in data])
-    conversations = [parse_conversation(e.request) for e in recorded.table.examples]
+    table = concatenate([read(asked, manifest, folder) for folder in data])
+    conversations = [parse_conversation(e.request) for e in table.examples]
     experiment = Experiment(
-        table=recorded.table,
+        table=table,
         probabilities=np.array(router.predict_batch(conversations), dtype=np.float64),
         expected_costs_usd=manifest.costs_usd(),
         policies=manifest.policies,
-        usage=recorded.usage,
         prices=asked.prices,
     )
     figures = main_figures(experiment)
@@ -71,7 +59,7 @@ def as_measured(config: RunConfig, manifest: Manifest) -> RunConfig:
     return config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
 
 
-def read(config: RunConfig, manifest: Manifest, data: Path) -> Recorded:
+def read(config: RunConfig, manifest: Manifest, data: Path) -> Table:
     """Read one folder's queries; warns where the artifact has learned from them."""
     source, known = config.source, manifest.provenance
     if sources_sha256((source, *also_of(known)), data) == known.data_sha256:
@@ -80,19 +68,7 @@ def read(config: RunConfig, manifest: Manifest, data: Path) -> Recorded:
             " its manifest has its figures on queries held out",
             data / source.path,
         )
-    dataset = load_dataset(config, data)
-    if not dataset.own:
+    table = load_dataset(config, data).measured(config.arms)
+    if not len(table):
         raise DataError(data / source.path, None, "has no query that every arm was asked")
-    return Recorded(dataset.table(config), dataset.usage(config))
-
-
-def joined(parts: Sequence[Recorded]) -> Recorded:
-    """Return several folders' queries as one table."""
-    tables = [part.table for part in parts]
-    table = Table(
-        tuple(example for table in tables for example in table.examples),
-        tables[0].arms,
-        np.concatenate([table.correct for table in tables]),
-        np.concatenate([table.cost_usd for table in tables]),
-    )
-    return Recorded(table, joined_usage([part.usage for part in parts]))
+    return table

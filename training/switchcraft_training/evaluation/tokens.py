@@ -9,9 +9,8 @@ import numpy as np
 
 from router_service.core.artifact import Measure
 from router_service.core.cost import Price
-from switchcraft_training.evaluation.evaluate import Floats
+from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import Estimate, bootstrap, mean_measure
-from switchcraft_training.profiling.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +37,34 @@ class TokenUse:
         return self.input_cost_usd + self.output_cost_usd
 
 
-def token_use(
-    arms: tuple[str, ...], usage: Usage, prices: Mapping[str, Price]
-) -> tuple[TokenUse, ...]:
+def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]:
     """Take apart what each arm costs, by rising cost.
 
     An arm that was never counted is left out, and so is one that is paid by the hour: its tokens
     cost nothing, however many it writes.
     """
-    by_hour = np.array([prices[arm].has_hourly_price for arm in arms])
-    kept = np.flatnonzero(usage.tokens_counted.any(axis=0) & ~by_hour).tolist()
-    known = usage.columns(kept)
-    uses = [_use(known, column, arms[place], prices) for column, place in enumerate(kept)]
+    counted = table.has_tokens.any(axis=0)
+    kept = [
+        arm
+        for arm, known in zip(table.arms, counted, strict=True)
+        if known and not prices[arm].has_hourly_price
+    ]
+    known = table.select_arms(kept)
+    uses = [_use(known, column, prices[arm]) for column, arm in enumerate(kept)]
     return tuple(sorted(uses, key=lambda use: use.cost_usd))
 
 
-def _use(usage: Usage, column: int, arm: str, prices: Mapping[str, Price]) -> TokenUse:
-    rows = usage.tokens_counted[:, column]
+def _use(table: Table, column: int, price: Price) -> TokenUse:
+    rows = table.has_tokens[:, column]
     read, written = (
-        mean_measure(counts[rows, column]) for counts in (usage.input_tokens, usage.output_tokens)
+        mean_measure(counts[rows, column]) for counts in (table.input_tokens, table.output_tokens)
     )
-    price = prices[arm]
     input_cost_usd = price.cost_usd(read.value, 0, seconds=0)
     output_cost_usd = price.cost_usd(0, written.value, seconds=0)
     total_usd = input_cost_usd + output_cost_usd
-    average = float(np.nanmean(usage.output_tokens, axis=0).mean())
+    average = float(np.nanmean(table.output_tokens, axis=0).mean())
     return TokenUse(
-        arm=arm,
+        arm=table.arms[column],
         price=price,
         input_tokens=read,
         output_tokens=written,
@@ -72,17 +72,17 @@ def _use(usage: Usage, column: int, arm: str, prices: Mapping[str, Price]) -> To
         output_cost_usd=output_cost_usd,
         input_share=input_cost_usd / total_usd if total_usd else 0.0,
         expected_cost_usd=price.cost_usd(read.value, average, seconds=0),
-        chattiness=_chattiness(usage, column, price),
+        chattiness=_chattiness(table, column, price),
     )
 
 
-def _chattiness(usage: Usage, column: int, price: Price) -> Estimate | None:
+def _chattiness(table: Table, column: int, price: Price) -> Estimate | None:
     """Estimate actual over expected cost; None for an arm that costs nothing."""
-    counted = usage.tokens_counted
+    counted = table.has_tokens
     arms = counted.shape[1]
     columns = [
-        np.where(counted, usage.input_tokens, 0),
-        np.where(counted, usage.output_tokens, 0),
+        np.where(counted, table.input_tokens, 0),
+        np.where(counted, table.output_tokens, 0),
         counted.astype(np.float64),
     ]
 

@@ -10,34 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from router_service.core.packing import Packed
+from switchcraft_training.data.table import Table
 
 WIDTH_STEP = 16
 """Batches are padded to multiples of this width. The CPU's kernels keep a plan for every width.
 With all widths from 20 to 280, the plans of one run took 5 GB."""
 
 BUCKET_BATCHES = 8
-"""Rows are shuffled, then sorted by length within this many batches; this saves 40% of padding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Packed conversations with their labels (n, heads); an unknown label is NaN.
-
-    `calls` (n,) is the number of calls that a query asks for, or NaN. Near-duplicates have the same
-    number in `groups` (n,).
-    """
-
-    packed: tuple[Packed, ...]
-    labels: NDArray[np.float32]
-    calls: NDArray[np.float32]
-    groups: NDArray[np.int64]
-
-    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Rows:
-        """Return the rows at these indices."""
-        chosen = list(indices)
-        packed = tuple(self.packed[i] for i in chosen)
-        return Rows(packed, self.labels[chosen], self.calls[chosen], self.groups[chosen])
+"""Table are shuffled, then sorted by length within this many batches; this saves 40% of padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +31,7 @@ class Batch:
     known: Tensor
 
 
-def collate(rows: Rows, pad_id: int = 0) -> Batch:
+def collate(rows: Table, pad_id: int = 0) -> Batch:
     """Return a padded batch; unknown labels become 0 with a mask of 0."""
     ids, mask = padded([torch.tensor(row.token_ids) for row in rows.packed], pad_id)
     return Batch(ids, mask, feature_tensor(rows), *known_labels(rows.labels))
@@ -76,7 +56,7 @@ def known_labels(labels: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
     return tensor.nan_to_num(0.0), (~torch.isnan(tensor)).float()
 
 
-def feature_tensor(rows: Rows) -> Tensor:
+def feature_tensor(rows: Table) -> Tensor:
     """Return the rows' structural features, (n, features)."""
     return torch.tensor([row.features for row in rows.packed], dtype=torch.float32)
 
@@ -97,7 +77,7 @@ def shuffled_batches(
         yield batches[i]
 
 
-def batches_in_order(rows: Rows, batch_size: int, pad_id: int = 0) -> Iterator[Batch]:
+def batches_in_order(rows: Table, batch_size: int, pad_id: int = 0) -> Iterator[Batch]:
     """Yield batches of the rows in their own order, for evaluation."""
     for chunk in _chunks(np.arange(len(rows.packed)), batch_size):
         yield collate(rows.take(chunk.tolist()), pad_id)

@@ -26,7 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from router_service.core.packing import Ids
 from switchcraft_training.config import TrainingConfig
-from switchcraft_training.models.batches import Rows, feature_tensor
+from switchcraft_training.data.table import Table
+from switchcraft_training.models.batches import feature_tensor
 from switchcraft_training.models.optimization import cross_entropy, linear_schedule, one_thread
 
 TREES = 200
@@ -131,14 +132,14 @@ SEVERAL_CALLS = 2
 DEMAND_FOLDS = 4
 
 
-def held_out_demand(rows: Rows, seed: int) -> NDArray[np.float32] | None:
+def held_out_demand(rows: Table, seed: int) -> NDArray[np.float32] | None:
     """Return held-out predictions of the demand for every row, (n, 3).
 
     Branches that read the predictions can then learn how reliable they are. Near-duplicates, which
     share a group, are held out together. The result is None if fewer than two groups have a known
     demand.
     """
-    known = np.flatnonzero(~np.isnan(rows.calls))
+    known = np.flatnonzero(~np.isnan(rows.expected_calls))
     groups = rows.groups[known]
     folds = min(DEMAND_FOLDS, len(np.unique(groups)))
     if folds < 2:
@@ -146,7 +147,7 @@ def held_out_demand(rows: Rows, seed: int) -> NDArray[np.float32] | None:
     features = feature_tensor(rows)
     predicted = np.empty((len(rows.packed), SEVERAL_CALLS + 1), dtype=np.float32)
     parts = [(known[a], known[b]) for a, b in GroupKFold(folds).split(known, groups=groups)]
-    parts.append((known, np.flatnonzero(np.isnan(rows.calls))))
+    parts.append((known, np.flatnonzero(np.isnan(rows.expected_calls))))
     for fitted, held_out in parts:
         if len(held_out):
             predicted[held_out] = _fit_demand_forest(rows.take(fitted), seed)(
@@ -155,14 +156,14 @@ def held_out_demand(rows: Rows, seed: int) -> NDArray[np.float32] | None:
     return predicted
 
 
-def fit_demand(rows: Rows, seed: int) -> Forest:
+def fit_demand(rows: Table, seed: int) -> Forest:
     """Fit the demand forest on the rows whose number of calls is known."""
-    return _fit_demand_forest(rows.take(np.flatnonzero(~np.isnan(rows.calls))), seed)
+    return _fit_demand_forest(rows.take(np.flatnonzero(~np.isnan(rows.expected_calls))), seed)
 
 
-def _fit_demand_forest(known: Rows, seed: int) -> Forest:
+def _fit_demand_forest(known: Table, seed: int) -> Forest:
     """Fit probabilities of the three classes: no call, one call, several calls."""
-    classes = np.minimum(known.calls, SEVERAL_CALLS).astype(np.int64)
+    classes = np.minimum(known.expected_calls, SEVERAL_CALLS).astype(np.int64)
     targets = np.eye(SEVERAL_CALLS + 1, dtype=np.float32)[classes]  # (n, 3)
     return fit_forest(feature_tensor(known).numpy(), targets, seed)
 

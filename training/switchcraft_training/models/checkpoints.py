@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from switchcraft_training.config import RunConfig, TrainingConfig
-from switchcraft_training.models.batches import Rows
+from switchcraft_training.data.table import Table
 from switchcraft_training.models.frozen import weights_sha256
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class RunState:
 
 
 def fingerprint(
-    accelerator: Accelerator, encoder: nn.Module, config: RunConfig, rows: tuple[Rows, Rows]
+    accelerator: Accelerator, encoder: nn.Module, config: RunConfig, rows: tuple[Table, Table]
 ) -> str:
     """Return the SHA-256 of everything that determines the weights of a fine-tuned encoder."""
     settings = {

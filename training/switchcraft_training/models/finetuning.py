@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from switchcraft_training.config import RunConfig, TrainingConfig
-from switchcraft_training.models.batches import Rows, known_labels, padded, shuffled_batches
+from switchcraft_training.data.table import Table
+from switchcraft_training.models.batches import known_labels, padded, shuffled_batches
 from switchcraft_training.models.checkpoints import (
     Checkpoints,
     Epoch,
@@ -82,8 +83,8 @@ class Task:
 def finetune_encoder(
     encoder: PretrainedEncoder,
     config: RunConfig,
-    train: Rows,
-    validation: Rows,
+    train: Table,
+    validation: Table,
     *,
     workspace: Path | None = None,
 ) -> FineTuned:
@@ -137,7 +138,7 @@ def build_branch(
 
 
 def encoder_logits(
-    branch: EncoderBranch, config: RunConfig, rows: Rows, workspace: Path | None = None
+    branch: EncoderBranch, config: RunConfig, rows: Table, workspace: Path | None = None
 ) -> Tensor:
     """Return a fine-tuned branch's logits (n, heads); call it without gradients.
 

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from switchcraft_training.config import RunConfig
-from switchcraft_training.models.batches import Rows, batches_in_order, feature_tensor
+from switchcraft_training.data.table import Table
+from switchcraft_training.models.batches import batches_in_order, feature_tensor
 from switchcraft_training.models.branches import (
     LexicalBranch,
     fit_demand,
@@ -43,8 +44,8 @@ class TrainedRouter:
 def train_router(
     encoder: PretrainedEncoder,
     config: RunConfig,
-    train: Rows,
-    validation: Rows,
+    train: Table,
+    validation: Table,
     *,
     workspace: Path | None = None,
 ) -> TrainedRouter:
@@ -70,7 +71,7 @@ def train_router(
     return TrainedRouter(model.eval(), epochs)
 
 
-def _fit_lexical_branch(config: RunConfig, train: Rows) -> LexicalBranch | None:
+def _fit_lexical_branch(config: RunConfig, train: Table) -> LexicalBranch | None:
     """Fit the branch over hashed words, if it has a share."""
     if "lexical" not in config.training.branch_shares:
         return None
@@ -78,7 +79,7 @@ def _fit_lexical_branch(config: RunConfig, train: Rows) -> LexicalBranch | None:
     return fit_lexical(ids, train.labels[:, : len(config.arms)])
 
 
-def _fit_feature_branches(config: RunConfig, train: Rows) -> FeatureBranches:
+def _fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
     """Fit the branches over structural features that have a share, and the demand forest."""
     shares = config.training.branch_shares
     if not {"forest", "networks"} & set(shares):
@@ -101,7 +102,7 @@ def _fit_feature_branches(config: RunConfig, train: Rows) -> FeatureBranches:
     return FeatureBranches(demand, forest, networks)
 
 
-def predict(model: RouterModel, rows: Rows) -> NDArray[np.float64]:
+def predict(model: RouterModel, rows: Table) -> NDArray[np.float64]:
     """Return a model's probabilities (n, arms), in the order of the rows."""
     model.eval()
     with torch.no_grad():
@@ -114,7 +115,7 @@ def predict(model: RouterModel, rows: Rows) -> NDArray[np.float64]:
 
 
 def branch_logits(
-    model: RouterModel, config: RunConfig, rows: Rows, workspace: Path | None = None
+    model: RouterModel, config: RunConfig, rows: Table, workspace: Path | None = None
 ) -> dict[str, NDArray[np.float64]]:
     """Return each branch's logits (n, arms); cached states are read from `workspace`."""
     model.eval()

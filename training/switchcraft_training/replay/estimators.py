@@ -34,8 +34,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from switchcraft_training.evaluation.evaluate import Choices
-from switchcraft_training.evaluation.metrics import BOOTSTRAP_DRAWS, Estimate, Floats, estimate
+from switchcraft_training.data.table import Choices, Floats
+from switchcraft_training.evaluation.metrics import BOOTSTRAP_DRAWS, Estimate, estimate
 
 Flags = NDArray[np.bool_]
 

@@ -12,9 +12,9 @@ import numpy as np
 from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import DataError
 from router_service.core.selection import Reason
+from switchcraft_training.data.table import Floats
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.decisions.queries import checked, read_example, read_expected
-from switchcraft_training.evaluation.metrics import Floats
 from switchcraft_training.replay.estimators import Reward, Rounds
 
 

@@ -16,10 +16,11 @@ from router_service.core.errors import DataError, PolicyError
 from router_service.core.messages import Conversation, parse_conversation
 from router_service.core.selection import Policy, Reason, most_probable, parse_policy, select
 from router_service.router import Router
+from switchcraft_training.data.table import Choices, Floats
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.decisions.queries import read_example
-from switchcraft_training.evaluation.evaluate import Choices, policy_names
-from switchcraft_training.evaluation.metrics import Estimate, Floats
+from switchcraft_training.evaluation.evaluate import policy_names
+from switchcraft_training.evaluation.metrics import Estimate
 from switchcraft_training.replay.estimators import Replayed, Reward, Rounds, logged, replay
 from switchcraft_training.replay.logged import Logged, gather
 

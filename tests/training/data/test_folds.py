@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from switchcraft_training.preferences.folds import grouped_folds, near_duplicates, teaching
-from switchcraft_training.preferences.splits import Split
+from switchcraft_training.data.splits import Split, grouped_folds, near_duplicates, teaching
 from switchcraft_training.records import Example
 
 

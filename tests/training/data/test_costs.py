@@ -6,21 +6,37 @@ import numpy as np
 import pytest
 
 from router_service.core.cost import Price
-from switchcraft_training.profiling.cost_profile import costs_usd, profile_arms
-from switchcraft_training.profiling.usage import Usage, joined
+from switchcraft_training.data.costs import costs_usd, profile_arms
+from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.records import Example
 
 NAN = np.nan
 PRICES = {
     "a": Price(input_usd_per_mtok=2.5, output_usd_per_mtok=10),
     "b": Price(input_usd_per_mtok=0.3, output_usd_per_mtok=0.3),
 }
-USAGE = Usage(
+
+
+def used(input_tokens: Floats, output_tokens: Floats, seconds: Floats, arms: str = "ab") -> Table:
+    """Return a table of answers that used these tokens and seconds."""
+    examples = tuple(Example(str(i), "", {}) for i in range(len(input_tokens)))
+    return Table(
+        examples,
+        tuple(arms),
+        correct=np.ones_like(input_tokens),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        seconds=seconds,
+    )
+
+
+USAGE = used(
     input_tokens=np.array([[100.0, 200.0], [300.0, NAN]]),
     output_tokens=np.array([[10.0, 50.0], [30.0, NAN]]),
     seconds=np.full((2, 2), NAN),
 )
 BY_HOUR = {"a": Price(usd_per_hour=1.2), "b": PRICES["b"]}
-TIMED = Usage(
+TIMED = used(
     input_tokens=np.array([[NAN, 200.0], [NAN, 400.0], [NAN, NAN]]),
     output_tokens=np.array([[NAN, 50.0], [NAN, 50.0], [NAN, NAN]]),
     seconds=np.array([[3.0, NAN], [9.0, NAN], [NAN, NAN]]),
@@ -69,16 +85,9 @@ def test_time_costs_what_the_machine_does() -> None:
 
 def test_tokens_and_time_add_up() -> None:
     """Where a price names both, both are paid, and a query needs both to be profiled."""
-    usage = Usage(np.array([[100.0], [NAN]]), np.array([[10.0], [NAN]]), np.array([[36.0], [72.0]]))
+    usage = used(
+        np.array([[100.0], [NAN]]), np.array([[10.0], [NAN]]), np.array([[36.0], [72.0]]), "a"
+    )
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=1, usd_per_hour=1)
     assert costs_usd(usage, {"a": price}) == pytest.approx(np.array([[0.01011], [0.02]]))
     assert profile_arms(usage, {"a": price})["a"].n == 1
-
-
-def test_usage_is_taken_apart_and_joined() -> None:
-    """Rows, columns and the whole again; an arm that was not asked is NaN."""
-    halves = joined([USAGE.take([0]), USAGE.take([1])])
-    for whole, half in zip(USAGE.matrices(), halves.matrices(), strict=True):
-        np.testing.assert_array_equal(whole, half)
-    turned = USAGE.columns([1, None, 0])
-    np.testing.assert_array_equal(turned.input_tokens, [[200, NAN, 100], [NAN, NAN, 300]])

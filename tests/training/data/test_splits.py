@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchcraft_training.preferences.splits import split_examples, unique
+from switchcraft_training.data.splits import split_examples, unique
 from switchcraft_training.records import Example
 
 

@@ -1,0 +1,107 @@
+"""Trials: every own query is asked once, of a router that has not seen it or one like it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from switchcraft_training.config import RunConfig
+from switchcraft_training.cross_validation import TrainingData, cross_validate, pack_table
+from switchcraft_training.dataset import load_dataset
+from switchcraft_training.models.encoders import load_encoder, packing_for
+
+
+@pytest.fixture
+def data(config: Path, benchmark: Path, tmp_path: Path) -> TrainingData:
+    """Gather the made-up benchmark for a router of trees and words."""
+    values = yaml.safe_load(config.read_text())
+    values["training"] |= {"shares": {"forest": 1, "lexical": 3}, "select_on": "last"}
+    run = RunConfig.model_validate(values)
+    dataset = load_dataset(run, benchmark)
+    encoder = load_encoder(run.encoder.source)
+    run = run.model_copy(update={"packing": packing_for(encoder, run.packing)})
+    (tmp_path / "work").mkdir()
+    return pack_table(run, dataset, encoder, tmp_path / "work")
+
+
+def test_every_own_row_is_asked_once_of_a_router_that_has_not_seen_it(data: TrainingData) -> None:
+    """No fold trains on what it tests, nor on a near-duplicate of that; together they test all."""
+    groups, own = data.table.groups, list(data.table.measured_rows)
+    tested: list[int] = []
+    for split in data.folds():
+        held = set(groups[list(split.test + split.validation)])
+        assert not held & set(groups[list(split.train + split.teaching)])
+        assert not set(groups[list(split.test)]) & set(groups[list(split.validation)])
+        assert split.train
+        tested += split.test
+    assert sorted(tested) == own
+    found = cross_validate(data, exported=False)
+    assert found is not None
+    for number, split in enumerate(data.folds()):
+        assert set(found.folds[list(split.test)]) == {number}
+        assert found.expected_costs_usd[split.test[0]].tolist() == pytest.approx(
+            data.expected_costs_usd(split.train)
+        )
+    assert found.probabilities is None
+    assert found.branches.keys() == {"forest", "lexical"}
+    assert all(np.isfinite(logits).all() for logits in found.branches.values())
+    assert not np.isnan(found.expected_costs_usd).any()
+
+
+def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -> None:
+    """Turned over in one group, labels change what is said of others, and of that group nothing."""
+    chosen = data.table.groups == data.table.groups[0]
+    fold = next(set(s.test) for s in data.folds() if 0 in s.test)
+    first = cross_validate(data, exported=False)
+    table = data.table
+    flipped = np.where(chosen[:, None], 1 - table.correct, table.correct)
+    changed = replace(data, table=replace(table, correct=flipped))
+    second = cross_validate(changed, exported=False)
+    assert first is not None
+    assert second is not None
+    same = sorted(fold)  # all that is asked of the router that has not seen the group
+    others = [row for row in data.table.measured_rows if row not in fold]
+    for name in first.branches:
+        np.testing.assert_array_equal(first.branches[name][same], second.branches[name][same])
+        assert not np.allclose(first.branches[name][others], second.branches[name][others])
+
+
+def test_what_the_graph_says_is_the_branches_mixed(data: TrainingData) -> None:
+    """A router without an encoder has nothing to quantize: both ways give one probability."""
+    found = cross_validate(data, exported=True)
+    assert found is not None
+    assert found.probabilities is not None
+    shares = data.config.training.branch_shares
+    np.testing.assert_allclose(found.probabilities, found.mix(shares), atol=1e-5)
+    twice = {name: 2 * share for name, share in shares.items()}
+    np.testing.assert_allclose(found.mix(twice), found.mix(shares))
+    alone = found.branches["forest"]
+    np.testing.assert_allclose(found.mix({"forest": 0.2}), 1 / (1 + np.exp(-alone)))
+
+
+def test_a_student_learns_from_no_row_that_is_tested_nor_one_like_it(data: TrainingData) -> None:
+    """Rows apart are those that only teach, less the near-duplicates of the pool's own."""
+    groups = np.arange(len(data.table))
+    groups[60:70] = groups[:10]
+    table = replace(data.table, groups=groups, is_measured=np.arange(len(groups)) < 50)
+    ids = [row.token_ids for row in table.packed]
+    assert replace(data, table=table).unrelated_token_ids == (*ids[50:60], *ids[70:])
+
+
+def test_another_seed_parts_the_queries_otherwise(data: TrainingData) -> None:
+    """A seed is of folds and branches; the same one parts them the same."""
+    assert data.with_seed(42).folds() == data.folds()
+    assert data.with_seed(2).folds() != data.folds()
+
+
+def test_other_ids_leave_counts_and_labels(data: TrainingData) -> None:
+    """Truncated input changes what is read of a query, and nothing that is known of it."""
+    other = data.with_token_ids([(1, 2, 3)] * len(data.table))
+    assert {row.token_ids for row in other.table.packed} == {(1, 2, 3)}
+    pairs = zip(other.table.packed, data.table.packed, strict=True)
+    assert all(one.features == before.features for one, before in pairs)
+    assert other.table.correct is data.table.correct

@@ -1,0 +1,1 @@
+"""Training data: the table of examples and arms, where outcomes come from, and splits."""

@@ -1,0 +1,159 @@
+"""The table that every stage of training shares: examples in rows, arms in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router_service.core.packing import Packed
+from switchcraft_training.records import Example
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Choices = NDArray[np.int64]
+"""The column of an arm for each row, (rows,)."""
+
+_RECORDED: Final = ("correct", "attempts", "input_tokens", "output_tokens", "seconds")
+_LAYERS: Final = (*_RECORDED, "cost_usd")
+_COLUMNS: Final = ("groups", "folds", "expected_calls", "is_measured")
+
+
+def _not_given() -> Any:  # noqa: ANN401 - an array of any type
+    return np.empty(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Examples in rows and arms in columns, with everything that was recorded about each pair.
+
+    Layers are (rows, arms) and NaN where an arm was not asked or nothing was recorded; a layer
+    that is not given is NaN everywhere. `correct` is the probability of a correct answer: the share
+    of `attempts` that were correct, so 0 or 1 for a query that was asked once (paper, appendix on
+    probabilistic labels). Tokens, seconds and cost are means over the attempts.
+
+    Columns are (rows,). Rows that are near-duplicates have equal `groups` (default: each row has
+    its own). `folds` is the fold that tests a row (default: -1), and `expected_calls` the number of
+    calls that a query asks for (default: NaN, unknown). Figures are measured only on rows with
+    `is_measured` (default: all); the other rows only teach. `packed` holds the conversations as the
+    service packs them, and is empty until training packs them.
+    """
+
+    examples: tuple[Example, ...]
+    arms: tuple[str, ...]
+    correct: Floats
+    cost_usd: Floats = field(default_factory=_not_given)
+    input_tokens: Floats = field(default_factory=_not_given)
+    output_tokens: Floats = field(default_factory=_not_given)
+    seconds: Floats = field(default_factory=_not_given)
+    attempts: Floats = field(default_factory=_not_given)
+    groups: NDArray[np.int64] = field(default_factory=_not_given)
+    folds: NDArray[np.int64] = field(default_factory=_not_given)
+    expected_calls: Floats = field(default_factory=_not_given)
+    is_measured: Flags = field(default_factory=_not_given)
+    packed: tuple[Packed, ...] = ()
+
+    def __post_init__(self) -> None:
+        rows = len(self.examples)
+        defaults = {
+            **{name: np.full((rows, len(self.arms)), np.nan) for name in _LAYERS},
+            "groups": np.arange(rows),
+            "folds": np.full(rows, -1),
+            "expected_calls": np.full(rows, np.nan),
+            "is_measured": np.ones(rows, dtype=np.bool_),
+        }
+        for name, default in defaults.items():
+            if getattr(self, name).size == 0:
+                object.__setattr__(self, name, default)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def labels(self) -> NDArray[np.float32]:
+        """`correct` in single precision, which networks train on."""
+        return self.correct.astype(np.float32)
+
+    @property
+    def has_tokens(self) -> Flags:
+        """Whether the tokens of an answer were counted, (rows, arms)."""
+        return ~np.isnan(self.input_tokens + self.output_tokens)
+
+    @property
+    def measured_rows(self) -> tuple[int, ...]:
+        """The rows that figures are measured on."""
+        return tuple(np.flatnonzero(self.is_measured).tolist())
+
+    @property
+    def teaching_rows(self) -> tuple[int, ...]:
+        """The rows that only teach."""
+        return tuple(np.flatnonzero(~self.is_measured).tolist())
+
+    def take(self, rows: Sequence[int] | Choices | Flags) -> Table:
+        """Return the rows at these indices in the given order, or those that a mask selects."""
+        selection = rows if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.int64)
+        chosen = np.arange(len(self))[selection]
+        arrays = {name: getattr(self, name)[chosen] for name in (*_LAYERS, *_COLUMNS)}
+        return replace(
+            self,
+            examples=tuple(self.examples[row] for row in chosen),
+            packed=tuple(self.packed[row] for row in chosen) if self.packed else (),
+            **arrays,
+        )
+
+    def measured(self, arms: Sequence[str]) -> Table:
+        """Return the rows that figures are measured on, with these arms as columns."""
+        return self.take(self.is_measured).select_arms(arms)
+
+    def select_arms(self, arms: Sequence[str]) -> Table:
+        """Return the table with these arms as columns; an arm that it lacks was never asked."""
+        places = [self.arms.index(arm) if arm in self.arms else len(self.arms) for arm in arms]
+        layers = {}
+        for name in _LAYERS:
+            missing = 0 if name == "attempts" else np.nan
+            padded = np.pad(getattr(self, name), ((0, 0), (0, 1)), constant_values=missing)
+            layers[name] = np.ascontiguousarray(padded[:, places])
+        return replace(self, arms=tuple(arms), **layers)
+
+    def pick(self, choices: Choices) -> tuple[Floats, Floats]:
+        """Return the correctness and the cost in USD of each row's chosen arm, (rows,) each."""
+        rows = np.arange(len(choices))
+        return self.correct[rows, choices], self.cost_usd[rows, choices]
+
+
+def concatenate(tables: Sequence[Table]) -> Table:
+    """Return the rows of several tables, one table after the other; all have the same arms."""
+    arrays = {
+        name: np.concatenate([getattr(table, name) for table in tables])
+        for name in (*_LAYERS, *_COLUMNS)
+    }
+    return replace(
+        tables[0],
+        examples=tuple(example for table in tables for example in table.examples),
+        packed=tuple(row for table in tables for row in table.packed),
+        **arrays,
+    )
+
+
+def save_layers(table: Table, path: Path) -> None:
+    """Write what was recorded to a file that appears only when it is complete.
+
+    Training keeps these files because judging a hundred thousand answers takes minutes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    layers = {name: getattr(table, name) for name in _RECORDED} | {"correct": table.labels}
+    with partial.open("wb") as file:
+        np.savez_compressed(file, **layers)
+    partial.replace(path)
+
+
+def load_layers(path: Path, examples: Sequence[Example], arms: Sequence[str]) -> Table:
+    """Read a file of `save_layers` for these examples and arms."""
+    with np.load(path, allow_pickle=False) as file:
+        layers = {name: file[name].astype(np.float64) for name in _RECORDED}
+    return Table(tuple(examples), tuple(arms), **layers)

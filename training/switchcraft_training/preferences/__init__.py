@@ -1,1 +1,0 @@
-"""From judged answers to training rows: deduplication, splits, label matrices."""

@@ -1,1 +1,0 @@
-"""From token counts and prices to the cost profile."""
