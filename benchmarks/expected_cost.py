@@ -171,7 +171,7 @@ def local_pool(config: RunConfig, data: Path) -> Table:
     examples, arms = list(source.examples()), source.arms()
     table = tabulate_outcomes(examples, arms, source.outcomes)
     table = replace(table, cost_usd=table.seconds / 3600 * USD_PER_HOUR)
-    return table.take(~np.isnan(table.correct + table.seconds).any(axis=1))
+    return table.take(np.flatnonzero(~np.isnan(table.correct + table.seconds).any(axis=1)))
 
 
 def measure(name: str, table: Table, config: RunConfig) -> dict[str, Json]:

@@ -63,7 +63,7 @@ def main() -> None:
 def draw_models(axes: Axes, data: Path) -> None:
     """Draw a grey point for each model, used for every query."""
     config = load_config(Path("configs/reference-pool.yaml"))
-    table = load_dataset(config, data).table(config)
+    table = load_dataset(config, data).measured(config.arms)
     accuracy = np.nanmean(table.correct, axis=0)
     cost_usd_per_1k = 1000 * np.nanmean(table.cost_usd, axis=0)
     axes.scatter(cost_usd_per_1k, accuracy, color=GREY, s=36, zorder=3)

@@ -137,11 +137,11 @@ def _outcomes_sha256(
 
 def _is_complete(table: Table, arms: Sequence[str]) -> Flags:
     """Return whether every one of these arms was asked a query, (rows,)."""
-    complete: Flags = ~np.isnan(table.select_arms(arms).correct).any(axis=1)
+    complete: Flags = ~np.isnan(table.select_arms(arms).correct.sum(axis=1))
     return complete
 
 
 def _first_of_each(table: Table) -> Table:
     """Return the first row of each (query, tools), without rows that no arm was asked."""
-    known = table.take(~np.isnan(table.correct).all(axis=1))
+    known = table.take(np.flatnonzero(~np.isnan(table.correct).all(axis=1)))
     return known.take(unique(known.examples))

@@ -20,7 +20,8 @@ def costs_usd(table: Table, prices: Mapping[str, Price]) -> Floats:
     written = table.output_tokens * np.array([price.output_usd_per_mtok or 0.0 for price in arms])
     ran = table.seconds * np.array([price.usd_per_hour or 0.0 for price in arms])
     tokens_usd: Floats = np.nan_to_num(read + written, nan=0.0) / TOKENS_PER_MTOK
-    return tokens_usd + np.nan_to_num(ran, nan=0.0) / SECONDS_PER_HOUR
+    hours_usd: Floats = np.nan_to_num(ran, nan=0.0) / SECONDS_PER_HOUR
+    return tokens_usd + hours_usd
 
 
 def profile_arms(table: Table, prices: Mapping[str, Price]) -> dict[str, ArmProfile]:

@@ -97,7 +97,9 @@ class Table:
         """Return the rows at these indices in the given order, or those that a mask selects."""
         selection = rows if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.int64)
         chosen = np.arange(len(self))[selection]
-        arrays = {name: getattr(self, name)[chosen] for name in (*_LAYERS, *_COLUMNS)}
+        arrays: dict[str, Any] = {
+            name: getattr(self, name)[chosen] for name in (*_LAYERS, *_COLUMNS)
+        }
         return replace(
             self,
             examples=tuple(self.examples[row] for row in chosen),
@@ -112,7 +114,7 @@ class Table:
     def select_arms(self, arms: Sequence[str]) -> Table:
         """Return the table with these arms as columns; an arm that it lacks was never asked."""
         places = [self.arms.index(arm) if arm in self.arms else len(self.arms) for arm in arms]
-        layers = {}
+        layers: dict[str, Any] = {}
         for name in _LAYERS:
             missing = 0 if name == "attempts" else np.nan
             padded = np.pad(getattr(self, name), ((0, 0), (0, 1)), constant_values=missing)
@@ -127,7 +129,7 @@ class Table:
 
 def concatenate(tables: Sequence[Table]) -> Table:
     """Return the rows of several tables, one table after the other; all have the same arms."""
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.concatenate([getattr(table, name) for table in tables])
         for name in (*_LAYERS, *_COLUMNS)
     }

@@ -43,12 +43,8 @@ def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]
     An arm that was never counted is left out, and so is one that is paid by the hour: its tokens
     cost nothing, however many it writes.
     """
-    counted = table.has_tokens.any(axis=0)
-    kept = [
-        arm
-        for arm, known in zip(table.arms, counted, strict=True)
-        if known and not prices[arm].has_hourly_price
-    ]
+    counted = [table.arms[place] for place in np.flatnonzero(table.has_tokens.any(axis=0))]
+    kept = [arm for arm in counted if not prices[arm].has_hourly_price]
     known = table.select_arms(kept)
     uses = [_use(known, column, prices[arm]) for column, arm in enumerate(kept)]
     return tuple(sorted(uses, key=lambda use: use.cost_usd))
