@@ -76,7 +76,26 @@ def status_of(exc: Exception) -> int:
 
 def error_body(exc: Exception) -> bytes:
     """Return the body for an error; for the gateway's own faults without internals."""
-    return _body(_fault(exc))
+    match exc:
+        case InvalidRequestError():
+            return _body(exc.body())
+        case DeadlineError():
+            kind, code = "upstream_error", "deadline_exceeded"
+        case UpstreamError():
+            kind = "upstream_error"
+            code = "upstream_timeout" if exc.timed_out else "upstream_unavailable"
+        case NotFoundError():
+            kind, code = "invalid_request_error", "not_found"
+        case ReloadRefusedError():
+            kind, code = "invalid_request_error", "reload_refused"
+        case OverloadedError():
+            kind, code = "requests" if exc.is_callers else "server_error", exc.reason
+        case StoreError():
+            kind, code = "server_error", "store_unavailable"
+        case _:
+            message = "The gateway failed to serve this request; its log says why."
+            return _body(_typed(message, "server_error", "internal_error"))
+    return _body(_typed(str(exc), kind, code))
 
 
 def foreign_error_body(model: str, status: int) -> bytes:
@@ -138,33 +157,8 @@ def register(app: FastAPI) -> None:
 
     Unexpected errors are answered by `middleware.Accounting`.
     """
-    app.add_exception_handler(SwitchcraftError, _ours)
-    app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(ClientDisconnect, _left)
-
-
-def _fault(exc: Exception) -> Fault:
-    match exc:
-        case InvalidRequestError():
-            return exc.body()
-        case DeadlineError():
-            kind, code = "upstream_error", "deadline_exceeded"
-        case UpstreamError():
-            kind = "upstream_error"
-            code = "upstream_timeout" if exc.timed_out else "upstream_unavailable"
-        case NotFoundError():
-            kind, code = "invalid_request_error", "not_found"
-        case ReloadRefusedError():
-            kind, code = "invalid_request_error", "reload_refused"
-        case OverloadedError():
-            kind, code = "requests" if exc.is_callers else "server_error", exc.reason
-        case StoreError():
-            kind, code = "server_error", "store_unavailable"
-        case _:
-            message = "The gateway failed to serve this request; its log says why."
-            return _typed(message, "server_error", "internal_error")
-    return _typed(str(exc), kind, code)
+    for kind in (SwitchcraftError, HTTPException, RequestValidationError, ClientDisconnect):
+        app.add_exception_handler(kind, _respond)
 
 
 def _typed(message: str, kind: str, code: str | None) -> Fault:
@@ -179,28 +173,19 @@ def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) ->
     return Response(body, status, dict(headers or {}), media_type="application/json")
 
 
-async def _ours(_request: Request, exc: Exception) -> Response:
-    return error_response(exc)
-
-
-async def _framework(request: Request, exc: Exception) -> Response:
-    """Answer a request for a path or a method that does not exist."""
-    if not isinstance(exc, HTTPException):
-        raise exc
-    message = f"{exc.detail} ({request.method} {request.url.path})"
-    body = _body(_typed(message, "invalid_request_error", None))
-    return _json(exc.status_code, body, exc.headers)
-
-
-async def _validation(_request: Request, exc: Exception) -> Response:
-    """Answer a request with a parameter that the framework refused."""
-    if not isinstance(exc, RequestValidationError):
-        raise exc
-    first = exc.errors()[0]
-    param = ".".join(map(str, first["loc"][1:]))
-    fault = _typed(f"Invalid '{param}': {first['msg']}.", "invalid_request_error", None)
-    return _json(422, _body(fault | {"param": param}))
-
-
-async def _left(_request: Request, _exc: Exception) -> Response:
-    return Response(status_code=CLIENT_LEFT)
+async def _respond(request: Request, exc: Exception) -> Response:
+    match exc:
+        case ClientDisconnect():
+            return Response(status_code=CLIENT_LEFT)
+        case HTTPException():  # the framework has no such path or method
+            message = f"{exc.detail} ({request.method} {request.url.path})"
+            body = _body(_typed(message, "invalid_request_error", None))
+            return _json(exc.status_code, body, exc.headers)
+        case RequestValidationError():
+            first = exc.errors()[0]
+            param = ".".join(map(str, first["loc"][1:]))
+            message = f"Invalid '{param}': {first['msg']}."
+            fault = _typed(message, "invalid_request_error", None) | {"param": param}
+            return _json(422, _body(fault))
+        case _:
+            return error_response(exc)

@@ -138,7 +138,13 @@ class DecisionQueue:
             if running.done():
                 self._release()
             else:
-                self._release_after(running)
+                loop = asyncio.get_running_loop()
+
+                def release(_: Future[T]) -> None:
+                    with suppress(RuntimeError):  # the loop is closed, so nothing waits
+                        loop.call_soon_threadsafe(self._release)
+
+                running.add_done_callback(release)
 
     def close(self) -> None:
         """End the threads after their current functions."""
@@ -203,12 +209,3 @@ class DecisionQueue:
                 place.set_result(None)
                 return
         self._free += 1
-
-    def _release_after(self, running: Future[T]) -> None:
-        loop = asyncio.get_running_loop()
-
-        def release(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # the loop is closed, so nothing waits
-                loop.call_soon_threadsafe(self._release)
-
-        running.add_done_callback(release)
