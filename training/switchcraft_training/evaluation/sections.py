@@ -20,7 +20,7 @@ from switchcraft_training.evaluation.calibration import Calibration, calibration
 from switchcraft_training.evaluation.evaluate import Evaluation, evaluate
 from switchcraft_training.evaluation.experiment import Experiment
 from switchcraft_training.evaluation.field import Budget, FieldRow, budgets, field_row
-from switchcraft_training.evaluation.promises import Promise, promise_check
+from switchcraft_training.evaluation.goal_validation import GoalResult, validate_goals
 from switchcraft_training.evaluation.stability import (
     Ablation,
     Stability,
@@ -41,7 +41,7 @@ class Sections:
     confusion: Confusion
     calibration: Calibration
     calibrating: CalibrationStudy | None
-    promises: tuple[Promise, ...]
+    promises: tuple[GoalResult, ...]
     field: tuple[FieldRow, ...]
     budgets: tuple[Budget, ...]
     tokens: tuple[TokenUse, ...]
@@ -72,7 +72,7 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
         confusion=confusion(table, chosen),
         calibration=calibration(table, experiment.probabilities),
         calibrating=experiment.calibrating,
-        promises=promise_check(experiment),
+        promises=validate_goals(experiment),
         field=field_rows(experiment),
         budgets=budgets(figures.sweep),
         tokens=token_use(table, experiment.prices) if experiment.prices else (),

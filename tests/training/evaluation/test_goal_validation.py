@@ -14,7 +14,7 @@ from router_service.core.goals import find_point, parse_goal
 from switchcraft_training.data.table import Table
 from switchcraft_training.evaluation.calibrating import choose_calibration
 from switchcraft_training.evaluation.experiment import Experiment
-from switchcraft_training.evaluation.promises import promise_check
+from switchcraft_training.evaluation.goal_validation import validate_goals
 from switchcraft_training.evaluation.report import Report, write_report
 from switchcraft_training.evaluation.sections import all_sections, main_figures
 from switchcraft_training.records import Example
@@ -45,7 +45,7 @@ def test_the_rule_is_the_one_that_the_gateway_would_take() -> None:
     made = experiment()
     figures = main_figures(made)
     best = figures.entry(figures.best_single).accuracy
-    for promise in promise_check(made, ("accuracy=best", "accuracy=best-1@95", "usd_per_1k=2")):
+    for promise in validate_goals(made, ("accuracy=best", "accuracy=best-1@95", "usd_per_1k=2")):
         goal = parse_goal(promise.goal, param="")
         assert goal is not None
         point = find_point(goal, figures.frontier, best, param="")
@@ -58,7 +58,7 @@ def test_the_luck_of_the_pick_is_measured() -> None:
     """Rules of a router that knows nothing look better where picked than on queries left out."""
     gains = []
     for seed in range(6):
-        (promise,) = promise_check(experiment(150, 0.0, seed), ("usd_per_1k=100",), seed=seed)
+        (promise,) = validate_goals(experiment(150, 0.0, seed), ("usd_per_1k=100",), seed=seed)
         assert promise.picked is not None
         assert promise.nested is not None
         gains.append(promise.picked.accuracy.value - promise.nested.accuracy.value)
@@ -67,22 +67,22 @@ def test_the_luck_of_the_pick_is_measured() -> None:
 
 def test_every_query_is_left_out_once() -> None:
     """Where every fold reaches a goal, the nested figures are of all queries."""
-    (promise,) = promise_check(experiment(), ("usd_per_1k=2",))
+    (promise,) = validate_goals(experiment(), ("usd_per_1k=2",))
     assert promise.nested is not None
     assert (promise.folds, promise.nested.accuracy.n) == (5, 300)
 
 
 def test_a_goal_that_nothing_reaches_promises_nothing() -> None:
     """No rule is always right: no pick, no figures, no fold. What is no goal is an error."""
-    (promise,) = promise_check(experiment(), ("accuracy=1",))
+    (promise,) = validate_goals(experiment(), ("accuracy=1",))
     assert (promise.rule, promise.picked, promise.nested, promise.folds) == (None, None, None, 0)
     with pytest.raises(PolicyError, match="a rule, not a goal"):
-        promise_check(experiment(), ("theta=0.5",))
+        validate_goals(experiment(), ("theta=0.5",))
 
 
 def test_copies_of_one_query_hold_nothing_out() -> None:
     """Where all queries are near-duplicates there are no folds to pick in."""
-    assert promise_check(bare()) == ()
+    assert validate_goals(bare()) == ()
 
 
 def test_the_report_tells_promises_and_calibration(tmp_path: Path) -> None:

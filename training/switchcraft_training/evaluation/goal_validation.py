@@ -1,7 +1,7 @@
-"""What a goal gets: on the queries that its rule was picked on, and on others.
+"""Validation of goals: each goal's rule is measured on queries that did not pick it.
 
-The rule that looks best of many looks a little better than it is. Picked on four folds of queries
-and measured on the fifth, it does not.
+The best of many rules looks slightly better than it is on the queries that it was picked on. A
+rule that four folds pick and the fifth measures has no such advantage.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ PARAM = "goal"
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """A goal, the rule that reaches it, and what that rule did.
+class GoalResult:
+    """A goal, the rule that reaches it, and the figures of that rule.
 
     `picked` is measured on the queries that the rule was picked on. `nested` is measured on
-    queries left out: each fold's by the rule that the other folds pick. Folds whose others have no
-    rule that reaches the goal are not in it; `folds` says how many are. None where no rule does.
+    held-out queries: each fold with the rule that the other folds pick. It leaves out folds for
+    which no rule reaches the goal; `folds` counts the others. All are None if no rule reaches it.
     """
 
     goal: str
@@ -52,26 +52,26 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What every rule measured on some queries, and the best single model's accuracy there."""
+    """The figures of every rule on some queries, and the best single model's accuracy there."""
 
     frontier: tuple[FrontierPoint, ...]
     best_single: Measure
 
     def pick(self, goal: Goal) -> str | None:
-        """Return the rule that reaches a goal, None where none does."""
+        """Return the rule that reaches a goal, or None if no rule does."""
         try:
             return find_point(goal, self.frontier, self.best_single, param=PARAM).policy
         except PolicyError:
             return None
 
 
-def promise_check(
+def validate_goals(
     experiment: Experiment, goals: Sequence[str] = (), *, seed: int = 0
-) -> tuple[Promise, ...]:
-    """Measure what goals get (default: `usual_goals`), in folds that part no near-duplicates.
+) -> tuple[GoalResult, ...]:
+    """Validate goals (default: `usual_goals`) in folds that keep near-duplicates together.
 
-    The router has seen none of the queries: the rule alone is picked on them. Nothing where there
-    are fewer groups of queries than folds. Raises PolicyError for what is no goal.
+    The router has not seen the queries; only the rule is picked on them. Return nothing if there
+    are fewer groups of queries than folds. Raises PolicyError for an invalid goal.
     """
     groups = near_duplicates(experiment.table.examples)
     if len(set(groups)) < FOLDS:
@@ -85,13 +85,13 @@ def promise_check(
     everything = _see(table, choices, np.arange(len(groups)))
     folds = [(_see(table, choices, seen), left) for seen, left in splits]
     return tuple(
-        _promise(_goal(text), table, choices, everything, folds)
+        _validate_goal(_goal(text), table, choices, everything, folds)
         for text in goals or usual_goals(table)
     )
 
 
 def usual_goals(table: Table) -> tuple[str, ...]:
-    """Return goals about the best single model: its accuracy, points more, shares of its cost."""
+    """Return goals relative to the best single model's accuracy and cost."""
     usd_per_1k = table.cost_usd[:, best_single(table)].mean() * 1_000
     return (
         *(f"accuracy={accuracy}" for accuracy in ACCURACIES),
@@ -118,17 +118,17 @@ def _see(table: Table, choices: Mapping[str, Choices], rows: Choices) -> _Seen:
     )
 
 
-def _promise(
+def _validate_goal(
     goal: Goal,
     table: Table,
     choices: Mapping[str, Choices],
     everything: _Seen,
     folds: Sequence[tuple[_Seen, Choices]],
-) -> Promise:
+) -> GoalResult:
     rule = everything.pick(goal)
     picks = [(seen.pick(goal), left) for seen, left in folds]
     kept = [(choices[picked][left], left) for picked, left in picks if picked is not None]
-    return Promise(
+    return GoalResult(
         goal=str(goal),
         rule=rule,
         picked=None if rule is None else _measure(rule, table, choices[rule]),
@@ -138,7 +138,7 @@ def _promise(
 
 
 def _nested(table: Table, kept: Sequence[tuple[Choices, Choices]]) -> Entry | None:
-    """Measure what each fold chose, given as (choices, rows) of the folds."""
+    """Measure the choices of each fold on its rows, given as (choices, rows)."""
     if not kept:
         return None
     chosen, rows = (np.concatenate(parts) for parts in zip(*kept, strict=True))
