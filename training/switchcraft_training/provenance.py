@@ -1,4 +1,4 @@
-"""What a run was made from, so that it can be made again."""
+"""Provenance of a run: everything needed to repeat it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSIONED = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime", "nump
 
 
 def trace(config: RunConfig, data: Path) -> Provenance:
-    """Record what this run was made from, its sources below `data`."""
+    """Return the provenance of this run, whose sources are in the folder `data`."""
     return Provenance(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=_commit(),
@@ -37,19 +37,19 @@ def trace(config: RunConfig, data: Path) -> Provenance:
 
 
 def also_of(provenance: Provenance) -> tuple[SourceConfig, ...]:
-    """Return the further sources that an artifact was made from, beside its own."""
+    """Return the sources that an artifact was trained on in addition to its own."""
     config = yaml.safe_load(provenance.config) or {}
     return tuple(SourceConfig.model_validate(source) for source in config.get("also", ()))
 
 
 def sources_sha256(sources: Sequence[SourceConfig], data: Path) -> str:
-    """Return the SHA-256 of all that several sources read; of one, that source's own."""
+    """Return the SHA-256 of the files of several sources; a single source gives its own hash."""
     digests = [source_sha256(source, data) for source in sources]
     return digests[0] if len(digests) == 1 else _joined_sha256(digests)
 
 
 def source_sha256(source: SourceConfig, data: Path) -> str:
-    """Return the SHA-256 of all that a source reads."""
+    """Return the SHA-256 of the files that a source reads."""
     if source.answers is None:
         return tree_sha256(data / source.path)
     return _joined_sha256(
@@ -58,7 +58,7 @@ def source_sha256(source: SourceConfig, data: Path) -> str:
 
 
 def tree_sha256(root: Path, pattern: str = "*") -> str:
-    """Return the SHA-256 over the paths and contents of a file, or of those below a folder."""
+    """Return the SHA-256 of the path and contents of a file, or of the files in a folder."""
     digest = hashlib.sha256()
     files = [root] if root.is_file() else [path for path in root.rglob(pattern) if path.is_file()]
     for path in sorted(files):
@@ -72,7 +72,7 @@ def _joined_sha256(digests: Iterable[str]) -> str:
 
 
 def _commit() -> str:
-    """Return the checkout's commit, `unknown` outside of one."""
+    """Return the checkout's commit, or `unknown` outside a checkout."""
     try:
         result = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607

@@ -14,8 +14,8 @@ Json = Any
 class Example:
     """A query as the Chat Completions request that a client would send, without a model.
 
-    `request` has `messages`, whose last is the turn to answer, and `tools`. `category` is what
-    splits are stratified by; `conversation` names the conversation whose turns must not be parted.
+    `request` has `messages`, the last of which is the turn to answer, and `tools`. Splits are
+    stratified by `category`, and keep the turns of one `conversation` together.
     """
 
     id: str
@@ -37,7 +37,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Accepted values inside an expected object; `is_optional`: the key may be left out."""
+    """Accepted values inside an expected object; if `is_optional`, the key may be omitted."""
 
     values: tuple[Json, ...]
     is_optional: bool = False
@@ -45,10 +45,10 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCall:
-    """A call that should be made: accepted values by parameter, and what may be left out.
+    """A call that should be made: accepted values by parameter, and optional parameters.
 
     `after` holds the indices of expected calls that must come before this one, because it reads
-    what they return or change; calls are otherwise in any order.
+    their results or side effects. Otherwise calls may come in any order.
     """
 
     name: str
@@ -59,9 +59,10 @@ class ExpectedCall:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The calls that a query asks for; none where no tool fits the query.
+    """The calls that a query asks for; empty if no tool fits the query.
 
-    `any_call`: whichever call is made is right, and none is wrong (BFCL's `live_relevance`).
+    With `any_call`, every call is correct, and an answer without a call is wrong (BFCL's
+    `live_relevance`).
     """
 
     calls: tuple[ExpectedCall, ...]
@@ -69,7 +70,7 @@ class Expected:
 
 
 class Judged(NamedTuple):
-    """An example with what is expected of an answer to it."""
+    """An example with the calls that are expected in answer to it."""
 
     example: Example
     expected: Expected
@@ -85,10 +86,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model answered: its calls, None where it made none that can be read.
+    """An answer of a model: its calls, or None if it made no call that can be parsed.
 
-    `problem` is the code of why (`checking/parsing.py` lists them). `attempt` counts
-    the times that the model was asked the same query, from 0. `seconds` is how long it took.
+    `problem` is then the reason's code (`checking/parsing.py` lists them). `attempt` counts from 0
+    how often the model was asked the same query. `seconds` is the latency.
     """
 
     example_id: str
@@ -103,10 +104,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of asking a model a query: whether it was right, and what it used.
+    """The outcome of asking a model a query: correctness and usage; None is unknown.
 
-    `correct` is between 0 and 1 where nobody judged, and there is only evidence. None is unknown.
-    `attempt` counts as an answer's does.
+    `correct` is between 0 and 1 if there is only evidence and no verdict. `attempt` counts as in
+    `Answer`.
     """
 
     example_id: str

@@ -1,4 +1,4 @@
-"""`switchcraft-train evaluate`: the report of an artifact on recorded answers."""
+"""`switchcraft-train evaluate`: measure an artifact on recorded answers."""
 
 from __future__ import annotations
 
