@@ -84,7 +84,7 @@ def _pairs() -> Iterator[Pair]:
 
 
 def _ideal(call: ExpectedCall) -> Call:
-    """Return the call with the first accepted value of every parameter that must be given."""
+    """Return the call with the first accepted value of every required parameter."""
     given = {
         name: _first(values) for name, values in call.arguments.items() if name not in call.optional
     }

@@ -1,15 +1,14 @@
-"""From a request's body to its decision: milliseconds by stage, and decisions a second.
+"""Time from a request's body to its decision, by stage, and decisions per second.
 
     python benchmarks/decision.py --out runs/decision.json
 
-The requests are those of the installed `bfcl-eval` (`pip install bfcl-eval`), every so many of
-them that `--requests` are left, later turns of agents' conversations among them. `plan_request`
-decides for each, on uvloop as in service, by the shipped artifact or by another one: first one at
-a time, then as many at a time as `--concurrent` says. Each is measured by a process of its own in
-every round, which has seen no request; `repeated` asks the same requests again. Before each
-measurement it is warmed up by other requests. `rest` is what no stage accounts for: the hand-over
-to a thread and back. `loop` is how late a task ran meanwhile that asked for its turn every
-millisecond.
+The requests are an even sample of `--requests` requests from the installed `bfcl-eval`
+(`pip install bfcl-eval`), including later turns of agents' conversations. `plan_request` decides
+each of them on uvloop, as in service, with the shipped artifact or another one. The benchmark first
+sends one request at a time and then `--concurrent` at a time. Each of these measurements runs in a
+new process in every round, so that no cache holds a request, and starts with a warm-up on other
+requests. `repeated` sends the same requests again. `rest` is the time outside all stages: the
+hand-over to a thread and back. `loop` is the delay of a task that wakes up every millisecond.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from router_service.settings import ServerSettings, Settings
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 
 Samples = dict[str, list[float]]
-"""Seconds by stage, a sample a request."""
+"""Seconds by stage, one sample per request."""
 
 Measure = Callable[[Sequence[bytes], Sequence[bytes], argparse.Namespace], dict[str, float]]
 
 Figures = dict[str, list[float]]
-"""A number a round, by what it is of."""
+"""One value per round, by the name of the figure."""
 
 WARM_UP = 50
 TICK_S = 1e-3
@@ -58,29 +57,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--concurrent", type=int, default=64)
-    parser.add_argument("--repetitions", type=int, default=3, help="of what is asked again")
+    parser.add_argument(
+        "--repetitions", type=int, default=3, help="repetitions of the repeated requests"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--artifact", type=Path, default=SHIPPED)
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     bodies = read_bodies(arguments.requests + WARM_UP)
-    warm, asked = bodies[:WARM_UP], bodies[WARM_UP:]
+    warm, requests = bodies[:WARM_UP], bodies[WARM_UP:]
     figures: Figures = {}
     for _, measure in product(range(arguments.rounds), (measure_alone, measure_together)):
-        for name, value in _anew(measure, warm, asked, arguments).items():
+        for name, value in _in_new_process(measure, warm, requests, arguments).items():
             figures.setdefault(name, []).append(value)
-    print(f"{len(asked)} requests, {arguments.rounds} rounds: medians (min to max)")
+    print(f"{len(requests)} requests, {arguments.rounds} rounds: medians (min to max)")
     for name, values in figures.items():
         spread = f"({min(values):,.3f} to {max(values):,.3f})"
         print(f"{name:<34} {statistics.median(values):>10,.3f} {spread}")
     if arguments.out:
-        row = {"requests": len(asked), "concurrent": arguments.concurrent, "figures": figures}
+        row = {"requests": len(requests), "concurrent": arguments.concurrent, "figures": figures}
         row |= stamp(PACKAGE, "onnxruntime", "tokenizers")
         arguments.out.write_bytes(orjson.dumps(row, option=orjson.OPT_INDENT_2))
 
 
 def read_bodies(count: int) -> list[bytes]:
-    """Return this many different BFCL requests with tools, evenly spread over all."""
+    """Return `count` distinct BFCL requests with tools, sampled evenly."""
     requests = (judged.example.request for judged in read_source(Path(PACKAGE)))
     bodies = dict.fromkeys(
         orjson.dumps({"model": "switchcraft", **request})
@@ -88,21 +89,24 @@ def read_bodies(count: int) -> list[bytes]:
         if request["tools"]
     )
     spread = list(bodies)[:: max(1, len(bodies) // count)][:count]
-    # The first of them come from one category, and the router is warmed up by all.
+    # The first requests all come from one category, so the warm-up takes every n-th one.
     return [*spread[:: count // WARM_UP][:WARM_UP], *_without_every(spread, count // WARM_UP)]
 
 
-def _anew(
-    measure: Measure, warm: Sequence[bytes], asked: Sequence[bytes], arguments: argparse.Namespace
+def _in_new_process(
+    measure: Measure,
+    warm: Sequence[bytes],
+    requests: Sequence[bytes],
+    arguments: argparse.Namespace,
 ) -> dict[str, float]:
-    """Return what is measured by a process that has seen no request: caches outlive a router."""
+    """Measure in a new process, because caches outlive a router."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned) as process:
-        return process.submit(measure, warm, asked, arguments).result()
+        return process.submit(measure, warm, requests, arguments).result()
 
 
 def measure_alone(
-    warm: Sequence[bytes], asked: Sequence[bytes], arguments: argparse.Namespace
+    warm: Sequence[bytes], requests: Sequence[bytes], arguments: argparse.Namespace
 ) -> dict[str, float]:
     """Return one round's milliseconds by stage, one request at a time."""
 
@@ -111,45 +115,45 @@ def measure_alone(
         await one_at_a_time(gateway, warm)
         found: dict[str, float] = {}
         for sight in SIGHTS:
-            found |= _percentiles(sight, await one_at_a_time(gateway, asked))
+            found |= _percentiles(sight, await one_at_a_time(gateway, requests))
         return found
 
     return uvloop.run(measured())
 
 
 def measure_together(
-    warm: Sequence[bytes], asked: Sequence[bytes], arguments: argparse.Namespace
+    warm: Sequence[bytes], requests: Sequence[bytes], arguments: argparse.Namespace
 ) -> dict[str, float]:
-    """Return one round's decisions a second, processor time and lateness of the loop."""
+    """Return one round's decisions per second, processor time and delay of the event loop."""
     concurrent: int = arguments.concurrent
 
     async def measured() -> dict[str, float]:
         gateway = _gateway(arguments.artifact)
-        await at_a_time(gateway, warm, concurrent)
+        await many_at_a_time(gateway, warm, concurrent)
         found: dict[str, float] = {}
         for sight, times in zip(SIGHTS, (1, arguments.repetitions), strict=True):
             name = f"{sight}, {concurrent} at a time"
-            found |= await _together(name, gateway, list(asked) * times, concurrent)
+            found |= await _together(name, gateway, list(requests) * times, concurrent)
         return found
 
     return uvloop.run(measured())
 
 
 async def _together(
-    name: str, gateway: Gateway, asked: Sequence[bytes], concurrent: int
+    name: str, gateway: Gateway, requests: Sequence[bytes], concurrent: int
 ) -> dict[str, float]:
     lags: list[float] = []
     ticking = asyncio.create_task(_tick(lags))
     start_cpu_s = time.process_time()
-    rate = await at_a_time(gateway, asked, concurrent)
-    cpu_ms = (time.process_time() - start_cpu_s) * 1e3 / len(asked)
+    rate = await many_at_a_time(gateway, requests, concurrent)
+    cpu_ms = (time.process_time() - start_cpu_s) * 1e3 / len(requests)
     ticking.cancel()
     found = {f"{name}, a second": rate, f"{name}, CPU each, ms": cpu_ms}
     return found | _percentiles(name, {"loop": lags})
 
 
 async def one_at_a_time(gateway: Gateway, bodies: Sequence[bytes]) -> Samples:
-    """Return how long each stage of each decision took, and all of it."""
+    """Return the seconds of each decision, by stage and as a whole."""
     samples: Samples = {}
     for body in bodies:
         start_s = time.perf_counter()
@@ -162,14 +166,14 @@ async def one_at_a_time(gateway: Gateway, bodies: Sequence[bytes]) -> Samples:
     return samples
 
 
-async def at_a_time(gateway: Gateway, bodies: Sequence[bytes], concurrent: int) -> float:
-    """Return decisions a second with this many clients, each of which waits for its decision."""
+async def many_at_a_time(gateway: Gateway, bodies: Sequence[bytes], concurrent: int) -> float:
+    """Return decisions per second with `concurrent` clients that wait for each decision."""
     left = iter(bodies)
 
     async def client() -> None:
         for body in left:
             await _plan(gateway, body)
-            await asyncio.sleep(0)  # as a request that comes in gives others their turn
+            await asyncio.sleep(0)  # yield to other tasks, as an incoming request does
 
     start_s = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(concurrent)))
@@ -190,12 +194,12 @@ async def _plan(gateway: Gateway, body: bytes) -> Plan:
 
 def _gateway(artifact: Path) -> Gateway:
     router = Router(Artifact.load(artifact))
-    # On a slow machine the last of the clients waits longer than a gateway lets it.
+    # On a slow machine the last client waits longer than the default limit.
     server = ServerSettings(max_decision_wait_s=60)
     arms = router.artifact.manifest.arms
     settings = Settings.sandbox("http://127.0.0.1:1/v1", arms, server=server)
     gateway = Gateway(settings, router)
-    gc.freeze()  # as a gateway that serves does
+    gc.freeze()  # as the service does at startup
     return gateway
 
 

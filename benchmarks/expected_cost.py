@@ -75,7 +75,7 @@ LOCAL = SourceConfig(format="bfcl", path=Path("bfcl-v3-8b"))
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Information before the answer: tokens (queries,) and structural features (queries, k)."""
+    """Inputs known before the answer: tokens (queries,) and structural features (queries, k)."""
 
     raw_tokens: Floats
     packed_tokens: Floats
@@ -269,8 +269,9 @@ def frontier(
 ) -> dict[str, Json]:
     """Print accuracy at equal cost: the mean height of each frontier over the constant's.
 
-    Between the costs of the cheapest and of the best single model, or of the dearest where that is
-    the cheapest, over the rules of the sweep (`switchcraft_training.evaluation.field.aiq`).
+    The range is from the cost of the cheapest single model to that of the best one (to the most
+    expensive one if the cheapest is the best), over the rules of the sweep
+    (`switchcraft_training.evaluation.field.aiq`).
     """
     singles = outcomes.cost_usd.mean(0)
     low = float(singles[cheapest_single(outcomes)])

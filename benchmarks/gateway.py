@@ -1,8 +1,8 @@
-"""What a gateway costs: added latency, requests a second, processor time, memory, start.
+"""Cost of a gateway: added latency, requests per second, processor time, memory, startup time.
 
     python benchmarks/gateway.py --peers PEERS --out runs/gateway.json
 
-Peers are measured where they are installed, PEERS being any folder:
+Peers are measured if they are installed below PEERS, which can be any folder:
 
     python -m venv PEERS/litellm && PEERS/litellm/bin/pip install 'litellm[proxy]==1.106.2'
     python -m venv PEERS/ferrogw && PEERS/ferrogw/bin/pip install ferrogw==1.5.10
@@ -10,26 +10,27 @@ Peers are measured where they are installed, PEERS being any folder:
     echo '{"overrides": {"@hono/node-server": "1.13.7"}}' > PEERS/portkey/package.json
     npm install --prefix PEERS/portkey @portkey-ai/gateway@1.15.2
 
-With later versions of that server Portkey's gateway answers streams by status 500 (its issue 1389).
+With later versions of that server, Portkey's gateway answers streams with status 500 (its issue
+1389).
 
-An earlier version of this gateway is measured beside it, as `before`, if it is checked out there:
+Another version of this gateway is measured as `before` if it is checked out there:
 
     git worktree add PEERS/before REVISION
 
-All gateways run all the time and stand before one upstream that answers at once; each is asked in
-turn, in every round, over 1, 8 and 64 connections that ask again as soon as they are answered. What
-is measured is what this client waits; added latency is that less what it waits for the upstream
-itself, in the same round. The first round is for warming up.
+All gateways run for the whole time, in front of one upstream that answers immediately. In every
+round, each gateway in turn gets requests over 1, 8 and 64 connections. A connection sends its next
+request as soon as it has an answer. Latency is the client's waiting time. Added latency is that
+time minus the waiting time for the upstream itself in the same round. The first round is a warm-up.
 
-- `pass-through`: a small request that names a model. Nobody routes.
-- `repeated`: 64 requests of BFCL v4, with their tools, again and again. This gateway is asked to
-  route; the others, which do not, for a model by name.
-- `first sight`: BFCL's requests, each but once; where all have been asked, again with a number
-  behind the user's words.
-- `stream`: a small request, answered by 50 events as fast as they are read; `paced`: by one every
-  10 ms, and what is measured is how old events are when they arrive.
+- `pass-through`: a small request that names a model, so no gateway routes.
+- `repeated`: 64 requests of BFCL v4, with their tools, again and again. This gateway routes them.
+  The others do not route and get the name of a model.
+- `first sight`: BFCL's requests, each only once. After the last one they start again, with a number
+  appended to the user's text.
+- `stream`: a small request whose answer is 50 events, sent as fast as the client reads them.
+- `paced`: the same with one event every 10 ms, to measure the age of events on arrival.
 
-Processor time and memory are of all processes of a gateway. A start ends with the first answer.
+Processor time and memory include all processes of a gateway. Startup ends with the first answer.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ VERSIONS = ("uvloop", "httptools", "bfcl-eval", "onnxruntime")
 
 
 class Bench:
-    """The contenders while they run, and what each is asked next."""
+    """Running contenders and the next requests for each."""
 
     def __init__(
         self, contenders: Mapping[str, Contender], programs: Mapping[str, Running]
@@ -81,7 +82,7 @@ class Bench:
     def round(
         self, settings: Sequence[Setting], seconds: float, first: int
     ) -> Iterator[tuple[Setting, str, Figures]]:
-        """Yield every contender's figures in every setting; another begins in each round."""
+        """Yield every contender's figures in every setting; `first` rotates who begins."""
         start = first % len(self.names)
         for setting in settings:
             for name in self.names[start:] + self.names[:start]:
@@ -90,7 +91,7 @@ class Bench:
     def _measure(self, name: str, setting: Setting, seconds: float) -> Figures:
         load = Load(
             self._programs[name].port,
-            self._asked(name, setting.mode),
+            self._requests_for(name, setting.mode),
             setting.connections,
             seconds,
             warm_s=seconds / 4,
@@ -98,15 +99,15 @@ class Bench:
         )
         return figures_of(play(load, self._programs[name].cpu_s))
 
-    def _asked(self, name: str, mode: str) -> Iterator[bytes]:
-        """Return what a contender is asked in a mode, which goes on where its last load ended."""
+    def _requests_for(self, name: str, mode: str) -> Iterator[bytes]:
+        """Return a contender's requests in a mode, continued from its previous load."""
         if (name, mode) not in self._requests:
             self._requests[name, mode] = _requests(mode, self._contenders[name])
         return self._requests[name, mode]
 
 
 def main() -> None:
-    """Print the tables and, where asked, write the same and every round as JSON."""
+    """Print the tables; with `--out`, also write them and every round as JSON."""
     arguments = _parser().parse_args()
     settings = [
         Setting(mode, connections)
@@ -126,7 +127,7 @@ def main() -> None:
 def measure(
     settings: Sequence[Setting], arguments: argparse.Namespace
 ) -> tuple[Rounds, Mapping[str, Weight]]:
-    """Return every round's figures, without the first round's, and what the gateways weigh."""
+    """Return the figures of every round after the first, and the gateways' memory and startup."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         place = Place(arguments.peers, folder, free_port())
@@ -168,7 +169,7 @@ def _first(contender: Contender) -> bytes:
 
 
 def _starts(contender: Contender, times: int) -> list[float]:
-    """Return how long some starts took, each ended again; one more follows, which goes on."""
+    """Return the seconds of all startups but the last, whose process the benchmark keeps."""
     taken = []
     for _ in range(times - 1):
         with running(contender.program, _first(contender)) as program:
@@ -177,7 +178,7 @@ def _starts(contender: Contender, times: int) -> list[float]:
 
 
 def _requests(mode: str, contender: Contender) -> Iterator[bytes]:
-    """Yield, for ever, what a contender is asked in a mode."""
+    """Return an endless iterator over a contender's requests in a mode."""
     if mode in {"repeated", "first sight"}:
         model, real = contender.routed_model, bodies.real()
         if mode == "first sight":
@@ -196,10 +197,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=list(GATEWAYS), default=list(GATEWAYS))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--connections", nargs="+", type=int, default=[1, FEW, 64])
-    parser.add_argument("--rounds", type=int, default=5, help="beside the first")
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each load that counts")
-    parser.add_argument("--starts", type=int, default=3, help="of each gateway")
-    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    parser.add_argument("--rounds", type=int, default=5, help="in addition to the warm-up round")
+    parser.add_argument("--seconds", type=float, default=1.5, help="measured seconds of each load")
+    parser.add_argument("--starts", type=int, default=3, help="startups of each gateway")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     return parser
 
 

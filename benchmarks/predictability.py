@@ -43,7 +43,7 @@ REPEATED = "bfcl-v4-gptoss"
 
 
 def predicted(features: Floats, labels: Floats, folds: Sequence[Split], share: float) -> Floats:
-    """Return what trees say of queries held out, trained on a share of each fold's rows."""
+    """Return held-out predictions of trees trained on a share of each fold's rows."""
     said = np.empty_like(labels)
     for split in folds:
         rows = np.random.default_rng(0).permutation(split.train)[: int(share * len(split.train))]
@@ -55,7 +55,7 @@ def predicted(features: Floats, labels: Floats, folds: Sequence[Split], share: f
 
 
 def feature_sets(dataset: Table, counts: Floats, arms: int) -> Iterator[tuple[str, Floats]]:
-    """Yield what trees may read, by name."""
+    """Yield sets of features for the trees, by name."""
     names = list(FEATURES)
     for name, group in (
         ("text", TEXT_FEATURES),
@@ -81,7 +81,7 @@ def feature_sets(dataset: Table, counts: Floats, arms: int) -> Iterator[tuple[st
 
 
 def of_pool(name: str, data: Path, cache: Path | None) -> Iterator[dict[str, object]]:
-    """Yield the AUC of trees on one pool, for each set of features and each share of queries."""
+    """Yield the AUC of trees on one pool, for each set of features and share of queries."""
     config = load_config(Path(f"configs/{name}.yaml"))
     dataset = load_dataset(config, data, cache)
     own = len(dataset.measured_rows)
@@ -111,10 +111,10 @@ def demand_told(name: str, data: Path, cache: Path | None) -> float:
 
 
 def by_category(name: str, data: Path, cache: Path | None) -> dict[str, object]:
-    """Return the least share of the best arm's cost at which an arm a category matches it.
+    """Return the lowest cost share at which one arm per category matches the best arm.
 
-    In hindsight: arms are chosen on the queries that they are measured on, by falling prices of a
-    point of accuracy. No router that reads nothing but the category does better.
+    The choice uses hindsight: arms are chosen on the measured queries, in the order of cost per
+    point of accuracy. No router that reads only the category does better.
     """
     config = load_config(Path(f"configs/{name}.yaml"))
     table = load_dataset(config, data, cache).measured(config.arms)
@@ -132,9 +132,9 @@ def by_category(name: str, data: Path, cache: Path | None) -> dict[str, object]:
 
 
 def noise(data: Path) -> Iterator[dict[str, object]]:
-    """Yield, for each model that was asked twice, the AUC of one answer as predictor of the other.
+    """Yield the AUC of one answer as predictor of the other, for models with two answers.
 
-    The AUC of a predictor that is 0 or 1 is the mean of its two rates of being right.
+    The AUC of a binary predictor is the mean of its true positive and true negative rates.
     """
     source = CheckedAnswers.of(bfcl.open_recording(data / REPEATED))
     for arm in source.arms():
@@ -148,11 +148,11 @@ def noise(data: Path) -> Iterator[dict[str, object]]:
 
 
 def main() -> None:
-    """Measure everything; print a table, and write it with what it was measured on."""
+    """Measure everything; print a table, and write it with the machine and the versions."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="the folder of recorded answers")
+    parser.add_argument("data", type=Path, help="folder of recorded answers")
     parser.add_argument("--cache", type=Path, help="labels of earlier runs: OUT/work/labels")
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     rows = [row for name in POOLS for row in of_pool(name, arguments.data, arguments.cache)]
     rows += noise(arguments.data)
@@ -166,10 +166,10 @@ def main() -> None:
         )
     told = {name: demand_told(name, arguments.data, arguments.cache) for name in POOLS}
     for name, told_share in told.items():
-        print(f"{name:<16}no call, one or several: told by all counts for {told_share:.1%}")
+        print(f"{name:<16}no call, one or several: predicted from all counts for {told_share:.1%}")
     for bound in bounds:
         share = bound["cost_share_by_category"]
-        print(f"{bound['pool']!s:<16}an arm a category, in hindsight: the best at {share:.1%}")
+        print(f"{bound['pool']!s:<16}one arm per category, in hindsight: the best at {share:.1%}")
     if arguments.out:
         found = {
             "rows": rows,

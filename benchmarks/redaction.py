@@ -39,7 +39,7 @@ SIZES = (len(EVENT), 1024, 16 * 1024, 64 * 1024)
 
 
 class Memory(HttpResponse):
-    """An answer whose parts are in memory."""
+    """Answer whose parts are in memory."""
 
     def __init__(self, parts: list[bytes]) -> None:
         self.status = 200
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 async def relayed_us(secrets: Secrets | None) -> float:
-    """Return the processor time that relaying one event of a stream takes."""
+    """Return the processor time of relaying one event of a stream."""
     parts = [EVENT] * EVENTS + [b"data: [DONE]\n\n"]
     guard = TimeoutGuard("m", Timeouts(), float("inf"))
     answer = UpstreamAnswer("m", Memory(parts), guard, secrets=secrets)
@@ -94,7 +94,7 @@ async def relayed_us(secrets: Secrets | None) -> float:
 
 
 def fed_us(secrets: Secrets, size: int) -> float:
-    """Return the processor time that looking at a part takes."""
+    """Return the processor time of searching one part."""
     redaction, part = Redactor(secrets), (EVENT * (size // len(EVENT) + 1))[-size:]
     times = max(10, 2_000_000 // size)
     began_s = time.process_time()

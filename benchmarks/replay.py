@@ -3,11 +3,11 @@
     python benchmarks/replay.py --data ../shared/data --out runs/replay.json
 
 Every arm of the reference pool has recorded answers to every query, so the accuracy and the cost
-of any policy are known. Many logs are simulated. Each draws as many queries as there are, with
-replacement, decides by one rule, explores a share, and keeps only the outcome of the chosen arm.
-The table has the bias of the estimates for other policies (with its standard error over the logs),
-the mean width of the 95% intervals, and how often they contain the truth. `model` is the outcome
-model's estimate alone.
+of any policy are known. The benchmark simulates many logs. Each log draws as many queries as there
+are, with replacement. It decides by one rule, explores a share of the queries, and keeps only the
+outcome of the chosen arm. The table has the bias of the estimates for other policies (with its
+standard error over the logs), the mean width of the 95% intervals, and how often they contain the
+truth. `model` is the estimate of only the outcome model.
 
 Probabilities are held-out predictions of trees on structural features, in five folds. Targets are
 two other rules on the same probabilities, another router (trees on only the length) that
@@ -41,7 +41,7 @@ NAMES = ("ips", "snips", "dr")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What every arm did, what the router said, and what targets choose, of the same queries."""
+    """Outcomes of every arm, the router's predictions and the targets' choices for each query."""
 
     outcomes: Table
     probabilities: Floats
@@ -50,7 +50,7 @@ class World:
     targets: Mapping[str, Choices]
 
     def rewards(self, rows: Choices, chosen: Choices) -> Mapping[str, Reward]:
-        """Return what a log of these queries knows."""
+        """Return the rewards that a log of these queries contains."""
         right, paid = self.outcomes.take(rows).pick(chosen)
         return {
             "accuracy": Reward(right, self.probabilities[rows], "low"),
@@ -58,16 +58,18 @@ class World:
         }
 
     def truth(self, reward: str, target: str) -> float:
-        """Return what a target truly comes to."""
+        """Return a target's true accuracy or cost."""
         both = self.outcomes.pick(self.targets[target])
         return float(both[0 if reward == "accuracy" else 1].mean())
 
 
 def main() -> None:
-    """Print a table a share of exploration and, where asked, write the same as JSON."""
+    """Print a table for each exploration share; with `--out`, also write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--logs", type=int, default=200, help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--logs", type=int, default=200, help="number of simulated logs (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
     world = read_world(arguments.data)
@@ -80,7 +82,7 @@ def main() -> None:
 
 
 def read_world(data: Path) -> World:
-    """Read the reference pool's answers, and predict each query by the others."""
+    """Read the reference pool's answers and predict each query with a model of the others."""
     config = load_config(Path("configs/reference-pool.yaml")).model_copy(
         update={"auxiliary_arms": "none", "also": ()}
     )
@@ -90,19 +92,19 @@ def read_world(data: Path) -> World:
     rows = [row for split in splits for row in split.test]
     outcomes = table.take(rows)
     lengths = replace(inputs, counts=np.zeros((len(inputs.raw_tokens), 1)))
-    said, other = (left_out(trees, each, table.correct, splits) for each in (inputs, lengths))
+    predicted, other = (left_out(trees, each, table.correct, splits) for each in (inputs, lengths))
     usd = np.tile(outcomes.cost_usd.mean(0), (len(rows), 1))
     targets = {
-        "drift=0.02": route(said, usd, "drift=0.02"),
-        "theta=0.7": route(said, usd, "theta=0.7"),
+        "drift=0.02": route(predicted, usd, "drift=0.02"),
+        "theta=0.7": route(predicted, usd, "theta=0.7"),
         "another router": route(other, usd, LOGGED_RULE),
         "the best arm": np.full(len(rows), best_single(outcomes)),
     }
-    return World(outcomes, said, usd, route(said, usd, LOGGED_RULE), targets)
+    return World(outcomes, predicted, usd, route(predicted, usd, LOGGED_RULE), targets)
 
 
 def measure(world: World, share: float, logs: int) -> Mapping[str, Json]:
-    """Print how estimates fare on many logs of one share of exploration, and return it."""
+    """Print and return the errors of the estimates over many logs of one exploration share."""
     found = [_replayed(world, share, seed) for seed in range(logs)]
     print(f"\nexploration {share:g}")
     print(f"{'target':<15} {'tried':>5} {'effective n':>11} {'reward':<9} {'truth':>8}", end=" ")
@@ -117,7 +119,7 @@ def measure(world: World, share: float, logs: int) -> Mapping[str, Json]:
 
 
 def _replayed(world: World, share: float, seed: int) -> Mapping[str, Mapping[str, Replayed]]:
-    """Draw a log, and replay every target on it, by reward."""
+    """Draw a log, replay every target on it, and return the estimates by reward."""
     rng = np.random.default_rng(seed)
     n, arms = world.probabilities.shape
     rows = np.asarray(rng.integers(0, n, size=n), dtype=np.int64)
@@ -143,7 +145,7 @@ def _compare(world: World, target: str, reward: str, found: list[Replayed]) -> M
         f" {reward:<9} {truth * factor:>8.3f}"
     )
     for name in NAMES:
-        figures[name] = row = _fares([getattr(each, name) for each in found], truth)
+        figures[name] = row = _errors([getattr(each, name) for each in found], truth)
         print(
             f"{shown} {name:<9} {row['bias'] * factor:>+8.3f} {row['bias_stderr'] * factor:>9.3f}"
             f" {row['width'] * factor:>8.3f} {row['coverage']:>9.1%}"
@@ -154,7 +156,7 @@ def _compare(world: World, target: str, reward: str, found: list[Replayed]) -> M
     return figures
 
 
-def _fares(estimates: list[Json], truth: float) -> Mapping[str, float]:
+def _errors(estimates: list[Json], truth: float) -> Mapping[str, float]:
     values = np.array([each.value for each in estimates])
     low, high = np.array([each.interval for each in estimates]).T
     return {

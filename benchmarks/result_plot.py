@@ -79,7 +79,7 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
     drifts = [point for point in manifest.frontier if point.policy.startswith("drift=")]
     drifts.sort(key=lambda point: point.cost_usd.value)
     best = max(drifts, key=lambda point: point.accuracy.value)
-    drifts = drifts[: drifts.index(best) + 1]  # beyond it, more money buys no accuracy
+    drifts = drifts[: drifts.index(best) + 1]  # higher costs bring no accuracy
     axes.plot(
         [1000 * point.cost_usd.value for point in drifts],
         [point.accuracy.value for point in drifts],

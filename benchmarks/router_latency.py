@@ -74,7 +74,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """What is measured: ids (batch, tokens) -> a call that has its answers on the host."""
+    """Function from ids (batch, tokens) to a call that ends with its results on the host."""
 
     name: str
     prepare: Callable[[Ids], Call]
@@ -82,7 +82,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Milliseconds of one contender's calls in one cell, round by round."""
+    """Milliseconds of one contender's calls in one cell, by round."""
 
     contender: str
     cell: Cell
@@ -105,7 +105,7 @@ class Timed:
 
     @property
     def queries_per_s(self) -> float:
-        """Rows answered in a second of calls, one after another."""
+        """Rows per second of consecutive calls."""
         return 1e3 * self.cell.batch / float(self.calls_ms.mean())
 
     def row(self) -> dict[str, str | int | float]:
@@ -125,7 +125,7 @@ class Timed:
 
 
 class Goal(NamedTuple):
-    """A figure that is to be reached, and the one that was."""
+    """A goal and the measured figure."""
 
     name: str
     wanted: str
@@ -172,7 +172,7 @@ def measure(contenders: Sequence[Contender], cell: Cell, cell_s: float) -> list[
 
 
 def _affordable(first_ms: float, cell: Cell, cell_s: float) -> int:
-    """Return how many calls are timed, by how long the first one took."""
+    """Return the number of timed calls, given the time of the first one."""
     if cell.batch == 1:
         return TIMED
     return max(LEAST_TIMED, min(TIMED, int(cell_s * 1e3 / first_ms)))
@@ -202,7 +202,7 @@ def _goals(timed: Sequence[Timed], device: str) -> Iterator[Goal]:
 
 
 def _cuda_goals(peers: Sequence[Timed]) -> Iterator[Goal]:
-    """Yield the goals for an H200, which are DistilBERT's at whatever precision."""
+    """Yield the goals for an H200, relative to DistilBERT at any precision."""
     latencies_ms = [each.p99_ms for each in peers if each.cell == Cell(1, 512)]
     if latencies_ms:
         best_ms = min(latencies_ms)
@@ -214,13 +214,13 @@ def _cuda_goals(peers: Sequence[Timed]) -> Iterator[Goal]:
 
 
 def _contenders(directory: Path, device: str, folder: Path) -> list[Contender]:
-    """Return the artifact first, where the runtime can run it on the device."""
+    """Return the contenders, the artifact first; only torch's if the runtime has no CUDA."""
     precisions = ("fp32", "fp16") if device == "cuda" else ("fp32",)
     torch.manual_seed(0)
     branches = {name: _distilbert(name) for name in precisions}
     in_torch = [Contender(f"distilbert torch {n}", _eager(b, device)) for n, b in branches.items()]
     if device == "cuda" and not has_cuda():
-        print("the installed ONNX Runtime has no CUDA: its contenders are left out")
+        print("skipping the ONNX contenders: the installed ONNX Runtime has no CUDA support")
         return in_torch
     in_onnx = [
         Contender(f"distilbert onnx {name}", _in_runtime(branch, device, folder / f"{name}.onnx"))
@@ -281,7 +281,7 @@ def _in_runtime(branch: EncoderBranch, device: str, path: Path) -> Callable[[Ids
 
 
 def _export(branch: EncoderBranch, path: Path) -> None:
-    """Write the graph as ONNX Runtime's optimizer fuses it; it knows the eager attention."""
+    """Write the graph fused by ONNX Runtime's optimizer, which recognizes eager attention."""
     branch, config = copy.deepcopy(branch), branch.encoder.config
     branch.encoder.set_attn_implementation("eager")
     ids = torch.ones(2, 8, dtype=torch.long)
@@ -324,7 +324,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, nargs="+", default=[64, 200, 512])
     parser.add_argument("--cell-s", type=float, default=10, help="see above")
     parser.add_argument(
-        "--peer-tokens", type=int, help="see above; default: 4,096, on cuda without a bound"
+        "--peer-tokens", type=int, help="see above; default: 4,096, unlimited on cuda"
     )
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
@@ -334,6 +334,6 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # the exporter's and the optimizer's notes on their progress
+    logging.disable(logging.WARNING)  # progress messages of the exporter and the optimizer
     warnings.simplefilter("ignore")
     main()

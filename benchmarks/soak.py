@@ -1,20 +1,22 @@
-"""Mixed traffic with faults for a given time, and whether anything is lost or grows.
+"""Mixed traffic with injected faults for a given time; checks for lost requests and growth.
 
     python benchmarks/soak.py --seconds 3600 --out runs/soak
 
-Runs the gateway as operators do, with the shipped artifact, two client keys, Redis, a publication
-and a rotating decision log, in front of the sandbox. Clients send every kind of request at a fixed
-rate: routed and pinned, whole and streamed, both APIs, embeddings, feedback, clients that leave or
-read slowly, bad and oversized bodies, models that fail in every way. Meanwhile configurations are
-reloaded, artifacts published (stable, shadow, canary), routed models fail, and Redis is killed.
+The benchmark runs the gateway as operators do, in front of the sandbox, with the shipped artifact,
+two client keys, Redis, a publication and a rotating decision log. Clients send all kinds of
+requests at a fixed rate: routed and pinned, streamed or not, through both APIs, embeddings,
+feedback, invalid and oversized bodies, and requests to models that fail. Some clients disconnect
+early or read slowly. Meanwhile, configurations are reloaded, artifacts are published (stable,
+shadow, canary), routed models fail, and Redis is killed.
 
-Every request must end in a complete answer, in an error that its own mistake or an injected fault
-explains, or by the client's own leaving. All else is lost, and listed. The numbers are compared
-with the gateway's own and the sandbox's.
+A request may end with a complete answer, with an error that its own mistake or an injected fault
+explains, or because its client disconnected. Every other request counts as lost and is listed. The
+client's counts are compared with those of the gateway and the sandbox.
 
-Writes `soak.json` and `soak.png`. Exits with status 1 if a request is lost, the numbers disagree,
-a disturbance has no effect, resident memory grows by more than 1 MB per 10,000 requests, or reaches
-256 MB. Memory counts after the first sixth of the time, in which caches fill.
+The command writes `soak.json` and `soak.png`. It exits with status 1 if a request is lost, the
+counts differ, a disturbance has no effect, the gateway logs an error or exits with an error, or
+resident memory grows by more than 1 MB per 10,000 requests or reaches 256 MB. Memory is not checked
+in the first sixth of the time, while caches fill.
 """
 
 from __future__ import annotations
@@ -66,19 +68,19 @@ from tests.publishing import make_artifact
 from tests.serving import Sandbox
 
 MAX_AT_ONCE = 200
-"""Requests in flight; beyond it clients wait, and the rate falls."""
+"""Most requests in flight. At this limit clients wait, so the rate falls."""
 SETTLING_S = 3.0
 MAX_RESPONSES = 2000
-"""Few enough to be reached while warming up: the default of 50,000 grows for hours, to 35 MB."""
+"""Low enough to be reached during warm-up; the default of 50,000 grows for hours, to 35 MB."""
 FIRST_BYTE_S = IDLE_S = 3.0
-"""The gateway's patience with the sandbox; its silent models are given up after it."""
+"""The gateway's timeouts for the sandbox, which end requests to silent models."""
 STORE_LAG_S = 2.0
-"""Between an operation that the gateway's store loses, and the sample that shows it."""
+"""Longest time from a failed store operation to the sample that shows it."""
 VERSIONS = ("uvloop", "httptools", "onnxruntime")
 
 
 def main() -> int:
-    """Run, print the figures, write them; return 1 if a bound is exceeded."""
+    """Run the soak, print and write its figures; return 1 if a limit is exceeded."""
     arguments = _parser().parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     soak = run(arguments)
@@ -106,7 +108,7 @@ def run(arguments: argparse.Namespace) -> Soak:
         scene.disturber.stop()
         peak = peak_mb(scene.gateway.process.pid)
         at_rest = uvloop.run(traffic.settle())
-        traffic.forgive_store()
+        traffic.explain_store_failures()
         balances = list(_balances(scene, traffic))
         scene.gateway.process.terminate()
         exit_status = scene.gateway.process.wait(60)
@@ -128,7 +130,7 @@ def run(arguments: argparse.Namespace) -> Soak:
 
 @dataclass(frozen=True)
 class Scene:
-    """All processes of a soak, running."""
+    """All running processes of a soak."""
 
     gateway: GatewayProcess
     sandbox: Sandbox
@@ -139,15 +141,15 @@ class Scene:
 
     @property
     def port(self) -> int:
-        """The gateway's."""
+        """The gateway's port."""
         return int(self.gateway.url.rpartition(":")[2])
 
 
 class Traffic:
-    """Sends requests at a rate, and judges what becomes of each."""
+    """Client side of a soak: sends requests at a rate and judges each answer."""
 
     def __init__(self, scene: Scene, rate_per_s: float) -> None:
-        """Ask the scene's gateway."""
+        """Prepare traffic for the scene's gateway."""
         self._scene = scene
         self._rate_per_s = rate_per_s
         self._mix = Mix(scene.keys, scene.admin_key)
@@ -158,10 +160,10 @@ class Traffic:
         self.inferences = 0
         """Requests that the gateway must have counted."""
         self.uncertain = 0
-        """Requests whose client left: the gateway may or may not have read them."""
+        """Requests without a complete answer, which the gateway may or may not have counted."""
 
     async def run(self, seconds: float, warm_up_s: float, sample_s: float) -> list[Sample]:
-        """Send for some seconds, then wait for the last answers; return the samples."""
+        """Send requests for `seconds`, wait for the last answers, and return the samples."""
         self._client = Client(self._scene.port)
         self._began_s = time.monotonic()
         self._scene.disturber.start()
@@ -179,7 +181,7 @@ class Traffic:
         return samples
 
     async def settle(self) -> Sample:
-        """Return a look at the gateway once its connections are closed."""
+        """Return a sample of the gateway after its connections are closed."""
         self._client = Client(self._scene.port)
         await asyncio.sleep(SETTLING_S)
         sample = await self._look()
@@ -216,11 +218,11 @@ class Traffic:
             )
         )
 
-    def forgive_store(self) -> None:
-        """Explain lookups of decisions while, by the gateway's own count, its store failed.
+    def explain_store_failures(self) -> None:
+        """Mark lost lookups as explained if the gateway counted failed store operations then.
 
-        A Redis that takes longer than 0.2 s, on a machine with too little processor time, loses
-        writes and reads; no inference request waits for it.
+        On a busy machine Redis can take longer than 0.2 s, and the gateway then gives up its reads
+        and writes. Inference requests do not wait for Redis.
         """
         looks = self._store_errors
         windows = [
@@ -247,7 +249,7 @@ class Traffic:
         )
 
     async def _sample(self, warm_up_s: float, period_s: float) -> list[Sample]:
-        """Look until the traffic has ended; a look without an answer is a lost request."""
+        """Take samples until the traffic ends; count a sample without an answer as lost."""
         samples: list[Sample] = []
         is_warm = False
         while not self._is_over.is_set():
@@ -279,7 +281,7 @@ class Traffic:
 
 
 def _balances(scene: Scene, traffic: Traffic) -> Iterator[Balance]:
-    """Compare what was counted here, by the gateway, and by the sandbox."""
+    """Yield the client's counts compared with those of the gateway and the sandbox."""
     metrics = scene.gateway.http.get("/metrics").text
     counted = _series(metrics, "switchcraft_requests_total")
     yield Balance(
@@ -306,14 +308,14 @@ def _balances(scene: Scene, traffic: Traffic) -> Iterator[Balance]:
 
 
 def _series(metrics: str, name: str) -> dict[str, int]:
-    """Return a metric's values by their labels."""
+    """Return a metric's values by label set."""
     lines = metrics.splitlines()
     rows = [line.rpartition(" ") for line in lines if line.startswith((f"{name}{{", f"{name} "))]
     return {labels: int(float(value)) for labels, _, value in rows}
 
 
 def _errors_logged(log: Path) -> Sequence[str]:
-    """Return what the gateway logged at level error, refused reloads apart."""
+    """Return the gateway's log lines of level error, except refused reloads."""
     with log.open(errors="replace") as lines:
         return [
             line.strip()[:3000]
@@ -371,7 +373,7 @@ def _first() -> bytes:
 
 
 def _releases(folder: Path) -> Sequence[Release]:
-    """Return releases of the shipped artifact under other names, the last two with own graphs."""
+    """Return three renamed releases of the shipped artifact; the last two have their own graphs."""
     made = [make_artifact(folder / "artifacts", name) for name in ("one", "two", "three")]
     for path in made[1:]:
         _retrain(path)
@@ -379,12 +381,12 @@ def _releases(folder: Path) -> Sequence[Release]:
 
 
 def _retrain(artifact: Path) -> None:
-    """Give an artifact a graph file of its own, so that it shares no memory with the others."""
+    """Give an artifact its own graph file, so that it shares no memory with the others."""
     manifest = read_manifest(artifact / MANIFEST)
     note = onnx.StringStringEntryProto(key="soak", value=manifest.name)
     path = artifact / manifest.models["cpu"]
     graph = path.read_bytes() + onnx.ModelProto(metadata_props=[note]).SerializeToString()
-    path.unlink()  # linked to the shipped one
+    path.unlink()  # a hard link to the shipped file
     path.write_bytes(graph)
     files = {**manifest.files, path.name: sha256(path)}
     save_manifest(artifact, manifest.model_copy(update={"files": files}))
@@ -392,7 +394,7 @@ def _retrain(artifact: Path) -> None:
 
 @dataclass(frozen=True)
 class Configuration:
-    """The gateway's configuration file, in variations."""
+    """Writer of variations of the gateway's configuration file."""
 
     path: Path
     sandbox_url: str
@@ -401,7 +403,7 @@ class Configuration:
     admin_key: str
 
     def write(self, number: int) -> None:
-        """Write a variation, which differs from the one before by its policy and a model."""
+        """Write variation `number`, which changes the policy and one model."""
         names = [*ARMS, PINNED, EMBEDDER, *FAULTY, f"extra-{number % 5}"]
         router = {
             "publication": "redis",
@@ -435,7 +437,7 @@ class Configuration:
         partial_path.replace(self.path)
 
     def spoil(self) -> None:
-        """Write what no gateway can read."""
+        """Write an invalid file."""
         self.path.write_text("model_list: [")
 
     def _entry(self, name: str) -> Mapping[str, object]:
@@ -449,12 +451,12 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
+    parser.add_argument("--rate", type=float, default=60.0, help="requests per second")
     parser.add_argument("--pause", type=float, default=15.0, help="seconds between disturbances")
     parser.add_argument(
-        "--fault", type=float, default=4.0, help="seconds that a model fails, or Redis is away"
+        "--fault", type=float, default=4.0, help="seconds that a model fails or Redis is down"
     )
-    parser.add_argument("--sample", type=float, default=5.0, help="seconds between two samples")
+    parser.add_argument("--sample", type=float, default=5.0, help="seconds between samples")
     parser.add_argument("--out", type=Path, default=Path("runs/soak"), help="folder for results")
     return parser
 

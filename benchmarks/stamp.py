@@ -23,7 +23,7 @@ def stamp(*packages: str) -> dict[str, Json]:
 
 
 def _processor() -> str:
-    """Return the processor's name as Linux tells it; what Python knows elsewhere."""
+    """Return the processor's name from Linux, or from Python on other systems."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

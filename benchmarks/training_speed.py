@@ -49,7 +49,7 @@ Rounds = Iterator[int]
 
 
 class Setting(NamedTuple):
-    """What is measured: how many tokens a row has, and how many rounds are timed."""
+    """Tokens per row and number of timed rounds."""
 
     work: Work
     encoder: Literal["distilbert", "shipped"]
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def measure(setting: Setting) -> dict[str, str | float]:
-    """Return the device's name, and rows a second of the slowest, median and fastest round."""
+    """Return the device's name, and rows per second of the slowest, median and fastest round."""
     config = _config(setting)
     device = start_accelerator(config).device
     rounds = _WORKS[setting.work](setting, config)
@@ -103,7 +103,7 @@ def _head(setting: Setting, config: RunConfig) -> Rounds:
 
 
 def _states(setting: Setting, config: RunConfig) -> Rounds:
-    """Yield after each batch of rows of which nothing is known yet."""
+    """Yield after each batch of rows whose states are not cached yet."""
     branch = _branch(setting).to(start_accelerator(config).device)
     rows = [tuple(row) for row in _ids(BATCH_ROWS, setting.tokens).tolist()]
     while True:
@@ -150,7 +150,7 @@ def _config(setting: Setting) -> RunConfig:
 
 
 def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
-    """Yield what is asked for: fine-tuning at each precision, everything else in FP32."""
+    """Yield the requested settings: fine-tuning at each precision, other work in FP32."""
     rounds: int = arguments.rounds
     for tokens in arguments.tokens:
         for precision in arguments.precisions:
@@ -161,14 +161,14 @@ def _settings(arguments: argparse.Namespace) -> Iterator[Setting]:
 
 
 def _alone(setting: Setting) -> dict[str, str | float]:
-    """Measure in a process of its own: one has one precision, and its memory is its own."""
+    """Measure in a separate process, because precision and memory are per process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(measure, setting).result()
 
 
 def _arguments() -> argparse.Namespace:
-    # Without AMX a CPU computes bf16 in FP32, at a fraction of the speed.
+    # Without AMX, a CPU computes bf16 in FP32, at a fraction of the speed.
     precisions = ["no", "bf16", "fp16"] if torch.cuda.is_available() else ["no"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -46,7 +46,9 @@ OPTIONAL = ("aiohttp", "httpx_aiohttp")
 def main() -> None:
     """Print a table, and write it as JSON if `--out` is given."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=1000, help="of a client in each round")
+    parser.add_argument(
+        "--requests", type=int, default=1000, help="requests of each client per round"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     arguments = parser.parse_args()
@@ -67,7 +69,7 @@ def main() -> None:
 
 
 async def measure(port: int, requests: int, rounds: int) -> dict[str, list[float]]:
-    """Return milliseconds of processor time a request, a number a round, by client."""
+    """Return milliseconds of processor time per request, one value per round, by client."""
     figures: dict[str, list[float]] = {}
     async with AsyncExitStack() as opened:
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
@@ -83,7 +85,7 @@ async def measure(port: int, requests: int, rounds: int) -> dict[str, list[float
 
 
 async def contenders(url: str, opened: AsyncExitStack) -> dict[str, Send]:
-    """Return what sends one request and reads its answer, by name."""
+    """Return functions that send one request and read its answer, by client."""
     halves: list[httpx.AsyncBaseTransport] = [httpx.AsyncHTTPTransport()]
     clients = [await opened.enter_async_context(httpx.AsyncClient())]
     if find_spec("httpx_aiohttp") is not None:

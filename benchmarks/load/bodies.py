@@ -1,4 +1,4 @@
-"""What is asked: one small request, and the leaderboard's, again and again or each but once."""
+"""Requests of the load: a small one, and the leaderboard's, repeated or each sent once."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 from switchcraft_training.records import Json
 
 MODEL = "gpt-4o-mini"
-"""What is asked for where nobody routes."""
+"""Model of the requests that are not routed."""
 ROUTED = "switchcraft"
 _SEED = 7
 
 
 def small() -> Mapping[str, Json]:
-    """Return a request without tools, some 100 bytes of it."""
+    """Return a request of about 100 bytes without tools."""
     return {"messages": [{"role": "user", "content": "Say hello to everyone in the room."}]}
 
 
 def small_stream(*, paced: bool) -> Mapping[str, Json]:
-    """Return the same for a stream, whose events come at once or one by one."""
+    """Return a small request for a stream, whose events come at once or paced."""
     content = PACED.decode() if paced else "Say hello to everyone in the room."
     return {"messages": [{"role": "user", "content": content}], "stream": True}
 
@@ -42,7 +42,7 @@ def real() -> Sequence[Mapping[str, Any]]:
 
 
 def once(requests: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield each request, and then all of them with a number behind the last user's words."""
+    """Yield each request, then all again with a number appended to the last user message."""
     yield from requests
     for number in itertools.count(2):
         yield from (_numbered(request, number) for request in requests)
@@ -58,7 +58,7 @@ def _numbered(request: Mapping[str, Any], number: int) -> Mapping[str, Any]:
 def framed(
     requests: Iterator[Mapping[str, Json]], model: str, headers: Mapping[str, str]
 ) -> Iterator[bytes]:
-    """Yield requests as a client sends them, for a model and with some headers."""
+    """Yield HTTP requests as bytes, with a model and headers."""
     lines = {"host": "127.0.0.1", "content-type": "application/json", **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     start = f"POST {PATH} HTTP/1.1\r\n{head}content-length: ".encode()
@@ -68,5 +68,5 @@ def framed(
 
 
 def again(requests: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield some framed requests over and over."""
+    """Yield the requests repeatedly, without end."""
     return itertools.cycle(list(requests))

@@ -1,7 +1,7 @@
-"""Asks over a fixed number of connections, each for the next thing once it has its answer.
+"""Load client with a fixed number of connections; each sends its next request after an answer.
 
-All is recorded here, where a gateway's user stands: latencies, first bytes of streams, and how old
-each of their events is when it arrives.
+It records what a gateway's user would see: latencies, times to the first byte, and the age of each
+streamed event on arrival.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ import uvloop
 from benchmarks.load.upstream import WRITTEN_AT
 
 PATH = "/v1/chat/completions"
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of whom, and for how long."""
+    """Requests for one port, with the number of connections and the duration."""
 
     port: int
     requests: Iterator[bytes]
-    """Whole HTTP requests, one after the other."""
+    """Complete HTTP requests."""
     connections: int
     seconds: float
     warm_s: float = 0.0
     warm_requests: int = 0
-    """Nothing counts before both have passed."""
+    """Measurement starts after both `warm_s` and `warm_requests`."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What came of a load, without its warming up."""
+    """Measurements of a load, without its warm-up."""
 
     latencies_s: list[float] = field(default_factory=list)
     first_bytes_s: list[float] = field(default_factory=list)
-    """From a request to the first byte of its answer's body."""
+    """From sending a request to the first byte of the answer's body."""
     ages_s: list[float] = field(default_factory=list)
-    """From each event's writing to its arrival."""
+    """From writing an event to its arrival."""
     began: float = 0.0
     ended: float = 0.0
     cpu_s: float = 0.0
 
     @property
     def rate_per_s(self) -> float:
-        """Return how many were answered a second."""
+        """Answers per second."""
         return len(self.latencies_s) / (self.ended - self.began)
 
 
 class RefusedError(Exception):
-    """An answer was no success, or a connection was lost: there is nothing to measure."""
+    """An answer had an error status or a connection was lost, so the load has no result."""
 
 
 class _Run:
-    """One load while it runs: warming up, then counting, then waiting for the last answers."""
+    """A running load: it warms up, measures, and then waits for the last answers."""
 
     def __init__(self, load: Load, cpu_s: Callable[[], float]) -> None:
         self.record = Record()
         self.done = asyncio.get_running_loop().create_future()
         self._load = load
         self._cpu_s = cpu_s
-        self._asked = 0
+        self._requests_sent = 0
         self._open = load.connections
         self._warm_until = perf_counter() + load.warm_s
 
@@ -76,7 +76,7 @@ class _Run:
         return self.record.began > 0.0 and not self.record.ended
 
     def next_request(self) -> bytes | None:
-        """Return what a connection asks next; None where the time is over."""
+        """Return the next request for a connection; None when the time is over."""
         now = perf_counter()
         if not self.record.began and self._is_warm(now):
             self.record.cpu_s = -self._cpu_s()
@@ -87,7 +87,7 @@ class _Run:
         if self.record.ended:
             self._close_one()
             return None
-        self._asked += 1
+        self._requests_sent += 1
         return next(self._load.requests)
 
     def failed(self, problem: str) -> None:
@@ -95,17 +95,17 @@ class _Run:
             self.done.set_exception(RefusedError(problem))
 
     def _is_warm(self, now: float) -> bool:
-        return now >= self._warm_until and self._asked >= self._load.warm_requests
+        return now >= self._warm_until and self._requests_sent >= self._load.warm_requests
 
     def _close_one(self) -> None:
-        """Note a connection's last answer: nothing is cut off, lest the next load pays for it."""
+        """Note a connection's last answer; unfinished requests would slow down the next load."""
         self._open -= 1
         if not self._open and not self.done.done():
             self.done.set_result(None)
 
 
 class _Connection(asyncio.Protocol):
-    """Sends a request, reads its answer, sends the next."""
+    """Connection that sends a request, reads its answer, and sends the next."""
 
     def __init__(self, run: _Run) -> None:
         self._run = run
@@ -146,7 +146,7 @@ class _Connection(asyncio.Protocol):
         self.ask()
 
     def _read_ages(self, body: bytes) -> None:
-        """Note the age of each event; one that is cut between two reads comes with the second."""
+        """Note the age of each event; an event split between two reads counts at the second."""
         now_ns = perf_counter_ns()
         lines = self._tail + body
         end = lines.rfind(b"\n") + 1
@@ -160,13 +160,13 @@ class _Connection(asyncio.Protocol):
 
 
 def play(load: Load, cpu_s: Callable[[], float] = lambda: 0.0) -> Record:
-    """Return what a load measured; `cpu_s` tells processor time that is not the client's own.
+    """Run a load and return its measurements; `cpu_s` returns the server's processor time.
 
-    Raises RefusedError where any answer is no success, and TimeoutError where none comes.
+    Raises RefusedError if any answer has an error status, and TimeoutError if none comes in time.
     """
     gc.collect()
     gc.freeze()
-    gc.disable()  # else the client's own pauses would be the slowest answers
+    gc.disable()  # the client's own collections would delay the slowest answers
     try:
         return uvloop.run(_play(load, cpu_s))
     finally:
@@ -183,7 +183,7 @@ async def _play(load: Load, cpu_s: Callable[[], float]) -> Record:
     connections = [connection for _, connection in opened]
     for connection in connections:
         connection.ask()
-    async with asyncio.timeout(load.warm_s + load.seconds + PATIENCE_S):
+    async with asyncio.timeout(load.warm_s + load.seconds + TIMEOUT_S):
         await run.done
     for connection in connections:
         connection.close()

@@ -1,7 +1,7 @@
-"""The gateways that are measured: how each is installed, configured and started.
+"""Installation, configuration and startup of each measured gateway.
 
-Each gets what its own documentation recommends for speed: one worker, no database, no request log
-beyond its default, and no limit on the rate.
+Each runs as its own documentation recommends for speed: one worker, no database, no request log
+beyond the default, and no rate limit.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ PRICE = {"input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7}
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A program in front of the upstream, and what it must be told with each request."""
+    """A program in front of the upstream, with the headers and model that its requests need."""
 
     name: str
     version: str
     program: Program
     headers: Mapping[str, str] = field(default_factory=dict)
     routed_model: str = MODEL
-    """What is asked for where a router would choose."""
+    """Model of the requests that a router would route."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where contenders are installed, where their files go, and what they stand before."""
+    """Folders of the contenders' programs and files, and their upstream's port."""
 
     peers: Path
     folder: Path
@@ -49,18 +49,18 @@ class Place:
         return f"http://127.0.0.1:{self.upstream_port}/v1"
 
     def write(self, name: str, content: object) -> str:
-        """Write a contender's configuration; return where it is."""
+        """Write a contender's configuration and return its path."""
         path = self.folder / name
         path.write_text(yaml.safe_dump(content))
         return str(path)
 
     def program(self, name: str, port: int, *command: str, **environment: str) -> Program:
-        """Return a command that is to serve a port, and says what it says into a file."""
+        """Return a command that serves a port and writes its output to a log file."""
         return Program(command, port, self.folder / f"{name}.log", environment)
 
 
 def direct(place: Place) -> Contender:
-    """Return the upstream itself, which all others stand before."""
+    """Return the upstream itself, without a gateway."""
     module = (sys.executable, "-m", "benchmarks.load.upstream", str(place.upstream_port))
     return Contender("direct", "", place.program("direct", place.upstream_port, *module))
 
@@ -81,15 +81,15 @@ def _switchcraft(place: Place, name: str, tree: Path) -> Contender:
     arms = [_entry(arm, place.upstream) for arm in Artifact.load(SHIPPED).manifest.arms]
     models = [{**_entry(MODEL, place.upstream), "model_info": PRICE}, *arms]
     path = place.write(f"{name}.yaml", {"model_list": models, "server": {"port": port}})
-    # -P: the working directory must not go before the tree.
+    # -P: the working directory must not shadow the tree.
     command = (sys.executable, "-P", "-m", "router_service.cli", "serve", "--config", path)
     program = place.program(name, port, *command, PYTHONPATH=str(tree))
-    revision = _said("git", "-C", str(tree), "describe", "--always", "--dirty")
+    revision = _output_of("git", "-C", str(tree), "describe", "--always", "--dirty")
     return Contender(name, revision, program, routed_model=ROUTED)
 
 
 def portkey(place: Place) -> Contender | None:
-    """Return Portkey's gateway as its image starts it: no console, no stream of logs."""
+    """Return Portkey's gateway with its image's options: no console and no log stream."""
     package = place.peers / "portkey/node_modules/@portkey-ai/gateway"
     if not package.exists():
         return None
@@ -100,9 +100,11 @@ def portkey(place: Place) -> Contender | None:
         "x-portkey-custom-host": place.upstream,
         "authorization": f"Bearer {KEY}",
     }
-    told = orjson.loads((package / "package.json").read_bytes())["version"]
+    version = orjson.loads((package / "package.json").read_bytes())["version"]
     program = place.program("portkey", port, *command, NODE_ENV="production")
-    return Contender("portkey", f"{told}, node {_said('node', '--version')}", program, headers)
+    return Contender(
+        "portkey", f"{version}, node {_output_of('node', '--version')}", program, headers
+    )
 
 
 def litellm(place: Place) -> Contender | None:
@@ -165,9 +167,9 @@ def _entry(name: str, upstream: str) -> Mapping[str, object]:
 def _installed(binaries: Path, package: str) -> str:
     """Return the version of a package in another virtual environment."""
     script = f"import importlib.metadata as m; print(m.version({package!r}))"
-    return _said(str(binaries / "python"), "-c", script)
+    return _output_of(str(binaries / "python"), "-c", script)
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     run = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     return run.stdout.strip()

@@ -1,4 +1,4 @@
-"""What loads measured, as figures, tables and JSON."""
+"""Figures of the loads, as tables and JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.load.client import Record
 from switchcraft_training.records import Json
 
 DIRECT = "direct"
-"""The upstream itself, whose figures are taken off the others'."""
+"""The upstream itself, whose latency is subtracted from the others'."""
 FEW = 8
-"""The connections at which rates and processor time are told."""
+"""Number of connections for which processor time is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is asked, over how many connections."""
+    """A mode and a number of connections."""
 
     mode: str
     connections: int
@@ -27,7 +27,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One contender in one setting in one round."""
+    """Figures of one contender in one setting and round."""
 
     answers: int
     rate_per_s: float
@@ -36,15 +36,15 @@ class Figures:
     first_byte_p50_ms: float
     first_byte_p99_ms: float
     event_p50_ms: float
-    """Age of a stream's events when they arrive; NaN where nothing is streamed."""
+    """Age of a stream's events on arrival; NaN without streams."""
     event_p99_ms: float
     cpu_ms: float
-    """Processor time an answer."""
+    """Processor time per answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """What a gateway needs beside time, in 10^6 bytes and seconds."""
+    """Startup time in seconds and resident memory in 10^6 bytes of a gateway."""
 
     version: str
     ready_s: Sequence[float]
@@ -57,7 +57,7 @@ Rounds = Mapping[Setting, Mapping[str, Sequence[Figures]]]
 
 
 def figures_of(record: Record) -> Figures:
-    """Return the figures of what a load recorded."""
+    """Return the figures of a recorded load."""
     return Figures(
         len(record.latencies_s),
         record.rate_per_s,
@@ -69,7 +69,7 @@ def figures_of(record: Record) -> Figures:
 
 
 def as_json(rounds: Rounds, weights: Mapping[str, Weight]) -> dict[str, Json]:
-    """Return every round's figures and every gateway's weight."""
+    """Return every round's figures and every gateway's memory and startup time."""
     settings = [
         {
             **asdict(setting),
@@ -84,7 +84,7 @@ def as_json(rounds: Rounds, weights: Mapping[str, Weight]) -> dict[str, Json]:
 
 
 def tables(rounds: Rounds, weights: Mapping[str, Weight]) -> Iterator[str]:
-    """Yield Markdown: medians over the rounds, with the least and the greatest behind them."""
+    """Yield Markdown tables: medians over the rounds, followed by the range."""
     for mode in dict.fromkeys(setting.mode for setting in rounds):
         waits = _WAITS.get(mode, _ANSWER)
         columns = [
@@ -97,7 +97,9 @@ def tables(rounds: Rounds, weights: Mapping[str, Weight]) -> Iterator[str]:
         }
         yield from _markdown(mode, [column.title for column in columns], rows)
     titles = ["version", "ready, s", "resident when ready, MB", "resident after load, MB"]
-    yield from _markdown("gateway", titles, {name: _told(it) for name, it in weights.items()})
+    yield from _markdown(
+        "gateway", titles, {name: _weight_cells(it) for name, it in weights.items()}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class _Column:
     setting: Setting
     value: Callable[[Figures], float]
     is_added: bool = False
-    """Whether what the upstream itself took is taken off."""
+    """Whether the upstream's own time is subtracted."""
 
 
 _Wait = tuple[str, Callable[[Figures], float]]
@@ -138,7 +140,7 @@ def _names(rounds: Rounds) -> Sequence[str]:
 
 
 def _cell(column: _Column, name: str, rounds: Rounds) -> str:
-    """Return a contender's figure; the upstream's own is whole, for there is nothing before it."""
+    """Return a contender's figure; for the upstream itself, nothing is subtracted."""
     by_name = rounds[column.setting]
     values = [column.value(it) for it in by_name[name]]
     if column.is_added and name != DIRECT:
@@ -147,7 +149,7 @@ def _cell(column: _Column, name: str, rounds: Rounds) -> str:
     return _spread(values)
 
 
-def _told(weight: Weight) -> list[str]:
+def _weight_cells(weight: Weight) -> list[str]:
     numbers = ([*weight.ready_s], [weight.ready_mb], [weight.loaded_mb])
     return [weight.version, *map(_spread, numbers)]
 
@@ -160,7 +162,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _number(value: float) -> str:
-    """Return three digits of a number, or all of those before the point."""
+    """Format a number with three significant digits, or as an integer from 100 on."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
 
 

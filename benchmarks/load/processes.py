@@ -1,4 +1,4 @@
-"""Programs that are measured: started, asked, weighed, ended."""
+"""Processes of the measured programs: startup, processor time, memory, shutdown."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Program:
     command: Sequence[str]
     port: int
     log: Path
-    """Where its output goes."""
+    """File for its output."""
     environment: Mapping[str, str]
-    """In addition to this process's own."""
+    """Variables in addition to those of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A program that answers."""
+    """A program that has started to answer."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -42,7 +42,7 @@ class Running:
     """From its start to its first answer."""
 
     def cpu_s(self) -> float:
-        """Return the processor time that the program and its children have taken (proc(5))."""
+        """Return the processor time of the program and its children (proc(5))."""
         return sum(_cpu_s(pid) for pid in _tree(self.process.pid))
 
     def resident_mb(self) -> float:
@@ -52,9 +52,9 @@ class Running:
 
 @contextmanager
 def running(program: Program, request: bytes) -> Iterator[Running]:
-    """Start a program and yield it once it has answered a request by 200; end it in the end.
+    """Start a program and yield it after it has answered a request with 200; stop it at the end.
 
-    Raises TimeoutError, with the end of what it said, where it does not answer.
+    Raises TimeoutError with the end of its output if it does not answer.
     """
     started = time.perf_counter()
     with program.log.open("ab") as log:
@@ -73,7 +73,7 @@ def running(program: Program, request: bytes) -> Iterator[Running]:
 
 
 def free_port() -> int:
-    """Return a port of this machine on which nobody listens."""
+    """Return a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
@@ -85,8 +85,8 @@ def _wait(process: subprocess.Popen[bytes], program: Program, request: bytes) ->
         if _answers(program.port, request):
             return
         time.sleep(_POLL_S)
-    said = program.log.read_bytes()[-2000:].decode(errors="replace")
-    raise TimeoutError(f"{program.command[0]} does not answer; it says: {said}")
+    output = program.log.read_bytes()[-2000:].decode(errors="replace")
+    raise TimeoutError(f"{program.command[0]} does not answer; its output ends with: {output}")
 
 
 def _answers(port: int, request: bytes) -> bool:
@@ -114,7 +114,7 @@ def _tree(pid: int) -> Iterator[int]:
 
 
 def _cpu_s(pid: int) -> float:
-    """Return user and system time, fields 14 and 15; a name before them may hold spaces."""
+    """Return user and system time, fields 14 and 15; the name in field 2 may contain spaces."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 

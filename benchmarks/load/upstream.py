@@ -1,11 +1,11 @@
-"""An upstream that answers every chat request at once, by the same bytes.
+"""Upstream that answers every chat request immediately, with the same bytes.
 
     python -m benchmarks.load.upstream 9000
 
-A request whose body asks for a stream gets `CHUNKS` events, each written by itself as soon as the
-one before is on its way; where it also holds `PACED`, one every `PACE_S`. Every event's text tells
-when it was written, on the clock that all processes of a machine share, so that whoever reads it
-knows how long it took.
+A request for a stream gets `CHUNKS` events, each written separately as soon as the one before is
+sent. If the body also contains `PACED`, one event comes every `PACE_S`. Every event's text has the
+time of writing, by the clock that all processes of a machine share, so that the reader can compute
+the event's age.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LAST = (
 
 
 class Upstream(asyncio.Protocol):
-    """One connection: requests one after the other, each answered when it has been read."""
+    """One connection, which answers each request when it has been read."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -57,25 +57,25 @@ class Upstream(asyncio.Protocol):
         self._streams: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep what answers are written to."""
+        """Keep the transport for answers."""
         # uvloop's transports have the interface but not the class.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - its interface
-        """Write nothing more."""
+        """Cancel the streams of the connection."""
         for stream in self._streams:
             stream.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Parse received bytes."""
         self._parser.feed_data(data)
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the request's body."""
+        """Keep one part of the request's body."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Answer."""
+        """Answer the request."""
         body = b"".join(self._body)
         self._body.clear()
         if not _STREAMED.search(body):
@@ -99,7 +99,7 @@ class Upstream(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Answer on a port of this machine until the process is ended."""
+    """Serve on a port of this machine until the process ends."""
     server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port)
     await server.serve_forever()
 

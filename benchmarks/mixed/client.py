@@ -1,4 +1,4 @@
-"""HTTP client that behaves as badly as real ones: it leaves early, or reads slowly."""
+"""HTTP client that can disconnect early or read slowly, as real clients do."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ TIMEOUT_S = 60.0
 """Longest wait for a complete answer."""
 
 _MAX_IDLE_S = 20.0
-"""Idle connections older than this are not used again; the gateway keeps them for 75 s."""
+"""Longest reuse of an idle connection; the gateway keeps it open for 75 s."""
 _READ_BYTES = 64 * 1024
 _SLOW_READ_BYTES = 4096
 _SLOW_PAUSE_S = 0.01
 
 
 class Manner(StrEnum):
-    """How a client behaves."""
+    """Behavior of a client."""
 
     PATIENT = "patient"
-    """Reads the answer to its end."""
+    """Reads the complete answer."""
     LEAVES_HALFWAY = "leaves halfway"
-    """Closes the connection after half of the request."""
+    """Disconnects after half of the request."""
     LEAVES_BEFORE = "leaves before the answer"
     LEAVES_WITHIN = "leaves within the answer"
     READS_SLOWLY = "reads slowly"
-    """Takes 4 KB every 10 ms, with a small receive buffer."""
+    """Reads 4 KB every 10 ms, with a small receive buffer."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class NoAnswerError(Exception):
 
 
 class _Connection:
-    """One keep-alive connection; collects one answer at a time."""
+    """Keep-alive connection that collects one answer at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -63,7 +63,7 @@ class _Connection:
         return self._answer
 
     async def read_on(self, limit_bytes: int) -> None:
-        """Read one part of the answer; raises NoAnswerError at the end of the connection."""
+        """Read one part of the answer; raise NoAnswerError at the end of the connection."""
         data = await self.reader.read(limit_bytes)
         if not data:
             raise NoAnswerError("the gateway closed the connection before the end of its answer")
@@ -88,17 +88,17 @@ class _Connection:
 
 
 class Client:
-    """Sends requests over as many connections as are needed at a time."""
+    """Client that opens as many connections as it needs at a time."""
 
     def __init__(self, port: int) -> None:
-        """Ask the gateway at a port of this machine."""
+        """Create a client for the gateway at a local port."""
         self._port = port
         self._idle: list[_Connection] = []
 
     async def ask(self, request: bytes, manner: Manner = Manner.PATIENT) -> Answer:
-        """Send a request; return its answer, which is incomplete if the client itself left.
+        """Send a request; return its answer, which is incomplete if the client disconnected.
 
-        Raises NoAnswerError if the answer does not arrive completely.
+        Raises NoAnswerError if the complete answer does not arrive.
         """
         is_slow = manner is Manner.READS_SLOWLY
         connection = await (self._open_slow() if is_slow else self._open())
@@ -166,14 +166,14 @@ class Client:
 
 
 def frame(method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """Return a request as bytes, with its length and host."""
+    """Return a request as bytes, with its content length and host."""
     lines = {"host": "127.0.0.1", "content-type": "application/json", **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"{method} {path} HTTP/1.1\r\n{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 def frame_chunked(path: str, headers: Mapping[str, str], parts: list[bytes]) -> bytes:
-    """Return a POST whose body has chunks and no announced length."""
+    """Return a POST with a chunked body and no content length."""
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     start = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{head}transfer-encoding: chunked\r\n\r\n"
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)

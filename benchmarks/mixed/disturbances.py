@@ -1,4 +1,4 @@
-"""What a soak does to a gateway: reloads, publications, upstream faults, Redis restarts."""
+"""Disturbances of a soak: reloads, publications, upstream faults and Redis restarts."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ from tests.drills.processes import ARMS, GatewayProcess, RedisServer
 from tests.serving import Sandbox
 
 COOL_DOWN_S = 61.0
-"""How long a fault may be felt after its end: the longest time that a breaker stays open."""
+"""Longest effect of a fault after its end: a circuit breaker's longest open time."""
 STORE_LAG_S = 6.0
-"""How long writes may be lost after Redis is back: the longest pause after a failed one."""
+"""Longest loss of writes after Redis is back: the longest pause after a failed write."""
 CANARY_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """One thing that was done to the gateway."""
+    """One disturbance of the gateway and its effect."""
 
     name: str
     at_s: float
     """From the start of the soak."""
     took_s: float
-    """Until its effect was seen."""
+    """Time until its effect was seen."""
     problem: str = ""
-    """Why its effect was not seen."""
+    """Reason if its effect was not seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a gateway is disturbed, and for how long."""
+    """Interval and duration of the disturbances."""
 
     pause_s: float
-    """Between two disturbances."""
+    """Time between two disturbances."""
     fault_s: float
-    """How long a model fails, or Redis is away."""
+    """Time that a model fails or Redis is down."""
 
 
 class Configuration(Protocol):
     """The gateway's configuration file."""
 
     def write(self, number: int) -> None:
-        """Write the variation of this number."""
+        """Write variation `number`."""
 
     def spoil(self) -> None:
-        """Write what no gateway can read."""
+        """Write an invalid file."""
 
 
 class Disturber:
-    """Disturbs a gateway in turns, from a thread of its own."""
+    """Thread that disturbs a gateway in each way in turn."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Disturber:
         releases: Sequence[Release],
         pace: Pace,
     ) -> None:
-        """Disturb at a pace, by these releases and by variations of a configuration."""
+        """Prepare the disturbances with these releases and variations of a configuration."""
         self._gateway = gateway
         self._redis = redis_server
         self._sandbox = sandbox
@@ -91,21 +91,21 @@ class Disturber:
         self.done: list[Disturbance] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start to disturb."""
         self._began_s = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the present disturbance, and leave upstreams and Redis as they should be."""
+        """Stop after the current disturbance, with upstreams and Redis restored."""
         self._end.set()
         self._thread.join()
 
     def upstreams_troubled(self, since_s: float) -> bool:
-        """Whether a fault of a routed model may have been felt since then."""
+        """Return whether a routed model's fault may have had an effect since `since_s`."""
         return since_s < self._fault_until_s
 
     def store_troubled(self, since_s: float) -> bool:
-        """Whether a record that was written since then may be lost."""
+        """Return whether a record written since `since_s` may be lost."""
         return since_s < self._store_until_s
 
     def _run(self) -> None:
@@ -161,7 +161,7 @@ class Disturber:
         return "refused reload"
 
     def _fail_upstream(self, faults: str) -> str:
-        """Let one routed model fail for a while: others must answer in its place."""
+        """Make one routed model fail for a while; other models must answer instead."""
         arm = ARMS[len(self.done) % len(ARMS)]
         self._fault_until_s = time.monotonic() + self._pace.fault_s + COOL_DOWN_S
         self._sandbox.set_faults(arm, faults)
@@ -181,7 +181,7 @@ class Disturber:
         return "shadow"
 
     def _publish_canary(self) -> str:
-        # Its bounds are out of reach: injected faults must not end it at a random moment.
+        # A minimum that is never reached: injected faults must not roll it back at a random time.
         canary = Canary(release=self._tried, share=CANARY_SHARE, min_requests=10**9)
         self._move(lambda published: put_canary(published, canary))
         self._gateway.tries(canary=True)
@@ -207,12 +207,12 @@ class Disturber:
         return "Redis restart"
 
     def _move(self, change: PublicationUpdate) -> None:
-        """Move the pointer, and return once the gateway has taken it up."""
+        """Move the pointer and wait until the gateway uses it."""
         published = self._pointer.move(change)
         series = "switchcraft_publication_serial"
         deadline_s = time.monotonic() + 30
         while self._gateway.metric(series) != published.serial:
-            _check(time.monotonic() < deadline_s, f"publication {published.serial} not taken up")
+            _check(time.monotonic() < deadline_s, f"publication {published.serial} not in use")
             time.sleep(0.2)
 
     def _next_release(self) -> Release:

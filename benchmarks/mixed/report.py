@@ -1,4 +1,4 @@
-"""What a soak found: figures, bounds, JSON and a plot."""
+"""Report of a soak: figures, exceeded limits, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from benchmarks.mixed.watching import Probe, Sample
 from switchcraft_training.records import Json
 
 MAX_SLOPE_MB = 1.0
-"""Growth of resident memory per 10,000 requests, after warming up."""
+"""Most growth of resident memory per 10,000 requests, after the warm-up."""
 MAX_RESIDENT_MB = 256.0
 _BLOCK_S = 60.0
-"""Samples within a minute resemble each other; the slope is that of the minutes' medians."""
+"""The slope uses medians per minute, because samples within a minute are correlated."""
 _BIN_S = 10.0
 
 
@@ -28,38 +28,38 @@ class Ended:
     """One request that has ended."""
 
     at_s: float
-    """When it was sent, from the start of the soak."""
+    """Time of sending, from the start of the soak."""
     kind: str
     outcome: Outcome
     status: int
-    """0 without a complete answer."""
+    """HTTP status; 0 without a complete answer."""
     seconds: float
     problem: str = ""
-    """Why it is lost."""
+    """Reason if it is lost."""
     about_s: float = 0.0
-    """When the record that it asks about was written, from the start of the soak."""
+    """Time when the requested record was written, from the start of the soak."""
     is_inference: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The same number, counted in two places."""
+    """One number, counted in two places."""
 
     name: str
     ours: int
     theirs: int
     uncertain: int = 0
-    """How far they may differ: a client that has left does not know what was counted."""
+    """Largest allowed difference: the gateway may or may not count a client that disconnected."""
 
     @property
     def agrees(self) -> bool:
-        """Whether the two agree."""
+        """Whether the two counts agree."""
         return abs(self.ours - self.theirs) <= self.uncertain
 
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """All that was recorded."""
+    """All records of a soak."""
 
     seconds: float
     warm_up_s: float
@@ -70,16 +70,16 @@ class Soak:
     disturbances: Sequence[Disturbance]
     balances: Sequence[Balance]
     peak_mb: float
-    """Highest resident memory after warming up, by the kernel's own account."""
+    """Highest resident memory after the warm-up, according to the kernel."""
     at_rest: Sample
-    """After the last answer, when everything has settled."""
+    """Sample after the last answer, when all connections are closed."""
     errors_logged: Sequence[str]
-    """The gateway's log lines of level error, without refused reloads."""
+    """The gateway's log lines of level error, except refused reloads."""
     exit_status: int
 
     @property
     def measured(self) -> Sequence[Sample]:
-        """The samples after warming up."""
+        """The samples after the warm-up."""
         return [sample for sample in self.samples if sample.at_s >= self.warm_up_s]
 
     @property
@@ -98,7 +98,7 @@ class Slope:
 
 
 def slope_of(samples: Sequence[Sample]) -> Slope | None:
-    """Return the least-squares slope through the minutes' medians; None with less than three."""
+    """Return the least-squares slope of the medians per minute; None below three minutes."""
     blocks: dict[int, list[Sample]] = {}
     for sample in samples:
         blocks.setdefault(int(sample.at_s // _BLOCK_S), []).append(sample)
@@ -112,9 +112,9 @@ def slope_of(samples: Sequence[Sample]) -> Slope | None:
 
 
 def problems(soak: Soak) -> Iterator[str]:
-    """Yield every bound that is exceeded."""
+    """Yield a message for every exceeded limit."""
     if soak.lost:
-        yield f"{len(soak.lost)} requests lost, the first: {_told(soak.lost[0])}"
+        yield f"{len(soak.lost)} requests lost, the first: {_describe(soak.lost[0])}"
     for balance in soak.balances:
         if not balance.agrees:
             yield f"{balance.name}: {balance.ours} here, {balance.theirs} there"
@@ -128,7 +128,7 @@ def problems(soak: Soak) -> Iterator[str]:
     if highest_mb >= MAX_RESIDENT_MB:
         yield f"resident memory reaches {highest_mb:.0f} MB"
     if soak.exit_status != 0:
-        yield f"the gateway ended with status {soak.exit_status}"
+        yield f"the gateway exited with status {soak.exit_status}"
     if soak.errors_logged:
         yield f"{len(soak.errors_logged)} errors logged, the first: {soak.errors_logged[0]}"
 
@@ -142,7 +142,7 @@ def summary(soak: Soak) -> Iterator[str]:
     yield from _table_of_kinds(soak)
     yield ""
     for name, figure in _figures(soak).items():
-        yield f"- {name.replace('_', ' ')}: {_shown(figure)}"
+        yield f"- {name.replace('_', ' ')}: {_format(figure)}"
     yield ""
     for balance in soak.balances:
         sign = "=" if balance.agrees else "IS NOT"
@@ -169,7 +169,7 @@ def as_json(soak: Soak) -> dict[str, Json]:
         "slope": asdict(slope) if slope else None,
         "balances": [asdict(balance) for balance in soak.balances],
         "problems": list(problems(soak)),
-        "lost": [_told(ended) for ended in soak.lost[:50]],
+        "lost": [_describe(ended) for ended in soak.lost[:50]],
         "errors_logged": list(soak.errors_logged[:50]),
         "disturbances": [asdict(disturbance) for disturbance in soak.disturbances],
         "samples": [asdict(sample) for sample in soak.samples],
@@ -178,7 +178,7 @@ def as_json(soak: Soak) -> dict[str, Json]:
 
 
 def plot(soak: Soak, path: Path) -> None:
-    """Draw memory, latency, rate, and what is open, over time."""
+    """Plot memory, latency, rate, and open resources over time."""
     import matplotlib as mpl  # noqa: PLC0415 - only a plot needs it
 
     mpl.use("Agg")
@@ -282,9 +282,9 @@ def _slowest(probes: Sequence[Probe]) -> Sequence[Probe]:
     return sorted(probes, key=lambda probe: probe.idle_s - probe.gateway_s)[:20]
 
 
-def _told(ended: Ended) -> str:
+def _describe(ended: Ended) -> str:
     return f"{ended.kind} at {ended.at_s:.1f} s, after {ended.seconds:.2f} s: {ended.problem}"
 
 
-def _shown(figure: Json) -> str:
+def _format(figure: Json) -> str:
     return f"{figure:.4g}" if isinstance(figure, float) else str(figure)

@@ -1,4 +1,4 @@
-"""What the clients of a soak ask, and what they accept as an answer."""
+"""Requests of a soak's clients, and the checks of their answers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FAULTY: Mapping[str, str] = {
     "errors-within": "error_after=2",
     RESCUED: "status=503",
 }
-"""Models that always fail, by name, and how; `RESCUED` has a fallback that answers."""
+"""Faults of the models that always fail, by model; `RESCUED` has a working fallback."""
 
 STORED = ("decision", "feedback")
-"""Kinds of requests about a decision that the gateway has stored."""
+"""Kinds of requests that need a stored decision."""
 REPEATED = 64
 MAX_BODY_BYTES = 2**20
-"""The gateway's limit in a soak: small enough that exceeding it often costs little."""
+"""The gateway's limit in a soak, small so that oversized requests are cheap."""
 _OUTAGE = frozenset({429, 500, 502, 503, 504})
 _MEMORY = 200
 _USABLE_AFTER_S = 1.0
@@ -43,27 +43,27 @@ _LONG_TURNS = 60
 
 
 class Outcome(StrEnum):
-    """How a request ended, for the client that sent it."""
+    """Outcome of a request for its client."""
 
     COMPLETE = "complete"
     EXPLAINED = "explained error"
     """A well-formed error that the client's mistake or an injected fault explains."""
     LEFT = "left"
-    """The client closed its connection before the end."""
+    """The client disconnected before the end."""
     LOST = "lost"
-    """Everything else: no answer, a wrong one, or an error without a reason."""
+    """Everything else: no answer, a wrong answer, or an unexplained error."""
 
 
 _Memory = deque[tuple[float, str, str]]
-"""When an id was learned, by the monotonic clock; the id; the key that it belongs to."""
+"""Monotonic time when an id was received, the id, and its API key."""
 
 Check = Callable[[Answer], str]
-"""Returns what is wrong with a successful answer; nothing if it is complete."""
+"""Returns the problem with an answer of status 200; an empty string if it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, and what may become of it."""
+    """One request and its acceptable outcomes."""
 
     kind: str
     data: bytes
@@ -72,27 +72,27 @@ class Request:
     key: str = ""
     manner: Manner = Manner.PATIENT
     errors: frozenset[int] = frozenset()
-    """Error statuses that are explained."""
+    """Error statuses that count as explained."""
     may_break: bool = False
     """Whether a stream may end with an error event."""
     about_s: float = 0.0
-    """When the record that it asks about was written, by the monotonic clock."""
+    """Monotonic time when the requested record was written."""
     is_inference: bool = True
     """Whether the gateway counts it in `switchcraft_requests_total`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What was going wrong around a request, by the plan of the soak."""
+    """Injected faults that may affect a request."""
 
     upstreams: bool = False
-    """Faults of routed models, or breakers that they have opened."""
+    """Faults of routed models, or circuit breakers that these faults opened."""
     store: bool = False
-    """Redis was away, or lost its data, since the record in question was written."""
+    """Redis was down or lost its data since the requested record was written."""
 
 
 def judge(request: Request, answer: Answer, trouble: Trouble) -> tuple[Outcome, str]:
-    """Return how a request ended, with the reason if it is lost."""
+    """Return a request's outcome, with the reason if it is lost."""
     if not answer.is_complete:
         return Outcome.LEFT, ""
     if answer.status == 200:
@@ -107,7 +107,7 @@ def judge(request: Request, answer: Answer, trouble: Trouble) -> tuple[Outcome, 
 
 
 def _check_error(request: Request, answer: Answer, trouble: Trouble) -> str:
-    """Return what is wrong with an error answer; nothing if it is well-formed and explained."""
+    """Return the problem with an error answer; empty if it is well-formed and explained."""
     explained = request.errors | (_OUTAGE if trouble.upstreams else frozenset())
     if trouble.store and request.kind in STORED:
         explained |= {404, 503}
@@ -120,10 +120,10 @@ def _check_error(request: Request, answer: Answer, trouble: Trouble) -> str:
 
 
 class Mix:
-    """Makes requests of all kinds, in fixed shares, from a seed."""
+    """Seeded generator of requests of all kinds, in fixed shares."""
 
     def __init__(self, keys: Sequence[str], admin_key: str, seed: int = 7) -> None:
-        """Ask with these keys."""
+        """Prepare requests with these keys."""
         self._random = random.Random(seed)  # noqa: S311
         self._keys = keys
         self._admin = admin_key
@@ -142,7 +142,7 @@ class Mix:
         return replace(self._kinds[kind][1](), kind=kind)
 
     def remember(self, request: Request, answer: Answer) -> None:
-        """Note what a complete answer can be asked about later."""
+        """Note the ids of a complete answer for later requests."""
         decision_id = answer.headers.get("x-switchcraft-decision-id")
         if decision_id and answer.headers.get("x-switchcraft-reason") != "passed":
             self._decisions.append((time.monotonic(), decision_id, request.key))
@@ -206,7 +206,7 @@ class Mix:
         return f"soak-{next(self._number)}"
 
     def _pinned(self, *, stream: bool = False, model: str = PINNED) -> Request:
-        """Return a request whose answer must repeat its own words."""
+        """Return a request whose answer must repeat the request's text."""
         words = f"Repeat: {self._id()}."
         messages = [{"role": "user", "content": words}]
         body = {"model": model, "messages": messages, "stream": stream}
@@ -217,7 +217,7 @@ class Mix:
         return self._post(CHAT, body, _events() if stream else _completion())
 
     def _long(self) -> Mapping[str, Any]:
-        """Return an agent's conversation: a question, and many calls with results of 1 KB."""
+        """Return an agent's conversation: a question and many calls with results of 1 KB."""
         request = next(self._first_seen)
         turns: list[Json] = []
         for number in range(self._random.randrange(4, _LONG_TURNS)):
@@ -297,7 +297,7 @@ class Mix:
         return Request("", data, _must_fail, request_id, errors=frozenset({401}))
 
     def _too_large(self) -> Request:
-        """Return a body beyond the limit, announced or not."""
+        """Return a body above the limit, with or without a content length."""
         request_id, key = self._id(), self._random.choice(self._keys)
         headers = {"authorization": f"Bearer {key}", "x-request-id": request_id}
         part = b" " * 65536
@@ -316,7 +316,7 @@ class Mix:
         return replace(made, errors=_OUTAGE, may_break=True)
 
     def _known(self, memory: _Memory) -> tuple[float, str, str] | None:
-        """Return an id that was received long enough ago, or None."""
+        """Return an id that is old enough to be stored, or None."""
         limit_s = time.monotonic() - _USABLE_AFTER_S
         old = [entry for entry in memory if entry[0] < limit_s]
         return self._random.choice(old) if old else None

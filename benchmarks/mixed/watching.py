@@ -1,4 +1,4 @@
-"""What a gateway's process takes during a soak, and how long its event loop makes others wait."""
+"""Resources of the gateway's process during a soak, and the delay of its event loop."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ PROBE_PERIOD_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the gateway; memory in 10^6 bytes."""
+    """Resources of the gateway at one time; memory in 10^6 bytes."""
 
     at_s: float
     """From the start of the soak."""
     answered: int
-    """Requests that have ended until then."""
+    """Requests that have ended so far."""
     resident_mb: float
     descriptors: int
     threads: int
     tasks: int
-    """asyncio tasks, by the gateway's own gauge."""
+    """asyncio tasks according to the gateway's own gauge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How long `GET /healthz` took, and an idle server's answer asked for at the same time."""
+    """Waiting times for `GET /healthz` and for an idle server at the same time."""
 
     at_s: float
     """Unix time."""
@@ -55,21 +55,21 @@ def look(pid: int, *, at_s: float, answered: int, tasks: int) -> Sample:
 
 
 def forget_peak(pid: int) -> None:
-    """Let a process's peak of resident memory start anew (proc(5), `clear_refs`)."""
+    """Reset a process's peak resident memory (proc(5), `clear_refs`)."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def peak_mb(pid: int) -> float:
-    """Return the peak of resident memory since then, in 10^6 bytes."""
+    """Return the peak resident memory since the last reset, in 10^6 bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
-    raise AssertionError("Linux tells VmHWM")
+    raise AssertionError("/proc has no VmHWM; this needs Linux")
 
 
 @contextmanager
 def probing(port: int, idle_port: int, out: Path) -> Iterator[None]:
-    """Probe a gateway and an idle server from a process of its own until the block ends."""
+    """Probe a gateway and an idle server from a separate process until the block ends."""
     command = (sys.executable, "-m", "benchmarks.mixed.watching", str(port), str(idle_port))
     with out.open("wb") as file, subprocess.Popen(command, stdout=file) as process:  # noqa: S603
         try:
@@ -79,13 +79,13 @@ def probing(port: int, idle_port: int, out: Path) -> Iterator[None]:
 
 
 def read_probes(path: Path) -> Sequence[Probe]:
-    """Return what the probing process has written; a line that was cut off is left out."""
+    """Return the probes in a file; an incomplete last line is skipped."""
     rows = (line.split() for line in path.read_text().splitlines())
     return [Probe(*map(float, row)) for row in rows if len(row) == 3]
 
 
 def _probe(port: int, idle_port: int) -> None:
-    """Ask both 20 times a second, for ever; print the time and both waits."""
+    """Probe both servers 20 times a second, without end; print the time and both waits."""
     gateway = socket.create_connection(("127.0.0.1", port))
     idle = socket.create_connection(("127.0.0.1", idle_port))
     due_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The gateway's benchmark, by what it measures of its own upstream and of this gateway."""
+"""The gateway benchmark, run on its own upstream and on this gateway."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ FIGURES = Figures(10, 100.0, 1.0, 2.0, 1.0, 2.0, 0.5, 0.6, 0.1)
 def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Run the benchmark's upstream."""
     contender = direct(Place(Path(), tmp_path_factory.mktemp("bench"), free_port()))
-    with running(contender.program, next(asked(bodies.small()))) as program:
+    with running(contender.program, next(endless(bodies.small()))) as program:
         yield program
 
 
-def asked(request: Mapping[str, Any]) -> Iterator[bytes]:
-    """Return a request to ask for ever."""
+def endless(request: Mapping[str, Any]) -> Iterator[bytes]:
+    """Return an endless iterator over one request."""
     return bodies.again(bodies.framed(iter([request]), bodies.MODEL, {}))
 
 
-def test_warming_up_is_not_counted(upstream: Running) -> None:
-    """What is asked before the warming up has passed is in no figure."""
-    requests = iter(list(islice(asked(bodies.small()), 100_000)))
+def test_figures_exclude_the_warm_up(upstream: Running) -> None:
+    """No figure includes a request that was sent during the warm-up."""
+    requests = iter(list(islice(endless(bodies.small()), 100_000)))
     load = Load(upstream.port, requests, connections=3, seconds=0.1, warm_requests=500)
     record = play(load, upstream.cpu_s)
     count = len(record.latencies_s)
@@ -52,32 +52,32 @@ def test_warming_up_is_not_counted(upstream: Running) -> None:
 
 
 def test_every_event_of_a_stream_has_an_age(upstream: Running) -> None:
-    """Each event tells when it was written, and is told to be older when it arrives."""
-    requests = asked(bodies.small_stream(paced=False))
+    """Each event contains its time of writing, so its age on arrival is positive."""
+    requests = endless(bodies.small_stream(paced=False))
     record = play(Load(upstream.port, requests, connections=1, seconds=0.1))
     assert len(record.ages_s) == CHUNKS * len(record.latencies_s) > 0
     assert all(age > 0 for age in record.ages_s)
 
 
-def test_paced_streams_last_as_long_as_their_pauses(upstream: Running) -> None:
-    """A paced stream's first byte comes before its other events are written."""
-    requests = asked(bodies.small_stream(paced=True))
+def test_first_byte_of_a_paced_stream_arrives_before_later_events(upstream: Running) -> None:
+    """The first byte of a paced stream arrives before its other events are written."""
+    requests = endless(bodies.small_stream(paced=True))
     record = play(Load(upstream.port, requests, connections=1, seconds=0.1))
     (latency,), (first_byte,) = record.latencies_s, record.first_bytes_s
     assert latency - first_byte > max(record.ages_s)
 
 
-def test_refusals_are_not_measured() -> None:
-    """A load whose answers are errors ends with what they say."""
+def test_error_answer_aborts_the_load() -> None:
+    """A load with an error answer raises RefusedError with the answer's text."""
     answer = b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nfull"
     with scripted(answer) as url:
-        load = Load(urlsplit(url).port or 0, asked(bodies.small()), connections=1, seconds=1.0)
+        load = Load(urlsplit(url).port or 0, endless(bodies.small()), connections=1, seconds=1.0)
         with pytest.raises(RefusedError, match="503: full"):
             play(load)
 
 
-def test_requests_come_again_with_other_words() -> None:
-    """Once all were asked, a number stands behind what the user said last, and nothing else."""
+def test_repeated_requests_get_a_number_in_the_last_user_message() -> None:
+    """After the last request, they repeat with a number appended to the last user message."""
     requests = [{"messages": ASK}, {"messages": [*ASK, {"role": "tool", "content": "{}"}]}]
     first, second, third, fourth, fifth = islice(bodies.once(requests), 5)
     assert [first, second] == requests
@@ -86,8 +86,8 @@ def test_requests_come_again_with_other_words() -> None:
     assert fifth["messages"][0]["content"] == f"{ASK[0]['content']} (3)"
 
 
-def test_the_upstreams_own_time_is_taken_off() -> None:
-    """Added latency is the difference within a round, whatever the rounds took."""
+def test_added_latency_excludes_the_upstreams_own_time() -> None:
+    """Added latency is the difference to the upstream in the same round."""
     slower = [replace(FIGURES, p50_ms=upstream + 0.5) for upstream in (1.0, 9.0)]
     upstreams = [replace(FIGURES, p50_ms=upstream) for upstream in (1.0, 9.0)]
     rounds = {Setting("pass-through", 1): {"direct": upstreams, "slower": slower}}
@@ -95,20 +95,20 @@ def test_the_upstreams_own_time_is_taken_off() -> None:
     assert row.split(" | ")[2] == "0.500 (0.500 to 0.500)"
 
 
-def test_this_gateway_is_measured(tmp_path: Path) -> None:
-    """One command measures what is installed, says what is not, and leaves stamped figures."""
+def test_benchmark_command_measures_installed_gateways(tmp_path: Path) -> None:
+    """The command measures installed gateways, lists missing ones, and writes stamped figures."""
     out = tmp_path / "gateway.json"
-    what = "--only switchcraft portkey --modes pass-through stream --connections 1 2"
-    often = "--rounds 1 --seconds 0.1 --starts 1"
-    command = [sys.executable, "benchmarks/gateway.py", *what.split(), *often.split()]
+    selection = "--only switchcraft portkey --modes pass-through stream --connections 1 2"
+    effort = "--rounds 1 --seconds 0.1 --starts 1"
+    command = [sys.executable, "benchmarks/gateway.py", *selection.split(), *effort.split()]
     places = ["--peers", str(tmp_path), "--out", str(out)]
     run = subprocess.run([*command, *places], cwd=ROOT, capture_output=True, check=True)
-    told = orjson.loads(out.read_bytes())
-    assert {"commit", "processor", "versions"} < told.keys()
-    assert len(told["settings"]) == 4
-    for setting in told["settings"]:
+    written = orjson.loads(out.read_bytes())
+    assert {"commit", "processor", "versions"} < written.keys()
+    assert len(written["settings"]) == 4
+    for setting in written["settings"]:
         (ours,) = setting["rounds"]["switchcraft"]
         assert ours["answers"] > 0
         assert f"| {setting['mode']} |" in run.stdout.decode()
-    assert told["gateways"]["switchcraft"]["loaded_mb"] > 10
+    assert written["gateways"]["switchcraft"]["loaded_mb"] > 10
     assert "not measured: portkey" in run.stdout.decode()

@@ -1,4 +1,4 @@
-"""The soak, in short: it loses nothing, its accounts agree, and it knows what is lost."""
+"""A short soak loses no request, its counts agree, and it detects lost requests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from benchmarks.mixed.watching import Sample
 
 ROOT = Path(__file__).parents[2]
 MAX_RESIDENT_MB = 330
-"""Three graphs at once, and one that is being loaded; freed memory that is kept comes on top."""
+"""Enough for three graphs, a fourth that is loading, and freed memory that glibc keeps."""
 
 
 def test_mixed_traffic_with_faults_loses_nothing(tmp_path: Path) -> None:
-    """Reloads, publications, faults and a restart of Redis within seconds, under all traffic."""
+    """Reloads, publications, faults and a Redis restart under mixed traffic lose no request."""
     how = "--seconds 15 --rate 40 --pause 0.2 --fault 0.5 --sample 0.5".split()
     command = [sys.executable, "benchmarks/soak.py", *how, "--out", str(tmp_path)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=240)
@@ -32,38 +32,38 @@ def test_mixed_traffic_with_faults_loses_nothing(tmp_path: Path) -> None:
     assert [balance for balance in soak["balances"] if not agrees(balance)] == []
     assert [it for it in soak["disturbances"] if it["problem"]] == []
     done = {it["name"] for it in soak["disturbances"]}
-    # How many more there is time for depends on the machine.
+    # The machine's speed decides how many other disturbances there is time for.
     assert {"SIGHUP", "publication"} <= done
     assert soak["figures"]["resident_mb_highest"] < MAX_RESIDENT_MB
     assert (tmp_path / "soak.png").stat().st_size > 0
 
 
 def agrees(balance: Mapping[str, int]) -> bool:
-    """Whether both sides counted the same, but for clients that left."""
+    """Return whether both counts agree, apart from clients that disconnected."""
     return abs(balance["ours"] - balance["theirs"]) <= balance["uncertain"]
 
 
 @pytest.fixture(scope="module")
 def stream() -> Request:
-    """Return a request for a stream that repeats its own words."""
+    """Return a request for a stream that repeats the request's text."""
     mix = Mix(["key"], "admin")
     return next(request for request in iter(mix.next, None) if request.kind == "pinned stream")
 
 
 def answer(request: Request, *events: str, status: int = 200) -> Answer:
-    """Return a complete answer of these events."""
+    """Return a complete answer with these events."""
     body = "".join(f"data: {event}\n\n" for event in events).encode()
     return Answer(status, {"x-request-id": request.request_id}, body, is_complete=True)
 
 
 def words_of(request: Request) -> str:
-    """Return an event that repeats what a request says."""
+    """Return an event that repeats a request's text."""
     text = orjson.loads(request.data.partition(b"\r\n\r\n")[2])["messages"][0]["content"]
     return orjson.dumps({"choices": [{"delta": {"content": text}}]}).decode()
 
 
-def test_complete_stream_is_no_loss(stream: Request) -> None:
-    """The request's own words, and one [DONE] at the end."""
+def test_complete_stream_is_judged_complete(stream: Request) -> None:
+    """A stream with the request's own text and one [DONE] at the end is complete."""
     given = answer(stream, words_of(stream), "[DONE]")
     assert judge(stream, given, Trouble()) == (Outcome.COMPLETE, "")
 
@@ -82,26 +82,26 @@ def test_complete_stream_is_no_loss(stream: Request) -> None:
 def test_incomplete_or_foreign_stream_is_lost(
     stream: Request, events: tuple[str, ...], reason: str
 ) -> None:
-    """A stream without its end, with two, with another's words, or broken without a fault."""
+    """A stream counts as lost if it lacks one [DONE], has another text, or breaks unexplained."""
     outcome, problem = judge(stream, answer(stream, *events), Trouble())
     assert outcome is Outcome.LOST
     assert reason in problem
 
 
-def test_broken_stream_is_explained_by_a_fault(stream: Request) -> None:
-    """An error event at the end is what an injected fault leads to."""
+def test_injected_fault_explains_a_broken_stream(stream: Request) -> None:
+    """An error event at the end is explained if a fault was injected."""
     given = answer(stream, words_of(stream), '{"error":{"message":"broke"}}')
     assert judge(stream, given, Trouble(upstreams=True)) == (Outcome.EXPLAINED, "")
 
 
 def test_answer_to_another_request_is_lost(stream: Request) -> None:
-    """The id of the request must come back."""
+    """An answer with another request id counts as lost."""
     given = answer(stream, words_of(stream), "[DONE]")
     given.headers["x-request-id"] = "another"
     assert judge(stream, given, Trouble())[0] is Outcome.LOST
 
 
-def test_status_500_of_the_gateway_is_lost_whatever_else_fails(stream: Request) -> None:
+def test_internal_error_is_lost_despite_injected_faults(stream: Request) -> None:
     """No injected fault explains an internal error."""
     body = b'{"error":{"message":"internal","code":"internal_error"}}'
     given = Answer(500, {"x-request-id": stream.request_id}, body, is_complete=True)
@@ -109,7 +109,7 @@ def test_status_500_of_the_gateway_is_lost_whatever_else_fails(stream: Request) 
 
 
 def test_slope_is_per_10000_requests() -> None:
-    """Two MB more with every 10,000 requests, whatever single samples show."""
+    """The slope is 2 MB per 10,000 requests although single samples deviate."""
     samples = [
         Sample(at_s, at_s * 100, 200 + at_s / 50 + 30 * (at_s % 60 == 0), 10, 5, 3)
         for at_s in range(0, 600, 5)
