@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,3 +22,14 @@ def test_documentation_builds_strictly(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "configuration" / "index.html").is_file()
+
+
+def test_architecture_names_files_that_exist() -> None:
+    """Every file that ARCHITECTURE.md names exists; names are relative to their package."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    roots = (ROOT, ROOT / "router_service", ROOT / "training" / "switchcraft_training")
+    named = set(re.findall(r"(?<![\w./])[\w.]+(?:/[\w.]+)+/?|\b\w+\.py\b", text))
+    named = {name for name in named if name.endswith((".py", ".md", "/"))}
+    assert len(named) > 20
+    missing = [name for name in named if not any((root / name).exists() for root in roots)]
+    assert not missing
