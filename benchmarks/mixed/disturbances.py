@@ -143,8 +143,8 @@ class Disturber:
     def _hang_up(self) -> str:
         taken = self._gateway.metric(_RELOADS.format("config", "taken"))
         self._configuration.write(len(self.done))
-        self._gateway.hang_up()
-        self._gateway.counts(_RELOADS.format("config", "taken"), taken + 1)
+        self._gateway.send_sighup()
+        self._gateway.wait_for_metric(_RELOADS.format("config", "taken"), taken + 1)
         return "SIGHUP"
 
     def _reload(self) -> str:
@@ -172,7 +172,7 @@ class Disturber:
     def _publish(self) -> str:
         release = self._next_release()
         self._move(lambda published: put_stable(published, release))
-        self._gateway.takes_up(release.name)
+        self._gateway.wait_for_artifact(release.name)
         return "publication"
 
     def _publish_shadow(self) -> str:
@@ -184,12 +184,12 @@ class Disturber:
         # A minimum that is never reached: injected faults must not roll it back at a random time.
         canary = Canary(release=self._tried, share=CANARY_SHARE, min_requests=10**9)
         self._move(lambda published: put_canary(published, canary))
-        self._gateway.tries(canary=True)
+        self._gateway.wait_for_canary(canary=True)
         return "canary"
 
     def _promote(self) -> str:
         self._move(promote)
-        self._gateway.tries(canary=False)
+        self._gateway.wait_for_canary(canary=False)
         return "promotion"
 
     def _withdraw_shadow(self) -> str:
@@ -202,7 +202,7 @@ class Disturber:
         self._redis.kill()
         self._end.wait(self._pace.fault_s)
         self._redis.start()
-        self._gateway.counts("switchcraft_shared_state_up", 1)
+        self._gateway.wait_for_metric("switchcraft_shared_state_up", 1)
         self._store_until_s = time.monotonic() + STORE_LAG_S
         return "Redis restart"
 

@@ -32,7 +32,7 @@ def gateway() -> Iterator[str]:
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Return once the address answers; fail where the process has ended or takes too long."""
+    """Wait until the address answers; fail if the process has exited or takes too long."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         assert process.poll() is None, "the gateway ended before it was ready"

@@ -1,4 +1,4 @@
-"""Calibration: training measures by the very probabilities that the gateway decides by."""
+"""Training evaluates with the same calibrated probabilities that the gateway uses."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from switchcraft_training.models.artifact import write_canaries
 
 
 def shifted(arms: int) -> Platt:
-    """Return a calibration that changes every probability plainly, each arm's in its own way."""
+    """Return a calibration that clearly changes every probability, differently for each arm."""
     return Platt(slopes=(0.5,) * arms, intercepts=tuple(0.1 * arm for arm in range(arms)))
 
 
 @pytest.fixture
 def calibrated(tmp_path: Path) -> Path:
-    """Write the shipped artifact with a calibration, its canaries as training writes them."""
+    """Write the shipped artifact with a calibration, and its canaries as training writes them."""
     folder = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
     manifest = Artifact.load(folder).manifest
     calibration = shifted(len(manifest.arms))
@@ -35,12 +35,12 @@ def calibrated(tmp_path: Path) -> Path:
 
 
 def rewrite(folder: Path, manifest: Manifest) -> None:
-    """Save a manifest with the hashes of the files as they are."""
+    """Save a manifest with the current hashes of the files."""
     save_manifest(folder, manifest.model_copy(update={"files": file_hashes(folder)}))
 
 
-def test_training_and_service_see_the_same_probabilities(calibrated: Path) -> None:
-    """What training measures with a fitted calibration is what the gateway decides by."""
+def test_training_and_service_use_the_same_probabilities(calibrated: Path) -> None:
+    """Training measures the same calibrated probabilities that the gateway decides with."""
     router = Router.load(calibrated)
     artifact = router.artifact
     conversations = [canary.conversation for canary in artifact.canaries()]
@@ -55,16 +55,16 @@ def test_training_and_service_see_the_same_probabilities(calibrated: Path) -> No
     assert list(decided.probabilities.values()) == router.predict_batch(conversations[:1])[0]
 
 
-def test_canaries_notice_another_calibration(calibrated: Path) -> None:
-    """A manifest whose calibration is not the one the canaries were written with is refused."""
+def test_manifest_with_another_calibration_fails_its_canaries(calibrated: Path) -> None:
+    """A calibration other than the one used for the canary requests is refused."""
     manifest = Artifact.load(calibrated).manifest
     rewrite(calibrated, manifest.model_copy(update={"calibration": IDENTITY}))
     with pytest.raises(ArtifactError, match="canary"):
         Router.load(calibrated)
 
 
-def test_a_calibration_of_other_arms_is_refused(calibrated: Path) -> None:
-    """Slopes for two arms cannot calibrate eight."""
+def test_calibration_for_another_number_of_arms_is_refused(calibrated: Path) -> None:
+    """A calibration for two arms is refused for an artifact with eight."""
     manifest = Artifact.load(calibrated).manifest
     rewrite(calibrated, manifest.model_copy(update={"calibration": shifted(2)}))
     with pytest.raises(ArtifactError, match="a calibration of 2 for 8 arms"):

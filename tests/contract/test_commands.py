@@ -1,4 +1,4 @@
-"""The commands as a user starts them: what they run, and how they end when they cannot."""
+"""The commands as a user runs them: their results and their errors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 COMMAND = [sys.executable, "-m", "router_service.cli"]
 
 
-def test_sandbox_answers_as_a_provider() -> None:
-    """`switchcraft sandbox` lists a model, and marks its answers as the sandbox's."""
+def test_sandbox_command_serves_marked_answers() -> None:
+    """`switchcraft sandbox` lists a model and marks its answers as coming from the sandbox."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -33,7 +33,7 @@ def test_sandbox_answers_as_a_provider() -> None:
 
 
 def poll(url: str) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of an address once it answers."""
+    """Wait until an address answers; return headers and body."""
     for _ in range(300):
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own address
@@ -44,7 +44,7 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (None, "gateway.yaml: cannot be read"),
         ("a: [", "gateway.yaml: line 1: is not valid YAML"),
@@ -70,10 +70,10 @@ def poll(url: str) -> tuple[dict[str, str], bytes]:
     ],
     ids=["missing", "yaml", "empty", "variable", "arms", "weak key"],
 )
-def test_serve_explains_a_configuration_that_it_cannot_use(
-    text: str | None, told: str, tmp_path: Path
+def test_serve_explains_an_invalid_configuration(
+    text: str | None, message: str, tmp_path: Path
 ) -> None:
-    """The gateway ends with status 1 and one line that names file, place and cure."""
+    """The gateway exits with status 1 and one line with the file, the place and the remedy."""
     path = tmp_path / "gateway.yaml"
     if text is not None:
         path.write_text(text)
@@ -85,12 +85,12 @@ def test_serve_explains_a_configuration_that_it_cannot_use(
         timeout=60,
     )
     assert result.returncode == 1
-    assert told in result.stderr.splitlines()[-1]
+    assert message in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
 
 
-def test_without_keys_the_gateway_listens_on_loopback_whatever_is_asked() -> None:
-    """`switchcraft serve --host 0.0.0.0` without a key says where it listens, and what to set."""
+def test_gateway_without_keys_listens_only_on_loopback() -> None:
+    """Without a key, `switchcraft serve --host 0.0.0.0` logs where it listens and what to set."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -98,7 +98,7 @@ def test_without_keys_the_gateway_listens_on_loopback_whatever_is_asked() -> Non
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             poll(f"http://127.0.0.1:{port}/healthz")
-            # Another address of this machine, which 0.0.0.0 would take in.
+            # Another address of this machine, which 0.0.0.0 would include.
             with pytest.raises(ConnectionError), socket.create_connection(("127.0.0.2", port)):
                 pass
         finally:
@@ -108,15 +108,15 @@ def test_without_keys_the_gateway_listens_on_loopback_whatever_is_asked() -> Non
     assert "listening only on 127.0.0.1 instead of 0.0.0.0" in log
 
 
-def test_a_key_and_its_hash() -> None:
-    """`switchcraft key` prints a key and the line for the file, alone on standard output."""
+def test_key_command_prints_a_key_and_its_hash() -> None:
+    """`switchcraft key` prints only a key and its line for the configuration on standard output."""
     run = subprocess.run([*COMMAND, "key"], capture_output=True, text=True, check=True, timeout=60)
     key, line = run.stdout.splitlines()
     assert line == "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
-def test_training_without_its_packages_says_what_to_install() -> None:
-    """An installation for serving alone names what is missing, and how to get it."""
+def test_training_command_names_a_missing_package() -> None:
+    """An installation without the training packages names the missing one and how to install it."""
     absent = "import sys; sys.modules['msgspec'] = None; from switchcraft_training.cli import main"
     run = subprocess.run(
         [sys.executable, "-c", f"{absent}; sys.exit(main(['score']))"],

@@ -1,4 +1,4 @@
-"""A process that is asked to stop finishes what it began, and begins nothing more."""
+"""Graceful shutdown: open requests finish, and new ones are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.contract.conftest import wait_until_ready
 from tests.serving import Sandbox, wait_for
 
 STREAMS = 200
-# Pinned: it is the streams that are to take long, not 200 decisions at once.
+# The model is pinned, so that the time goes to the streams and not to 200 decisions.
 STREAMED = BODY | {"model": "m", "stream": True}
 
 
@@ -49,11 +49,13 @@ def gateway(
             process.kill()
 
 
-def test_streams_end_and_new_requests_are_refused(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Of 200 open streams each ends as it should; readiness is red, and who comes late gets 503."""
+def test_open_streams_complete_and_new_requests_are_refused(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """200 open streams complete; readiness answers 503, and new requests get 503."""
     before = sandbox.stats()
-    patient = {"shutdown_timeout_s": 60, "max_decision_wait_s": 60}
-    with gateway(sandbox, tmp_path, **patient) as (process, url):
+    limits = {"shutdown_timeout_s": 60, "max_decision_wait_s": 60}
+    with gateway(sandbox, tmp_path, **limits) as (process, url):
         answers, late, status = asyncio.run(_drill(process, url, sandbox, before))
         assert process.wait(timeout=30) == 0
     assert len(answers) == STREAMS
@@ -79,9 +81,11 @@ async def _drill(
             asyncio.create_task(http.post(CHAT, json=STREAMED, headers=slowly))
             for _ in range(STREAMS)
         ]
-        await asyncio.to_thread(wait_for, lambda: _begun(sandbox, before), "all have begun", 60)
+        await asyncio.to_thread(
+            wait_for, lambda: _begun(sandbox, before), "all streams have started", 60
+        )
         process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(wait_for, lambda: _status(url) == 503, "readiness is red")
+        await asyncio.to_thread(wait_for, lambda: _status(url) == 503, "readiness fails")
         status = await http.get("/readyz")
         late = [await http.post(CHAT, json=BODY) for _ in range(5)]
         return list(await asyncio.gather(*asked)), late, status
@@ -95,15 +99,15 @@ def _begun(sandbox: Sandbox, before: dict[str, int]) -> bool:
     return bool(sandbox.stats()["requests"] - before["requests"] == STREAMS)
 
 
-def test_readiness_goes_red_first(sandbox: Sandbox, tmp_path: Path) -> None:
-    """For the delay that load balancers need, requests are served while readiness is red."""
+def test_requests_are_served_during_the_drain_delay(sandbox: Sandbox, tmp_path: Path) -> None:
+    """During `drain_delay_s`, readiness fails for load balancers, but requests still succeed."""
     with (
         gateway(sandbox, tmp_path, drain_delay_s=3) as (process, url),
         httpx.Client(base_url=url) as http,
     ):
         process.send_signal(signal.SIGTERM)
         for path in ("/readyz", "/health/readiness"):
-            wait_for(lambda path=path: http.get(path).status_code == 503, "readiness is red")  # type: ignore[misc]
+            wait_for(lambda path=path: http.get(path).status_code == 503, "readiness fails")  # type: ignore[misc]
         served = http.post(CHAT, json=BODY)
         assert served.status_code == 200
         assert served.headers["connection"] == "close"
@@ -111,8 +115,8 @@ def test_readiness_goes_red_first(sandbox: Sandbox, tmp_path: Path) -> None:
         assert process.wait(timeout=30) == 0
 
 
-def test_a_second_signal_ends_at_once(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Who does not want to wait for what hangs does not have to."""
+def test_second_signal_stops_immediately(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A second SIGTERM stops the gateway without waiting for hanging requests."""
     before = sandbox.stats()
     with gateway(sandbox, tmp_path, shutdown_timeout_s=600) as (process, url):
         _hang(url, sandbox)
@@ -123,8 +127,10 @@ def test_a_second_signal_ends_at_once(sandbox: Sandbox, tmp_path: Path) -> None:
     wait_for(lambda: sandbox.stats()["in_flight"] == before["in_flight"], "it is cancelled")
 
 
-def test_what_hangs_is_cut_off_in_the_end(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Answers have their time to end, and no more."""
+def test_hanging_request_is_cut_off_after_the_shutdown_timeout(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """After `shutdown_timeout_s` the gateway exits although a request hangs."""
     with gateway(sandbox, tmp_path, shutdown_timeout_s=1) as (process, url):
         _hang(url, sandbox)
         process.send_signal(signal.SIGTERM)
@@ -132,7 +138,7 @@ def test_what_hangs_is_cut_off_in_the_end(sandbox: Sandbox, tmp_path: Path) -> N
 
 
 def _hang(url: str, sandbox: Sandbox) -> None:
-    """Ask for what is never answered, and leave it in flight."""
+    """Send a request that is never answered, and leave it in flight."""
     before = sandbox.stats()["in_flight"]
 
     def ask() -> None:

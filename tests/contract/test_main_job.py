@@ -1,4 +1,4 @@
-"""The main job, as a user sees it: a real client, a real gateway, the shipped router."""
+"""Routed tool calls as a user sees them: real client, real gateway, shipped router."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ARMS = Artifact.load(SHIPPED).manifest.arms
 
 
 def get(url: str) -> str:
-    """Return what an address answers."""
+    """Return the body at an address."""
     with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own address
         body: str = answer.read().decode()
         return body
 
 
 def recorded(gateway: str, decision_id: str) -> Mapping[str, Any]:
-    """Return a decision's record; it is written right after the answer's last byte."""
+    """Return a decision's record, which is written just after the answer's last byte."""
     for _ in range(100):
         try:
             record: dict[str, Any] = json.loads(get(f"{gateway}/v1/decisions/{decision_id}"))
@@ -49,7 +49,7 @@ def recorded(gateway: str, decision_id: str) -> Mapping[str, Any]:
 
 
 def decisions_counted(gateway: str) -> float:
-    """Return how many decisions the gateway's metrics count, over all arms and reasons."""
+    """Return the number of decisions in the gateway's metrics, over all arms and reasons."""
     families = text_string_to_metric_families(get(f"{gateway}/metrics"))
     return sum(
         sample.value
@@ -60,7 +60,7 @@ def decisions_counted(gateway: str) -> float:
 
 
 def ask(client: OpenAI, body: Mapping[str, Any], *, stream: bool) -> Mapping[str, str]:
-    """Ask with the model `switchcraft`, read a whole tool call, and return the headers."""
+    """Send a request for `switchcraft`, check its tool calls, and return the headers."""
     answer = client.chat.completions.with_raw_response.create(
         model="switchcraft", stream=stream, **body
     )
@@ -74,13 +74,13 @@ def ask(client: OpenAI, body: Mapping[str, Any], *, stream: bool) -> Mapping[str
 
 
 def whole(completion: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - the client's own type
-    """Return the calls of an answer."""
+    """Return the calls of a complete answer."""
     calls = completion.choices[0].message.tool_calls
     return [(call.function.name, call.function.arguments) for call in calls]
 
 
 def streamed(chunks: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - the client's own type
-    """Yield the calls of a stream, put together as a client puts them together."""
+    """Yield the calls of a stream, assembled as a client does."""
     names: dict[int, str] = {}
     arguments: dict[int, str] = {}
     for chunk in chunks:
@@ -93,7 +93,7 @@ def streamed(chunks: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - the cl
 
 
 def route_all(gateway: str, bodies: Sequence[Mapping[str, Any]]) -> None:
-    """Send every body, streamed and not in turn, and see each decision recorded."""
+    """Send all bodies, alternately streamed and not, and check each decision record."""
     client = OpenAI(base_url=f"{gateway}/v1", api_key="not-needed", max_retries=0)
     before = decisions_counted(gateway)
     for index, body in enumerate(bodies):
@@ -109,26 +109,28 @@ def route_all(gateway: str, bodies: Sequence[Mapping[str, Any]]) -> None:
 
 
 def own_questions() -> list[dict[str, Any]]:
-    """Return requests of our own: the artifact's canaries that offer tools."""
+    """Return our own requests: the artifact's canary requests."""
     lines = (SHIPPED / CANARIES).read_text().splitlines()
     return [json.loads(line)["request"] for line in lines]
 
 
-def test_own_questions_through_the_running_gateway(gateway: str) -> None:
-    """Each of our own questions is routed, answered by the chosen arm, and recorded."""
+def test_own_requests_are_routed_answered_and_recorded(gateway: str) -> None:
+    """Each of our own requests is routed, answered by the chosen arm, and recorded."""
     route_all(gateway, [body for body in own_questions() for _ in range(2)])
 
 
 @pytest.mark.recorded
-def test_recorded_questions_through_the_running_gateway(gateway: str, recorded_data: Path) -> None:
-    """A hundred and more real questions, streamed and not: each routed, answered, recorded."""
+def test_recorded_requests_are_routed_answered_and_recorded(
+    gateway: str, recorded_data: Path
+) -> None:
+    """120 real requests, streamed or not, are each routed, answered and recorded."""
     judged = list(bfcl.open_recording(recorded_data / "bfcl-2024-08").judged())
     chosen = random.Random(0).sample(judged, RECORDED_QUESTIONS)
     route_all(gateway, [dict(example.request) for example, _ in chosen])
 
 
-def test_the_readme_s_first_snippet_runs_as_written(gateway: str) -> None:
-    """The snippet streams a tool call, and prints which model was chosen and why."""
+def test_first_readme_snippet_runs_as_written(gateway: str) -> None:
+    """The snippet streams a tool call and prints the chosen model and the reason."""
     snippet = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[0]
     assert "http://127.0.0.1:8080" in snippet
     here = snippet.replace("http://127.0.0.1:8080", gateway)
@@ -139,14 +141,14 @@ def test_the_readme_s_first_snippet_runs_as_written(gateway: str) -> None:
     name, arguments = call.split(" ", 1)
     assert name == "get_forecast"
     assert json.loads(arguments.replace(" ", "")) == {"city": "Lisbon", "days": 3}
-    told = dict(fact.split(": ") for fact in facts)
-    assert told["model"] in ARMS
-    assert told["policy"] == Artifact.load(SHIPPED).manifest.policies["default"]
-    assert told["reason"] in {"threshold", "drift", "argmax"}
+    printed = dict(fact.split(": ") for fact in facts)
+    assert printed["model"] in ARMS
+    assert printed["policy"] == Artifact.load(SHIPPED).manifest.policies["default"]
+    assert printed["reason"] in {"threshold", "drift", "argmax"}
 
 
-def test_a_decision_online_is_the_decision_offline(gateway: str) -> None:
-    """The gateway chooses for a request what `switchcraft route` chooses for it."""
+def test_gateway_and_route_command_choose_the_same_arms(gateway: str) -> None:
+    """The gateway chooses the same arm for a request as `switchcraft route`."""
     client = OpenAI(base_url=f"{gateway}/v1", api_key="not-needed", max_retries=0)
     bodies = own_questions()
     lines = "".join(json.dumps(body) + "\n" for body in bodies)
@@ -162,8 +164,8 @@ def test_a_decision_online_is_the_decision_offline(gateway: str) -> None:
     assert online == offline
 
 
-def test_the_list_of_models(gateway: str) -> None:
-    """A client sees the router's names and every model of the pool."""
+def test_model_list_has_the_routers_names_and_the_pool(gateway: str) -> None:
+    """A client sees the router's model names and every model of the pool."""
     client = OpenAI(base_url=f"{gateway}/v1", api_key="not-needed")
     names = {model.id for model in client.models.list()}
     routed = {"switchcraft", "switchcraft:economy", "switchcraft:balanced", "switchcraft:quality"}

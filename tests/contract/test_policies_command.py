@@ -1,4 +1,4 @@
-"""`switchcraft policies`: what each rule was measured to do, for who has to choose one."""
+"""`switchcraft policies`: measured results of each rule, to help choose one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def policies(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def rules(output: str) -> list[str]:
-    """Return the rules that lines begin with, without marks."""
+    """Return the rules at the beginning of lines, without marks."""
     return [match[1] for match in re.finditer(r"^((?:theta|drift)=[\d.]+)", output, re.MULTILINE)]
 
 
-def test_the_measured_frontier_is_listed_by_cost() -> None:
-    """Every measured rule has a line with `--all`; costs rise, and the best single model is last.
+def test_policies_are_listed_by_cost() -> None:
+    """`--all` lists every measured rule by cost, followed by the best single model.
 
-    Without it, rules that a cheaper one matches are left out, unless they have a name.
+    Without it, rules that a cheaper one matches are left out unless they have a name.
     """
     manifest = Artifact.load(SHIPPED).manifest
     everything, useful = policies("--all").stdout, policies().stdout
@@ -46,8 +46,8 @@ def test_the_measured_frontier_is_listed_by_cost() -> None:
     assert "best single model" in useful.splitlines()[-4]
 
 
-def test_a_goal_is_told_with_its_intervals() -> None:
-    """Rule, accuracy, difference, cost and share stand with what they were measured to be."""
+def test_goal_is_explained_with_its_intervals() -> None:
+    """The rule is shown with accuracy, difference, cost and cost share, and their intervals."""
     point = FrontierPoint(
         policy="theta=0.2",
         accuracy=Measure(value=0.872, stderr=0.01, n=1384),
@@ -63,8 +63,8 @@ def test_a_goal_is_told_with_its_intervals() -> None:
     )
     metrics = {"best_single_accuracy": Measure(value=0.859, stderr=0.01, n=1384)}
     manifest = fake_manifest().model_copy(update={"frontier": (point,), "metrics": metrics})
-    told = list(explain_goal("accuracy=best", manifest))
-    assert told[0].split() == ["goal", "accuracy=best"]
+    lines = list(explain_goal("accuracy=best", manifest))
+    assert lines[0].split() == ["goal", "accuracy=best"]
     for part in (
         "theta=0.2 economy",
         "87.2 [85.3, 89.0]",
@@ -73,12 +73,12 @@ def test_a_goal_is_told_with_its_intervals() -> None:
         "27.9 [25.0, 31.0]",
         "1384 queries",
     ):
-        assert part in "\n".join(told)
+        assert part in "\n".join(lines)
         assert part in "\n".join(list_policies(manifest))
 
 
-def test_a_goal_that_nothing_reaches_is_an_error() -> None:
-    """Status 1, and one line that says what comes nearest."""
+def test_unreachable_goal_is_an_error() -> None:
+    """The command exits with status 1 and one line with the nearest rule."""
     run = policies("--goal", "accuracy=0.999")
     assert (run.returncode, run.stdout) == (1, "")
     assert "no measured rule reaches it; the nearest, " in run.stderr

@@ -1,4 +1,4 @@
-"""`switchcraft route`: request bodies in, a decision a line out, and it always goes on."""
+"""`switchcraft route` prints one decision per line of input, and continues after invalid lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BAD_LINES = {
 
 
 def route(lines: Sequence[bytes], *options: str) -> list[dict[str, Any]]:
-    """Run the command on these lines; every line of its output is one JSON object."""
+    """Run the command with these lines; every line of its output is one JSON object."""
     result = subprocess.run(
         [sys.executable, "-m", "router_service.cli", "route", *options],
         input=b"".join(line + b"\n" for line in lines),
@@ -42,7 +42,7 @@ def route(lines: Sequence[bytes], *options: str) -> list[dict[str, Any]]:
 
 
 def own_requests(n: int) -> list[bytes]:
-    """Return `n` different requests, made of the canaries' own with other numbers in them."""
+    """Return `n` different requests: the canary requests with an extra message each."""
     rng = random.Random(0)
     bodies = [json.loads(line)["request"] for line in (SHIPPED / CANARIES).read_text().splitlines()]
     lines = []
@@ -53,8 +53,8 @@ def own_requests(n: int) -> list[bytes]:
     return lines
 
 
-def test_thousands_of_requests_with_bad_lines_among_them() -> None:
-    """2,000 lines in, 2,000 lines out, in order: decisions for good ones, OpenAI errors for bad."""
+def test_invalid_lines_get_errors_among_thousands_of_decisions() -> None:
+    """2,000 lines give 2,000 rows in order: decisions, and OpenAI errors for invalid lines."""
     bad = list(BAD_LINES)
     lines = own_requests(2000)
     expected_errors = {}
@@ -75,8 +75,8 @@ def test_thousands_of_requests_with_bad_lines_among_them() -> None:
 
 
 @pytest.mark.parametrize(("option", "policy"), [("theta=0.9", "theta=0.9"), ("drift=0", "drift=0")])
-def test_a_policy_is_obeyed(option: str, policy: str) -> None:
-    """With `--policy` the decision is the one that its rule makes of the probabilities shown."""
+def test_policy_option_determines_the_decision(option: str, policy: str) -> None:
+    """With `--policy`, the decision follows from its rule and the shown probabilities."""
     for row in route(own_requests(40), "--policy", option):
         assert row["policy"] == policy
         likeliest = max(row["probabilities"].values())
@@ -88,14 +88,14 @@ def test_a_policy_is_obeyed(option: str, policy: str) -> None:
             assert row["arm"] == min(passing, key=row["cost_usd"].__getitem__)
 
 
-def test_the_policies_of_the_artifact_have_names() -> None:
-    """Every policy of the manifest is known by its name on the command line."""
+def test_policy_option_accepts_the_artifacts_policy_names() -> None:
+    """The command line accepts the name of every policy in the manifest."""
     for name, rule in Artifact.load(SHIPPED).manifest.policies.items():
         assert route(own_requests(1), "--policy", name)[0]["policy"] == rule
 
 
-def test_a_request_read_in_part_is_routed_to_the_likeliest_arm() -> None:
-    """A turn that makes no sense does not stop the decision: what could be read is routed."""
+def test_partly_readable_request_goes_to_the_most_probable_arm() -> None:
+    """An invalid turn does not prevent the decision; the readable part is routed."""
     body = {"messages": [{"role": "user", "content": "Book a table"}, 7], "tools": [7]}
     row = route([json.dumps(body).encode()])[0]
     assert row["reason"] == "unread"
@@ -105,8 +105,8 @@ def test_a_request_read_in_part_is_routed_to_the_likeliest_arm() -> None:
 @pytest.mark.parametrize(
     "options", [("--policy", "cheap"), ("--artifact", "no/such/folder")], ids=["policy", "artifact"]
 )
-def test_a_wrong_option_is_explained(options: tuple[str, str], tmp_path: Path) -> None:
-    """The command ends with 1 and one line that names what was wrong; nothing goes to stdout."""
+def test_invalid_option_is_explained(options: tuple[str, str], tmp_path: Path) -> None:
+    """The command exits with status 1 and one line that names the option; stdout stays empty."""
     result = subprocess.run(
         [sys.executable, "-m", "router_service.cli", "route", *options],
         cwd=tmp_path,

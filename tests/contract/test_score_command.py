@@ -1,4 +1,4 @@
-"""`switchcraft-train score`: pairs in, verdicts out, and it always goes on."""
+"""`switchcraft-train score` prints one verdict per pair, and continues after invalid lines."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TOOL = {
 
 
 def pair(identifier: str, calls: object, **fields: object) -> bytes:
-    """Return a line of a pair that expects one booking."""
+    """Return a line with a pair that expects one booking."""
     expected = [{"name": "book", "arguments": {"guests": [4], "day": ["Friday", "Fri"]}}]
     values = {"id": identifier, "tools": [TOOL], "expected": expected, "calls": calls, **fields}
     return json.dumps(values).encode()
 
 
 def score(*lines: bytes) -> list[dict[str, Any]]:
-    """Run the command on these lines."""
+    """Run the command with these lines."""
     result = subprocess.run(
         [sys.executable, "-m", "switchcraft_training.cli", "score"],
         input=b"\n".join(lines) + b"\n",
@@ -38,8 +38,8 @@ def score(*lines: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_verdicts_in_order_with_bad_lines_among_them() -> None:
-    """Each line has its verdict in the contract's form; a bad line has an error, and it goes on."""
+def test_each_line_gets_a_verdict_or_an_error_in_order() -> None:
+    """Each line gets a verdict, an invalid line gets an error, and the command continues."""
     right = [{"name": "book", "arguments": {"guests": 4, "day": "friday"}}]
     wrong = [{"name": "book", "arguments": {"guests": 40, "day": "Fri"}}]
     rows = score(

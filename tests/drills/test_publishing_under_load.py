@@ -1,4 +1,4 @@
-"""Artifacts are exchanged under load, and damaged ones are refused, without losing a request."""
+"""Under load, published artifacts are swapped and damaged ones refused without losing requests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ TAKEN = 'switchcraft_reloads_total{kind="artifact",outcome="taken"}'
 
 
 def publish(artifact: Path, place: object, *options: object) -> None:
-    """Publish as an operator does."""
+    """Publish an artifact with the command, as an operator does."""
     assert main(["publish", str(artifact), "--to", str(place), *map(str, options)]) == 0
 
 
 def move(place: Path, release: Release) -> None:
-    """Move the pointer alone, as it is seen where a volume has the release's files later."""
+    """Move only the pointer, as on a volume where the release's files arrive later."""
     open_pointer(str(place)).move(lambda published: put_stable(published, release))
 
 
 def cut(path: Path) -> None:
-    """Leave the first half of a file."""
+    """Truncate a file to its first half."""
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(data[: len(data) // 2])
@@ -43,12 +43,12 @@ DAMAGES: tuple[tuple[Callable[[Path], None], str], ...] = (
 )
 
 
-def test_damaged_while_published(
+def test_damaged_publication_is_refused_and_the_old_artifact_serves(
     tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path]
 ) -> None:
-    """Flipped, cut, missing or without sense: refused with metric and reason, the old one serves.
+    """A flipped, truncated, missing or invalid file is refused with metric and reason.
 
-    What is published whole after that is taken up.
+    The old artifact keeps serving, and the next intact publication is loaded.
     """
     place = tmp_path / "published"
     publish(artifacts["one"], place)
@@ -60,20 +60,20 @@ def test_damaged_while_published(
             damage(release.directory(place) / file)
             _is_refused(served, partial(move, place, release))
             publish(artifacts["one"], place)
-            served.counts(TAKEN, taken)
+            served.wait_for_metric(TAKEN, taken)
             shutil.rmtree(release.directory(place))
         text = (place / POINTER_FILE).read_bytes()
         _is_refused(served, partial(write_pointer, place, text[: len(text) // 2]))
         write_pointer(place, text)
         publish(artifacts["two"], place)
-        served.takes_up("two")
+        served.wait_for_artifact("two")
     load.check(upstream.stats()["completed"])
 
 
-def test_starting_with_a_damaged_publication(
+def test_start_with_a_damaged_publication_serves_the_configured_artifact(
     tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path]
 ) -> None:
-    """A gateway that finds a damaged stable release serves `router.artifact`, and says so."""
+    """If the stable release is damaged at startup, `router.artifact` serves; the log says why."""
     place = tmp_path / "published"
     release = make_release(artifacts["two"], place, is_beside_pointer=True)
     move(place, release)
@@ -82,7 +82,7 @@ def test_starting_with_a_damaged_publication(
     config = write_config(tmp_path / "config.yaml", upstream.base_url, router=router)
     with gateway(config, tmp_path) as served:
         assert served.artifact() == "one"
-        served.counts(REFUSED, 1)
+        served.wait_for_metric(REFUSED, 1)
         assert served.metric("switchcraft_publication_serial") == 0
         assert "tokenizer.json" in served.log.read_text()
 
@@ -97,7 +97,7 @@ def write_pointer(place: Path, text: bytes) -> None:
 def _is_refused(served: GatewayProcess, publish_it: Callable[[], None]) -> None:
     before = served.metric(REFUSED)
     publish_it()
-    served.counts(REFUSED, before + 1)
+    served.wait_for_metric(REFUSED, before + 1)
     assert served.artifact() == "one"
     refusal = served.status()["last_refusal"]
     assert isinstance(refusal, dict)

@@ -1,4 +1,4 @@
-"""Gateways share what they know through Redis, and serve as well without it."""
+"""Gateways share state through Redis and serve equally well without it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ UP = "switchcraft_shared_state_up"
 
 
 def ask(served: GatewayProcess, model: str) -> httpx.Response:
-    """Ask a gateway for one model of the pool."""
+    """Send a gateway a request for one model of the pool."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS}
     return served.http.post(CHAT, json=body)
 
 
-def publishing_at(redis_server: RedisServer, folder: Path) -> list[str]:
-    """Return where a publisher points, and keeps its releases."""
+def publish_options(redis_server: RedisServer, folder: Path) -> list[str]:
+    """Return the options of `publish` for this Redis and a store of releases."""
     return ["--to", redis_server.url, "--store", str(folder / "store")]
 
 
-def following(redis_server: RedisServer, folder: Path, upstream: Sandbox) -> Path:
-    """Return a configuration that serves what is published there."""
+def write_redis_config(redis_server: RedisServer, folder: Path, upstream: Sandbox) -> Path:
+    """Write a configuration that serves the publication in this Redis."""
     redis_url = redis_server.url
     return write_config(
         folder / "config.yaml",
@@ -49,23 +49,23 @@ def following(redis_server: RedisServer, folder: Path, upstream: Sandbox) -> Pat
 
 
 def loading_s(artifact: Path) -> float:
-    """Return what it takes now to load an artifact, which alone is 0.6 s on an idle core."""
+    """Return the seconds to load an artifact now; on an idle core it takes 0.6 s."""
     started_s = time.monotonic()
     Router.load(artifact)
     return time.monotonic() - started_s
 
 
-def test_a_fleet_takes_up_a_publication_within_two_seconds(
+def test_publication_serves_on_all_gateways_within_two_seconds(
     tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path], redis_server: RedisServer
 ) -> None:
-    """Two gateways on one Redis: a publication serves at both within two seconds, none is lost.
+    """A publication serves on both gateways of one Redis within two seconds, without lost requests.
 
-    Where other processes hold the cores it may take four times what loading takes there, and the
-    best of four publications counts.
+    On a busy machine it may take four times the current loading time, and the best of four
+    publications counts.
     """
-    where = publishing_at(redis_server, tmp_path)
+    where = publish_options(redis_server, tmp_path)
     assert main(["publish", str(artifacts["one"]), *where]) == 0
-    config = following(redis_server, tmp_path, upstream)
+    config = write_redis_config(redis_server, tmp_path, upstream)
     with gateway(config, tmp_path) as one, gateway(config, tmp_path) as other:
         assert one.artifact() == other.artifact() == "one"
         spare_s = []
@@ -73,17 +73,19 @@ def test_a_fleet_takes_up_a_publication_within_two_seconds(
             for name in ("two", "three", "one", "two"):
                 assert main(["publish", str(artifacts[name]), *where]) == 0
                 started_s = time.monotonic()
-                one.takes_up(name)
-                other.takes_up(name)
+                one.wait_for_artifact(name)
+                other.wait_for_artifact(name)
                 taken_s = time.monotonic() - started_s
                 spare_s.append(max(2.0, 4 * loading_s(artifacts[name])) - taken_s)
-                load.goes_on()
+                load.wait_for_answers()
         load.check(upstream.stats()["completed"])
     assert max(spare_s) > 0, spare_s
 
 
-def test_breakers_are_shared(tmp_path: Path, upstream: Sandbox, redis_server: RedisServer) -> None:
-    """What fails at one gateway is left alone by the other, which has not asked it once."""
+def test_circuit_opened_by_one_gateway_is_open_on_the_other(
+    tmp_path: Path, upstream: Sandbox, redis_server: RedisServer
+) -> None:
+    """A circuit that one gateway opens is open on the other, which has sent no failing request."""
     server = {"redis_url": redis_server.url}
     upstreams = {"breaker": {"allowed_fails": 1, "cooldown_s": 30}, "retries": {"max_retries": 0}}
     config = write_config(
@@ -95,48 +97,50 @@ def test_breakers_are_shared(tmp_path: Path, upstream: Sandbox, redis_server: Re
         while ask(one, model).status_code != 503:
             pass
         upstream.set_faults(model, "")
-        wait_until(lambda: ask(other, model).status_code == 503, "the other leaves it alone")
+        wait_until(
+            lambda: ask(other, model).status_code == 503, "the circuit is open on the other gateway"
+        )
         asked = upstream.stats()["requests"]
         assert ask(one, model).status_code == ask(other, model).status_code == 503
         assert upstream.stats()["requests"] == asked
         assert ask(other, ARMS[1]).status_code == 200
 
 
-def test_redis_killed_and_restarted_under_load(
+def test_redis_outage_under_load_affects_no_request(
     tmp_path: Path, upstream: Sandbox, artifacts: dict[str, Path], redis_server: RedisServer
 ) -> None:
-    """Requests go on as before while Redis is away; when it is back, so is all that is shared."""
-    where = publishing_at(redis_server, tmp_path)
+    """Requests succeed while Redis is down; when Redis is back, so is the shared state."""
+    where = publish_options(redis_server, tmp_path)
     assert main(["publish", str(artifacts["one"]), *where]) == 0
-    config = following(redis_server, tmp_path, upstream)
+    config = write_redis_config(redis_server, tmp_path, upstream)
     with gateway(config, tmp_path) as served, Load((served.url,), clients=2) as load:
         redis_server.kill()
-        wait_until(lambda: served.metric(UP) == 0, "the metric shows that it is away")
+        wait_until(lambda: served.metric(UP) == 0, "the metric shows that Redis is down")
         assert served.http.get("/readyz").json()["store"] == "away"
-        load.goes_on(100)
+        load.wait_for_answers(100)
         redis_server.start()
-        wait_until(lambda: served.metric(UP) == 1, "the metric shows that it is back")
-        assert served.artifact() == "one"  # a Redis that has lost its pointer changes nothing
+        wait_until(lambda: served.metric(UP) == 1, "the metric shows that Redis is back")
+        assert served.artifact() == "one"  # a Redis without a pointer changes nothing
         assert main(["publish", str(artifacts["two"]), *where]) == 0
-        served.takes_up("two")
-        load.goes_on()
+        served.wait_for_artifact("two")
+        load.wait_for_answers()
         wait_until(lambda: served.http.get("/readyz").json()["store"] == "ok", "the store is back")
     load.check(upstream.stats()["completed"])
 
 
-def test_a_slow_redis_slows_no_request(
+def test_slow_redis_delays_no_request(
     tmp_path: Path, upstream: Sandbox, redis_server: RedisServer
 ) -> None:
-    """With a Redis that takes a second for everything, the median request is as fast as before."""
+    """With a Redis that takes a second per operation, the median request is as fast as before."""
     proxy = SlowProxy(redis_server.port)
     url = f"redis://127.0.0.1:{proxy.port}/0"
     config = write_config(tmp_path / "config.yaml", upstream.base_url, server={"redis_url": url})
     with gateway(config, tmp_path) as served, Load((served.url,), clients=1) as load:
-        load.goes_on(100)
+        load.wait_for_answers(100)
         before, load.latencies_s = load.latencies_s, []
         proxy.delay_s = 1.0
-        wait_until(lambda: served.metric(UP) == 0, "too slow is away")
-        load.goes_on(200)
+        wait_until(lambda: served.metric(UP) == 0, "a slow Redis counts as down")
+        load.wait_for_answers(200)
         slow = load.latencies_s
         assert statistics.median(slow) < 2 * statistics.median(before) + 0.1
         assert max(slow) < 5

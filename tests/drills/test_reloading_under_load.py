@@ -1,4 +1,4 @@
-"""The configuration is exchanged under load: whole, or not at all, and nothing is lost."""
+"""Under load, a configuration is reloaded completely or not at all, without losing requests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ REFUSED = 'switchcraft_reloads_total{kind="config",outcome="refused"}'
 LAST = 'switchcraft_last_reload_successful{kind="config"}'
 
 
-def test_a_stream_ends_with_the_engine_that_it_began_with(
-    tmp_path: Path, upstream: Sandbox
-) -> None:
-    """Streams that are open while the configuration is exchanged come to their end."""
+def test_open_stream_completes_across_a_reload(tmp_path: Path, upstream: Sandbox) -> None:
+    """A stream that is open during a reload completes."""
     config = write_config(tmp_path / "config.yaml", upstream.base_url)
     with gateway(config, tmp_path) as served:
         slow = {"x-sandbox": "chunk_delay_s=0.5"}
@@ -29,8 +27,8 @@ def test_a_stream_ends_with_the_engine_that_it_began_with(
             parts = answer.iter_bytes()
             text = next(parts)
             write_config(config, upstream.base_url, router={"model_name": "other"})
-            served.hang_up()
-            served.counts(TAKEN, 1)
+            served.send_sighup()
+            served.wait_for_metric(TAKEN, 1)
             assert upstream.stats()["completed"] == 0
             text += b"".join(parts)
         assert text.endswith(b"data: [DONE]\n\n")
@@ -38,8 +36,10 @@ def test_a_stream_ends_with_the_engine_that_it_began_with(
     assert upstream.stats()["completed"] == 1
 
 
-def test_a_broken_configuration_is_refused_whole(tmp_path: Path, upstream: Sandbox) -> None:
-    """A file with one mistake changes nothing; answer, log and status have the reason."""
+def test_broken_configuration_is_refused_and_changes_nothing(
+    tmp_path: Path, upstream: Sandbox
+) -> None:
+    """A file with one mistake changes nothing; answer, log and status give the reason."""
     config = write_config(tmp_path / "config.yaml", upstream.base_url)
     with gateway(config, tmp_path) as served, Load((served.url,), clients=2) as load:
         router = {"model_name": "other", "default_policy": "no-such-policy"}
@@ -50,22 +50,22 @@ def test_a_broken_configuration_is_refused_whole(tmp_path: Path, upstream: Sandb
         assert error["code"] == "reload_refused"
         assert "router.default_policy" in error["message"]
         config.write_text("model_list: [")
-        served.hang_up()
-        served.counts(REFUSED, 2)
+        served.send_sighup()
+        served.wait_for_metric(REFUSED, 2)
         assert "is not valid YAML" in served.log.read_text()
         assert "is not valid YAML" in str(served.status()["last_refusal"])
         assert (served.metric(TAKEN), served.metric(LAST)) == (0, 0)
         write_config(config, upstream.base_url)
-        served.hang_up()
-        served.counts(LAST, 1)
+        served.send_sighup()
+        served.wait_for_metric(LAST, 1)
     load.check(upstream.stats()["completed"])
 
 
 @pytest.mark.parametrize("keys", [None, {"api": {"team": "sk-1234"}}])
-def test_a_reload_opens_no_gateway(
+def test_reload_without_strong_keys_is_refused_on_a_public_address(
     tmp_path: Path, upstream: Sandbox, keys: dict[str, object] | None
 ) -> None:
-    """Where others can connect, a file that has lost its keys, or has a weak one, is refused."""
+    """If others can connect, a file with missing or weak API keys is refused."""
     key = "sk-" + secrets.token_urlsafe(32)
     sections = {"server": {"host": "0.0.0.0"}, "keys": {"admin": key}}
     config = write_config(tmp_path / "config.yaml", upstream.base_url, **sections)
@@ -80,8 +80,10 @@ def test_a_reload_opens_no_gateway(
         assert key not in answer.text + served.log.read_text()
 
 
-def test_what_changed_is_told(tmp_path: Path, upstream: Sandbox) -> None:
-    """The answer names what changed and what waits for a restart, and no value."""
+def test_reload_reports_changes_and_settings_that_need_a_restart(
+    tmp_path: Path, upstream: Sandbox
+) -> None:
+    """The answer names the changed settings and those that need a restart, but no values."""
     config = write_config(tmp_path / "config.yaml", upstream.base_url)
     with gateway(config, tmp_path) as served:
         router = {"model_name": "other", "publication": str(tmp_path)}

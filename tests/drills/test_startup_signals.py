@@ -1,4 +1,4 @@
-"""Signals that reach a gateway before it serves: none of them kills it."""
+"""A gateway survives signals that arrive before it serves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.serving import Sandbox
 
 @dataclass
 class Starting:
-    """A gateway that has begun to import what it needs, with its children in a group of its own."""
+    """Gateway process that still imports its modules, with its own process group."""
 
     process: subprocess.Popen[bytes]
     url: str
@@ -32,7 +32,7 @@ class Starting:
         os.killpg(self.process.pid, number)
 
     def is_ready(self) -> bool:
-        """Whether it serves; fail if it has ended."""
+        """Return whether it serves; fail if it has exited."""
         assert self.process.poll() is None, self.log.read_text()
         try:
             return httpx.get(f"{self.url}/readyz").status_code == 200
@@ -48,7 +48,7 @@ class Starting:
 
 @contextmanager
 def starting(config: Path) -> Iterator[Starting]:
-    """Start a gateway; yield it while it still imports."""
+    """Start a gateway and yield it while it still imports."""
     port, log = free_port(), config.with_suffix(".log")
     command = [sys.executable, "-m", "router_service.cli", "serve"]
     command += ["--config", str(config), "--port", str(port)]
@@ -65,12 +65,12 @@ def starting(config: Path) -> Iterator[Starting]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_sighup_during_startup_is_a_reload(
+def test_sighup_during_startup_reloads(
     tmp_path: Path, sandbox: Sandbox, redis_url: str, workers: int
 ) -> None:
-    """SIGHUP to the group, again and again from the first import on, ends no process.
+    """Repeated SIGHUPs to the group during startup end no process.
 
-    One process reloads once it serves. A worker reads the file after the signal anyway.
+    A single process reloads after it has started. A worker reads the file after the signal anyway.
     """
     server = {"workers": workers, "redis_url": redis_url}
     config = write_config(tmp_path / "config.yaml", sandbox.base_url, server=server)
@@ -95,10 +95,10 @@ def test_sighup_during_startup_is_a_reload(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_during_startup_is_a_success(
+def test_stop_signal_during_startup_exits_with_status_0(
     tmp_path: Path, sandbox: Sandbox, number: signal.Signals
 ) -> None:
-    """A gateway that is told to stop while it imports ends with status 0 and no traceback."""
+    """A gateway that gets a stop signal while it imports exits with status 0 and no traceback."""
     config = write_config(tmp_path / "config.yaml", sandbox.base_url)
     with starting(config) as gateway:
         gateway.send(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""What is tried beside the stable release: followed or not, and withdrawn where it does worse."""
+"""Shadow and canary releases beside the stable release, and the rollback of a worse canary."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def cheap(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def dear(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an artifact that chooses the most probable arm, at whatever price."""
+    """Return an artifact that chooses the most probable arm at any price."""
     return make_artifact(tmp_path_factory.mktemp("artifacts"), "dear", "theta=1")
 
 
 def record_of(served: GatewayProcess, text: str) -> dict[str, object]:
-    """Ask once, and return the record of the decision."""
+    """Send one request and return its decision record."""
     messages = [{"role": "user", "content": text}]
     body = {"model": "switchcraft", "messages": messages, "tools": TOOLS}
     answer = served.http.post(CHAT, json=body)
@@ -45,10 +45,10 @@ def record_of(served: GatewayProcess, text: str) -> dict[str, object]:
     return record
 
 
-def test_a_shadow_is_recorded_and_not_obeyed(
+def test_shadow_decision_is_recorded_but_not_used(
     tmp_path: Path, upstream: Sandbox, cheap: Path, dear: Path
 ) -> None:
-    """The stable release's arm answers; the shadow's is in the record, and whether both agree."""
+    """The stable release's arm answers; record and metric show the shadow's different choice."""
     place = tmp_path / "published"
     publish = ["publish", "--to", str(place)]
     assert main([*publish, str(cheap)]) == main([*publish, str(dear), "--as", "shadow"]) == 0
@@ -56,21 +56,21 @@ def test_a_shadow_is_recorded_and_not_obeyed(
         tmp_path / "config.yaml", upstream.base_url, router={"publication": str(place)}
     )
     with gateway(config, tmp_path) as served:
-        served.counts('switchcraft_reloads_total{kind="artifact",outcome="taken"}', 1)
+        served.wait_for_metric('switchcraft_reloads_total{kind="artifact",outcome="taken"}', 1)
         wait_until(lambda: record_of(served, "Hi")["shadow_arm"], "the shadow was in time")
         record = record_of(served, "What is the weather in Oslo?")
         assert record["arm"] == record["model"] != record["shadow_arm"]
         assert record["release"] == "stable"
-        served.counts('switchcraft_shadow_decisions_total{agrees="no"}', 1)
+        served.wait_for_metric('switchcraft_shadow_decisions_total{agrees="no"}', 1)
         assert main(["publish", "--to", str(place), "--withdraw", "shadow"]) == 0
-        served.counts("switchcraft_publication_serial", 3)
+        served.wait_for_metric("switchcraft_publication_serial", 3)
         assert record_of(served, "Hi")["shadow_arm"] is None
 
 
-def test_a_dear_canary_is_withdrawn_from_the_whole_fleet(
+def test_expensive_canary_is_rolled_back_on_all_gateways(
     tmp_path: Path, upstream: Sandbox, cheap: Path, dear: Path, redis_server: RedisServer
 ) -> None:
-    """One gateway sees the canary's cost; both go back to the stable release, and stay there."""
+    """One gateway sees the canary's cost; both return to the stable release and stay there."""
     where = ["--to", redis_server.url, "--store", str(tmp_path / "store")]
     assert main(["publish", str(cheap), *where]) == 0
     config = write_config(
@@ -84,20 +84,20 @@ def test_a_dear_canary_is_withdrawn_from_the_whole_fleet(
     with gateway(config, tmp_path) as one, gateway(config, tmp_path) as other:
         assert main(["publish", str(dear), *where, *canary]) == 0
         for served in (one, other):
-            served.tries(canary=True)
+            served.wait_for_canary(canary=True)
         with Load((one.url,)) as load:
-            one.counts(withdrawn, 1)
+            one.wait_for_metric(withdrawn, 1)
             for served in (one, other):
-                served.tries(canary=False)
+                served.wait_for_canary(canary=False)
             assert len(load.models) == 2
             load.models.clear()
-            load.goes_on(50)
+            load.wait_for_answers(50)
             assert len(load.models) == 1
         load.check(upstream.stats()["completed"])
         assert "cause='a request cost" in one.log.read_text()
         assert other.metric(withdrawn) == 0
         with redis.Redis.from_url(redis_server.url) as server:
             assert server.hlen(REJECTIONS_KEY) == 1
-        # Published again, it is tried again.
+        # If it is published again, it runs again.
         assert main(["publish", str(dear), *where, *canary]) == 0
-        other.tries(canary=True)
+        other.wait_for_canary(canary=True)

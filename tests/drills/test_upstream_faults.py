@@ -1,4 +1,4 @@
-"""Upstreams that fail under load: every request has one answer, and none has two."""
+"""With failing upstreams under load, every request gets exactly one answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from router_service.settings import (
     Timeouts,
     UpstreamSettings,
 )
-from tests.drills.counting import check_none_twice, counted, send
+from tests.drills.answers import check_one_answer_each, ended_requests, send
 from tests.fakes import FakeRouter
 from tests.serving import Sandbox, served, wait_for
 
@@ -30,20 +30,20 @@ UPSTREAMS = UpstreamSettings(
 
 
 @dataclass(frozen=True)
-class House:
-    """A gateway with the breakers of every day, and the sandbox behind it."""
+class GatewayAndSandbox:
+    """Gateway with its sandbox, with short circuit breaker times."""
 
     url: str
     sandbox: Sandbox
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    """Yield a gateway whose chosen arm is `medium`, and whose next one is `large`."""
+def house() -> Iterator[GatewayAndSandbox]:
+    """Yield a gateway that chooses the arm `medium` first and `large` next."""
     with run_in_thread() as upstream:
         settings = Settings.sandbox(upstream, ARMS, upstreams=UPSTREAMS)
         with served(create_app(settings, FakeRouter())) as url:
-            yield House(url, Sandbox(upstream))
+            yield GatewayAndSandbox(url, Sandbox(upstream))
 
 
 @pytest.mark.parametrize(
@@ -59,54 +59,58 @@ def house() -> Iterator[House]:
         "keep_alives,error_after=0",
     ],
 )
-def test_before_the_first_output_nobody_notices(house: House, fault: str) -> None:
-    """However the chosen arm fails, each request has one good answer.
+def test_failure_before_the_first_output_is_hidden_by_the_fallback(
+    house: GatewayAndSandbox, fault: str
+) -> None:
+    """However the chosen arm fails, each request gets one good answer.
 
-    The sandbox completed no more answers than clients got: none was made and thrown away.
+    The sandbox completes exactly as many answers as clients get, so no answer is wasted.
     """
     house.sandbox.set_faults("medium", fault)
     answers = send(house.url, REQUESTS)
     assert len(answers) == REQUESTS
     assert [answer for answer in answers if not answer.is_good] == []
-    check_none_twice(answers)
-    wait_for(lambda: counted(house.url) == REQUESTS, "each request is counted once")
+    check_one_answer_each(answers)
+    wait_for(lambda: ended_requests(house.url) == REQUESTS, "each request is counted once")
     completed = sum(counts["completed"] for counts in house.sandbox.stats()["by_model"].values())
     assert completed == REQUESTS
 
 
-def test_a_dead_upstream() -> None:
-    """Where nobody listens any more, each request is told so, once."""
+def test_unreachable_upstream_gives_each_request_one_error() -> None:
+    """If no upstream listens, each request gets one error."""
     settings = Settings.sandbox("http://127.0.0.1:9/v1", ARMS, upstreams=UPSTREAMS)
     with served(create_app(settings, FakeRouter())) as url:
         answers = send(url, REQUESTS)
         assert {answer.status for answer in answers} <= {502, 503}
-        check_none_twice(answers)
-        wait_for(lambda: counted(url) == REQUESTS, "each request is counted once")
+        check_one_answer_each(answers)
+        wait_for(lambda: ended_requests(url) == REQUESTS, "each request is counted once")
 
 
 @pytest.mark.parametrize("fault", ["hang_after=2", "cut_after=2", "malformed", "error_after=2"])
-def test_after_the_first_output_the_break_is_told(house: House, fault: str) -> None:
-    """A stream that breaks ends with one error and no second answer; what is whole is repeated."""
+def test_failure_after_the_first_output_ends_the_stream_with_one_error(
+    house: GatewayAndSandbox, fault: str
+) -> None:
+    """A broken stream ends with one error and no second answer; other requests are retried."""
     house.sandbox.set_faults("medium", fault)
     answers = send(house.url, REQUESTS)
-    check_none_twice(answers)
+    check_one_answer_each(answers)
     broken = [answer for answer in answers if answer.errors]
-    assert broken, "some streams were under way when the arm was still asked"
+    assert broken, "some streams had started before the circuit opened"
     assert {answer.status for answer in answers} == {200}
     assert {answer.model for answer in broken} == {"medium"}
-    wait_for(lambda: counted(house.url) == REQUESTS, "each request is counted once")
+    wait_for(lambda: ended_requests(house.url) == REQUESTS, "each request is counted once")
 
 
-def test_an_outage_that_passes(house: House) -> None:
-    """During an outage another arm answers; after it the chosen one does again."""
+def test_chosen_arm_returns_after_an_outage(house: GatewayAndSandbox) -> None:
+    """During an outage another arm answers; afterwards the chosen arm answers again."""
     house.sandbox.set_faults("medium", "status=500")
     during = send(house.url, REQUESTS)
     house.sandbox.set_faults("medium", "")
     wait_for(
-        lambda: send(house.url, 1)[0].model == "medium", "the breaker lets the chosen arm in again"
+        lambda: send(house.url, 1)[0].model == "medium", "the circuit of the chosen arm closes"
     )
     after = send(house.url, REQUESTS)
     assert [answer for answer in (*during, *after) if not answer.is_good] == []
     assert {answer.model for answer in during} == {"large"}
     assert {answer.model for answer in after} == {"medium"}
-    check_none_twice((*during, *after))
+    check_one_answer_each((*during, *after))

@@ -1,4 +1,4 @@
-"""Several processes serve one port as if they were one, with a real Redis between them."""
+"""Several worker processes serve one port as one gateway, with a real Redis between them."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ LAST = 'switchcraft_last_reload_successful{kind="config"}'
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox, redis_url: str) -> Path:
-    """Return the configuration of a gateway of two workers."""
+    """Return the configuration of a gateway with two workers."""
     path = tmp_path_factory.mktemp("workers") / "config.yaml"
     return write_config(path, sandbox.base_url, server={"workers": 2, "redis_url": redis_url})
 
 
 @pytest.fixture(scope="module")
 def served(config: Path) -> Iterator[GatewayProcess]:
-    """Yield a gateway of which both workers serve."""
+    """Yield a gateway whose two workers both serve."""
     with gateway(config, config.parent) as started:
         two_workers(started)
         yield started
 
 
 def workers(served: GatewayProcess) -> set[int]:
-    """Return the processes that serve now: those that the log names, and that have not ended."""
+    """Return the processes that serve now: named in the log and not ended."""
     begun = re.findall(r"worker (\d+) serves", served.log.read_text())
     return {int(pid) for pid in begun if is_running(int(pid))}
 
 
 def two_workers(served: GatewayProcess, without: int | None = None) -> tuple[int, int]:
-    """Return the two workers once both serve; a killed one may look alive for a moment."""
+    """Wait for both workers and return them; `without` ignores one that was just killed."""
     found: set[int] = set()
 
     def both_serve() -> bool:
@@ -62,7 +62,7 @@ def two_workers(served: GatewayProcess, without: int | None = None) -> tuple[int
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process has not ended: one that nobody has waited for has no command line."""
+    """Return whether a process runs; a zombie process has no command line."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     except OSError:
@@ -71,7 +71,7 @@ def is_running(pid: int) -> bool:
 
 @contextmanager
 def alone(pid: int, served: GatewayProcess) -> Iterator[httpx.Client]:
-    """Have the other workers stand still, and yield a client that this one must answer."""
+    """Stop the other workers, and yield a client that this worker must answer."""
     others = workers(served) - {pid}
     for other in others:
         os.kill(other, signal.SIGSTOP)
@@ -84,18 +84,18 @@ def alone(pid: int, served: GatewayProcess) -> Iterator[httpx.Client]:
 
 
 def decisions(http: httpx.Client) -> float:
-    """Return what is counted, as whoever answers shows it."""
+    """Return the sum of the decisions counted in `/metrics`."""
     lines = http.get("/metrics").text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(DECISIONS))
 
 
 def ask(http: httpx.Client, times: int = REQUESTS, **changes: object) -> set[int]:
-    """Send requests that are routed; return the statuses of their answers."""
+    """Send routed requests; return the statuses of their answers."""
     return {http.post(CHAT, json=BODY | changes).status_code for _ in range(times)}
 
 
-def test_what_workers_count_adds_up(served: GatewayProcess) -> None:
-    """Each worker answers its part, and shows all; one that is killed is not forgotten."""
+def test_every_worker_shows_the_metrics_of_all_workers(served: GatewayProcess) -> None:
+    """Each worker shows the counts of all workers, including those of a killed one."""
     with httpx.Client(base_url=served.url) as http:
         before = decisions(http)
     first, second = two_workers(served)
@@ -115,14 +115,14 @@ def test_what_workers_count_adds_up(served: GatewayProcess) -> None:
 
 
 def wait_for_decisions(http: httpx.Client, wanted: float) -> str:
-    """Return what is shown once it has so many decisions, and not more."""
+    """Wait until `/metrics` shows this many decisions, and return it; fail if it shows more."""
     wait_until(lambda: decisions(http) >= wanted, f"{wanted} decisions")
     assert decisions(http) == wanted
     return http.get("/metrics").text
 
 
-def test_a_decision_is_known_to_every_worker(served: GatewayProcess) -> None:
-    """What one worker decided another can tell."""
+def test_every_worker_returns_the_decisions_of_the_others(served: GatewayProcess) -> None:
+    """A decision made by one worker can be read from another."""
     first, second = two_workers(served)
     with alone(first, served) as http:
         path = "/v1/decisions/" + http.post(CHAT, json=BODY).headers["x-switchcraft-decision-id"]
@@ -131,8 +131,8 @@ def test_a_decision_is_known_to_every_worker(served: GatewayProcess) -> None:
         assert http.get(path).json()["id"] in path
 
 
-def test_a_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> None:
-    """Asked of one worker, or of the parent by a signal; one that is refused changes no worker."""
+def test_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> None:
+    """A reload by request or by signal reaches every worker; a refused one changes no worker."""
     text = config.read_text()
     tree = yaml.safe_load(text)
     first, second = two_workers(served)
@@ -148,7 +148,7 @@ def test_a_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> 
             answers_to(pid, served, "posted")
     finally:
         config.write_text(text)
-    served.hang_up()
+    served.send_sighup()
     for pid in (first, second):
         answers_to(pid, served, "switchcraft")
     wait_until(lambda: served.metric(LAST) == 1, "the last reload succeeded")
@@ -156,13 +156,15 @@ def test_a_reload_reaches_every_worker(served: GatewayProcess, config: Path) -> 
 
 
 def answers_to(pid: int, served: GatewayProcess, name: str) -> None:
-    """Return once a worker routes what asks for this name."""
+    """Wait until a worker routes requests for this model name."""
     with alone(pid, served) as http:
         wait_until(lambda: ask(http, 1, model=name) == {200}, f"{pid} answers to {name}")
 
 
-def test_workers_drain(config: Path, tmp_path: Path) -> None:
-    """At SIGTERM a stream comes to its end first; what hangs is given up at a second one."""
+def test_workers_finish_streams_at_sigterm_and_stop_at_a_second_one(
+    config: Path, tmp_path: Path
+) -> None:
+    """SIGTERM lets a stream finish; a second SIGTERM abandons a hanging request."""
     with gateway(config, tmp_path) as served:
         threading.Thread(target=hang, args=(served.url,), daemon=True).start()
         wait_until(lambda: served.metric(IN_FLIGHT) == 1, "a request hangs")
@@ -176,17 +178,17 @@ def test_workers_drain(config: Path, tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         # Well before `shutdown_timeout_s`.
         assert served.process.wait(timeout=20) == 0
-        wait_until(lambda: not workers(served), "no worker is left")
+        wait_until(lambda: not workers(served), "all workers have ended")
 
 
 def hang(url: str) -> None:
-    """Ask for what is never answered."""
+    """Send a request that is never answered."""
     with suppress(httpx.HTTPError):
         httpx.post(url + CHAT, json=BODY, headers={"x-sandbox": "hang"}, timeout=60)
 
 
-def test_the_sandbox_is_shared(redis_url: str, tmp_path: Path) -> None:
-    """Without a configuration the workers ask their parent's sandbox, and they end with it."""
+def test_workers_share_the_parents_sandbox_and_end_with_it(redis_url: str, tmp_path: Path) -> None:
+    """Without a configuration the workers use their parent's sandbox, and they end with it."""
     port, log = free_port(), tmp_path / "log"
     environment = {"SWITCHCRAFT_WORKERS": "2", "SWITCHCRAFT_REDIS_URL": redis_url}
     command = [sys.executable, "-m", "router_service.cli", "serve", "--port", str(port)]
@@ -202,12 +204,12 @@ def test_the_sandbox_is_shared(redis_url: str, tmp_path: Path) -> None:
                     assert ask(one, 1) == {200}
         finally:
             process.kill()
-        wait_until(lambda: not workers(served), "nobody is left who holds the port")
+        wait_until(lambda: not workers(served), "no worker holds the port")
     assert log.read_text().count("no upstream is configured") == 1
 
 
-def test_a_worker_that_cannot_serve_stops_the_start(config: Path, tmp_path: Path) -> None:
-    """The command ends with status 1 and the reason, as that of one process does."""
+def test_startup_fails_if_a_worker_cannot_serve(config: Path, tmp_path: Path) -> None:
+    """The command exits with status 1 and the reason, as without workers."""
     tree = yaml.safe_load(config.read_text()) | {"router": {"default_policy": "none-such"}}
     broken = tmp_path / "config.yaml"
     broken.write_text(yaml.safe_dump(tree))
