@@ -8,7 +8,7 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -59,10 +59,11 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="run in parallel on Ray: on a cluster (`auto` or HOST:PORT) whose machines share DATA"
         " and OUT, or without an address on this machine",
     )
-    sweep.set_defaults(stage=_sweep)
+    sweep.set_defaults(stage=run_sweep_stage)
 
 
-def _sweep(arguments: argparse.Namespace) -> int:
+def run_sweep_stage(arguments: argparse.Namespace) -> int:
+    """Run the sweep, print its table, and return 1 if a run failed."""
     config = load_config(arguments.config)
     encoders = arguments.encoders or [config.encoder.source]
     result = run_sweep(
@@ -124,7 +125,18 @@ def run_sweep(
     if process_count() > 1:
         problem = "start it as one process; several processes serve a single `run`"
         raise ConfigError("sweep", "", problem)
-    jobs = list(_jobs(config, data.resolve(), out.resolve(), seeds, encoders))
+    names = {source: re.sub(r"[^a-z0-9]+", "-", Path(source).name.lower()) for source in encoders}
+    if len(set(names.values())) < len(names):
+        problem = "two encoders have the same last name; rename one of the folders"
+        raise ConfigError("--encoders", "", problem)
+    folder = out.resolve()
+    jobs = []
+    for source, name in names.items():
+        encoder = config.encoder.model_copy(update={"source": source})
+        for seed in dict.fromkeys(seeds):
+            own = config.model_copy(update={"encoder": encoder, "seed": seed})
+            job_folder = folder / f"{name}-seed-{seed}"
+            jobs.append(SweepJob(own, data.resolve(), job_folder, folder / "work"))
     digest = sources_sha256((config.source, *config.also), data)
     unfinished = [job for job in jobs if job.manifest(digest) is None]
     log.info("%d runs, of which %d are finished", len(jobs), len(jobs) - len(unfinished))
@@ -146,20 +158,6 @@ def run_sweep(
     out.mkdir(parents=True, exist_ok=True)
     (out / SUMMARY).write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2))
     return SweepResult(summary, failures)
-
-
-def _jobs(
-    config: RunConfig, data: Path, out: Path, seeds: Sequence[int], encoders: Sequence[str]
-) -> Iterator[SweepJob]:
-    names = {source: re.sub(r"[^a-z0-9]+", "-", Path(source).name.lower()) for source in encoders}
-    if len(set(names.values())) < len(names):
-        problem = "two encoders have the same last name; rename one of the folders"
-        raise ConfigError("--encoders", "", problem)
-    for source, name in names.items():
-        encoder = config.encoder.model_copy(update={"source": source})
-        for seed in dict.fromkeys(seeds):
-            own = config.model_copy(update={"encoder": encoder, "seed": seed})
-            yield SweepJob(own, data, out / f"{name}-seed-{seed}", out / "work")
 
 
 def run_job(job: SweepJob) -> str | None:

@@ -75,7 +75,13 @@ class Nearest:
         """Store the training vectors, and choose k by the squared error on validation queries."""
         costs_usd = profiled_costs_usd(train)
         vectors, unseen = self._vectors(train.examples), self._vectors(validation.examples)
-        fitted = [_fit_neighbours(vectors, train.correct, k) for k in NEIGHBOURS]
+        fitted: list[list[KNeighborsRegressor]] = []
+        for k in NEIGHBOURS:
+            fitted.append([])
+            for labels in train.correct.T:
+                asked = ~np.isnan(labels)
+                nearest = KNeighborsRegressor(min(k, int(asked.sum())), metric="cosine")
+                fitted[-1].append(nearest.fit(vectors[asked], labels[asked]))
         predictions = [_predict_neighbours(models, unseen) for models in fitted]
         errors = [np.nanmean((each - validation.correct) ** 2) for each in predictions]
         models = fitted[int(np.argmin(errors))]
@@ -120,15 +126,6 @@ class Similarity:
 
     def _vectors(self, examples: Sequence[Example]) -> Floats:
         return self.embed([self.view(example) for example in examples])
-
-
-def _fit_neighbours(vectors: Floats, correct: Floats, k: int) -> list[KNeighborsRegressor]:
-    models = []
-    for labels in correct.T:
-        asked = ~np.isnan(labels)
-        nearest = KNeighborsRegressor(min(k, int(asked.sum())), metric="cosine")
-        models.append(nearest.fit(vectors[asked], labels[asked]))
-    return models
 
 
 def _predict_neighbours(models: Sequence[KNeighborsRegressor], vectors: Floats) -> Floats:

@@ -44,6 +44,8 @@ def baselines(
     arms: tuple[str, ...], views: Views, embed: Embedder, seed: int = 0
 ) -> tuple[Baseline, ...]:
     """Return all baselines for a pool, in the order of the report's main table."""
+    network = partial(Network, embed=embed, weigh=equal_weights, seed=seed)
+    mirt = item_response(views, embed, read_profiles())
     return (
         *(SingleModel(arm) for arm in arms),
         Heuristic("number of turns", turns),
@@ -55,7 +57,18 @@ def baselines(
         Lexical("TF-IDF + LR, truncated input", views.truncated),
         Nearest(views.packed, embed),
         Similarity(views.packed, embed),
-        *_networks(views, embed, seed),
+        network("MLP", views.packed, build=mlp, fitting=MLP_FITTING),
+        network("MLP, truncated input", views.truncated, build=mlp, fitting=MLP_FITTING),
+        network(
+            "MLP, cost-weighted loss", views.packed, build=mlp, fitting=MLP_FITTING, weigh=by_cost
+        ),
+        network(
+            "matrix factorization",
+            views.packed,
+            build=MatrixFactorization,
+            fitting=FACTORIZATION_FITTING,
+        ),
+        network("MIRT", views.vanilla, build=mirt, fitting=ITEM_RESPONSE_FITTING),
         Oracle(),
     )
 
@@ -73,26 +86,6 @@ def baselines_to_fit(
         each
         for each in baselines((), views, embed, seed)
         if each.name not in need_no_fitting and (truncated or "truncated" not in each.name)
-    )
-
-
-def _networks(views: Views, embed: Embedder, seed: int) -> tuple[Network, ...]:
-    """Return the networks on frozen embeddings."""
-    network = partial(Network, embed=embed, weigh=equal_weights, seed=seed)
-    mirt = item_response(views, embed, read_profiles())
-    return (
-        network("MLP", views.packed, build=mlp, fitting=MLP_FITTING),
-        network("MLP, truncated input", views.truncated, build=mlp, fitting=MLP_FITTING),
-        network(
-            "MLP, cost-weighted loss", views.packed, build=mlp, fitting=MLP_FITTING, weigh=by_cost
-        ),
-        network(
-            "matrix factorization",
-            views.packed,
-            build=MatrixFactorization,
-            fitting=FACTORIZATION_FITTING,
-        ),
-        network("MIRT", views.vanilla, build=mirt, fitting=ITEM_RESPONSE_FITTING),
     )
 
 

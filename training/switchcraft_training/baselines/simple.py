@@ -69,7 +69,15 @@ class Heuristic:
         correct = np.where(np.isnan(train.correct), means, train.correct)
         shares = np.linspace(0, 1, MAX_THRESHOLDS + 1)
         thresholds: list[float] = np.unique(np.quantile(values, shares, method="lower")).tolist()
-        rules = [_threshold_rule(values, correct, each, costs_usd) for each in thresholds]
+        rules = []
+        for threshold in thresholds:
+            below = values <= threshold
+            low = best_arm(correct[below], costs_usd)
+            high = best_arm(correct[~below], costs_usd) if not below.all() else low
+            picked: Choices = np.where(below, low, high)
+            right = correct[np.arange(len(values)), picked].sum()
+            cost = np.asarray(costs_usd)[picked].sum()
+            rules.append(_ThresholdRule(threshold, low, high, float(right), float(cost)))
         best = min(rules, key=lambda rule: (-rule.correct, rule.cost_usd))
         return Chooser(
             lambda table: np.where(self._values(table) <= best.threshold, best.low, best.high)
@@ -88,18 +96,6 @@ class _ThresholdRule:
     high: int
     correct: float
     cost_usd: float
-
-
-def _threshold_rule(
-    values: Floats, correct: Floats, threshold: float, costs_usd: tuple[float, ...]
-) -> _ThresholdRule:
-    below = values <= threshold
-    low = best_arm(correct[below], costs_usd)
-    high = best_arm(correct[~below], costs_usd) if not below.all() else low
-    picked: Choices = np.where(below, low, high)
-    right = correct[np.arange(len(values)), picked].sum()
-    cost = np.asarray(costs_usd)[picked].sum()
-    return _ThresholdRule(threshold, low, high, float(right), float(cost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +134,17 @@ class Oracle:
 
     def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
         """Fit nothing, because the labels are in the table that it chooses for."""
-        return Chooser(_cheapest_correct)
+
+        def choose(table: Table) -> Choices:
+            asked = ~np.isnan(table.correct)
+            correct = np.where(asked, table.correct, -1.0)
+            best = correct.max(axis=1, keepdims=True)
+            cheapest = np.where(asked & (correct == best), table.cost_usd, np.inf).argmin(1)
+            dearest = np.where(asked, table.cost_usd, -np.inf).argmax(1)
+            picked: Choices = np.where(best[:, 0] > 0, cheapest, dearest)
+            return picked
+
+        return Chooser(choose)
 
 
 def best_arm(correct: Floats, costs_usd: tuple[float, ...]) -> int:
@@ -149,16 +155,6 @@ def best_arm(correct: Floats, costs_usd: tuple[float, ...]) -> int:
     asked = (~np.isnan(correct)).sum(0)
     accuracy = np.where(asked > 0, np.nansum(correct, axis=0) / np.maximum(asked, 1), -1.0)
     return min(range(len(costs_usd)), key=lambda arm: (-accuracy[arm], costs_usd[arm]))
-
-
-def _cheapest_correct(table: Table) -> Choices:
-    asked = ~np.isnan(table.correct)
-    correct = np.where(asked, table.correct, -1.0)
-    best = correct.max(axis=1, keepdims=True)
-    cheapest = np.where(asked & (correct == best), table.cost_usd, np.inf).argmin(1)
-    dearest = np.where(asked, table.cost_usd, -np.inf).argmax(1)
-    picked: Choices = np.where(best[:, 0] > 0, cheapest, dearest)
-    return picked
 
 
 def _category(example: Example) -> tuple[str, str]:

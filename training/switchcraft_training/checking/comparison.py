@@ -144,7 +144,7 @@ class Comparer:
         """Yield the keys of an object that have a wrong value, are missing, or are unexpected.
 
         A key may be missing if it is optional or if its default is an accepted value. An
-        unexpected key may be present if it only repeats its default.
+        unexpected key may be present if it only states what leaving it out would mean.
         """
         for name, wanted in want.items():
             inner = schema.key(name)
@@ -155,8 +155,15 @@ class Comparer:
                 continue  # An empty array for an optional key counts as leaving it out.
             elif not self.is_accepted(value[name], _accepted_values(wanted, inner), inner):
                 yield name
-        for name in value:
-            if name not in want and not self._is_default(value[name], name, schema):
+        for name, given in value.items():
+            if name in want:
+                continue
+            inner = schema.key(name)
+            if inner is ANY_SCHEMA:
+                yield name
+            elif given is None and JsonType.NULL in inner.types and name not in schema.required:
+                continue
+            elif not any(self.is_equal(given, each, inner) for each in documented_defaults(inner)):
                 yield name
 
     def _may_omit(self, want: Json, schema: Schema, *, is_required: bool) -> bool:
@@ -173,15 +180,6 @@ class Comparer:
         defaults = documented_defaults(schema)
         return any(self.is_accepted(value, accepted, schema) for value in defaults)
 
-    def _is_default(self, value: Json, name: str, schema: Schema) -> bool:
-        """Return whether a key's value only states what leaving the key out would mean."""
-        inner = schema.key(name)
-        if inner is ANY_SCHEMA:
-            return False
-        if value is None and JsonType.NULL in inner.types and name not in schema.required:
-            return True
-        return any(self.is_equal(value, default, inner) for default in documented_defaults(inner))
-
     def key_error(
         self,
         name: str,
@@ -190,7 +188,7 @@ class Comparer:
         parent: Schema,
         path: str,
     ) -> CheckError:
-        """Describe what is wrong with a key that `wrong_keys` yielded."""
+        """Describe a mistake that `wrong_keys` yielded, with the deepest path that is certain."""
         key_path, schema = f"{path}.{name}", parent.key(name)
         if name not in want:
             detail = f"{_shorten(value[name])} where nothing was expected"
@@ -199,26 +197,22 @@ class Comparer:
         if name not in value:
             detail = f"expected {_join(accepted)}"
             return CheckError(ErrorCode.MISSING_PARAMETER, key_path, detail)
-        return self._value_error(value[name], accepted, schema, key_path)
-
-    def _value_error(
-        self, value: Json, accepted: Sequence[Json], schema: Schema, path: str
-    ) -> CheckError:
-        """Describe why a value is not accepted, with the deepest path that is certain."""
+        given = value[name]
         if JsonType.ARRAY in schema.types:
             accepted = _accepted_arrays(accepted, schema)
-        if isinstance(value, dict) and len(accepted) == 1 and isinstance(accepted[0], dict):
-            for name in self.wrong_keys(value, accepted[0], schema):
-                return self.key_error(name, value, accepted[0], schema, path)
-        if not _fits_type(value, schema.types):
+        if isinstance(given, dict) and len(accepted) == 1 and isinstance(accepted[0], dict):
+            # With one accepted object, the mistake can be located inside it.
+            for inner in self.wrong_keys(given, accepted[0], schema):
+                return self.key_error(inner, given, accepted[0], schema, key_path)
+        if not _fits_type(given, schema.types):
             types = " or ".join(sorted(schema.types))
-            detail = f"{_shorten(value)} is not of type {types}"
-            return CheckError(ErrorCode.WRONG_TYPE, path, detail)
-        if isinstance(value, str) and schema.members and _enum_member(value, schema) is None:
-            detail = f"{_shorten(value)} is not one of {_join(schema.members)}"
-            return CheckError(ErrorCode.NOT_IN_ENUM, path, detail)
-        detail = f"{_shorten(value)}, not {_join(accepted)}"
-        return CheckError(ErrorCode.WRONG_VALUE, path, detail)
+            detail = f"{_shorten(given)} is not of type {types}"
+            return CheckError(ErrorCode.WRONG_TYPE, key_path, detail)
+        if isinstance(given, str) and schema.members and _enum_member(given, schema) is None:
+            detail = f"{_shorten(given)} is not one of {_join(schema.members)}"
+            return CheckError(ErrorCode.NOT_IN_ENUM, key_path, detail)
+        detail = f"{_shorten(given)}, not {_join(accepted)}"
+        return CheckError(ErrorCode.WRONG_VALUE, key_path, detail)
 
 
 def can_pair_all(size: int, fits: Callable[[int, int], bool]) -> bool:
@@ -285,7 +279,7 @@ def _are_equal_numbers(a: float, b: float) -> bool:
 
 
 def _enum_member(text: str, schema: Schema) -> str | None:
-    """Return the enum member that a text means; None if there is none or more than one."""
+    """Return the only enum member that a text can mean; None if no or several members match."""
     members = [member for member in schema.members if isinstance(member, str)]
     if text in members:
         return text

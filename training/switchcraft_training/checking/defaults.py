@@ -48,7 +48,7 @@ def documented_defaults(schema: Schema) -> tuple[Json, ...]:
     """Return the values that omitting a parameter may stand for, read as the schema's type.
 
     A `default` keyword is the only candidate. Without one, the description may mention several
-    values, of which at most one is meant.
+    values, and means at most one of them as the default.
     """
     own = schema.own_default
     values = []
@@ -85,17 +85,17 @@ def _parse_boolean(text: str, _: Schema) -> Json:
     return _MISSING if match is None else match[1].casefold() == "true"
 
 
-def _parse_number(text: str, _: Schema) -> Json:
+def _parse_number(text: str, schema: Schema) -> Json:
+    """Parse a number; if the schema allows an integer, `5.0` is 5."""
     match = re.match(rf"""[`'"$]?((?>{_NUMBER}))(?!\s*[x*]\s*10|/\d|\w)""", text, re.IGNORECASE)
     if match is None:
         return _MISSING
     digits = match[1].replace(",", "")
-    return int(digits) if re.fullmatch(r"[-+]?\d+", digits) else float(digits)
-
-
-def _parse_integer(text: str, schema: Schema) -> Json:
-    value = _parse_number(text, schema)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if re.fullmatch(r"[-+]?\d+", digits):
+        return int(digits)
+    value = float(digits)
+    is_integer = JsonType.INTEGER in schema.types and value.is_integer()
+    return int(value) if is_integer else value
 
 
 def _parse_json(text: str, _: Schema) -> Json:
@@ -125,7 +125,7 @@ def _parse_string(text: str, schema: Schema) -> Json:
 
 _PARSERS: Final[Mapping[JsonType, Callable[[str, Schema], Json]]] = {
     JsonType.BOOLEAN: _parse_boolean,
-    JsonType.INTEGER: _parse_integer,
+    JsonType.INTEGER: _parse_number,
     JsonType.NUMBER: _parse_number,
     JsonType.ARRAY: _parse_json,
     JsonType.OBJECT: _parse_json,

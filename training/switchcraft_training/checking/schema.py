@@ -81,24 +81,21 @@ class Schema:
                 raise SchemaError(f"{reference!r} refers to itself")
             seen = (*seen, reference)
             rest = {key: value for key, value in node.items() if key != "$ref"}
-            node = {**self._follow(reference), **rest}
+            # A reference is a JSON pointer into the tool's parameters (RFC 6901).
+            if not isinstance(reference, str) or not reference.startswith("#"):
+                raise SchemaError(f"$ref {reference!r} points outside the tool's parameters")
+            target: Json = self._root
+            for step in reference[1:].split("/")[1:]:
+                key = step.replace("~1", "/").replace("~0", "~")
+                if not isinstance(target, dict) or key not in target:
+                    raise SchemaError(f"$ref {reference!r} does not exist")
+                target = target[key]
+            node = {**_require_object(target), **rest}
         parts = node.get("allOf")
         if not parts:
             return node
         own = {key: value for key, value in node.items() if key != "allOf"}
         return _merge([*(self._resolve(_require_object(part), seen) for part in parts), own])
-
-    def _follow(self, reference: Json) -> Mapping[str, Json]:
-        """Return the target of a JSON pointer into the tool's parameters (RFC 6901)."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            raise SchemaError(f"$ref {reference!r} points outside the tool's parameters")
-        target: Json = self._root
-        for step in reference[1:].split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(target, dict) or key not in target:
-                raise SchemaError(f"$ref {reference!r} does not exist")
-            target = target[key]
-        return _require_object(target)
 
     def _child(self, node: Json) -> Schema:
         return Schema(node, self._root)

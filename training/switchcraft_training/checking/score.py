@@ -41,10 +41,6 @@ class _Pair(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Pair).decode
 
 
-class _InvalidToolError(Exception):
-    """A tool that is not a function tool; the exception's text is its index."""
-
-
 def score_lines(
     lines: Iterable[bytes], is_paraphrase: IsParaphrase | None = None
 ) -> Iterator[bytes]:
@@ -80,22 +76,18 @@ def _score(line: bytes, is_paraphrase: IsParaphrase | None) -> Mapping[str, Json
     )
     calls = None if pair.calls is None else [Call(c.name, c.arguments) for c in pair.calls]
     try:
-        toolbox = Toolbox(_function_tool(index, raw) for index, raw in enumerate(pair.tools))
-        verdict = check(toolbox, expected, calls, is_paraphrase)
-    except _InvalidToolError as exc:
-        problem = "not an OpenAI function tool with a name"
-        return {"id": pair.id, **_error("invalid_pair", f"tools[{exc}]", problem)}
+        tools: list[Tool] = []
+        for index, raw in enumerate(pair.tools):
+            tool = tool_from_json(bytes(raw))
+            if tool is None:
+                problem = "not an OpenAI function tool with a name"
+                return {"id": pair.id, **_error("invalid_pair", f"tools[{index}]", problem)}
+            tools.append(tool)
+        verdict = check(Toolbox(tools), expected, calls, is_paraphrase)
     except SchemaError as exc:
         return {"id": pair.id, **_error("invalid_schema", "tools", exc.problem)}
     errors = [{"code": e.code, "path": e.path, "detail": e.detail} for e in verdict.errors]
     return {"id": pair.id, "correct": verdict.correct, "score": verdict.score, "errors": errors}
-
-
-def _function_tool(index: int, raw: msgspec.Raw) -> Tool:
-    tool = tool_from_json(bytes(raw))
-    if tool is None:
-        raise _InvalidToolError(index)
-    return tool
 
 
 def _error(code: str, path: str, detail: str) -> Mapping[str, Json]:

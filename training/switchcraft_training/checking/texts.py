@@ -113,21 +113,15 @@ def canonical(text: str) -> str:
     if _ADDRESS.fullmatch(folded):
         return folded
     if _FORMULA.search(folded):
-        formula = _normalize_formula(folded)
+        function = _LAMBDA.match(folded)
+        if function:  # Call the variable `x`. A digit may come before it: that of `3t` is `t`.
+            variable, body = function.groups()
+            named = re.compile(rf"(?<![^\W\d_]){variable}(?![^\W_])")
+            folded = f"lambda x: {named.sub('x', body)}"
+        formula = _TIMES.sub("", re.sub(r"\s+", "", folded))  # `2 * x` is `2x`.
         return " ".join(_normalize_number(word) for word in _TOKEN.findall(formula))
     words = _TOKEN.findall(_WORD_HYPHEN.sub(" ", folded))
     return " ".join(_normalize_number(w) for w in words if w not in {"(", ")"}) or folded
-
-
-def _normalize_formula(text: str) -> str:
-    """Remove the spaces of a formula, write `2*x` as `2x`, and call a lambda's variable `x`."""
-    function = _LAMBDA.match(text)
-    if function:
-        variable, body = function.groups()
-        # A digit may come before: the variable of `3t` is `t`.
-        named = re.compile(rf"(?<![^\W\d_]){variable}(?![^\W_])")
-        text = f"lambda x: {named.sub('x', body)}"
-    return _TIMES.sub("", re.sub(r"\s+", "", text))
 
 
 def _normalize_number(word: str) -> str:

@@ -75,7 +75,13 @@ class Toolbox:
     @classmethod
     def from_openai(cls, tools: Sequence[Mapping[str, Json]]) -> Toolbox:
         """Read the function tools of an OpenAI request and skip tools of other types."""
-        return cls(filter(None, map(_read_tool, tools)))
+        read = []
+        for tool in tools:
+            try:
+                read.append(tool_from_json(orjson.dumps(tool)))
+            except orjson.JSONEncodeError:  # An integer above 64 bits: too rare to need the cache.
+                read.append(_decode_tool(tool))
+        return cls(filter(None, read))
 
     def name(self, name: str) -> str:
         """Return the tool's own name for a name, or its API form if no tool has that name."""
@@ -99,13 +105,6 @@ class Toolbox:
 def api_name(name: str) -> str:
     """Return a function's name as function-calling APIs accept it: `.` becomes `_`."""
     return _NOT_IN_NAMES.sub("_", name)
-
-
-def _read_tool(tool: Mapping[str, Json]) -> Tool | None:
-    try:
-        return tool_from_json(orjson.dumps(tool))
-    except orjson.JSONEncodeError:  # An integer above 64 bits: too rare to need the cache.
-        return _decode_tool(tool)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -148,7 +147,7 @@ def check(
     calls: Sequence[Call] | None,
     is_paraphrase: IsParaphrase | None = None,
 ) -> Verdict:
-    """Check an answer's calls against the expected calls; `calls` is None if it has none.
+    """Check the calls of an answer, or None for an answer in words, against the expected calls.
 
     `tools` are those of the OpenAI request. The score is the mean share of correct arguments, over
     calls, and at most 0.74 if there is any mistake. Independent calls match in any order, by the

@@ -66,22 +66,18 @@ def _read_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
     role, content = message["role"], message.get("content")
     if role not in {"user", "assistant", "tool"}:
         raise ValueError(f"unknown role {role!r}")
-    if isinstance(content, list):
-        yield from _read_converse_blocks(role, content)
-    elif message.get("content_type", "text") != "text":
-        raise ValueError(f"unknown content type {message['content_type']!r}")
-    else:
+    if not isinstance(content, list):
+        if message.get("content_type", "text") != "text":
+            raise ValueError(f"unknown content type {message['content_type']!r}")
         functions = [call["function"] for call in message.get("tool_calls") or ()]
         calls = tuple(Call(to_name(f["name"]), read_json(f["arguments"])) for f in functions)
         yield Turn(role, content or "", calls)
-
-
-def _read_converse_blocks(role: str, blocks: list[Mapping[str, Json]]) -> Iterator[Turn]:
-    """Yield the turns in Converse's blocks: tool results of the user's side, then at most one."""
-    text = "\n".join(block["text"] for block in blocks if "text" in block)
-    uses = [block["toolUse"] for block in blocks if "toolUse" in block]
+        return
+    # Converse's blocks: tool results of the user's side come first, then at most one message.
+    text = "\n".join(block["text"] for block in content if "text" in block)
+    uses = [block["toolUse"] for block in content if "toolUse" in block]
     calls = tuple(Call(to_name(use["name"]), use["input"]) for use in uses)
-    for block in blocks:
+    for block in content:
         if "toolResult" in block:
             results = [
                 part["text"] if "text" in part else orjson.dumps(part["json"]).decode()

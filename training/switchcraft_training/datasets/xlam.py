@@ -28,7 +28,22 @@ def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator
 
 
 def _read_row(row: Mapping[str, Json]) -> Judged:
-    tools = to_tools(map(_read_function, read_json(row["tools"])))
+    functions = []
+    for tool in read_json(row["tools"]):
+        properties: dict[str, Json] = {}
+        required: list[str] = []
+        for name, given in tool["parameters"].items():
+            schema, is_optional = read_type(given["type"])
+            details = {key: given[key] for key in ("description", "default") if key in given}
+            properties[name] = {**schema, **details}
+            # The card describes a field `required`. Without it, a parameter is required if its
+            # type does not say `optional` and it has no default.
+            if given.get("required", not is_optional and "default" not in given):
+                required.append(name)
+        parameters = {"type": "object", "properties": properties, "required": required}
+        function = {"name": tool["name"], "description": tool["description"]}
+        functions.append({**function, "parameters": parameters})
+    tools = to_tools(functions)
     calls = [Call(to_name(a["name"]), a["arguments"]) for a in read_json(row["answers"])]
     query = row["query"]
     if not isinstance(query, str) or not query.strip():
@@ -36,21 +51,3 @@ def _read_row(row: Mapping[str, Json]) -> Judged:
     request = {"messages": [{"role": "user", "content": query}], "tools": tools}
     example = Example(f"{DATASET}_{row['id']}", CATEGORY, request, DATASET)
     return Judged(example, expect(calls, tools))
-
-
-def _read_function(tool: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a function with its parameters as JSON Schema.
-
-    The field `required`, which the card describes, says whether a parameter is required. Without
-    it, a parameter is required if its type does not say `optional` and it has no default.
-    """
-    properties: dict[str, Json] = {}
-    required: list[str] = []
-    for name, given in tool["parameters"].items():
-        schema, is_optional = read_type(given["type"])
-        details = {key: given[key] for key in ("description", "default") if key in given}
-        properties[name] = {**schema, **details}
-        if given.get("required", not is_optional and "default" not in given):
-            required.append(name)
-    parameters = {"type": "object", "properties": properties, "required": required}
-    return {"name": tool["name"], "description": tool["description"], "parameters": parameters}

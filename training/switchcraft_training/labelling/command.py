@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from router_service.core.errors import DataError
 
 if TYPE_CHECKING:
-    from switchcraft_training.labelling.pool import Pool
     from switchcraft_training.labelling.run import Plan
     from switchcraft_training.labelling.sender import RequestSender
     from switchcraft_training.labelling.store import Store
@@ -163,7 +162,19 @@ async def _ask_all(plan: Plan, store: Store, arguments: argparse.Namespace) -> t
     cap_usd = arguments.spending_cap_usd
     budget = SpendingBudget(cap_usd, spent_usd)
     loop = asyncio.get_running_loop()
-    async with aclosing(_open_sender(plan.pool, arguments)) as sender:
+    sender: RequestSender
+    if arguments.ray is None:
+        from switchcraft_training.labelling.sender import EndpointClients  # noqa: PLC0415
+
+        sender = EndpointClients(plan.pool, os.environ)
+    else:
+        from switchcraft_training.cluster import require_ray  # noqa: PLC0415
+
+        require_ray()
+        from switchcraft_training.labelling.distributed import RayWorkers  # noqa: PLC0415
+
+        sender = RayWorkers(plan.pool, arguments.ray, arguments.ray_workers)
+    async with aclosing(sender):
         with ProgressBar(unanswered, total - unanswered.total(), spent_usd) as progress:
             run = LabellingRun(plan, store, sender, budget, progress)
 
@@ -191,16 +202,3 @@ async def _ask_all(plan: Plan, store: Store, arguments: argparse.Namespace) -> t
     if progress.failed:
         return FAILED, f"{progress.failed} questions have no answer; {AGAIN} and retry them."
     return COMPLETE, ""
-
-
-def _open_sender(pool: Pool, arguments: argparse.Namespace) -> RequestSender:
-    if arguments.ray is None:
-        from switchcraft_training.labelling.sender import EndpointClients  # noqa: PLC0415
-
-        return EndpointClients(pool, os.environ)
-    from switchcraft_training.cluster import require_ray  # noqa: PLC0415
-
-    require_ray()
-    from switchcraft_training.labelling.distributed import RayWorkers  # noqa: PLC0415
-
-    return RayWorkers(pool, arguments.ray, arguments.ray_workers)

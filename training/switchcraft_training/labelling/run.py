@@ -272,7 +272,10 @@ class LabellingRun:
             raise exc.exceptions[0] from exc
 
     async def _work(self, queue: _EndpointQueue) -> None:
-        """Ask the questions of a queue one after the other, with retries."""
+        """Ask the questions of a queue one after the other, with retries.
+
+        A failure that other questions to the arm would meet too stops the arm.
+        """
         for question in queue.questions:
             if self.is_ending or self._budget.is_exhausted:
                 return
@@ -291,8 +294,22 @@ class LabellingRun:
                 retry_error_callback=_result_of,
             )
             result: RequestResult | None = await retrying(self._try_once, question, queue)
-            if isinstance(result, RequestFailure):
-                self._record_failure(question.key, result)
+            if not isinstance(result, RequestFailure):
+                continue
+            arm = question.key.arm
+            self._store.save_failure(question.key, result)
+            self._progress.add_failure(arm)
+            # A conversation that is too long is not a sign that the next one will fail.
+            self._consecutive_failures[arm] += result.code is not FailureCode.CONTEXT_LENGTH
+            reason = f"{result.code}: {result.detail}"
+            if result.remedy is not Remedy.STOP_ARM:
+                if self._consecutive_failures[arm] < STOP_AFTER_FAILURES:
+                    continue
+                reason = f"{STOP_AFTER_FAILURES} consecutive failures, the last {reason}"
+            if arm not in self.stopped:  # Another worker may have stopped it.
+                self.stopped[arm] = reason
+                self._progress.drop_arm(arm)
+                self._progress.print_line(f"{arm} is stopped: {reason}")
 
     async def _try_once(self, question: Question, queue: _EndpointQueue) -> RequestResult | None:
         """Send a request and record its cost; return None if the spending cap does not allow it."""
@@ -317,22 +334,6 @@ class LabellingRun:
         self._progress.add_cost(charged_usd)
         await self._budget.settle(reserved_usd, charged_usd)
         return result
-
-    def _record_failure(self, key: QuestionKey, failure: RequestFailure) -> None:
-        """Record a failed question, and stop its arm if other questions would fail too."""
-        self._store.save_failure(key, failure)
-        self._progress.add_failure(key.arm)
-        # A conversation that is too long is not a sign that the next one will fail.
-        self._consecutive_failures[key.arm] += failure.code is not FailureCode.CONTEXT_LENGTH
-        reason = f"{failure.code}: {failure.detail}"
-        if failure.remedy is not Remedy.STOP_ARM:
-            if self._consecutive_failures[key.arm] < STOP_AFTER_FAILURES:
-                return
-            reason = f"{STOP_AFTER_FAILURES} consecutive failures, the last {reason}"
-        if key.arm not in self.stopped:
-            self.stopped[key.arm] = reason
-            self._progress.drop_arm(key.arm)
-            self._progress.print_line(f"{key.arm} is stopped: {reason}")
 
 
 def _wait_s(state: RetryCallState) -> float:

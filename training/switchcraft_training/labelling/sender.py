@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -176,17 +177,14 @@ def _failure_of_status(exc: openai.APIStatusError, key: str) -> RequestFailure:
         code = FailureCode.CONTEXT_LENGTH
     # Some endpoints repeat the key in their errors, and the error is saved.
     detail = exc.message.removeprefix(f"Error code: {status} - ").replace(key, "(the key)")
-    wait_s = _read_retry_after_s(exc.response.headers)
-    return RequestFailure(code, detail[:DETAIL_CHARACTERS], remedy, status, retry_after_s=wait_s)
-
-
-def _read_retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Read `Retry-After`, in seconds or as a date (RFC 9110, section 10.2.3)."""
-    value = headers.get("retry-after", "")
+    # `Retry-After` is a number of seconds or a date (RFC 9110, section 10.2.3).
+    value = exc.response.headers.get("retry-after", "")
+    wait_s: float | None = None
     if value.isascii() and value.isdigit():
-        return float(value)
-    try:
-        at = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+        wait_s = float(value)
+    else:
+        with suppress(ValueError):
+            at = parsedate_to_datetime(value)
+            at = at.replace(tzinfo=at.tzinfo or UTC)
+            wait_s = max(0.0, (at - datetime.now(UTC)).total_seconds())
+    return RequestFailure(code, detail[:DETAIL_CHARACTERS], remedy, status, retry_after_s=wait_s)

@@ -71,18 +71,24 @@ class Forest(nn.Module):
         is_inner = np.concatenate([tree.children_left >= 0 for tree in trees])
         order = np.argsort(is_inner, kind="stable")
         place = np.argsort(order)
+        # `first` is the index of the first node of each node's tree.
+        nodes = np.arange(len(is_inner))
+        first = np.repeat(starts, [tree.node_count for tree in trees])
         left, right = (
-            np.concatenate(
-                [_children(tree, side) + start for tree, start in zip(trees, starts, strict=True)]
+            np.where(
+                is_inner, np.concatenate([getattr(tree, side) for tree in trees]) + first, nodes
             )
             for side in ("children_left", "children_right")
         )
         feature = np.concatenate([np.maximum(tree.feature, 0) for tree in trees])
+        # Rounded down, single-precision thresholds split features exactly as the double ones do.
         threshold = np.concatenate([tree.threshold for tree in trees])
+        single = threshold.astype(np.float32)
+        single = np.where(single > threshold, np.nextafter(single, np.float32(-np.inf)), single)
         values = np.concatenate([tree.value[:, :, 0] for tree in trees])
         self.register_buffer("roots", torch.from_numpy(place[starts]))
         self.register_buffer("feature", torch.from_numpy(feature[order].astype(np.int32)))
-        self.register_buffer("threshold", _rounded_down(threshold[order]))
+        self.register_buffer("threshold", torch.from_numpy(single[order]))
         self.register_buffer("left", torch.from_numpy(place[left][order].astype(np.int32)))
         self.register_buffer("right", torch.from_numpy(place[right][order].astype(np.int32)))
         leaves = order[: len(order) - is_inner.sum()]
@@ -92,38 +98,22 @@ class Forest(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the mean of the trees (batch, outputs) for features (batch, features)."""
-        return functional.embedding(self._leaves(features), self.value).mean(1)
-
-    def _leaves(self, features: Tensor) -> Tensor:
-        """Return the index of the leaf that each row reaches in each tree, (batch, trees)."""
+        # The index of the leaf that each row reaches in each tree, (batch, trees).
         if torch.onnx.is_in_onnx_export():
             steps = (self.feature, self.threshold, self.left, self.right)
-            shape = (features.shape[0], len(self.roots))
-            return torch.onnx.ops.symbolic(
+            leaves = torch.onnx.ops.symbolic(
                 FOREST_OPERATOR,
                 (features, self.roots, *steps, self.tree),
                 dtype=torch.int64,
-                shape=shape,
+                shape=(features.shape[0], len(self.roots)),
                 version=1,
             )
-        nodes = self.roots.expand(features.shape[0], -1)
-        for _ in range(self.depth):
-            low = features.gather(1, self.feature[nodes].long()) <= self.threshold[nodes]
-            nodes = torch.where(low, self.left[nodes], self.right[nodes]).long()
-        return nodes
-
-
-def _children(tree: Tree, side: str) -> NDArray[np.int64]:
-    """Return each node's child on one side; a leaf's child is the leaf itself."""
-    children: NDArray[np.int64] = getattr(tree, side)
-    return np.where(children < 0, np.arange(tree.node_count), children)
-
-
-def _rounded_down(thresholds: NDArray[np.float64]) -> Tensor:
-    """Return single-precision thresholds that split features exactly as the double ones do."""
-    single = thresholds.astype(np.float32)
-    above = single > thresholds
-    return torch.from_numpy(np.where(above, np.nextafter(single, np.float32(-np.inf)), single))
+        else:
+            leaves = self.roots.expand(features.shape[0], -1)
+            for _ in range(self.depth):
+                low = features.gather(1, self.feature[leaves].long()) <= self.threshold[leaves]
+                leaves = torch.where(low, self.left[leaves], self.right[leaves]).long()
+        return functional.embedding(leaves, self.value).mean(1)
 
 
 SEVERAL_CALLS = 2
@@ -136,8 +126,7 @@ def held_out_demand(rows: Table, seed: int) -> NDArray[np.float32] | None:
     """Return held-out predictions of the demand for every row, (n, 3).
 
     Branches that read the predictions can then learn how reliable they are. Near-duplicates, which
-    share a group, are held out together. The result is None if fewer than two groups have a known
-    demand.
+    share a group, are held out together. Without two groups whose demand is known, return None.
     """
     known = np.flatnonzero(~np.isnan(rows.expected_calls))
     groups = rows.groups[known]
@@ -193,7 +182,17 @@ class NetworksBranch(nn.Module):
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("scale", torch.ones(features))
         self.members = nn.ModuleList(
-            _small_network(features, heads, width) for _ in range(NETWORKS)
+            nn.Sequential(
+                nn.Dropout(0.1),
+                nn.Linear(features, width),
+                nn.GELU(),
+                nn.Dropout(0.3),
+                nn.Linear(width, width),
+                nn.GELU(),
+                nn.Dropout(0.3),
+                nn.Linear(width, heads),
+            )
+            for _ in range(NETWORKS)
         )
 
     def fit_scale(self, features: Tensor) -> None:
@@ -246,19 +245,6 @@ def fit_networks(
     return branch.eval()
 
 
-def _small_network(features: int, heads: int, width: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Dropout(0.1),
-        nn.Linear(features, width),
-        nn.GELU(),
-        nn.Dropout(0.3),
-        nn.Linear(width, width),
-        nn.GELU(),
-        nn.Dropout(0.3),
-        nn.Linear(width, heads),
-    )
-
-
 def _signed_log(values: Tensor) -> Tensor:
     return torch.sign(values) * torch.log1p(torch.abs(values))
 
@@ -309,32 +295,23 @@ class LexicalBranch(nn.Module):
 
 def fit_lexical(rows: Sequence[Ids], labels: NDArray[np.float32]) -> LexicalBranch:
     """Fit on token ids and labels (n, arms). Labels may be shares of runs; NaN is ignored."""
-    counts = _counts(rows)
-    bucket_ids = np.asarray((counts > 0).sum(axis=0)).ravel()
-    idf = np.log((1 + len(rows)) / (1 + bucket_ids)) + 1
-    weighted = _normalized(counts, idf)
+    bucket_ids = [torch.cat(buckets(torch.tensor([row])), dim=1)[0].numpy() for row in rows]
+    places = np.repeat(np.arange(len(rows)), [len(row) for row in bucket_ids])
+    counts = csr_matrix(  # How often each bucket occurs in each row, (n, buckets).
+        (np.ones(len(places)), (places, np.concatenate(bucket_ids))), shape=(len(rows), BUCKETS)
+    )
+    rows_with_bucket = np.asarray((counts > 0).sum(axis=0)).ravel()
+    idf = np.log((1 + len(rows)) / (1 + rows_with_bucket)) + 1
+    counts.data = 1 + np.log(counts.data)
+    weighted = counts.multiply(idf).tocsr()
+    lengths = np.sqrt(weighted.multiply(weighted).sum(axis=1))
+    weighted = weighted.multiply(1 / np.maximum(lengths, 1e-9)).tocsr()
     models = [soft_regression(weighted, column) for column in labels.T]
     return LexicalBranch(
         torch.tensor(idf, dtype=torch.float32),
         torch.tensor(np.stack([m.coef_[0] for m in models], axis=1), dtype=torch.float32),
         torch.tensor([m.intercept_[0] for m in models], dtype=torch.float32),
     )
-
-
-def _counts(rows: Sequence[Ids]) -> csr_matrix:
-    """Count the buckets of each row, (n, buckets)."""
-    bucket_ids = [torch.cat(buckets(torch.tensor([row])), dim=1)[0].numpy() for row in rows]
-    places = np.repeat(np.arange(len(rows)), [len(row) for row in bucket_ids])
-    ones = np.ones(len(places))
-    return csr_matrix((ones, (places, np.concatenate(bucket_ids))), shape=(len(rows), BUCKETS))
-
-
-def _normalized(counts: csr_matrix, idf: NDArray[np.float64]) -> csr_matrix:
-    weighted = counts.copy()
-    weighted.data = 1 + np.log(weighted.data)
-    weighted = weighted.multiply(idf).tocsr()
-    lengths = np.sqrt(weighted.multiply(weighted).sum(axis=1))
-    return weighted.multiply(1 / np.maximum(lengths, 1e-9)).tocsr()
 
 
 def soft_regression(rows: csr_matrix, labels: NDArray[np.floating[Any]]) -> LogisticRegression:

@@ -62,10 +62,18 @@ def distil(
         problem = "needs rows that only teach and are not near-duplicates of the pool's own rows"
         raise ConfigError(encoder.name, FIELD, problem)
     branch = _new_student(teacher, settings, config.pooling)
-    path = workspace / "distilled" / f"{_identity(teacher, config, rows)}.safetensors"
+    # The name of the file is the SHA-256 of everything that determines the student's weights.
+    fields = config.model_dump(mode="json", include={"distilled", "pooling"})
+    digest = sha256(json.dumps([fields, [list(row) for row in rows]], sort_keys=True).encode())
+    digest.update(weights_sha256(teacher).encode())
+    path = workspace / "distilled" / f"{digest.hexdigest()}.safetensors"
     with main_process_first():
         if not path.exists():
-            _train_student(branch, settings, rows, _teacher_states(teacher, rows, workspace))
+            teacher_branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0)
+            layers = teacher.config.n_layers
+            # The teacher's last states of each row, (tokens, hidden).
+            wanted = row_inputs(teacher_branch, layers, rows, workspace / "frozen")
+            _train_student(branch, settings, rows, wanted)
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file(branch.encoder.state_dict(), path.with_suffix(".partial"))
             path.with_suffix(".partial").replace(path)
@@ -110,18 +118,19 @@ def _new_student(
     return EncoderBranch(student, size.dim, pooling=pooling, dropout=0.0)
 
 
-def _teacher_states(teacher: DistilBertModel, rows: Sequence[Ids], workspace: Path) -> list[Tensor]:
-    """Return the teacher's last states of each row, (tokens, hidden), through the cache."""
-    branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0)
-    return row_inputs(branch, teacher.config.n_layers, rows, workspace / "frozen")
-
-
 def _train_student(
     branch: EncoderBranch, settings: DistilledConfig, rows: Sequence[Ids], wanted: list[Tensor]
 ) -> None:
     """Fit the student's mapped states, of tokens and of whole rows, to the teacher's."""
     ids = [torch.tensor(row) for row in rows]
-    _solve_map(branch, ids[:START_ROWS], wanted[:START_ROWS])
+    with torch.no_grad():  # Initialize the map by least squares on the untrained student.
+        states = torch.cat(
+            [branch.encoder(row[None]).last_hidden_state[0] for row in ids[:START_ROWS]]
+        )
+        known = torch.cat([states, torch.ones(len(states), 1)], dim=1)  # (tokens, width + 1)
+        solved = torch.linalg.lstsq(known, torch.cat(wanted[:START_ROWS])).solution
+        branch.head.weight.copy_(solved[:-1].T)
+        branch.head.bias.copy_(solved[-1])
     rng = np.random.default_rng(SEED)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     learning = [p for p in branch.train().parameters() if p.requires_grad]
@@ -141,16 +150,6 @@ def _train_student(
                 progress.set_postfix(unexplained=f"{loss.item() / 2:.3f}", refresh=False)
 
 
-@torch.no_grad()
-def _solve_map(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> None:
-    """Initialize the map by least squares on the untrained student."""
-    states = torch.cat([branch.encoder(row[None]).last_hidden_state[0] for row in ids])
-    known = torch.cat([states, torch.ones(len(states), 1)], dim=1)  # (tokens, width + 1)
-    solved = torch.linalg.lstsq(known, torch.cat(wanted)).solution
-    branch.head.weight.copy_(solved[:-1].T)
-    branch.head.bias.copy_(solved[-1])
-
-
 def _loss(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> Tensor:
     """Return the unexplained share of the teacher's states, summed over tokens and rows."""
     stacked, mask = padded(ids, branch.pad_id)
@@ -165,11 +164,3 @@ def _unexplained(predicted: Tensor, wanted: Tensor) -> Tensor:
     """Return the mean squared error relative to the variance."""
     spread = (wanted - wanted.mean(0)).square().mean().clamp(min=1e-6)
     return (predicted - wanted).square().mean() / spread
-
-
-def _identity(teacher: DistilBertModel, config: EncoderConfig, rows: Sequence[Ids]) -> str:
-    """Return the SHA-256 of everything that determines a student's weights."""
-    settings = config.model_dump(mode="json", include={"distilled", "pooling"})
-    digest = sha256(json.dumps([settings, [list(row) for row in rows]], sort_keys=True).encode())
-    digest.update(weights_sha256(teacher).encode())
-    return digest.hexdigest()

@@ -16,7 +16,6 @@ from transformers import (
     DistilBertConfig,
     DistilBertModel,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
@@ -61,7 +60,14 @@ def load_encoder(source: str) -> PretrainedEncoder:
     Raises ConfigError if a `package:` is not installed, if the encoder does not exist, or if its
     tokenizer has no fast version or no special tokens.
     """
-    location = _package_folder(source) if source.startswith("package:") else source
+    location = source
+    if source.startswith("package:"):
+        # Without importing the package, which might need more dependencies than the encoder.
+        package, _, folder = source.removeprefix("package:").partition("/")
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ConfigError(source, "encoder.source", f"the package {package!r} is not installed")
+        location = str(Path(spec.submodule_search_locations[0]) / folder)
     try:
         model = AutoModel.from_pretrained(location, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(location)
@@ -71,9 +77,15 @@ def load_encoder(source: str) -> PretrainedEncoder:
         model = distilbert_from_bert(model)
     if getattr(model, "pooler", None) is not None:
         model.pooler = None  # Parameters that are not used break training with several processes.
-    return PretrainedEncoder(
-        source, model, _fast_tokenizer(source, tokenizer), _special_tokens(source, tokenizer)
-    )
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ConfigError(source, "encoder.source", "its tokenizer has no `tokenizer.json`")
+    first = tokenizer.cls_token or tokenizer.bos_token
+    separator = tokenizer.sep_token or tokenizer.eos_token
+    if first is None or separator is None:
+        problem = "its tokenizer has no special tokens for the start and end of a row"
+        raise ConfigError(source, "encoder.source", problem)
+    marks = SpecialTokens(first, separator)
+    return PretrainedEncoder(source, model, tokenizer.backend_tokenizer, marks)
 
 
 def packing_for(encoder: PretrainedEncoder, spec: PackingSpec) -> PackingSpec:
@@ -125,24 +137,6 @@ def distilbert_from_bert(bert: BertModel) -> DistilBertModel:
     return distilled
 
 
-def _fast_tokenizer(source: str, tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ConfigError(source, "encoder.source", "its tokenizer has no `tokenizer.json`")
-    return tokenizer.backend_tokenizer
-
-
-def _special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> SpecialTokens:
-    first = tokenizer.cls_token or tokenizer.bos_token
-    separator = tokenizer.sep_token or tokenizer.eos_token
-    if first is None or separator is None:
-        raise ConfigError(
-            source,
-            "encoder.source",
-            "its tokenizer has no special tokens for the start and end of a row",
-        )
-    return SpecialTokens(first, separator)
-
-
 def _window_tokens(model: PreTrainedModel) -> int | None:
     """Return the length that position embeddings allow, in padding steps; None if unlimited."""
     embeddings = getattr(model, "embeddings", None)
@@ -152,15 +146,3 @@ def _window_tokens(model: PreTrainedModel) -> int | None:
     # RoBERTa's positions start after the position of padding.
     offset = 0 if positions.padding_idx is None else positions.padding_idx + 1
     return int(positions.num_embeddings - offset) // WIDTH_STEP * WIDTH_STEP
-
-
-def _package_folder(source: str) -> str:
-    """Return the path of `package:NAME/FOLDER` without importing the package.
-
-    An import might need more dependencies than the encoder.
-    """
-    package, _, folder = source.removeprefix("package:").partition("/")
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(source, "encoder.source", f"the package {package!r} is not installed")
-    return str(Path(spec.submodule_search_locations[0]) / folder)

@@ -177,7 +177,12 @@ def _fit(task: Task, state: RunState, accelerator: Accelerator, checkpoints: Che
                 losses.append(stepper.step(joint))
                 progress.update()
             train_loss = accelerator.reduce(torch.stack(losses).mean(), reduction="mean")
-            epoch = _measure_epoch(task, len(state.epochs) + 1, float(train_loss), accelerator)
+            loss = f1 = float("nan")
+            if task.validation.rows:
+                probabilities = _probabilities(task, accelerator)[:, : task.arms]
+                labels = task.validation.labels[:, : task.arms]
+                loss, f1 = mean_loss(labels, probabilities), macro_f1(labels, probabilities)
+            epoch = Epoch(len(state.epochs) + 1, float(train_loss), loss, f1)
             state.epochs.append(epoch)
             if best_epoch(state.epochs, task.settings) is epoch:
                 state.keep_best(task.module)
@@ -254,16 +259,6 @@ def _optimizer(module: nn.Module, settings: TrainingConfig) -> torch.optim.Optim
         },
     ]
     return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
-
-
-def _measure_epoch(task: Task, number: int, train_loss: float, accelerator: Accelerator) -> Epoch:
-    """Measure an epoch on the validation rows; without any, its metrics are NaN."""
-    if not task.validation.rows:
-        return Epoch(number, train_loss, float("nan"), float("nan"))
-    probabilities = _probabilities(task, accelerator)[:, : task.arms]
-    labels = task.validation.labels[:, : task.arms]
-    loss, f1 = mean_loss(labels, probabilities), macro_f1(labels, probabilities)
-    return Epoch(number, train_loss, loss, f1)
 
 
 def _probabilities(task: Task, accelerator: Accelerator) -> NDArray[np.float64]:

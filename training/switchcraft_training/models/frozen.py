@@ -99,7 +99,13 @@ def row_inputs(
     missing = {key: row for key, row in by_key.items() if key not in states}
     computed = _compute_states(branch, frozen_layers, missing)
     while shard := dict(islice(computed, SHARD_ROWS)):
-        states.update(shard if folder is None else _write_shard(shard, folder))
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{uuid4().hex}.safetensors"
+            save_file(shard, path.with_suffix(".partial"))
+            path.with_suffix(".partial").replace(path)
+            shard = _read_states(folder, shard.keys(), (path,))  # Mapped from the file.
+        states.update(shard)
     place = "memory" if folder is None else folder
     log.info("states of frozen layers: %d reused, %d computed (%s)", found, len(missing), place)
     return [states[key] for key in keys]
@@ -161,15 +167,6 @@ def _compute_states(
             states = states.cpu()
         for (key, row), state in zip(batch, states, strict=True):
             yield key, state[: len(row)].clone()
-
-
-def _write_shard(shard: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """Write states to a new file, and return them mapped from that file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{uuid4().hex}.safetensors"
-    save_file(shard, path.with_suffix(".partial"))
-    path.with_suffix(".partial").replace(path)
-    return _read_states(folder, shard.keys(), (path,))
 
 
 def _read_states(

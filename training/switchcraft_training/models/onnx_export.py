@@ -137,31 +137,29 @@ def use_tree_kernel(model: onnx.ModelProto) -> None:
     forests = [node for node in nodes if node.op_type == operator]
     model.graph.ClearField("node")
     for node in nodes:
-        model.graph.node.extend(_tree_ensemble(node, tables) if node in forests else [node])
+        if node not in forests:
+            model.graph.node.append(node)
+            continue
+        features, *names = node.input
+        output, (leaves,) = f"{node.name}_leaves", node.output
+        trees = _tree_attributes(*(numpy_helper.to_array(tables[name]) for name in names))
+        ensemble = helper.make_node(
+            "TreeEnsemble",
+            [features],
+            [output],
+            f"{node.name}_trees",
+            domain="ai.onnx.ml",
+            **trees,
+        )
+        cast_name = f"{node.name}_cast"
+        cast = helper.make_node("Cast", [output], [leaves], cast_name, to=TensorProto.INT64)
+        model.graph.node.extend([ensemble, cast])
     read = {name for node in model.graph.node for name in node.input}
     for name in {name for forest in forests for name in forest.input} & tables.keys() - read:
         model.graph.initializer.remove(tables[name])
     kept = [each for each in model.opset_import if each.domain != domain]
     model.ClearField("opset_import")
     model.opset_import.extend([*kept, helper.make_opsetid("ai.onnx.ml", ML_OPSET)])
-
-
-def _tree_ensemble(forest: onnx.NodeProto, tables: dict[str, TensorProto]) -> list[onnx.NodeProto]:
-    """Return the operators that compute the same leaf indices, (batch, trees)."""
-    features, *names = forest.input
-    output, (leaves,) = f"{forest.name}_leaves", forest.output
-    trees = _tree_attributes(*(numpy_helper.to_array(tables[name]) for name in names))
-    return [
-        helper.make_node(
-            "TreeEnsemble",
-            [features],
-            [output],
-            f"{forest.name}_trees",
-            domain="ai.onnx.ml",
-            **trees,
-        ),
-        helper.make_node("Cast", [output], [leaves], f"{forest.name}_cast", to=TensorProto.INT64),
-    ]
 
 
 def _tree_attributes(

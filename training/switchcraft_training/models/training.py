@@ -13,7 +13,6 @@ from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.batches import batches_in_order, feature_tensor
 from switchcraft_training.models.branches import (
-    LexicalBranch,
     fit_demand,
     fit_forest,
     fit_lexical,
@@ -61,22 +60,18 @@ def train_router(
         branch, epochs = build_branch(encoder, config, train.labels), ()
     # Seeded again, because a run that resumed from a checkpoint has drawn other random numbers.
     torch.manual_seed(config.seed)
+    lexical = None
+    if "lexical" in config.training.branch_shares:
+        ids = [row.token_ids for row in train.packed]
+        lexical = fit_lexical(ids, train.labels[:, : len(config.arms)])
     model = RouterModel(
         encoder=branch,
-        lexical=_fit_lexical_branch(config, train),
+        lexical=lexical,
         counts=_fit_feature_branches(config, train),
         shares=config.training.branch_shares,
         arms=len(config.arms),
     )
     return TrainedRouter(model.eval(), epochs)
-
-
-def _fit_lexical_branch(config: RunConfig, train: Table) -> LexicalBranch | None:
-    """Fit the branch over hashed words, if it has a share."""
-    if "lexical" not in config.training.branch_shares:
-        return None
-    ids = [row.token_ids for row in train.packed]
-    return fit_lexical(ids, train.labels[:, : len(config.arms)])
 
 
 def _fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:

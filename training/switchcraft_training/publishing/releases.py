@@ -51,7 +51,18 @@ def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Rel
     with _raising_publication_error(str(store)):
         store.mkdir(parents=True, exist_ok=True)
         if not target.exists():
-            _copy_verified(artifact, [*manifest.files, MANIFEST], target)
+            partial = Path(tempfile.mkdtemp(prefix=f".{folder}-", dir=target.parent))
+            try:
+                for name in (*manifest.files, MANIFEST):
+                    shutil.copyfile(artifact / name, partial / name)
+                    flush_to_disk(partial / name)
+                Router.load(partial)
+                partial.chmod(0o755)  # mkdtemp creates a directory that only its owner can read
+                flush_to_disk(partial)
+                partial.rename(target)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+            flush_to_disk(target.parent)
     Router.load(target)
     if sha256(target / MANIFEST) != digest:
         problem = "contains a different artifact than its name says; remove the directory"
@@ -62,22 +73,6 @@ def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Rel
         manifest_sha256=digest,
         created=datetime.now(UTC).isoformat(timespec="microseconds"),
     )
-
-
-def _copy_verified(artifact: Path, names: list[str], target: Path) -> None:
-    """Copy files into a temporary directory, verify the copy, and rename it to the target."""
-    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        for name in names:
-            shutil.copyfile(artifact / name, partial / name)
-            flush_to_disk(partial / name)
-        Router.load(partial)
-        partial.chmod(0o755)  # mkdtemp creates a directory that only its owner can read
-        flush_to_disk(partial)
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    flush_to_disk(target.parent)
 
 
 def flush_to_disk(path: Path) -> None:

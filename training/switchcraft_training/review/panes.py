@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Final
@@ -19,7 +18,7 @@ from switchcraft_training.datasets.corrections import (
     truth_of,
     with_truth,
 )
-from switchcraft_training.records import Json, Judged
+from switchcraft_training.records import Judged
 from switchcraft_training.review.journal import Action
 from switchcraft_training.review.session import ProposedChange, ReviewEntry, Session
 from switchcraft_training.review.truths import to_yaml, truth_to_text
@@ -75,29 +74,24 @@ def tools_text(session: Session) -> Text:
         if function.get("description"):
             lines.append(Text(function["description"]))
         for name, schema in (parameters.get("properties") or {}).items():
-            lines.extend(_parameter_lines(name, schema, is_required=name in required))
+            if not isinstance(schema, dict):
+                lines.append(Text(f"{name}: {schema}"))
+                continue
+            mark = "*" if name in required else ""
+            kinds = schema.get("type", "")
+            kind = " or ".join(map(str, kinds)) if isinstance(kinds, list) else str(kinds)
+            lines.append(Text.assemble((f"{name}{mark}", _PARAMETER), f" {kind}"))
+            if schema.get("description"):
+                lines.append(Text(f"  {schema['description']}", style=_FAINT))
+            rest = {k: value for k, value in schema.items() if k not in {"type", "description"}}
+            if rest:
+                rest_lines = to_yaml(rest).strip("{}").splitlines()
+                lines.append(Text("\n").join(Text(f"  {line}") for line in rest_lines))
         blocks.append(Text("\n").join(lines))
     others = [function["name"] for function in functions if function["name"] not in called]
     if others:
         blocks.append(Text(f"Also offered: {', '.join(others)}", style=_FAINT))
     return Text("\n\n").join(blocks)
-
-
-def _parameter_lines(name: str, schema: Json, *, is_required: bool) -> Iterator[Text]:
-    """Yield a parameter's name and type, its description, and the rest of its schema."""
-    if not isinstance(schema, dict):
-        yield Text(f"{name}: {schema}")
-        return
-    mark = "*" if is_required else ""
-    kinds = schema.get("type", "")
-    kind = " or ".join(map(str, kinds)) if isinstance(kinds, list) else str(kinds)
-    yield Text.assemble((f"{name}{mark}", _PARAMETER), f" {kind}")
-    if schema.get("description"):
-        yield Text(f"  {schema['description']}", style=_FAINT)
-    rest = {key: value for key, value in schema.items() if key not in {"type", "description"}}
-    if rest:
-        lines = to_yaml(rest).strip("{}").splitlines()
-        yield Text("\n").join(Text(f"  {line}") for line in lines)
 
 
 def changes_table(session: Session) -> RenderableType:

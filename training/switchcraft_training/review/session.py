@@ -23,10 +23,10 @@ from switchcraft_training.review.verify import DEFAULT_CATEGORY, Finding, Verifi
 
 @dataclass(frozen=True, slots=True)
 class ReviewEntry:
-    """A row to decide on, as it is when a round begins.
+    """A row to decide on, in its state at the start of a round.
 
-    `row_sha256` is the hash of the row in the file. `opinion` is None if the verifier was not
-    asked about the row as it is now.
+    `row_sha256` is the hash of the row in the file. There is no `opinion` if the verifier has not
+    seen the present version of the row.
     """
 
     judged: Judged
@@ -51,7 +51,7 @@ class ReviewEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProposedChange:
-    """A change of an entry: of a decision in this round, or a suggestion (`action` is None)."""
+    """A change of an entry: the decision of this round, or a suggestion, without an `action`."""
 
     change: Change
     action: Action | None

@@ -89,8 +89,8 @@ and the place in the conversation that decide it."""
 class VerifierOpinion(BaseModel):
     """The verifier's opinion on a row: whether the row is flagged, and how to correct it.
 
-    `change` is None if the row is correct, or if the suggested correction cannot be used, in which
-    case `problem` has the reason.
+    A correct row has no `change`. If the suggested correction cannot be used, `change` is empty
+    too, and `problem` has the reason.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,7 +104,7 @@ class VerifierOpinion(BaseModel):
 
 
 class Finding(BaseModel):
-    """The opinion on a row in a round, with its cost; `cost_usd` is None without a price."""
+    """The opinion on a row in a round, with its cost, which is unknown without a price."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

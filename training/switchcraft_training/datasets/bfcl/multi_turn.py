@@ -180,31 +180,22 @@ class Environment:
         """Make a turn's calls; the next turn starts from the state that they leave."""
         indices = range(len(calls))
         results, tools = _run_calls(self._tools, calls, indices)
-        after = tuple(self._required_before(calls, i, results, tools) for i in indices)
+        after: list[frozenset[int]] = []
+        for index in indices:
+            # Move the call before each earlier one, together with the calls that it depends on. It
+            # does not depend on a call if exchanging the two leaves every result and the final
+            # state unchanged.
+            block, passed = [index], list(range(index + 1, len(calls)))
+            for earlier in reversed(range(index)):
+                order = [*range(earlier), *block, earlier, *passed]
+                other_results, other_tools = _run_calls(self._tools, calls, order)
+                if other_results == results and _state_of(other_tools) == _state_of(tools):
+                    passed.insert(0, earlier)
+                else:
+                    block.insert(0, earlier)
+            after.append(frozenset(block) - {index})
         self._tools = tools
-        return TurnResult(tuple(results[i] for i in indices), after)
-
-    def _required_before(
-        self,
-        calls: Sequence[Call],
-        index: int,
-        results: Mapping[int, str],
-        tools: SimulatedTools,
-    ) -> frozenset[int]:
-        """Return the calls that call `index` must follow, by moving it before each earlier one.
-
-        The calls that it depends on move with it. It does not depend on a call if exchanging the
-        two leaves every result and the final state unchanged.
-        """
-        block, passed = [index], list(range(index + 1, len(calls)))
-        for earlier in reversed(range(index)):
-            order = [*range(earlier), *block, earlier, *passed]
-            other_results, other_tools = _run_calls(self._tools, calls, order)
-            if other_results == results and _state_of(other_tools) == _state_of(tools):
-                passed.insert(0, earlier)
-            else:
-                block.insert(0, earlier)
-        return frozenset(block) - {index}
+        return TurnResult(tuple(results[i] for i in indices), tuple(after))
 
 
 def _run_calls(
