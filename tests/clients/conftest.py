@@ -1,4 +1,4 @@
-"""A gateway on a real port, in front of a sandbox, for the clients that people use."""
+"""A gateway on a real port, in front of a sandbox, for common clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gateway_url(sandbox: Sandbox) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def base_url(gateway_url: str) -> str:
-    """Return what a client is told as its base URL."""
+    """Return the base URL for clients."""
     return f"{gateway_url}/v1"
 
 

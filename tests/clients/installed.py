@@ -1,4 +1,4 @@
-"""Clients' packages, installed once for each list of versions."""
+"""Client packages, installed once for each list of versions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ INSTALL_S = 600
 
 
 def installed(cache: pytest.Cache, manifest: Path, command: Sequence[str]) -> Path:
-    """Return a folder in which a command has installed what a manifest lists.
+    """Return a folder in which a command has installed a manifest's packages.
 
-    The folder is kept in pytest's cache, named by what it follows from. The command runs in it,
-    beside a copy of the manifest.
+    The folder is kept in pytest's cache under a name derived from its inputs. The command runs in
+    it, next to a copy of the manifest.
     """
     facts = (manifest.read_bytes(), " ".join(command).encode(), platform.python_version().encode())
     name = hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
     folder = cache.mkdir("clients") / name
-    complete = folder / ".complete"  # an install that was interrupted begins anew
+    complete = folder / ".complete"  # an interrupted installation starts again
     if not complete.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

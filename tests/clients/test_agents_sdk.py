@@ -19,7 +19,7 @@ ASKED = "What is the weather in Oslo?"
 
 
 class Weather(BaseModel):
-    """What the agent's final answer is to hold."""
+    """Type of the agent's final answer."""
 
     city: str
     degrees: int
@@ -27,13 +27,13 @@ class Weather(BaseModel):
 
 @asynccontextmanager
 async def chat_model(base_url: str) -> AsyncIterator[OpenAIChatCompletionsModel]:
-    """Make a model that asks the gateway for chat completions, without retries."""
+    """Return a model that sends chat completions to the gateway, without retries."""
     async with openai.AsyncOpenAI(base_url=base_url, api_key="client-key", max_retries=0) as client:
         yield OpenAIChatCompletionsModel(model="switchcraft", openai_client=client)
 
 
 class Tools:
-    """Function tools that keep what they were called with."""
+    """Function tools that record their arguments."""
 
     def __init__(self) -> None:
         self.called: list[tuple[str, str]] = []
@@ -51,7 +51,7 @@ class Tools:
 
 
 def run(base_url: str, tools: Tools, ask: Callable[[Agent[None]], Awaitable[str]]) -> str:
-    """Run an agent with these tools by a way of asking it."""
+    """Run an agent with these tools in one of the SDK's ways."""
 
     async def go() -> str:
         async with chat_model(base_url) as model:
@@ -60,8 +60,8 @@ def run(base_url: str, tools: Tools, ask: Callable[[Agent[None]], Awaitable[str]
     return asyncio.run(go())
 
 
-def test_a_whole_tool_loop(base_url: str, sandbox: Sandbox) -> None:
-    """The agent calls the tool that was asked for, gives back its result and ends with a text."""
+def test_tool_loop_ends_with_a_text(base_url: str, sandbox: Sandbox) -> None:
+    """The agent calls the expected tool, returns its result, and ends with a text."""
     tools, before = Tools(), sandbox.stats()["requests"]
 
     async def ask(agent: Agent[None]) -> str:
@@ -74,7 +74,7 @@ def test_a_whole_tool_loop(base_url: str, sandbox: Sandbox) -> None:
     assert sandbox.stats()["requests"] == before + 2
 
 
-def test_a_streamed_tool_loop_with_parallel_calls(base_url: str) -> None:
+def test_streamed_tool_loop_makes_parallel_calls(base_url: str) -> None:
     """Two calls in one streamed turn are both made, and the run ends."""
     tools = Tools()
 
@@ -89,8 +89,8 @@ def test_a_streamed_tool_loop_with_parallel_calls(base_url: str) -> None:
     assert sorted(tools.called) == [("get_time", "Oslo"), ("get_weather", "Oslo")]
 
 
-def test_a_structured_final_answer(base_url: str) -> None:
-    """An agent with an output type gets a value of it after its tool loop."""
+def test_agent_returns_a_structured_final_answer(base_url: str) -> None:
+    """An agent with an output type returns a value of it after its tool loop."""
     tools = Tools()
 
     async def go() -> object:
@@ -102,7 +102,7 @@ def test_a_structured_final_answer(base_url: str) -> None:
     assert tools.called == [("get_weather", "Oslo")]
 
 
-def test_agents_hand_over(base_url: str) -> None:
+def test_agent_hands_over_to_another_agent(base_url: str) -> None:
     """A handoff is a tool call too: the second agent takes over and answers."""
 
     async def go() -> str:

@@ -1,7 +1,7 @@
-"""The Berkeley leaderboard's own harness answers its entries through the gateway, and scores them.
+"""The Berkeley leaderboard's harness generates its answers through the gateway and scores them.
 
-Its package imports the kits of every vendor that it knows; what of them is missing here is
-installed into a folder of its own, and only the harness sees it.
+Its package imports the SDKs of all vendors that it supports. Those that are missing here are
+installed in a separate folder that only the harness sees.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RIGHT = {"simple_python": 1.0, "simple_java": 1.0, "multiple": 1.0}
 
 @pytest.fixture(scope="module")
 def modules(request: pytest.FixtureRequest) -> Path:
-    """Return a folder of the modules that the harness imports and that are not installed here."""
+    """Return a folder with the harness's imports that are not installed here."""
     assert request.config.cache is not None
     manifest = HARNESS / "requirements.txt"
     return installed(request.config.cache, manifest, (*INSTALL, "-r", manifest.name)) / "modules"
@@ -57,7 +57,7 @@ def modules(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def shipped_url(sandbox: Sandbox) -> Iterator[str]:
-    """Serve a gateway with the shipped artifact before the sandbox; yield its base URL."""
+    """Serve a gateway with the shipped artifact in front of the sandbox; yield its base URL."""
     router = Router.load(SHIPPED)
     settings = Settings.sandbox(sandbox.base_url, router.artifact.manifest.arms)
     with served(create_app(settings, router)) as url:
@@ -66,17 +66,17 @@ def shipped_url(sandbox: Sandbox) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Project:
-    """A project folder of the harness, with what it wrote there."""
+    """Project folder of the harness, with its output."""
 
     folder: Path
 
     def results(self, model: str) -> list[dict[str, Any]]:
-        """Return what it wrote of each entry."""
+        """Return the results of each entry."""
         files = self.folder.glob(f"result/{model}/**/*.json")
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def scores(self, model: str) -> dict[str, dict[str, Any]]:
-        """Return the first line that it wrote of each category's scores."""
+        """Return the first line of each category's scores."""
         return {
             file.stem.removeprefix("BFCL_v4_").removesuffix("_score"): json.loads(
                 file.read_text().splitlines()[0]
@@ -86,7 +86,7 @@ class Project:
 
 
 def run(project: Path, modules: Path, base_url: str) -> None:
-    """Answer `ENTRIES` by each API of the gateway, and score the answers."""
+    """Answer `ENTRIES` through each API of the gateway, and score the answers."""
     (project / "test_case_ids_to_generate.json").write_text(json.dumps(ENTRIES))
     environ = os.environ | {
         "BFCL_PROJECT_ROOT": str(project),
@@ -104,9 +104,9 @@ def run(project: Path, modules: Path, base_url: str) -> None:
 def test_each_entry_is_answered_once_and_scored(
     tmp_path: Path, modules: Path, shipped_url: str, sandbox: Sandbox
 ) -> None:
-    """By either API each entry has one answer and no error, and the leaderboard's checker reads it.
+    """Through each API, each entry gets one answer without error, which the checker scores.
 
-    The sandbox was asked as often as the harness says that it asked.
+    The sandbox received as many requests as the harness reports.
     """
     before, project = sandbox.stats(), Project(tmp_path)
     run(tmp_path, modules, shipped_url)
@@ -124,5 +124,5 @@ def test_each_entry_is_answered_once_and_scored(
 
 
 def steps(latency: Any) -> int:  # noqa: ANN401 - a number, or lists of them by turn
-    """Return how many requests an entry took, by the times that the harness noted."""
+    """Return the number of requests of an entry, from the latencies that the harness recorded."""
     return sum(map(steps, latency)) if isinstance(latency, list) else 1

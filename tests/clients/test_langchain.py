@@ -32,20 +32,20 @@ def get_weather(city: str) -> str:
 
 @pytest.fixture
 def chat(base_url: str) -> ChatOpenAI:
-    """Return a chat model that asks the gateway, without retries."""
+    """Return a chat model that sends its requests to the gateway, without retries."""
     return ChatOpenAI(
         model="switchcraft",
         base_url=base_url,
         api_key=SecretStr("client-key"),
         max_retries=0,
         stream_usage=True,
-        # LangChain's own is shared by all models, and so by event loops of which one is closed.
+        # LangChain's default client is shared by all models, also across closed event loops.
         http_async_client=openai.DefaultAsyncHttpxClient(),
     )
 
 
-def test_a_whole_tool_loop(chat: ChatOpenAI) -> None:
-    """A bound tool is called as the model asked, and with its result the answer is a text."""
+def test_tool_loop_ends_with_a_text(chat: ChatOpenAI) -> None:
+    """The model calls a bound tool, and its result leads to a text."""
     bound = chat.bind_tools([get_weather])
     turns: list[BaseMessage] = [HumanMessage(ASKED)]
     first = bound.invoke(turns)
@@ -59,8 +59,8 @@ def test_a_whole_tool_loop(chat: ChatOpenAI) -> None:
     assert last.text
 
 
-def test_streams(chat: ChatOpenAI) -> None:
-    """Chunks add up to the whole answer's call, with the usage and the model that answered."""
+def test_streamed_chunks_add_up_to_the_answer(chat: ChatOpenAI) -> None:
+    """The chunks add up to the complete call, with the usage and the model's name."""
     bound = chat.bind_tools([get_weather])
     whole = bound.invoke(ASKED)
     added: AIMessageChunk | None = None
@@ -74,16 +74,16 @@ def test_streams(chat: ChatOpenAI) -> None:
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
-def test_structured_output(
+def test_structured_output_returns_a_value_of_the_schema(
     chat: ChatOpenAI, method: Literal["json_schema", "function_calling"]
 ) -> None:
-    """A schema comes back as a value of it, by response format and by a forced tool."""
+    """A schema returns a value of it, by response format and by a forced tool."""
     structured = chat.with_structured_output(City, method=method)
     assert isinstance(structured.invoke("Describe Oslo"), City)
 
 
-def test_async_batches(chat: ChatOpenAI) -> None:
-    """Ten requests at once each get their own answer."""
+def test_concurrent_requests_get_their_own_answers(chat: ChatOpenAI) -> None:
+    """Ten concurrent requests each get their own answer."""
     asked = [f"What is the weather in Town{number}?" for number in range(10)]
     answers = asyncio.run(chat.bind_tools([get_weather]).abatch(list(asked)))
     cities = [answer.tool_calls[0]["args"]["city"] for answer in answers]
@@ -91,7 +91,7 @@ def test_async_batches(chat: ChatOpenAI) -> None:
 
 
 def test_leaving_a_stream_cancels_the_upstream(chat: ChatOpenAI, sandbox: Sandbox) -> None:
-    """An async stream that is left after a chunk cancels the upstream's work."""
+    """Closing an async stream after a chunk cancels the upstream's work."""
     before = sandbox.stats()
 
     async def leave() -> None:

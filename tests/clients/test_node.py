@@ -26,9 +26,9 @@ pytestmark = pytest.mark.timeout(INSTALL_S + 5 * RUN_S)
 
 @pytest.fixture(scope="session")
 def scripts(request: pytest.FixtureRequest) -> Path:
-    """Return a folder with the scripts beside what they import; skip where npm is absent.
+    """Return a folder with the scripts and their packages; skip without npm.
 
-    The versions in `package.json` are the last ones whose authors support Node.js 20.
+    `package.json` has the last versions whose authors support Node.js 20.
     """
     if shutil.which("npm") is None:
         pytest.skip("npm is absent: install Node.js 20 or newer to test the clients for it")
@@ -41,7 +41,7 @@ def scripts(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def node(scripts: Path, base_url: str) -> Run:
-    """Return what runs one scenario of a script in a process, and gives what it printed."""
+    """Return a function that runs one scenario of a script and returns its printed result."""
 
     def run(script: str, scenario: str, *extra: str, url: str = base_url) -> Any:  # noqa: ANN401 - whatever the script prints
         command = ["node", script, scenario, url, *extra]
@@ -66,7 +66,7 @@ def test_openai_calls_in_parallel(node: Run) -> None:
 
 
 def test_openai_streams(node: Run) -> None:
-    """Its accumulator makes the same calls of a stream, whose last chunk alone has the usage."""
+    """The accumulator gets the same calls from a stream; only the last chunk has the usage."""
     whole, streamed = node("openai.mjs", "whole"), node("openai.mjs", "streamed")
     for field in ("model", "calls", "usage"):
         assert streamed[field] == whole[field]
@@ -74,7 +74,7 @@ def test_openai_streams(node: Run) -> None:
 
 
 def test_openai_runs_a_tool_loop(node: Run) -> None:
-    """`runTools` calls the function as the model asked, once, and ends with a text."""
+    """`runTools` calls the function once, as the model requested, and ends with a text."""
     loop = node("openai.mjs", "loop")
     assert loop["asked"] == ["Oslo"]
     assert loop["roles"] == ["user", "assistant", "tool", "assistant"]
@@ -82,17 +82,17 @@ def test_openai_runs_a_tool_loop(node: Run) -> None:
 
 
 def test_openai_parses_structured_output(node: Run) -> None:
-    """A schema of zod comes back as a value of it."""
+    """A zod schema returns a value of it."""
     assert set(node("openai.mjs", "structured")) == {"name", "population"}
 
 
 def test_openai_gets_several_choices(node: Run) -> None:
-    """`n=3` gives three choices in their order."""
+    """`n=3` returns three choices in order."""
     assert node("openai.mjs", "choices") == [0, 1, 2]
 
 
 def test_openai_raises_typed_errors(node: Run) -> None:
-    """Each failure is the error class of its status, and a broken stream is an error too."""
+    """Each failure raises the error class of its status; a broken stream is an error too."""
     errors = node("openai.mjs", "errors")
     assert {name: error["kind"] for name, error in errors.items()} == {
         "badRequest": "BadRequestError",
@@ -107,29 +107,29 @@ def test_openai_raises_typed_errors(node: Run) -> None:
 @pytest.mark.parametrize(
     "scenario", ["abortedStream", "abortedBeforeTheFirstByte", "abortedWholeAnswer"]
 )
-def test_openai_aborts(node: Run, sandbox: Sandbox, scenario: str) -> None:
-    """An aborted request cancels the upstream, streamed or not, before the first byte too."""
+def test_openai_abort_cancels_the_upstream(node: Run, sandbox: Sandbox, scenario: str) -> None:
+    """Aborting a request cancels the upstream, streamed or not, also before the first byte."""
     before = sandbox.stats()
     node("openai.mjs", scenario)
     wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")
 
 
 def test_openai_lists_models(node: Run) -> None:
-    """The router's names and the pool's are listed, and found one by one."""
+    """The router's names and the pool's models are listed and can be retrieved."""
     models = node("openai.mjs", "models")
     assert models["ids"][0] == "switchcraft"
     assert models["one"] == "medium"
 
 
 def test_openai_responses(node: Run) -> None:
-    """A streamed response's call is answered by the response's id, and a text follows."""
+    """A streamed response's call is answered with the response's id, and a text follows."""
     loop = node("openai.mjs", "responses")
     assert loop["call"] == ["get_weather", {"city": "Oslo"}]
     assert loop["text"]
 
 
 def test_openai_embeds(node: Run) -> None:
-    """Each text has a vector of numbers, of one length."""
+    """Each text gets a vector of numbers, all of one length."""
     first, second = node("openai.mjs", "embeddings")
     assert first == second > 0
 
@@ -146,8 +146,8 @@ ODD = (
 )
 
 
-def test_openai_reads_odd_events(node: Run) -> None:
-    """Keep-alives, CRLF, data of several lines and chunks that cut letters are read as they are."""
+def test_openai_reads_unusual_events(node: Run) -> None:
+    """Keep-alives, CRLF, multi-line data and chunks that split characters are read correctly."""
     with gateway_before_script(event_stream(ODD, chunk_bytes=7)) as url:
         chunks = node("openai.mjs", "scripted", url=url)
     contents = [choice["delta"]["content"] for chunk in chunks for choice in chunk["choices"]]
@@ -170,7 +170,7 @@ def test_ai_runs_a_tool_loop(node: Run, sandbox: Sandbox, provider: str, scenari
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_ai_streams_calls_in_parallel(node: Run, provider: str) -> None:
-    """Two calls of one stream are told apart."""
+    """Two calls of one stream are kept apart."""
     assert node("ai.mjs", "parallelCalls", provider) == [
         ["get_weather", {"city": "Oslo"}],
         ["get_time", {"city": "Oslo"}],
@@ -179,7 +179,7 @@ def test_ai_streams_calls_in_parallel(node: Run, provider: str) -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_ai_parses_structured_output(node: Run, provider: str) -> None:
-    """An object of a schema comes back as a value of it."""
+    """A schema returns an object of it."""
     assert set(node("ai.mjs", "structured", provider)) == {"name", "population"}
 
 
@@ -197,8 +197,8 @@ def test_ai_reports_errors(node: Run, provider: str) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_ai_aborts(node: Run, sandbox: Sandbox, provider: str) -> None:
-    """An aborted stream cancels the upstream's work."""
+def test_ai_abort_cancels_the_upstream(node: Run, sandbox: Sandbox, provider: str) -> None:
+    """Aborting a stream cancels the upstream's work."""
     before = sandbox.stats()
     assert node("ai.mjs", "abortedStream", provider)[-1] == "abort"
     wait_for(lambda: sandbox.stats()["cancelled"] == before["cancelled"] + 1, "it is cancelled")

@@ -1,4 +1,4 @@
-"""How the `openai` client for Python meets trouble: typed errors, timeouts, retries, leaving."""
+"""Failures in the `openai` client for Python: typed errors, timeouts, retries, cancellation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUTED: dict[str, Any] = {"model": "switchcraft", "messages": ASK, "tools": TOOL
 
 
 def failing(how: str) -> dict[str, Any]:
-    """Return a request whose upstream fails in a way."""
+    """Return a request whose upstream fails in a given way."""
     return ROUTED | {"extra_headers": {"x-sandbox": how}}
 
 
@@ -41,10 +41,10 @@ def failing(how: str) -> dict[str, Any]:
         ("cut_after=0", openai.InternalServerError),
     ],
 )
-def test_an_upstreams_failure_is_an_error_of_its_class(
+def test_upstream_failure_raises_the_error_of_its_status(
     client: openai.OpenAI, how: str, kind: type[openai.APIStatusError], stream: bool
 ) -> None:
-    """Before the first event a failure is the client's typed error, with a message to act on."""
+    """Before the first event, a failure raises the client's typed error with a useful message."""
     with pytest.raises(kind) as raised:
         client.chat.completions.create(**failing(how), stream=stream)
     assert raised.value.type
@@ -62,13 +62,13 @@ def test_an_upstreams_failure_is_an_error_of_its_class(
         ({"messages": "text"}, openai.BadRequestError, "messages"),
     ],
 )
-def test_a_clients_mistake_is_named(
+def test_invalid_request_raises_an_error_that_names_the_field(
     client: openai.OpenAI,
     fields: dict[str, Any],
     kind: type[openai.APIStatusError],
     param: str,
 ) -> None:
-    """What the gateway refuses is the client's typed error, and names the field."""
+    """A refused request raises the client's typed error, which names the field."""
     with pytest.raises(kind) as raised:
         client.chat.completions.create(**ROUTED | fields)
     assert raised.value.type == "invalid_request_error"
@@ -76,7 +76,7 @@ def test_a_clients_mistake_is_named(
 
 
 def test_a_broken_stream_raises(client: openai.OpenAI) -> None:
-    """Chunks before the break are read, and then the client raises."""
+    """The client reads the chunks before the break and then raises."""
     stream = client.chat.completions.create(**failing("cut_after=2"), stream=True)
     chunks: list[object] = []
     with pytest.raises(openai.APIError):
@@ -84,8 +84,8 @@ def test_a_broken_stream_raises(client: openai.OpenAI) -> None:
     assert len(chunks) == 2
 
 
-def test_nobody_there() -> None:
-    """Where no gateway listens the client says that it has no connection."""
+def test_unreachable_gateway_raises_a_connection_error() -> None:
+    """Without a gateway, the client raises a connection error."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k", max_retries=0)
@@ -97,7 +97,7 @@ def test_nobody_there() -> None:
 def test_a_timed_out_client_cancels_the_upstream(
     client: openai.OpenAI, sandbox: Sandbox, stream: bool
 ) -> None:
-    """A client whose own timeout ends the request ends the upstream's work too."""
+    """A client timeout also ends the upstream's work."""
     before = sandbox.stats()
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=1).chat.completions.create(**failing("hang"), stream=stream)
@@ -154,7 +154,7 @@ def test_a_cancelled_task_cancels_the_upstream(
 
 
 def ending(caplog: pytest.LogCaptureFixture, request_id: str) -> object:
-    """Return how a request ended by its log line, or None as long as there is none."""
+    """Return a request's outcome from its log line, or None before there is one."""
     fields = [getattr(record, "fields", {}) for record in caplog.records]
     endings = [line.get("ending") for line in fields if line.get("request_id") == request_id]
     assert len(endings) <= 1
@@ -165,7 +165,7 @@ WAIT_MS = 300
 
 
 async def _busy_at_first(request: Request) -> Response:
-    """Refuse what the client sends for the first time, and answer when it comes again."""
+    """Refuse the client's first attempt and answer its retry."""
     if request.headers["x-stainless-retry-count"] == "0":
         error = {"message": "busy", "type": "requests", "param": None, "code": None}
         headers = {"retry-after-ms": str(WAIT_MS)}
@@ -177,8 +177,8 @@ async def _busy_at_first(request: Request) -> Response:
     )
 
 
-def test_the_clients_retry_waits_as_it_is_told() -> None:
-    """A rate limit's `Retry-After` reaches the client, which waits so long before it asks again."""
+def test_client_retry_waits_for_retry_after() -> None:
+    """A rate limit's `Retry-After` reaches the client, which waits that long before its retry."""
     routes = [Route("/v1/chat/completions", _busy_at_first, methods=["POST"])]
     router = FakeRouter()
     with served(Starlette(routes=routes)) as upstream:

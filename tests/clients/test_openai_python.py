@@ -1,4 +1,4 @@
-"""Chat completions by the `openai` client for Python, in every form that it sends and reads."""
+"""Chat completions with the `openai` client for Python, in all their forms."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ BOTH: Any = {"model": "switchcraft", "messages": ASK_BOTH, "tools": [WEATHER, TI
 
 
 class City(BaseModel):
-    """What a structured answer is to hold."""
+    """Type of a structured answer."""
 
     name: str
     population: int
 
 
 def calls_of(completion: ChatCompletion) -> list[tuple[str, str, Any]]:
-    """Return id, name and read arguments of each call of the first choice."""
+    """Return id, name and parsed arguments of each call of the first choice."""
     calls = completion.choices[0].message.tool_calls or []
     return [
         (call.id, call.function.name, json.loads(call.function.arguments))
@@ -50,7 +50,7 @@ def calls_of(completion: ChatCompletion) -> list[tuple[str, str, Any]]:
 
 
 def test_usage_comes_in_a_streams_last_chunk(client: openai.OpenAI) -> None:
-    """With `include_usage` the last chunk has no choice and the usage, and no other has usage."""
+    """With `include_usage`, only the last chunk has the usage, and it has no choice."""
     stream = client.chat.completions.create(
         model="switchcraft",
         messages=ASK,
@@ -66,8 +66,8 @@ def test_usage_comes_in_a_streams_last_chunk(client: openai.OpenAI) -> None:
     assert {chunk.model for chunk in [*chunks, last]} == {"medium"}
 
 
-def test_parallel_calls_come_whole_and_in_deltas_alike(client: openai.OpenAI) -> None:
-    """Two calls of one answer have the same ids, names and arguments streamed and not."""
+def test_parallel_calls_are_the_same_streamed_and_not(client: openai.OpenAI) -> None:
+    """Two calls of one answer have the same ids, names and arguments, streamed or not."""
     whole = client.chat.completions.create(**BOTH)
     with client.chat.completions.stream(**BOTH) as stream:
         final = stream.get_final_completion()
@@ -78,8 +78,8 @@ def test_parallel_calls_come_whole_and_in_deltas_alike(client: openai.OpenAI) ->
     assert calls_of(final) == calls_of(whole)
 
 
-def test_oddly_written_events_say_the_same(client: openai.OpenAI) -> None:
-    """Comments, data of several lines and CRLF between deltas change nothing of what is read."""
+def test_unusual_event_formatting_changes_nothing(client: openai.OpenAI) -> None:
+    """Comments, multi-line data and CRLF between deltas do not change the result."""
     whole = client.chat.completions.create(**BOTH)
     with client.chat.completions.stream(
         **BOTH, extra_headers={"x-sandbox": "keep_alives,multi_line"}
@@ -88,14 +88,14 @@ def test_oddly_written_events_say_the_same(client: openai.OpenAI) -> None:
     assert calls_of(final) == calls_of(whole)
 
 
-def test_one_call_where_parallel_ones_are_declined(client: openai.OpenAI) -> None:
+def test_declined_parallel_calls_give_one_call(client: openai.OpenAI) -> None:
     """`parallel_tool_calls=False` reaches the model, which makes one call."""
     answer = client.chat.completions.create(**BOTH, parallel_tool_calls=False)
     assert len(calls_of(answer)) == 1
 
 
-def test_a_whole_tool_loop(client: openai.OpenAI) -> None:
-    """The answer's own message and a tool's result go back as they are, and a text ends it."""
+def test_tool_loop_ends_with_a_text(client: openai.OpenAI) -> None:
+    """The answer's message and the tool's result are sent back unchanged, and a text follows."""
     first = client.chat.completions.create(model="switchcraft", messages=ASK, tools=TOOLS)
     ((call_id, name, _),) = calls_of(first)
     result: Any = {"role": "tool", "tool_call_id": call_id, "content": "cold"}
@@ -109,7 +109,7 @@ def test_a_whole_tool_loop(client: openai.OpenAI) -> None:
 
 
 def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
-    """`parse` gets an object of the model's schema, whole and streamed."""
+    """`parse` returns an object of the model's schema, streamed or not."""
     asked: Any = [{"role": "user", "content": "Describe Oslo"}]
     parsed = client.chat.completions.parse(
         model="switchcraft", messages=asked, response_format=City
@@ -123,7 +123,7 @@ def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
 
 
 def test_a_strict_tools_arguments_are_parsed(client: openai.OpenAI) -> None:
-    """A tool made of a pydantic model comes back as a value of it."""
+    """A tool made from a pydantic model returns a value of it."""
     answer = client.chat.completions.parse(
         model="switchcraft", messages=ASK, tools=[openai.pydantic_function_tool(City)]
     )
@@ -131,8 +131,8 @@ def test_a_strict_tools_arguments_are_parsed(client: openai.OpenAI) -> None:
     assert isinstance(call.function.parsed_arguments, City)
 
 
-def test_several_choices(client: openai.OpenAI) -> None:
-    """`n=3` gives three choices, streamed and not, and each stream's deltas find their own."""
+def test_several_choices_keep_their_own_deltas(client: openai.OpenAI) -> None:
+    """`n=3` returns three choices, streamed or not, each with its own deltas."""
     whole = client.chat.completions.create(model="switchcraft", messages=ASK, tools=TOOLS, n=3)
     with client.chat.completions.stream(
         model="switchcraft", messages=ASK, tools=TOOLS, n=3
@@ -144,7 +144,7 @@ def test_several_choices(client: openai.OpenAI) -> None:
 
 
 def test_log_probabilities_and_reasoning_tokens(client: openai.OpenAI) -> None:
-    """Each token has its alternatives, streamed and not, and the usage tells of the reasoning."""
+    """Each token has its alternatives, streamed or not, and the usage has the reasoning tokens."""
     asked: Any = {
         "model": "switchcraft",
         "messages": ASK,
@@ -193,10 +193,10 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_the_client_sends_reaches_the_upstream(
+def test_upstream_gets_the_clients_bytes_except_the_model(
     base_url: str, sandbox: Sandbox, form: str, stream: bool
 ) -> None:
-    """The bytes that the client wrote arrive at the upstream, all but the model's name."""
+    """The client's bytes reach the upstream unchanged, except for the model's name."""
     sent: list[bytes] = []
     hooks = {"request": [lambda request: sent.append(request.content)]}
     http_client = openai.DefaultHttpxClient(event_hooks=hooks)
@@ -244,8 +244,8 @@ FULL: Any = {
 }
 
 
-def test_the_client_reads_all_that_an_upstream_answers() -> None:
-    """Logprobs, token details and fields of the future come through as the upstream wrote them."""
+def test_client_gets_all_fields_of_the_upstreams_answer() -> None:
+    """Logprobs, token details and unknown fields arrive as the upstream wrote them."""
     with gateway_before_script(json_answer(orjson.dumps(FULL))) as url:
         client = openai.OpenAI(base_url=url, api_key="client-key", max_retries=0)
         answer = client.chat.completions.create(model="switchcraft", messages=ASK, logprobs=True)
@@ -253,7 +253,7 @@ def test_the_client_reads_all_that_an_upstream_answers() -> None:
 
 
 def test_raw_response_has_the_decision(client: openai.OpenAI) -> None:
-    """Headers say what was decided, and the client knows the request by the id that it sent."""
+    """Headers describe the decision, and the request id is the one that the client sent."""
     raw = client.chat.completions.with_raw_response.create(
         model="switchcraft", messages=ASK, tools=TOOLS, extra_headers={"x-request-id": "mine"}
     )
@@ -264,7 +264,7 @@ def test_raw_response_has_the_decision(client: openai.OpenAI) -> None:
 
 
 def test_streamed_raw_response_has_the_decision(client: openai.OpenAI) -> None:
-    """A stream's headers say what was decided before its first event is read."""
+    """A stream's headers describe the decision before its first event."""
     with client.chat.completions.with_streaming_response.create(
         model="switchcraft", messages=ASK, tools=TOOLS, stream=True
     ) as raw:
@@ -273,8 +273,8 @@ def test_streamed_raw_response_has_the_decision(client: openai.OpenAI) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
-def test_models(client: openai.OpenAI) -> None:
-    """Models are listed, and one of them is found by its id; an unknown one is not."""
+def test_models_are_listed_and_retrieved(client: openai.OpenAI) -> None:
+    """Models are listed and retrieved by id; an unknown one is not found."""
     ids = [model.id for model in client.models.list()]
     assert ids[0] == "switchcraft"
     assert {"small", "medium", "large"} < set(ids)
@@ -283,8 +283,8 @@ def test_models(client: openai.OpenAI) -> None:
         client.models.retrieve("unknown")
 
 
-def test_the_async_client(base_url: str) -> None:
-    """Twenty answers at once, half of them streamed, each reach the one who asked."""
+def test_async_client_gets_each_request_its_own_answer(base_url: str) -> None:
+    """Twenty concurrent requests, half of them streamed, each get their own answer."""
 
     async def one(client: openai.AsyncOpenAI, number: int) -> str:
         asked: Any = [{"role": "user", "content": f"What is the weather in Town{number}?"}]

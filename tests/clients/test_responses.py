@@ -1,4 +1,4 @@
-"""The Responses API and embeddings, by the clients for Python."""
+"""The Responses API and embeddings with the Python clients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BOTH = "Please get weather and get time for Oslo"
 
 
 class City(BaseModel):
-    """What a structured answer is to hold."""
+    """Type of a structured answer."""
 
     name: str
     population: int
 
 
 def function(name: str) -> Any:  # noqa: ANN401 - as the Responses API has it
-    """Return a function that takes a city."""
+    """Return a function tool with a city as parameter."""
     return {
         "type": "function",
         "name": name,
@@ -46,7 +46,7 @@ FUNCTIONS: Any = [function("get_weather"), function("get_time")]
 
 
 def calls_of(response: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - whole, parsed or streamed
-    """Return name and read arguments of each call."""
+    """Return name and parsed arguments of each call."""
     return [
         (item.name, json.loads(item.arguments))
         for item in response.output
@@ -54,8 +54,8 @@ def calls_of(response: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - whole, p
     ]
 
 
-def test_parallel_calls_come_whole_and_streamed_alike(client: openai.OpenAI) -> None:
-    """Two calls of one response are the same streamed and not, of the model that was chosen."""
+def test_parallel_response_calls_are_the_same_streamed_and_not(client: openai.OpenAI) -> None:
+    """Two calls of one response are the same, streamed or not, and name the chosen model."""
     asked: Any = {"model": "switchcraft", "input": BOTH, "tools": FUNCTIONS}
     whole = client.responses.with_raw_response.create(**asked)
     with client.responses.stream(**asked) as stream:
@@ -67,8 +67,8 @@ def test_parallel_calls_come_whole_and_streamed_alike(client: openai.OpenAI) -> 
 
 
 @pytest.mark.parametrize("kept", ["by the client", "by the upstream"])
-def test_a_whole_tool_loop(client: openai.OpenAI, kept: str) -> None:
-    """Calls are answered, with what was said sent again or by the id of the response before."""
+def test_tool_loop_ends_with_a_text(client: openai.OpenAI, kept: str) -> None:
+    """A tool loop works with the full history and with the previous response's id."""
     first = client.responses.create(model="switchcraft", input=ASKED, tools=FUNCTIONS)
     results: Any = [
         {"type": "function_call_output", "call_id": item.call_id, "output": "cold"}
@@ -91,13 +91,13 @@ def test_a_whole_tool_loop(client: openai.OpenAI, kept: str) -> None:
 
 
 def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
-    """`parse` gets a value of the schema."""
+    """`parse` returns a value of the schema."""
     parsed = client.responses.parse(model="switchcraft", input="Describe Oslo", text_format=City)
     assert isinstance(parsed.output_parsed, City)
 
 
-def test_events_come_in_their_order(client: openai.OpenAI) -> None:
-    """Sequence numbers rise by one from the first event to the last, which completes."""
+def test_events_arrive_in_order(client: openai.OpenAI) -> None:
+    """Sequence numbers rise by one from the first event to the completion."""
     stream = client.responses.create(model="switchcraft", input=ASKED, tools=FUNCTIONS, stream=True)
     events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -106,7 +106,7 @@ def test_events_come_in_their_order(client: openai.OpenAI) -> None:
 
 
 def test_failures_are_typed(client: openai.OpenAI) -> None:
-    """An upstream's failure and a client's mistake are errors of their classes."""
+    """An upstream's failure and a client's mistake raise their error classes."""
     asked: Any = {"model": "switchcraft", "input": ASKED, "tools": FUNCTIONS}
     with pytest.raises(openai.RateLimitError):
         client.responses.create(**asked, extra_headers={"x-sandbox": "status=429"})
@@ -120,7 +120,7 @@ def test_failures_are_typed(client: openai.OpenAI) -> None:
 def test_leaving_cancels_the_upstream(
     client: openai.OpenAI, sandbox: Sandbox, stream: bool
 ) -> None:
-    """A client that gives up before the first byte cancels the upstream's work."""
+    """A client that disconnects before the first byte cancels the upstream's work."""
     before = sandbox.stats()
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=1).responses.create(
@@ -186,7 +186,7 @@ def test_langchain_runs_a_tool_loop(base_url: str) -> None:
 
 
 def test_langchain_embeds(base_url: str) -> None:
-    """LangChain gets a vector for each text, from the pool's model that it names."""
+    """LangChain gets a vector for each text from the named model of the pool."""
     embeddings = OpenAIEmbeddings(
         model="small",
         openai_api_base=base_url,
@@ -198,8 +198,8 @@ def test_langchain_embeds(base_url: str) -> None:
     assert len(vectors[0]) == len(vectors[1]) > 0
 
 
-def test_embeddings(client: openai.OpenAI) -> None:
-    """Vectors come as numbers, though the client asks for base64, and in the order of the texts."""
+def test_embeddings_arrive_as_numbers_in_order(client: openai.OpenAI) -> None:
+    """Vectors arrive as numbers, although the client asks for base64, in the order of the texts."""
     answer = client.embeddings.create(model="small", input=["one", "two"])
     assert [item.index for item in answer.data] == [0, 1]
     assert all(isinstance(number, float) for item in answer.data for number in item.embedding)

@@ -1,4 +1,4 @@
-"""The relay of server-sent events: bytes, order, back-pressure, and whoever leaves."""
+"""Relay of server-sent events: bytes, order, backpressure and disconnects."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ STREAM = BODY | {"stream": True}
 
 
 def chunk(delta: str, **fields: object) -> bytes:
-    """Return a chunk whose delta is written as given."""
+    """Return a chunk with this encoded delta."""
     head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"} | fields
     choice = '{"index":0,"delta":' + delta + ',"finish_reason":null}'
     return (json.dumps(head)[:-1] + ',"choices":[' + choice + "]}").encode()
 
 
 def call(index: int, fragment: str, name: str | None = None) -> bytes:
-    """Return a chunk with a part of a tool call; `fragment` is JSON text, spelled as it is."""
+    """Return a chunk with a part of a tool call; `fragment` is encoded JSON text."""
     head = "" if name is None else f'"id" : "call_{name}", "type":"function",'
     named = "" if name is None else f'"name":"{name}", '
     return chunk(
@@ -43,7 +43,7 @@ def call(index: int, fragment: str, name: str | None = None) -> bytes:
 
 
 def events(*data: bytes, end: bytes = b"\n\n") -> bytes:
-    """Return events of one line of data each."""
+    """Return events with one line of data each."""
     return b"".join(b"data: " + line + end for line in data)
 
 
@@ -99,21 +99,21 @@ LINES = b"{\ndata: " + b'"choices":\ndata: [' + b"\ndata: ".join([b"1,"] * 300_0
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("chunk_bytes", [None, 7])
-def test_a_stream_is_the_upstreams_byte_for_byte(name: str, chunk_bytes: int | None) -> None:
-    """Whatever an upstream streams, and however it cuts it, arrives in the same bytes."""
+def test_stream_is_relayed_byte_for_byte(name: str, chunk_bytes: int | None) -> None:
+    """An upstream's stream arrives in the same bytes, however the upstream splits it."""
     assert relayed(event_stream(STREAMS[name], chunk_bytes=chunk_bytes)) == STREAMS[name]
 
 
 @pytest.mark.parametrize("data", [LONG, LINES], ids=["one line", "many lines"])
 @pytest.mark.parametrize("first", [b"", events(chunk("{}"))], ids=["first", "second"])
-def test_a_long_event_is_passed_on(data: bytes, first: bytes) -> None:
-    """An event of 3 MB arrives whole, though none is held that long, and it is an output."""
+def test_event_of_3_mb_is_relayed(data: bytes, first: bytes) -> None:
+    """An event of 3 MB arrives complete, although it exceeds the buffer, and counts as output."""
     body = first + events(data) + DONE
     assert relayed(event_stream(body, chunk_bytes=4096)) == body
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
-def test_an_error_after_half_an_event_is_an_event_of_its_own(end: bytes) -> None:
+def test_error_after_half_an_event_is_a_separate_event(end: bytes) -> None:
     """If a stream ends without a blank line, the gateway's error is not read as part of it."""
     half = b"data: " + chunk('{"content":"a"}') + end
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -125,15 +125,15 @@ def test_an_error_after_half_an_event_is_an_event_of_its_own(end: bytes) -> None
 
 
 def relayed(script: bytes) -> bytes:
-    """Return the body of a good answer whose upstream plays a script."""
+    """Return the body of a good answer from an upstream that plays a script."""
     with gateway_before_script(script) as url:
         answer = httpx.post(f"{url}/chat/completions", json=STREAM, timeout=30)
     assert answer.status_code == 200
     return answer.content
 
 
-def test_a_client_assembles_the_calls_as_from_the_upstream_itself() -> None:
-    """Interleaved deltas keep index, id, name and arguments: asked directly nothing differs."""
+def test_client_assembles_the_same_calls_as_without_the_gateway() -> None:
+    """Interleaved deltas keep index, id, name and arguments, as without the gateway."""
     script = event_stream(STREAMS["keep-alives"], chunk_bytes=11)
     with scripted(script) as direct, gateway_before_script(script) as gateway:
         answers = [assembled(url) for url in (direct, gateway)]
@@ -151,7 +151,7 @@ def test_a_client_assembles_the_calls_as_from_the_upstream_itself() -> None:
 
 
 def assembled(base_url: str) -> list[dict[str, Any]]:
-    """Return the parts of calls that the OpenAI client reads of a stream, in their order."""
+    """Return the parts of calls that the OpenAI client reads from a stream, in order."""
     with openai.OpenAI(base_url=base_url, api_key="k", max_retries=0) as client:
         stream = client.chat.completions.create(
             model="switchcraft", messages=ASK, tools=TOOLS, stream=True
@@ -174,7 +174,7 @@ def assembled(base_url: str) -> list[dict[str, Any]]:
 
 
 class Endless:
-    """An upstream that streams without an end, and counts what it could send."""
+    """Upstream that streams without end and counts the sent events."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0
@@ -196,14 +196,14 @@ class Endless:
             self.ended.set()
 
     def is_held_up(self) -> bool:
-        """Whether nothing could be sent for a while."""
+        """Return whether nothing could be sent for a while."""
         before = self.sent_bytes
         time.sleep(0.5)
         return self.sent_bytes == before > 0
 
 
-def test_a_slow_client_slows_down_the_upstream() -> None:
-    """Who does not read stops the upstream, and who reads on starts it again; nothing piles up."""
+def test_slow_client_slows_down_the_upstream() -> None:
+    """A client that stops reading stops the upstream; nothing piles up, and reading resumes it."""
     upstream = Endless()
     with gateway_before_app(upstream.app) as url, asking(url) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
@@ -218,7 +218,7 @@ def test_a_slow_client_slows_down_the_upstream() -> None:
 
 
 def asking(url: str) -> socket.socket:
-    """Ask for a stream over a connection of its own, and return that."""
+    """Request a stream over a new connection and return the connection."""
     address = urlsplit(url)
     body = json.dumps(STREAM).encode()
     head = f"POST {address.path}/chat/completions HTTP/1.1\r\nhost: localhost\r\n"

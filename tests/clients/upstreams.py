@@ -1,4 +1,4 @@
-"""Gateways in front of upstreams that answer as a test says."""
+"""Gateways in front of upstreams whose answers a test defines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving import scripted, served
 
 @contextmanager
 def gateway_before(upstream: str) -> Iterator[str]:
-    """Serve a gateway all of whose arms are at one base URL; yield its own base URL."""
+    """Serve a gateway whose arms all use one base URL; yield the gateway's base URL."""
     router = FakeRouter()
     settings = Settings.sandbox(upstream, list(router.probabilities))
     with served(create_app(settings, router)) as url:
@@ -24,7 +24,7 @@ def gateway_before(upstream: str) -> Iterator[str]:
 
 @contextmanager
 def gateway_before_script(answer: bytes) -> Iterator[str]:
-    """Serve a gateway whose upstream answers with these very bytes; yield its base URL."""
+    """Serve a gateway whose upstream answers with these bytes; yield the gateway's base URL."""
     with scripted(answer) as upstream, gateway_before(upstream) as url:
         yield url
 
@@ -43,7 +43,7 @@ def json_answer(body: bytes) -> bytes:
 
 
 def event_stream(body: bytes, *, chunk_bytes: int | None = None) -> bytes:
-    """Return an HTTP answer of server-sent events, in chunks of a size where one is given."""
+    """Return an HTTP answer of server-sent events, optionally in chunks of one size."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
     if chunk_bytes is None:
         return head + b"content-length: %d\r\n\r\n" % len(body) + body

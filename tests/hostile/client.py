@@ -1,7 +1,7 @@
-"""A malicious client: the table of what it does to a gateway.
+"""The behaviours of a malicious client, as a table of attacks on a gateway.
 
-An entry is a function that gets an `Attack`, opens connections and sends what it likes, and asserts
-how it is answered. `Target.withstand` asserts what must hold after any of them.
+An entry is a function that gets an `Attack`, opens connections, sends data and checks answers.
+`Target.withstand` asserts what must hold after every attack.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ MB = 1024 * 1024
 FEEDBACK = "/v1/feedback"
 KEY = auth_headers()
 GOOD = chat_body()
-"""A body that is answered by 200."""
+"""A body that gets status 200."""
 PROBE = request("GET", "/healthz")
 CHUNKED = {"transfer-encoding": "chunked"}
 BAD = frozenset(range(400, 500))
-"""Any refusal of the client's own fault."""
+"""Every status for a client's mistake."""
 ANY = frozenset({200, *BAD, 501, 502, 503, 505})
 OK = frozenset({200})
 
@@ -52,7 +52,7 @@ class ClientBehaviour:
 
 
 def read(connection: Connection, *expected: Collection[int], may_close: bool = False) -> None:
-    """Assert that as many answers come, each with one of its statuses, and nothing else."""
+    """Assert that one answer comes for each set of statuses, with one of them, and nothing else."""
     for index, statuses in enumerate(expected):
         answer = connection.read_answer()
         if answer is None:
@@ -64,7 +64,7 @@ def read(connection: Connection, *expected: Collection[int], may_close: bool = F
         )
         if answer.closes:
             break
-    assert connection.is_silent(), "an answer came that belongs to no request"
+    assert connection.is_silent(), "the gateway sent an answer that belongs to no request"
 
 
 Packets = Sequence[bytes] | Callable[[], Sequence[bytes]]
@@ -81,8 +81,8 @@ def sends(
 ) -> ClientBehaviour:
     """Return the behaviour that sends packets on one connection and gets these answers.
 
-    Packets that are large are made by a function. What is cut leaves a body unsent, so that no
-    other request may follow. `times` connections do the same one by one.
+    Large packets are made by a function. `is_cut` marks an incomplete body, after which no other
+    request may follow. `times` repeats the behaviour on as many connections, one after another.
     """
 
     def act(attack: Attack) -> None:
@@ -98,7 +98,7 @@ def sends(
 
 
 def head(method: str = "POST", target: str = CHAT, *lines: str, **headers: str) -> bytes:
-    """Return a head with a key; `lines` are written as they are."""
+    """Return a request head with a key; `lines` are written as given."""
     named = [(name.replace("_", "-"), value) for name, value in headers.items()]
     plain = request_head(method, target, [*KEY.items(), *named])
     return plain[:-2] + "".join(f"{line}\r\n" for line in lines).encode("latin-1") + b"\r\n"
@@ -130,7 +130,7 @@ def posts(
     key: str = CLIENT_KEY,
     kind: str = "application/json",
 ) -> ClientBehaviour:
-    """Return the behaviour that sends a large or strange body, on several connections at once."""
+    """Return the behaviour that sends a large or unusual body on several connections at once."""
 
     def act(attack: Attack) -> None:
         data = body()
@@ -146,30 +146,30 @@ def posts(
 
 
 def json_array(size_mb: float, item: bytes = b"0") -> bytes:
-    """Return a JSON array of so many megabytes."""
+    """Return a JSON array of `size_mb`."""
     return b"[" + (item + b",") * (int(size_mb * MB / (len(item) + 1)) - 200) + item + b"]"
 
 
 def json_object(**members: bytes) -> bytes:
-    """Return a JSON object of members whose values are written already."""
+    """Return a JSON object from encoded values."""
     return b"{" + b",".join(b'"%b":%b' % (n.encode(), v) for n, v in members.items()) + b"}"
 
 
 def chat_with(**members: bytes) -> bytes:
-    """Return a chat body that asks for routing, with further members as written."""
+    """Return a chat body to route, with further encoded members."""
     messages = b'[{"role":"user","content":"What is the weather in Oslo?"}]'
     return json_object(**({"model": b'"switchcraft"', "messages": messages} | members))
 
 
 def tool(parameters: object, name: str = "f", description: str = "") -> dict[str, Any]:
-    """Return a tool that no cache knows."""
+    """Return a tool that no cache contains."""
     description = f"{new_nonce()} {description}"
     function = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
 
 
 def with_tools(*tools: object) -> bytes:
-    """Return a chat body with tools, of a text that no cache knows."""
+    """Return a chat body with tools and a text that no cache contains."""
     text = {"role": "user", "content": f"Use the tools, {new_nonce()}"}
     return dumps({"model": "switchcraft", "messages": [text], "tools": tools})
 
@@ -181,7 +181,7 @@ def dumps(value: object) -> bytes:
 
 @lru_cache(maxsize=4)
 def deep_schema(levels: int, properties: int) -> bytes:
-    """Return a schema that is so deep and so wide at each level, as JSON."""
+    """Return a JSON schema with this many levels and properties per level."""
     schema: dict[str, Any] = {"type": "string"}
     wide = {f"p{index}": {"type": "string"} for index in range(properties)}
     for _ in range(levels):
@@ -190,7 +190,7 @@ def deep_schema(levels: int, properties: int) -> bytes:
 
 
 def with_schema(schema: bytes) -> bytes:
-    """Return a chat body with one tool that has a schema."""
+    """Return a chat body with one tool that has this schema."""
     marker = "the schema"
     return with_tools(tool(marker)).replace(b'"%b"' % marker.encode(), schema)
 
@@ -330,7 +330,7 @@ BARE = request_head("POST", CHAT, CHUNKED)
 
 
 def _hidden_headers(attack: Attack) -> None:
-    """Send what upstreams are forwarded as trailers."""
+    """Send trailers with the names of headers that the gateway forwards."""
     for packets in ([0], [0, 1], [0, 1, 2]):
         nonce = new_nonce()
         parts = [
@@ -350,7 +350,7 @@ def _hidden_headers(attack: Attack) -> None:
 def _floods(
     block: bytes, start: bytes, limit_mb: int = 64, seconds: float = 1.5
 ) -> Callable[[Attack], None]:
-    """Return an attack that sends a start, and then the same bytes as long as they are taken."""
+    """Return an attack that sends a start, and then the same bytes as long as they are accepted."""
 
     def act(attack: Attack) -> None:
         connection = attack.connect()
@@ -541,12 +541,12 @@ EXPECTATIONS = [
 
 
 def get(*lines: str, target: str = "/v1/models") -> bytes:
-    """Return a GET with a key and further lines as they are written."""
+    """Return a GET with a key and further lines as given."""
     return head("GET", target, *lines)
 
 
 def _asks_for_heads(attack: Attack) -> None:
-    """Ask for heads alone: no answer may have a body, which the next one would begin with."""
+    """Send HEAD requests; an answer's body would be read as the start of the next answer."""
     for target in ("/healthz", "/v1/models", CHAT, FILE, "/metrics", "/none"):
         connection = attack.connect()
         for _ in range(3):
@@ -767,7 +767,7 @@ TRICKS = (
 
 
 def _tricks(attack: Attack) -> None:
-    """Ask for paths that some server reads as leaving `/v1`: none may reach the upstream."""
+    """Request paths that some servers read as leaving `/v1`; none may reach the upstream."""
     for target in TRICKS:
         for method, body in (("GET", None), ("POST", b"{}"), ("DELETE", None)):
             before = attack.target.upstream.state()["requests"]
@@ -782,7 +782,7 @@ def _tricks(attack: Attack) -> None:
 
 
 def _admin_paths(attack: Attack) -> None:
-    """Ask for the administrator's paths by other spellings: a client's key opens none."""
+    """Request the admin paths in other spellings; a client's key may open none."""
     for path in ("/admin/status", "/metrics", "/openapi.json", "/ui/api/recent"):
         for target in (
             path,
@@ -1221,19 +1221,19 @@ JSON = [
 
 
 def with_message(text: str) -> bytes:
-    """Return a chat body that asks for routing by a text that no cache knows."""
+    """Return a chat body to route, with a text that no cache contains."""
     messages = [{"role": "user", "content": f"{new_nonce()} {text}"}]
     return dumps({"model": "switchcraft", "messages": messages, "tools": [tool({})]})
 
 
 def with_messages(count: int) -> bytes:
-    """Return a chat body that asks for routing by so many messages."""
+    """Return a chat body to route, with this many messages."""
     messages = [{"role": "user", "content": str(index)} for index in range(count)]
     return dumps({"model": "switchcraft", "messages": messages, "tools": [tool({})]})
 
 
 def nested_tool(depth: int) -> bytes:
-    """Return a chat body with a tool whose schema is nested so deep."""
+    """Return a chat body with a tool whose schema is nested this deep."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -1241,7 +1241,7 @@ def nested_tool(depth: int) -> bytes:
 
 
 def with_calls(count: int) -> bytes:
-    """Return a chat body whose last turn has so many calls."""
+    """Return a chat body whose last turn has this many calls."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": new_nonce()},
@@ -1251,7 +1251,7 @@ def with_calls(count: int) -> bytes:
 
 
 def with_results(count: int) -> bytes:
-    """Return a chat body with so many results of tools."""
+    """Return a chat body with this many tool results."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     turn = [
         {"role": "assistant", "tool_calls": [call]},
@@ -1267,7 +1267,7 @@ def with_results(count: int) -> bytes:
 def _pipelines(
     name: str, block: bytes, limit_mb: int = 12, connections: int = 1
 ) -> ClientBehaviour:
-    """Return the behaviour that sends requests and reads no answer."""
+    """Return the behaviour that sends requests and reads no answers."""
 
     def act(attack: Attack) -> None:
         opened = [attack.connect() for _ in range(connections)]
@@ -1280,7 +1280,7 @@ def _pipelines(
 
 
 def _pipeline_then_leave(*packets: bytes, pause_s: float = 0.05) -> Callable[[Attack], None]:
-    """Return an attack that sends requests whose answers are slow, and leaves."""
+    """Return an attack that sends requests with slow answers and disconnects."""
 
     def act(attack: Attack) -> None:
         connection = attack.connect()
@@ -1292,12 +1292,12 @@ def _pipeline_then_leave(*packets: bytes, pause_s: float = 0.05) -> Callable[[At
 
 
 def behaving(name: str, variant: int = 0, body: bytes = GOOD) -> bytes:
-    """Return a request that the upstream answers by one of its behaviours."""
+    """Return a request that makes the upstream use one of its behaviours."""
     return request("POST", CHAT, KEY | {BEHAVIOUR_HEADER: f"{name}:{variant}"}, body)
 
 
 def _slow_second_body(attack: Attack) -> None:
-    """Send a second request whose body takes longer than a refused one may."""
+    """Send a second request whose body takes longer than allowed for a refused request."""
     connection = attack.connect()
     connection.send(PROBE + head(content_length=str(len(GOOD))) + GOOD[:10])
     read(connection, OK)
@@ -1359,7 +1359,7 @@ PIPELINES = [
 ]
 
 
-# Slow clients, and those that leave.
+# Clients that are slow or disconnect.
 
 
 def _slowly(
@@ -1381,7 +1381,7 @@ def _slowly(
 def _close_by(
     close: Callable[[Connection], None], *packets: bytes, pause_s: float = 0.0
 ) -> Callable[[Attack], None]:
-    """Return an attack that ends its connections within or behind a request."""
+    """Return an attack that ends its connections within or after a request."""
 
     def act(attack: Attack) -> None:
         for _ in range(10):
@@ -1394,7 +1394,7 @@ def _close_by(
 
 
 def _half_closed(attack: Attack) -> None:
-    """Send FIN behind a request: its answer may still be read."""
+    """Send FIN after a request; its answer may still be read."""
     connection = attack.connect()
     connection.send(PROBE)
     connection.finish_sending()
@@ -1403,7 +1403,7 @@ def _half_closed(attack: Attack) -> None:
 
 
 def _half_closed_stream(attack: Attack) -> None:
-    """Send FIN behind a request whose answer never ends."""
+    """Send FIN after a request whose answer never ends."""
     connection = attack.connect()
     connection.send(behaving("events-endless-slow", body=STREAMED))
     time.sleep(0.1)
@@ -1412,7 +1412,7 @@ def _half_closed_stream(attack: Attack) -> None:
 
 
 def _reset_in_answer(attack: Attack) -> None:
-    """Leave by RST while large answers come."""
+    """Reset the connection while large answers arrive."""
     for name in ("event-10-mb", "events-endless", "comments-endless-later"):
         connection = attack.connect()
         connection.send(behaving(name, body=STREAMED))
@@ -1421,7 +1421,7 @@ def _reset_in_answer(attack: Attack) -> None:
 
 
 def _short_uploads(count: int, size_bytes: int) -> Callable[[Attack], None]:
-    """Return an attack whose uploads all stop one byte short."""
+    """Return an attack whose uploads all end one byte early."""
 
     def act(attack: Attack) -> None:
         data = head(content_length=str(size_bytes)) + bytes(size_bytes - 1)
@@ -1440,9 +1440,9 @@ def _short_uploads(count: int, size_bytes: int) -> Callable[[Attack], None]:
 def _unread_answers(
     count: int, name: str, body: bytes, pause_s: float = 1.0
 ) -> Callable[[Attack], None]:
-    """Return an attack that asks for large answers and reads none.
+    """Return an attack that requests large answers and reads none.
 
-    It goes on until the gateway has them all, but no longer than `pause_s`.
+    It ends when the gateway has all answers, or after `pause_s`.
     """
 
     def act(attack: Attack) -> None:
@@ -1465,7 +1465,7 @@ def _unread_answers(
 
 
 def _held_slots(start: bytes, count: int) -> Callable[[Attack], None]:
-    """Return an attack whose requests all wait for their bodies: another key is served."""
+    """Return an attack whose requests all lack their bodies, while another key is served."""
 
     def act(attack: Attack) -> None:
         opened = [attack.connect() for _ in range(count)]
@@ -1481,7 +1481,7 @@ def _held_slots(start: bytes, count: int) -> Callable[[Attack], None]:
 
 
 def _reads_bytewise(attack: Attack) -> None:
-    """Read a large answer in small pieces, and leave in its midst."""
+    """Read a large answer in small pieces and disconnect in the middle."""
     connection = attack.connect(receive_buffer_bytes=1024)
     connection.send(behaving("events-1-mb", body=STREAMED))
     connection.read_answer(limit_bytes=100_000, limit_s=1)

@@ -1,4 +1,4 @@
-"""Gateways to attack: one in this process with low limits, and one in a process of its own."""
+"""Gateways to attack: one in this process with low limits, and one in a separate process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ API_KEY, ADMIN_KEY = new_key(), new_key()
 
 @pytest.fixture(scope="session")
 def app(sandbox: Sandbox) -> FastAPI:
-    """Return a gateway with an API key and an admin key that asks the sandbox."""
+    """Return a gateway with an API key and an admin key, in front of the sandbox."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities), server=SERVER)
     keys = KeySettings(api={"team-a": SecretStr(API_KEY)}, admin=SecretStr(ADMIN_KEY))
     return create_app(settings.model_copy(update={"keys": keys}), FakeRouter())

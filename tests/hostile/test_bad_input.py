@@ -1,4 +1,4 @@
-"""Bad input of every kind is a clear 4xx, and leaves nothing behind."""
+"""Bad input of every kind gets a clear 4xx and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BOMB = gzip.compress(bytes(50_000_000))
 
 
 def body_with(extra: bytes) -> bytes:
-    """Return a good body with something more in front."""
+    """Return a good body with something inserted at the front."""
     return b"{" + extra + b"," + GOOD[1:]
 
 
@@ -69,10 +69,10 @@ def body_with(extra: bytes) -> bytes:
         (GOOD, {"x-switchcraft-policy": "../../etc/passwd"}, 400, "invalid_policy"),
     ],
 )
-def test_bad_bodies_and_headers(
+def test_bad_body_or_header_gets_a_clear_error(
     http: httpx.Client, body: bytes, headers: dict[str, str], status: int, code: str | None
 ) -> None:
-    """Each has its status and code, and a short message that says what to do."""
+    """Each gets its status, its code, and a short message with the remedy."""
     response = http.post(CHAT, content=body, headers=headers)
     error = response.json()["error"]
     assert response.status_code == status
@@ -84,7 +84,7 @@ def test_bad_bodies_and_headers(
 
 
 def exchange(url: str, sent: bytes) -> bytes:
-    """Return the answer to some bytes, or b"" where the other side hangs up without any."""
+    """Return the answer to some bytes, or b"" if the gateway hangs up without one."""
     address = urlsplit(url)
     answer = b""
     with (
@@ -98,14 +98,14 @@ def exchange(url: str, sent: bytes) -> bytes:
 
 
 def is_whole(answer: bytes) -> bool:
-    """Whether an answer has come to its end, as its length says."""
+    """Return whether an answer is complete according to its content length."""
     head, end, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head)
     return bool(end) and length is not None and len(body) >= int(length[1])
 
 
 def request(headers: bytes, body: bytes = GOOD) -> bytes:
-    """Return a chat request with a key, and these header lines beside."""
+    """Return a chat request with a key and additional header lines."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nconnection: close\r\nx-api-key: "
     return head + API_KEY.encode() + b"\r\n" + headers + b"\r\n" + body
 
@@ -139,8 +139,10 @@ LENGTH = b"content-length: %d\r\n" % len(GOOD)
         (request(b"transfer-encoding: chunked\r\n", b"1\r\n{\r\n"), 408),
     ],
 )
-def test_bad_http(url: str, http: httpx.Client, sent: bytes, status: int) -> None:
-    """What is no HTTP, or two things at once, or never ends, gets its status and is hung up on."""
+def test_invalid_http_gets_its_status_and_is_closed(
+    url: str, http: httpx.Client, sent: bytes, status: int
+) -> None:
+    """Invalid, ambiguous or endless HTTP gets its status, and the connection is closed."""
     answer = exchange(url, sent)
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:200]
     assert b"set-cookie" not in answer.partition(b"\r\n\r\n")[0]
@@ -166,13 +168,13 @@ FIELDS = st.dictionaries(
 )
 
 
-def test_what_is_no_http_has_a_log_line(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Bytes that never become a request are told of all the same, by what is wrong with them."""
+def test_invalid_http_is_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that never become a request are logged with the reason."""
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         exchange(url, b"NO HTTP\r\n\r\n")
         exchange(url, request(b"x: " + b"a" * SERVER.max_header_bytes + b"\r\n"))
-    told = [getattr(x, logs.FIELDS) for x in caplog.records if x.name == "switchcraft.request"]
-    assert [(line["status"], line["code"]) for line in told] == [
+    lines = [getattr(x, logs.FIELDS) for x in caplog.records if x.name == "switchcraft.request"]
+    assert [(line["status"], line["code"]) for line in lines] == [
         (400, "invalid_http"),
         (431, "headers_too_large"),
     ]
@@ -180,8 +182,10 @@ def test_what_is_no_http_has_a_log_line(url: str, caplog: pytest.LogCaptureFixtu
 
 @FUZZ
 @given(FIELDS)
-def test_any_values_in_known_fields(http: httpx.Client, fields: dict[str, object]) -> None:
-    """Whatever stands in the fields that are read, the outcome is an answer or a 4xx."""
+def test_any_value_in_a_known_field_gets_an_answer_or_400(
+    http: httpx.Client, fields: dict[str, object]
+) -> None:
+    """Any value in a field that the gateway reads gives an answer or a 4xx."""
     body = json.dumps({"model": "switchcraft", "messages": BODY["messages"], **fields})
     response = http.post(CHAT, content=body)
     assert response.status_code in {200, 400}, response.text
@@ -189,24 +193,28 @@ def test_any_values_in_known_fields(http: httpx.Client, fields: dict[str, object
 
 @FUZZ
 @given(st.binary(max_size=200), st.integers(0, len(GOOD)), st.integers(0, 10))
-def test_any_bytes_in_a_body(http: httpx.Client, junk: bytes, at: int, cut: int) -> None:
-    """Whatever bytes are put into a good body, the outcome is an answer or a 4xx."""
+def test_any_bytes_in_a_body_get_an_answer_or_4xx(
+    http: httpx.Client, junk: bytes, at: int, cut: int
+) -> None:
+    """Any bytes inserted into a good body give an answer or a 4xx."""
     response = http.post(CHAT, content=GOOD[:at] + junk + GOOD[at + cut :])
     assert response.status_code in {200, 400, 404}, response.text
 
 
 @settings(FUZZ, max_examples=40)
 @given(st.binary(min_size=1, max_size=100), st.integers(0, 150))
-def test_any_bytes_on_the_wire(url: str, http: httpx.Client, junk: bytes, at: int) -> None:
-    """Whatever bytes are sent as HTTP, they are answered without a 500, or hung up on."""
+def test_any_bytes_on_the_wire_never_get_a_500(
+    url: str, http: httpx.Client, junk: bytes, at: int
+) -> None:
+    """Any bytes sent as HTTP get an answer other than 500, or the connection is closed."""
     good = request(LENGTH)
     answer = exchange(url, good[:at] + junk + good[at:])
     assert answer == b"" or answer[9:12] in {b"200", b"400", b"401", b"404", b"405", b"408", b"431"}
     assert http.get("/healthz").status_code == 200
 
 
-def test_bad_requests_leave_nothing_behind(http: httpx.Client) -> None:
-    """After thousands of bad requests the gateway holds no more memory than before."""
+def test_bad_requests_do_not_leak_memory(http: httpx.Client) -> None:
+    """After thousands of bad requests the gateway uses no more memory than before."""
     bodies = [b"{", b"[" * 5000, body_with(b'"model":"x"'), GOOD.replace(b"switchcraft", b"none")]
 
     def storm(rounds: int) -> None:
@@ -216,7 +224,7 @@ def test_bad_requests_leave_nothing_behind(http: httpx.Client) -> None:
             http.get(f"/v1/none/{index}")
             http.get("/v1/models", headers={"authorization": f"Bearer wrong-{index}"})
 
-    storm(30)  # caches, and the pools of connections
+    storm(30)  # fills caches and connection pools
     gc.collect()
     tracemalloc.start()
     try:
@@ -228,5 +236,5 @@ def test_bad_requests_leave_nothing_behind(http: httpx.Client) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # 1,200 requests: half a kilobyte kept of each would be 600 KB.
+    # 1,200 requests that each leak half a kilobyte would take 600 KB.
     assert after - before < 300_000

@@ -1,4 +1,4 @@
-"""The number of series is the operator's: no client makes them more."""
+"""Clients cannot increase the number of metric series."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ Sent = tuple[str, str, dict[str, str], bytes]
 
 
 def word(lot: random.Random) -> str:
-    """Return a name that nobody has sent before."""
+    """Return a random name that no request has used before."""
     return f"{lot.getrandbits(64):x}"
 
 
 def with_unknown_key(lot: random.Random) -> Sent:
-    """Return a request whose key, path and headers are the client's own."""
+    """Return a request with a random key, path and header."""
     headers = {"authorization": f"Bearer {word(lot)}", f"x-{word(lot)}": word(lot)}
     return lot.choice(METHODS), f"/v1/{word(lot)}", headers, b""
 
 
 def with_unknown_path(lot: random.Random) -> Sent:
-    """Return a request for something that there is not, below a path that there is or not."""
+    """Return a request for an unknown resource below a known or unknown path."""
     below = lot.choice(("", "/v1/models", "/v1/decisions", "/admin", "/v1"))
     body = orjson.dumps({"model": word(lot)})
     return lot.choice(METHODS), f"{below}/{word(lot)}", AUTHORIZED, body
 
 
 def with_unknown_model(lot: random.Random) -> Sent:
-    """Return a chat request for a model, or by a policy, that there is not."""
+    """Return a chat request for an unknown model or policy."""
     name = lot.choice((word(lot), f"switchcraft:{word(lot)}"))
     headers = {"user-agent": word(lot), "x-request-id": word(lot)}
     return "POST", CHAT, AUTHORIZED | headers, orjson.dumps(BODY | {"model": name})
 
 
 def with_feedback(lot: random.Random) -> Sent:
-    """Return feedback on a decision that nobody made, in a body that is right or wrong."""
+    """Return valid or invalid feedback on an unknown decision."""
     verdict = lot.choice(({"correct": True}, {word(lot): word(lot)}))
     return "POST", "/v1/feedback", AUTHORIZED, orjson.dumps({"decision_id": word(lot)} | verdict)
 
 
 def with_own_words(lot: random.Random) -> Sent:
-    """Return a chat request that is answered, by a rule, about tools and for users of its own."""
+    """Return a valid chat request with a random policy, tool, user and metadata."""
     tool = {"type": "function", "function": {"name": word(lot), "description": word(lot)}}
     headers = {
         "x-switchcraft-policy": f"{lot.choice(('theta', 'drift'))}={lot.random():.6f}",
@@ -110,24 +110,25 @@ async def status_of(app: ASGIApp, sent: Sent) -> int:
 
 
 async def send_many(app: ASGIApp, seed: int, requests: int) -> Counter[int]:
-    """Send so many requests of the mix, one after the other; return their statuses."""
+    """Send a number of mixed requests one after another; return their statuses."""
     lot = random.Random(seed)
     kinds = lot.choices(list(MIX), list(MIX.values()), k=requests)
     return Counter([await status_of(app, kind(lot)) for kind in kinds])
 
 
 def count_series(gateway: Gateway) -> int:
-    """Return how many series a scrape has now."""
+    """Return the number of series in a scrape."""
     gateway.refresh_gauges()
     lines = gateway.metrics.exposition().splitlines()
     return sum(not line.startswith(b"#") for line in lines)
 
 
 @pytest.mark.timeout(900)
-def test_clients_make_no_series(sandbox: Sandbox) -> None:
-    """200,000 requests with names of their own leave the number of series where it was.
+def test_client_chosen_names_add_no_metric_series(sandbox: Sandbox) -> None:
+    """200,000 requests with random names do not change the number of series.
 
-    Where it was is after the first 4,000 of the same kinds, which have shown every outcome.
+    The reference is the number after the first 4,000 requests of the same kinds, which cover
+    every outcome.
     """
     settings = Settings.sandbox(
         sandbox.base_url, list(FakeRouter().probabilities), upstreams=ONE_TRY

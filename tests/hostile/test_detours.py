@@ -1,4 +1,4 @@
-"""Requests that try to be taken elsewhere, or for something else than they are."""
+"""Requests that try to change their destination or their purpose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.serving import Sandbox
 
 @contextmanager
 def listening() -> Iterator[tuple[str, socket.socket]]:
-    """Yield an address that an attacker would have, and its socket."""
+    """Yield an attacker's address and its socket."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1", listener
@@ -25,10 +25,10 @@ def listening() -> Iterator[tuple[str, socket.socket]]:
 
 @pytest.mark.parametrize("model", ["switchcraft", "large"])
 @pytest.mark.parametrize("place", ["body", "headers", "query"])
-def test_a_request_cannot_say_where_it_goes(
+def test_request_cannot_choose_the_upstream_address(
     http: httpx.Client, sandbox: Sandbox, model: str, place: str
 ) -> None:
-    """An address in a body, a header or a query is never connected to (CVE-2024-6587)."""
+    """The gateway never connects to an address from a body, header or query (CVE-2024-6587)."""
     with listening() as (address, listener):
         names = ("api_base", "base_url", "x-api-base", "api_key", "x-forwarded-host", "forwarded")
         detour = dict.fromkeys(names, address)
@@ -48,21 +48,21 @@ def test_a_request_cannot_say_where_it_goes(
 @pytest.mark.parametrize(
     "host", ["x/healthz?", "x/healthz", "127.0.0.1/healthz#", "healthz", "@/healthz", "x?/healthz"]
 )
-def test_a_host_header_opens_nothing(url: str, host: str) -> None:
-    """A path in the Host header does not make another one public (CVE-2026-48710)."""
+def test_host_header_makes_no_path_public(url: str, host: str) -> None:
+    """A path in the Host header does not make another path public (CVE-2026-48710)."""
     lines = f"GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
     assert status(url, lines) in {400, 401}
 
 
-def test_a_path_in_absolute_form_is_the_one_that_counts(url: str) -> None:
-    """A request line with a whole address is judged by the path that is routed."""
+def test_absolute_request_target_is_authorized_by_its_path(url: str) -> None:
+    """A request line with an absolute address is authorized by the path that is routed."""
     for target in ("http://x/healthz/../v1/models", "http://healthz/v1/models"):
         lines = f"GET {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
         assert status(url, lines) in {400, 401, 404}
 
 
-def test_half_a_key_is_no_key(url: str) -> None:
-    """Neither a part of a key nor a key with something behind it is let in (CVE-2026-35030)."""
+def test_partial_or_extended_key_is_refused(url: str) -> None:
+    """A part of a key, or a key with a suffix, is refused (CVE-2026-35030)."""
     for key in (API_KEY[:-1], API_KEY[:20], API_KEY + "x", API_KEY.swapcase()):
         for _ in range(2):
             headers = {"authorization": f"Bearer {key}"}
@@ -72,7 +72,7 @@ def test_half_a_key_is_no_key(url: str) -> None:
 
 
 def status(url: str, lines: str) -> int:
-    """Send a request as it is written, and return its answer's status."""
+    """Send a request exactly as given and return the answer's status."""
     address = urlsplit(url)
     with socket.create_connection((str(address.hostname), address.port or 80), timeout=5) as line:
         line.sendall(lines.encode())

@@ -1,4 +1,4 @@
-"""Bodies that are made to take long: each is decided or refused soon, and other keys go on."""
+"""Bodies built to take long are decided or refused soon, and other keys are still served."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ WORDS = " ".join(f"word{i:x}" for i in range(SIZE_BYTES // 10))
 
 
 def body(messages: str = json.dumps(ASK), tools: str = json.dumps(TOOLS), x: str = "0") -> bytes:
-    """Return a chat body, with its model at the end."""
+    """Return a chat body with its model at the end."""
     text = f'{{"messages":{messages},"tools":{tools},"x":{x},"model":"switchcraft"}}'
     return text.encode()
 
 
 def array(item: str, size_bytes: int = SIZE_BYTES) -> str:
-    """Return an array of one item, of about this size; `%d` in it is its number."""
+    """Return an array of about this size with one repeated item; `%d` in it becomes a number."""
     count = size_bytes // (len(item) + 1)
     return "[" + ",".join(item % i if "%d" in item else item for i in range(count)) + "]"
 
 
 def members(item: str, size_bytes: int = SIZE_BYTES) -> str:
-    """Return an object of one member, whose name has a number."""
+    """Return an object of about this size with one repeated member, whose name has a number."""
     return "{" + array(item, size_bytes)[1:-1] + "}"
 
 
@@ -73,7 +73,7 @@ def enum(values: str) -> str:
 
 
 def deep(levels: int, size_bytes: int) -> str:
-    """Return an array of one tool, whose schema has so many levels of properties."""
+    """Return an array of one tool whose schema has this many levels of properties."""
     schema, leaves = "{}", members('"p%d":{}', size_bytes // levels)[1:-1]
     for _ in range(levels):
         schema = '{"properties":{"n":' + schema + "," + leaves + "}}"
@@ -171,7 +171,7 @@ def gateway(router: Router) -> Gateway:
 
 @pytest.mark.parametrize("name", HEAVY)
 def test_heavy_bodies_are_decided_or_refused_soon(gateway: Gateway, name: str) -> None:
-    """Of either API. If part of a body is not read, the reason says so."""
+    """Both APIs answer soon; if part of a body is not read, the reason says so."""
     make, expected = HEAVY[name]
     chat = make()
     outcome, took_s = planned(gateway, CHAT, chat)
@@ -182,7 +182,7 @@ def test_heavy_bodies_are_decided_or_refused_soon(gateway: Gateway, name: str) -
 
 
 def planned(gateway: Gateway, endpoint: Endpoint, text: bytes) -> tuple[str, float]:
-    """Return what becomes of a request, and the processor time that it takes."""
+    """Return the outcome of a request and its processor time."""
 
     async def plan_once() -> Plan:
         return await plan_request(gateway, gateway.engine, endpoint, text)
@@ -213,7 +213,7 @@ def url(router: Router, sandbox: Sandbox) -> Iterator[str]:
 
 
 def test_a_flood_of_heavy_requests_does_not_stop_other_keys(url: str) -> None:
-    """Eight clients send the heaviest bodies; every request of another key is still decided."""
+    """Eight clients send the heaviest bodies, and every request of another key is still decided."""
     kinds = ("deep schema within the limits", "enum of numbers", "wide schema within the limits")
     texts = [HEAVY[kind][0]() for kind in kinds]
     is_over = threading.Event()
@@ -221,7 +221,7 @@ def test_a_flood_of_heavy_requests_does_not_stop_other_keys(url: str) -> None:
     def attack(text: bytes) -> int:
         sent = 0
         while not is_over.is_set():
-            # Another one each time, so that nothing of it is remembered.
+            # A different body each time, so that no cache holds it.
             fresh = text.replace(b'"x":0', b'"x":%d' % next(NUMBERS), 1)
             fresh = fresh.replace(b'"Does it."', b'"Does it %d."' % next(NUMBERS), 1)
             with httpx.Client(base_url=url, timeout=60, headers=key_of("attacker")) as client:
@@ -245,5 +245,5 @@ def test_a_flood_of_heavy_requests_does_not_stop_other_keys(url: str) -> None:
 
 
 def key_of(name: str) -> dict[str, str]:
-    """Return the header that carries a key."""
+    """Return the header with a key."""
     return {"authorization": f"Bearer {KEYS[name]}"}

@@ -1,4 +1,4 @@
-"""Whatever an upstream sends, the gateway answers its client, and goes on serving everybody."""
+"""Whatever an upstream sends, the gateway answers its client and still serves everybody."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def check(expected: Expected, answer: Answer, nonce: str) -> None:
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda behaviour: behaviour.name)
-def test_malicious_upstream(target: Target, behaviour: Behaviour) -> None:
-    """An answer that is bad in one way harms only the request that got it."""
+def test_malicious_upstream_harms_only_the_request_that_it_answers(
+    target: Target, behaviour: Behaviour
+) -> None:
+    """An answer that is wrong in one way harms only the request that gets it."""
 
     def exchange(attack: Attack, surface: Surface, variant: int) -> None:
         method, path, fields = _REQUESTS[surface]

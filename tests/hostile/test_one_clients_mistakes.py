@@ -1,4 +1,4 @@
-"""What one client's requests make an upstream do takes nothing from other clients."""
+"""One client's mistakes and failures do not affect other clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
 
 @dataclass
 class Provider:
-    """An upstream that refuses what OpenAI refuses, and does what a message's text says."""
+    """Upstream that refuses what OpenAI refuses; a message's text can select its answer."""
 
     seen: list[dict[str, Any]] = field(default_factory=list)
     """The bodies of all requests."""
@@ -48,7 +48,7 @@ class Provider:
 
     @property
     def app(self) -> Starlette:
-        """Return it as an app."""
+        """The upstream as an app."""
         return Starlette(routes=[Route("/v1/{path:path}", self._answer, methods=["POST"])])
 
     async def _answer(self, request: Request) -> Response:
@@ -122,14 +122,14 @@ ANSWERS: dict[str, Callable[[], Response]] = {
 
 
 @dataclass(frozen=True)
-class House:
-    """A gateway with keys before a provider."""
+class GatewayWithProvider:
+    """Gateway with keys in front of a provider."""
 
     url: str
     provider: Provider
 
     def ask(self, client: str, path: str = CHAT, **fields: object) -> httpx.Response:
-        """Send a request of a client to the model `medium`."""
+        """Send a client's request to the model `medium`."""
         needed: dict[str, object] = {"prompt": "x"} if path != CHAT else {"messages": ASK}
         headers = {"authorization": f"Bearer {KEYS[client]}"} if client in KEYS else {}
         body = {"model": "medium", **needed, **fields}
@@ -141,8 +141,10 @@ class House:
 
 
 @contextmanager
-def house(*, has_keys: bool = True, timeouts: Timeouts | None = None) -> Iterator[House]:
-    """Serve a gateway with one deployment, whose breaker opens with the second failure."""
+def serve_gateway(
+    *, has_keys: bool = True, timeouts: Timeouts | None = None
+) -> Iterator[GatewayWithProvider]:
+    """Serve a gateway with one deployment, whose circuit opens at the second failure."""
     provider = Provider()
     with served(provider.app) as upstream:
         place = Deployment(
@@ -156,15 +158,15 @@ def house(*, has_keys: bool = True, timeouts: Timeouts | None = None) -> Iterato
         )
         settings = Settings(models=models, upstreams=upstreams, keys=KeySettings(api=keys))
         with served(create_app(settings, FakeRouter())) as url:
-            yield House(url, provider)
+            yield GatewayWithProvider(url, provider)
 
 
-def usage_known(house: House, client: str) -> bool:
-    """Tell whether a client's stream has the provider's usage, asked for by one request."""
-    before = len(house.provider.seen)
-    answer = house.ask(client, **WANTED)
+def has_usage(gateway: GatewayWithProvider, client: str) -> bool:
+    """Return whether a client's stream has the provider's usage after a single request."""
+    before = len(gateway.provider.seen)
+    answer = gateway.ask(client, **WANTED)
     assert answer.status_code == 200
-    assert len(house.provider.seen) == before + 1
+    assert len(gateway.provider.seen) == before + 1
     return '"completion_tokens": 2' in answer.text
 
 
@@ -182,127 +184,127 @@ MISTAKES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("has_keys", [True, False])
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_takes_nobodys_usage(name: str, has_keys: bool) -> None:
-    """A refusal that the request itself may have caused teaches nothing about the deployment."""
-    with house(has_keys=has_keys) as served_house:
+def test_invalid_stream_options_disable_usage_for_nobody(name: str, has_keys: bool) -> None:
+    """A refusal that the request itself may have caused changes nothing for the deployment."""
+    with serve_gateway(has_keys=has_keys) as gateway:
         for _ in range(3):
-            assert served_house.ask("attacker", **MISTAKES[name]).status_code in {400, 422}
-        assert usage_known(served_house, "victim")
-        assert usage_known(served_house, "attacker")
+            assert gateway.ask("attacker", **MISTAKES[name]).status_code in {400, 422}
+        assert has_usage(gateway, "victim")
+        assert has_usage(gateway, "attacker")
 
 
-def test_a_mistake_is_told() -> None:
-    """A client learns why its request was refused, and the upstream is asked once."""
-    with house() as served_house:
-        answer = served_house.ask("attacker", **MISTAKES["without stream"])
+def test_invalid_request_gets_the_upstreams_reason() -> None:
+    """A client gets the reason for the refusal, and the upstream gets one request."""
+    with serve_gateway() as gateway:
+        answer = gateway.ask("attacker", **MISTAKES["without stream"])
         assert "only allowed with" in answer.json()["error"]["message"]
-        assert len(served_house.provider.seen) == 1
+        assert len(gateway.provider.seen) == 1
 
 
-def test_what_a_request_combines_teaches_its_client_alone() -> None:
-    """Where a good option is refused beside another, the answer comes without the usage.
+def test_refused_combination_of_options_affects_only_its_client() -> None:
+    """If an option is refused only in a combination, the answer comes without the usage.
 
-    What is learned of it holds for the same client and the same endpoint.
+    The gateway remembers this only for the same client and endpoint.
     """
-    with house() as served_house:
-        assert served_house.ask("attacker", **WANTED, data_sources=[1]).status_code == 200
-        assert len(served_house.provider.seen) == 2
-        assert not usage_known(served_house, "attacker")
-        assert usage_known(served_house, "victim")
+    with serve_gateway() as gateway:
+        assert gateway.ask("attacker", **WANTED, data_sources=[1]).status_code == 200
+        assert len(gateway.provider.seen) == 2
+        assert not has_usage(gateway, "attacker")
+        assert has_usage(gateway, "victim")
 
 
-def test_another_endpoint_teaches_nothing() -> None:
-    """Completions may lack an option that chat has."""
-    with house() as served_house:
-        assert served_house.ask("victim", "/v1/completions", **WANTED).status_code == 200
-        assert usage_known(served_house, "victim")
+def test_refused_option_on_another_endpoint_changes_nothing() -> None:
+    """Completions may lack an option that chat supports."""
+    with serve_gateway() as gateway:
+        assert gateway.ask("victim", "/v1/completions", **WANTED).status_code == 200
+        assert has_usage(gateway, "victim")
 
 
-def test_a_deployment_without_the_option_is_asked_without() -> None:
-    """Each client's first request finds out, and its others do not ask."""
-    with house() as served_house:
-        served_house.provider.knows_options = False
+def test_unsupported_option_is_omitted_after_a_clients_first_request() -> None:
+    """Each client's first request discovers the missing option; its next ones omit the option."""
+    with serve_gateway() as gateway:
+        gateway.provider.knows_options = False
         for client in ("victim", "other"):
-            before = len(served_house.provider.seen)
+            before = len(gateway.provider.seen)
             for _ in range(3):
-                answer = served_house.ask(client, **WANTED)
+                answer = gateway.ask(client, **WANTED)
                 assert (answer.status_code, answer.text.count("[DONE]")) == (200, 1)
-            assert len(served_house.provider.seen) == before + 4
-        # A mistake is still refused: the gateway repairs no requests.
-        assert served_house.ask("victim", **MISTAKES["without stream"]).status_code == 400
+            assert len(gateway.provider.seen) == before + 4
+        # An invalid request is still refused, because the gateway repairs no requests.
+        assert gateway.ask("victim", **MISTAKES["without stream"]).status_code == 400
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("word", [word for word in ANSWERS if word != "poison"])
-def test_what_a_client_can_cause_opens_no_breaker(word: str, stream: bool) -> None:
-    """Even without keys: such refusals do not count, whoever sends them."""
-    with house(has_keys=False) as served_house:
+def test_refusals_that_a_client_can_cause_open_no_circuit(word: str, stream: bool) -> None:
+    """Such refusals do not count as failures for any client, with or without keys."""
+    with serve_gateway(has_keys=False) as gateway:
         for _ in range(6):
-            served_house.says("", word, stream=stream)
-        assert served_house.ask("").status_code == 200
+            gateway.says("", word, stream=stream)
+        assert gateway.ask("").status_code == 200
 
 
 @pytest.mark.parametrize("has_been_there", [True, False])
-def test_one_clients_failures_open_no_breaker_for_others(has_been_there: bool) -> None:
+def test_one_clients_failures_open_no_circuit_for_others(has_been_there: bool) -> None:
     """The circuit opens only for the client whose requests fail; others are answered."""
-    with house() as served_house:
+    with serve_gateway() as gateway:
         if has_been_there:
-            assert served_house.ask("victim").status_code == 200
+            assert gateway.ask("victim").status_code == 200
         for _ in range(10):
-            assert served_house.says("attacker", "poison").status_code in {500, 503}
-            assert served_house.ask("victim" if has_been_there else "other").status_code == 200
+            assert gateway.says("attacker", "poison").status_code in {500, 503}
+            assert gateway.ask("victim" if has_been_there else "other").status_code == 200
         for _ in range(5):
-            assert served_house.says("attacker", "poison").status_code in {500, 503}
+            assert gateway.says("attacker", "poison").status_code in {500, 503}
         for client in ("victim", "other"):
-            assert served_house.ask(client).status_code == 200
+            assert gateway.ask(client).status_code == 200
 
 
-def test_an_outage_opens_the_breaker_for_all() -> None:
-    """Where several clients' requests fail, nobody asks any more."""
-    with house() as served_house:
+def test_failures_of_several_clients_open_the_circuit_for_all() -> None:
+    """If several clients' requests fail, the upstream gets no more requests."""
+    with serve_gateway() as gateway:
         for client in ("attacker", "victim", "attacker", "victim"):
-            served_house.says(client, "poison")
-        before = len(served_house.provider.seen)
+            gateway.says(client, "poison")
+        before = len(gateway.provider.seen)
         for client in KEYS:
-            assert served_house.ask(client).status_code == 503
-        assert len(served_house.provider.seen) == before
+            assert gateway.ask(client).status_code == 503
+        assert len(gateway.provider.seen) == before
 
 
-def test_a_lone_clients_failures_open_the_breaker_for_it() -> None:
-    """Its requests are refused at once, and an upstream that is down is spared."""
-    with house() as served_house:
+def test_a_single_clients_failures_open_the_circuit_for_it() -> None:
+    """The client's next requests are refused at once, which spares a failing upstream."""
+    with serve_gateway() as gateway:
         for _ in range(5):
-            served_house.says("attacker", "poison")
-        assert len(served_house.provider.seen) == 2
+            gateway.says("attacker", "poison")
+        assert len(gateway.provider.seen) == 2
 
 
-def test_an_answer_that_takes_too_long_opens_no_breaker() -> None:
-    """A client may ask for much, or read slowly: that it took all the time says nothing then."""
-    with house(has_keys=False, timeouts=Timeouts(total_s=0.4)) as served_house:
+def test_total_timeout_opens_no_circuit() -> None:
+    """A client may ask for a long answer or read slowly, so the total timeout is no failure."""
+    with serve_gateway(has_keys=False, timeouts=Timeouts(total_s=0.4)) as gateway:
         for _ in range(4):
-            text = served_house.ask("", stream=True, user="trickle").text
+            text = gateway.ask("", stream=True, user="trickle").text
             assert "upstream_timeout" in text
-        assert served_house.ask("").status_code == 200
+        assert gateway.ask("").status_code == 200
 
 
-def test_an_answer_that_stops_coming_opens_the_breaker() -> None:
-    """Silence is the upstream's, also in the middle of an answer."""
-    with house(has_keys=False, timeouts=Timeouts(idle_s=0.2)) as served_house:
+def test_idle_timeout_opens_the_circuit() -> None:
+    """An upstream that stops sending fails, even in the middle of an answer."""
+    with serve_gateway(has_keys=False, timeouts=Timeouts(idle_s=0.2)) as gateway:
         for _ in range(2):
-            assert "upstream_timeout" in served_house.ask("", stream=True, user="silence").text
-        assert served_house.ask("").status_code == 503
+            assert "upstream_timeout" in gateway.ask("", stream=True, user="silence").text
+        assert gateway.ask("").status_code == 503
 
 
-def test_deadlines_do_not_count_as_failures_of_a_release() -> None:
-    """A client could withdraw a canary by deadlines that nobody can keep."""
-    with house(has_keys=False) as served_house:
+def test_client_deadlines_are_no_failures_of_a_release() -> None:
+    """Otherwise a client could roll back a canary by impossible deadlines."""
+    with serve_gateway(has_keys=False) as gateway:
         body = BODY | {"stream": True, "user": "trickle"}
         for seconds in ("0.000001", "0.3"):
-            httpx.post(served_house.url + CHAT, json=body, headers={"x-request-timeout": seconds})
+            httpx.post(gateway.url + CHAT, json=body, headers={"x-request-timeout": seconds})
         counted = 'switchcraft_release_requests_total{release="stable"} 2.0'
 
         def metrics() -> str:
-            return httpx.get(f"{served_house.url}/metrics").text
+            return httpx.get(f"{gateway.url}/metrics").text
 
         wait_for(lambda: counted in metrics(), "both requests are counted")
         assert 'switchcraft_release_failures_total{release="stable"} 0.0' in metrics()

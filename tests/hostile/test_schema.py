@@ -1,4 +1,4 @@
-"""Requests made from the gateway's own OpenAPI document, valid and invalid ones, find no 500."""
+"""Valid and invalid requests generated from the gateway's OpenAPI document cause no 500."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHECKED = [
 ]
 
 
-# The document does not depend on the upstream: it is the one that the served app tells.
+# The document does not depend on the upstream, so it equals that of the served app.
 schema = schemathesis.openapi.from_dict(
     create_app(Settings.sandbox("http://127.0.0.1:9/v1", ["small"]), FakeRouter()).openapi()
 )
@@ -37,13 +37,13 @@ schema = schemathesis.openapi.from_dict(
 
 @schema.parametrize()
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_every_operation(case: Any, url: str) -> None:  # noqa: ANN401 - schemathesis's own
-    """Each answer is one that the document names, of its type and schema, and never a 500."""
+def test_every_operation_answers_as_documented(case: Any, url: str) -> None:  # noqa: ANN401 - schemathesis's own
+    """Each answer has a documented status, type and schema, and is never a 500."""
     headers = {"authorization": f"Bearer {ADMIN_KEY}"}
     case.call_and_validate(base_url=url, headers=headers, checks=CHECKED, timeout=10)
 
 
-def test_the_document_is_the_served_one(http: httpx.Client) -> None:
-    """What the cases are made from is what the gateway says of itself."""
+def test_generated_requests_use_the_served_document(http: httpx.Client) -> None:
+    """The requests are generated from the document that the gateway serves."""
     served = http.get("/openapi.json", headers={"authorization": f"Bearer {ADMIN_KEY}"})
     assert served.json() == schema.raw_schema

@@ -1,4 +1,4 @@
-"""Planted secrets come out nowhere: not in answers, headers, logs, metrics, records or settings."""
+"""No output contains a planted secret: answers, headers, logs, metrics, records or settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FAULTS = ["", "status=500", "status=401", "status=429", "cut_after=0", "cut_afte
 
 
 def planted(base_url: str, redis_port: int) -> Settings:
-    """Return settings that hold every secret that settings can hold."""
+    """Return settings with a secret in every place that can hold one."""
     address = base_url.replace("://", f"://user:{SECRETS['userinfo']}@")
     key = SecretStr(SECRETS["upstream"])
     models = tuple(
@@ -67,13 +67,13 @@ def planted(base_url: str, redis_port: int) -> Settings:
     )
 
 
-def told(response: httpx.Response) -> str:
-    """Return all that a response says."""
+def output_of(response: httpx.Response) -> str:
+    """Return the complete text of a response."""
     return f"{response.status_code} {response.headers.multi_items()} {response.text}"
 
 
-def ask_in_every_way(http: httpx.Client) -> Iterator[str]:
-    """Yield what the gateway says to good and bad requests, whose answers fail in every way."""
+def collect_outputs(http: httpx.Client) -> Iterator[str]:
+    """Yield the gateway's outputs for good and bad requests, with every kind of failure."""
     key, wrong = SECRETS["client"], SECRETS["wrong"]
     secret = {
         "cookie": SECRETS["cookie"],
@@ -87,20 +87,20 @@ def ask_in_every_way(http: httpx.Client) -> Iterator[str]:
             response = http.post(CHAT, json=body | {"stream": stream}, headers=headers)
             if "x-switchcraft-decision-id" in response.headers:
                 path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-                yield told(http.get(path, headers=headers))
-            # The sandbox repeats what it was told; a gateway must not add to it.
-            yield told(response).replace(SECRETS["content"], "")
+                yield output_of(http.get(path, headers=headers))
+            # The sandbox repeats its input; the gateway must not add to it.
+            yield output_of(response).replace(SECRETS["content"], "")
     for headers in ({"authorization": f"Bearer {wrong}"}, {"x-api-key": wrong}, {"api-key": key}):
         for path in ("/v1/models", "/metrics", f"/admin/{wrong[:3]}", "/openapi.json"):
-            yield told(http.get(path, headers=headers | secret))
+            yield output_of(http.get(path, headers=headers | secret))
     for broken in (b"{", b'{"model":"none","messages":[{}]}', b'{"a":1,"a":2}'):
-        yield told(http.post(CHAT, content=broken, headers={"x-api-key": key} | secret))
+        yield output_of(http.post(CHAT, content=broken, headers={"x-api-key": key} | secret))
     for path in ("/metrics", "/openapi.json", "/readyz", "/health/readiness"):
-        yield told(http.get(path, headers={"authorization": f"Bearer {SECRETS['admin']}"}))
+        yield output_of(http.get(path, headers={"authorization": f"Bearer {SECRETS['admin']}"}))
 
 
 def repeating(status: int, *, is_stream: bool = False) -> bytes:
-    """Return an answer that repeats all credentials in its headers, its id, its model and text."""
+    """Return an answer that repeats all credentials in its headers, id, model and text."""
     login = b64encode(f"user:{SECRETS['userinfo']}".encode()).decode()
     key = SECRETS["upstream"]
     said = f"Bearer {key}, {key[:12]}*****, Basic {login}, {SECRETS['userinfo']}"
@@ -132,7 +132,7 @@ UPSTREAMS = {
 def test_no_output_has_a_secret(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture, upstream: str
 ) -> None:
-    """Whatever the upstream does, even if it repeats the credentials that it was sent."""
+    """No output has a secret, even if the upstream repeats the credentials that it got."""
     with scripted(UPSTREAMS[upstream]) as script, caplog.at_level(logging.DEBUG):
         others = {"sandbox": sandbox.base_url, "gone": "http://127.0.0.1:9/v1"}
         settings = planted(others.get(upstream, script), redis_port=9)
@@ -141,7 +141,7 @@ def test_no_output_has_a_secret(
             served(create_app(settings, FakeRouter())) as url,
             httpx.Client(base_url=url, timeout=30) as http,
         ):
-            outputs = list(ask_in_every_way(http))
+            outputs = list(collect_outputs(http))
             wait_for(lambda: http.get("/readyz").json()["store"] == "away", "Redis is missed")
         formatter = JsonFormatter()
         ours = [entry for entry in caplog.records if not entry.name.startswith("http")]
@@ -156,8 +156,8 @@ def test_no_output_has_a_secret(
     assert not found
 
 
-def test_errors_of_the_configuration_have_no_secret(tmp_path: Path) -> None:
-    """A file that cannot be used is explained without what it holds."""
+def test_configuration_errors_have_no_secret(tmp_path: Path) -> None:
+    """The error for an invalid file does not contain the file's values."""
     secret = SECRETS["upstream"]
     model = "model_list: [{model_name: m, litellm_params: {model: openai/m, "
     texts = [

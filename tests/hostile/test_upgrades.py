@@ -1,4 +1,4 @@
-"""Clients and proxies that ask for another protocol: a real nginx and the JDK's client."""
+"""Protocol upgrades from clients and proxies: a real nginx and the JDK's client."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ http {{
 
 @pytest.fixture(scope="module")
 def nginx(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Run nginx with the usual WebSocket lines, and a path that it forbids; yield its address."""
+    """Run nginx with the usual WebSocket lines and a forbidden path; yield its address."""
     folder = tmp_path_factory.mktemp("nginx")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
@@ -66,13 +66,13 @@ def nginx(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 
 def listens(port: int) -> bool:
-    """Whether something accepts connections at a port."""
+    """Return whether something accepts connections at a port."""
     with socket.socket() as connection:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def smuggled_answers(address: tuple[str, int], *, in_one_packet: bool) -> bytes:
-    """Send a request for an upgrade with another request for its body; return the answer."""
+    """Send an upgrade request whose body is another request; return the answer."""
     inner = f"POST /v1/embeddings HTTP/1.1\r\nhost: h\r\nx-api-key: {API_KEY}\r\n"
     body = json.dumps({"model": "large", "input": "x"})
     inner += f"content-length: {len(body)}\r\n\r\n{body}"
@@ -94,7 +94,7 @@ def smuggled_answers(address: tuple[str, int], *, in_one_packet: bool) -> bytes:
 def test_no_request_is_smuggled_through_nginx(
     nginx: tuple[str, int], url: str, caplog: pytest.LogCaptureFixture, *, in_one_packet: bool
 ) -> None:
-    """The body of a request for an upgrade reaches no path, not even one that nginx forbids."""
+    """The body of an upgrade request is never served as a request, even for a forbidden path."""
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         answer = smuggled_answers(nginx, in_one_packet=in_one_packet)
         httpx.get(f"{url}/v1/models", headers={"x-api-key": API_KEY})
@@ -104,12 +104,12 @@ def test_no_request_is_smuggled_through_nginx(
 
 
 def statuses(caplog: pytest.LogCaptureFixture) -> list[int]:
-    """Return the statuses of all requests that the gateway has logged."""
+    """Return the statuses of all requests in the gateway's log."""
     records = (record for record in caplog.records if record.name == "switchcraft.request")
     return [getattr(record, FIELDS)["status"] for record in records]
 
 
-def test_nginx_forwards_requests_for_an_upgrade(nginx: tuple[str, int]) -> None:
+def test_upgrade_request_through_nginx_is_answered(nginx: tuple[str, int]) -> None:
     """A good request that also asks for an upgrade is answered."""
     body = json.dumps(BODY)
     head = (
@@ -121,7 +121,7 @@ def test_nginx_forwards_requests_for_an_upgrade(nginx: tuple[str, int]) -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
-def test_the_jdks_client_is_answered(url: str) -> None:
+def test_jdk_http2_upgrade_request_keeps_its_body(url: str) -> None:
     """Java's `HttpClient` asks for HTTP/2 with its first request, whose body must not be lost."""
     source = Path(__file__).with_name("UpgradingClient.java")
     address = urlsplit(url)

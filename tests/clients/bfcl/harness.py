@@ -1,7 +1,7 @@
-"""The benchmark's own command line, for the router as a model of two APIs.
+"""The benchmark's own command line, with the router as a model of two APIs.
 
-How to add a model is as its contributing guide says: a configuration in its table, with the
-handler of an API that the benchmark knows.
+The models are added as its contributing guide says: by a configuration in its table, with the
+handler of an API that the benchmark supports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HANDLERS = {"chat": OpenAICompletionsHandler, "responses": OpenAIResponsesHandle
 
 
 def main(categories: str) -> None:
-    """Answer the entries that the project folder names by each API, and score the answers."""
+    """Answer the entries named by the project folder through each API, and score the answers."""
     for name, handler in HANDLERS.items():
         MODEL_CONFIG_MAPPING[name] = ModelConfig(
             model_name="switchcraft",
