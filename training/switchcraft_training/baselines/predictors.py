@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -156,14 +157,36 @@ class Network:
     seed: int
 
     def fit(self, train: Table, validation: Table) -> Predictor:
-        """Fit the network. Equal seeds and tables give equal networks."""
-        costs_usd = profiled_costs_usd(train)
+        """Fit until validation stops improving, and keep the weights of the best epoch.
+
+        Equal seeds and tables give equal networks.
+        """
+        costs_usd, fitting = profiled_costs_usd(train), self.fitting
         samples, held_out = self._samples(train, costs_usd), self._samples(validation, costs_usd)
         # The random numbers depend only on the seed, and on nothing that was fitted before.
         with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = self.build(samples.vectors.shape[1], train.arms)
-            _fit_network(network, samples, held_out, self.fitting)
+            optimizer = torch.optim.Adam(
+                network.parameters(), fitting.learning_rate, weight_decay=fitting.weight_decay
+            )
+            best_loss, best_state, stale_epochs = math.inf, deepcopy(network.state_dict()), 0
+            for _ in range(fitting.max_epochs):
+                network.train()
+                for batch in samples.batches(fitting.batch_size):
+                    optimizer.zero_grad()
+                    loss = _mean_loss(network, batch)
+                    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                    optimizer.step()
+                with torch.inference_mode():
+                    validation_loss = float(_mean_loss(network.eval(), held_out))
+                stale_epochs += 1
+                if validation_loss < best_loss:
+                    best_loss, stale_epochs = validation_loss, 0
+                    best_state = deepcopy(network.state_dict())
+                if stale_epochs == fitting.patience_epochs:
+                    break
+            network.load_state_dict(best_state)
 
         def predict(examples: Sequence[Example]) -> Floats:
             with torch.inference_mode():
@@ -269,31 +292,6 @@ class _Samples:
     def batches(self, size: int) -> Iterator[_Samples]:
         for rows in torch.split(torch.randperm(len(self.vectors)), size):
             yield _Samples(self.vectors[rows], self.labels[rows], self.weights[rows])
-
-
-def _fit_network(
-    network: nn.Module, samples: _Samples, validation: _Samples, fitting: Fitting
-) -> None:
-    """Fit until validation stops improving, and keep the weights of the best epoch."""
-    optimizer = torch.optim.Adam(
-        network.parameters(), fitting.learning_rate, weight_decay=fitting.weight_decay
-    )
-    best_loss, best_state, stale_epochs = float("inf"), deepcopy(network.state_dict()), 0
-    for _ in range(fitting.max_epochs):
-        network.train()
-        for batch in samples.batches(fitting.batch_size):
-            optimizer.zero_grad()
-            loss = _mean_loss(network, batch)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            optimizer.step()
-        with torch.inference_mode():
-            validation_loss = float(_mean_loss(network.eval(), validation))
-        stale_epochs += 1
-        if validation_loss < best_loss:
-            best_loss, best_state, stale_epochs = validation_loss, deepcopy(network.state_dict()), 0
-        if stale_epochs == fitting.patience_epochs:
-            break
-    network.load_state_dict(best_state)
 
 
 def _mean_loss(network: nn.Module, samples: _Samples) -> Tensor:

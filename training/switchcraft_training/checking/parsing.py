@@ -203,34 +203,32 @@ def _syntax_tree(text: str) -> ast.Module | None:
 
 def _calls_from_node(node: ast.expr) -> Iterator[Call]:
     """Yield the calls that one element of a Python-like list stands for."""
-    if isinstance(node, ast.Dict):
-        yield from _calls_from_json(ast.literal_eval(node))
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-        yield Call(ast.unparse(node.func), _keyword_arguments(node))
-    elif isinstance(node, ast.Tuple) and len(node.elts) == 2:  # ('f', {'a': 1})
-        name, given = map(python_value, node.elts)
-        yield from _calls_from_json({"name": name, "arguments": given})
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "(" in node.value:
-        calls = _parse_python(node.value)
-        if calls is None:
-            raise _NotACallError("not_a_call")
-        yield from calls
-    else:
-        raise _NotACallError("not_a_call")
-
-
-def _keyword_arguments(node: ast.Call) -> dict[str, Json]:
-    """Return a call's keyword arguments, or the keys of the single object that it gets."""
     match node:
-        case ast.Call(args=[ast.Dict() as given], keywords=[]):
+        case ast.Dict():
+            yield from _calls_from_json(ast.literal_eval(node))
+        case ast.Call(
+            func=ast.Name() | ast.Attribute() as function, args=[ast.Dict() as given], keywords=[]
+        ):  # f({'a': 1})
             values = python_value(given)
-            return values if isinstance(values, dict) else {}
-        case ast.Call(args=[]) if all(keyword.arg for keyword in node.keywords):
-            return {
+            yield Call(ast.unparse(function), values if isinstance(values, dict) else {})
+        case ast.Call(
+            func=ast.Name() | ast.Attribute() as function, args=[], keywords=keywords
+        ) if all(each.arg for each in keywords):  # f(a=1)
+            arguments = {
                 str(each.arg).removesuffix(_RESERVED_SUFFIX): python_value(each.value)
-                for each in node.keywords
+                for each in keywords
             }
-    raise _NotACallError("not_a_call")
+            yield Call(ast.unparse(function), arguments)
+        case ast.Tuple(elts=[first, second]):  # ('f', {'a': 1})
+            named = {"name": python_value(first), "arguments": python_value(second)}
+            yield from _calls_from_json(named)
+        case ast.Constant(value=str(source)) if "(" in source:
+            calls = _parse_python(source)
+            if calls is None:
+                raise _NotACallError("not_a_call")
+            yield from calls
+        case _:
+            raise _NotACallError("not_a_call")
 
 
 def python_value(node: ast.expr) -> Json:
