@@ -24,7 +24,12 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
         if every or point in front or point.policy in named
     ]
     rows = [HEAD, *(_row(point, manifest, is_matched=point not in front) for point in shown)]
-    yield from _aligned([*rows, *_best_row(manifest)])
+    accuracy = manifest.metrics.get("best_single_accuracy")
+    cost = manifest.metrics.get("best_single_cost_usd")
+    if accuracy is not None:
+        paid = "" if cost is None else _with_error(cost, None, 1_000, ".3f")
+        rows.append(("best single model", _with_error(accuracy, None, 100, ".1f"), "", paid, ""))
+    yield from _aligned(rows)
     left_out = len(manifest.frontier) - len(shown)
     if left_out:
         yield f"{left_out} rules that a cheaper one matches are left out; --all shows them."
@@ -64,15 +69,6 @@ def _row(point: FrontierPoint, manifest: Manifest, *, is_matched: bool) -> tuple
         if versus is None or share is None
         else f"{share * 100:.1f}{_within(versus.cost_share_interval, 100, '.1f')}",
     )
-
-
-def _best_row(manifest: Manifest) -> Iterator[tuple[str, ...]]:
-    accuracy, cost = (
-        manifest.metrics.get(f"best_single_{what}") for what in ("accuracy", "cost_usd")
-    )
-    if accuracy is not None:
-        paid = "" if cost is None else _with_error(cost, None, 1_000, ".3f")
-        yield "best single model", _with_error(accuracy, None, 100, ".1f"), "", paid, ""
 
 
 def _legend(manifest: Manifest) -> str:

@@ -187,7 +187,7 @@ class Trace:
             _set_error(span, response.failure)
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
-        """Add attributes of our own to the request's span, except those that are None."""
+        """Add the gateway's attributes to the request's span, without those that have no value."""
         if self._server.is_recording():
             known = {f"switchcraft.{name}": v for name, v in attributes.items() if v is not None}
             self._server.set_attributes(known)

@@ -126,7 +126,16 @@ class AnswerAccumulator:
             for choice in self._objects(value["choices"]):
                 if choice.get("index", 0) == 0:
                     message = choice.get("delta", choice.get("message"))
-                    self._add_message(message if isinstance(message, dict) else {})
+                    message = message if isinstance(message, dict) else {}
+                    self._text.write(self._count(message.get("content")))
+                    for call in self._objects(message.get("tool_calls")):
+                        # A call without an index is identified by its id. A delta with neither
+                        # continues call 0.
+                        place = call.get("index", call.get("id")) or 0
+                        self._add_call(place if isinstance(place, int | str) else 0, call)
+                    legacy = message.get("function_call")
+                    if isinstance(legacy, dict):
+                        self._add_call("function_call", {"function": legacy})
         elif value.get("object") == "response":
             self._add_output(value.get("output"))
         elif value.get("type") in _LAST_TYPES:
@@ -139,17 +148,6 @@ class AnswerAccumulator:
                 self._add_output(output)
         elif value.get("type") == "response.output_item.done":
             self._add_item(value.get("item"), value.get("output_index"))
-
-    def _add_message(self, message: Mapping[str, Json]) -> None:
-        self._text.write(self._count(message.get("content")))
-        for call in self._objects(message.get("tool_calls")):
-            # A call without an index is identified by its id. A delta with neither continues call
-            # 0.
-            place = call.get("index", call.get("id")) or 0
-            self._add_call(place if isinstance(place, int | str) else 0, call)
-        legacy = message.get("function_call")
-        if isinstance(legacy, dict):
-            self._add_call("function_call", {"function": legacy})
 
     def _add_call(self, place: object, call: Mapping[str, Json]) -> None:
         if place not in self._calls:

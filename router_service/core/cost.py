@@ -47,12 +47,12 @@ class Price(BaseModel):
 
     @property
     def has_token_prices(self) -> bool:
-        """Whether tokens have a price."""
+        """Whether a price per token is set."""
         return self.input_usd_per_mtok is not None
 
     @property
     def has_hourly_price(self) -> bool:
-        """Whether time has a price."""
+        """Whether a price per hour is set."""
         return self.usd_per_hour is not None
 
     def cost_usd(self, input_tokens: float, output_tokens: float, seconds: float) -> float:

@@ -140,7 +140,7 @@ class LoggedDecision(DecisionRecord):
     answer_sha256: str | None = None
     """Hash of the answer's calls and text, in canonical form."""
     calls_fit: bool | None = None
-    """Whether all calls match their tools' schemas; None if there are none or some are unread."""
+    """Whether all calls match their tools' schemas; None without calls, or if some are unread."""
     content: Content | None = None
 
 

@@ -157,7 +157,18 @@ class AnswerRelay:
             candidates = exchange.plan.candidates
             exchange.model = next(model for model in candidates if model.name == exc.model)
             exchange.may_be_clients = exc.may_be_clients
-            await self._send_error(exc)
+            if isinstance(exc, UpstreamRefusedError):
+                status, ending = exc.status, Ending.COMPLETE
+                headers = [header for header in exc.headers if header[0] != _JSON[0]]
+                headers = [*headers, *exchange.headers(), _JSON]
+                body = refused_body(exc)
+            else:
+                status, ending = status_of(exc), Ending.FAILED
+                hints = [(name.encode(), text.encode()) for name, text in retry_after(exc).items()]
+                headers = [*exchange.headers(), _JSON, *hints]
+                body = error_body(exc)
+            await send_whole(self._send, status, headers, body)
+            exchange.end(status, ending)
 
     async def _send_whole(self, opened: StartedAnswer) -> None:
         """Relay an answer that has been read to its end."""
@@ -227,20 +238,6 @@ class AnswerRelay:
         else:
             self._count_break(opened, error)
         exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
-
-    async def _send_error(self, exc: UpstreamError) -> None:
-        """Send the error that an upstream answered with, or the gateway's own."""
-        exchange = self._exchange
-        if isinstance(exc, UpstreamRefusedError):
-            headers = [header for header in exc.headers if header[0] != _JSON[0]]
-            headers = [*headers, *exchange.headers(), _JSON]
-            await send_whole(self._send, exc.status, headers, refused_body(exc))
-            exchange.end(exc.status, Ending.COMPLETE)
-            return
-        hints = [(name.encode(), value.encode()) for name, value in retry_after(exc).items()]
-        status, headers = status_of(exc), [*exchange.headers(), _JSON, *hints]
-        await send_whole(self._send, status, headers, error_body(exc))
-        exchange.end(status, Ending.FAILED)
 
     def _head(self, opened: StartedAnswer) -> tuple[bytes, RawHeaders]:
         """Return the body and the headers to send, with any error in the API's format."""

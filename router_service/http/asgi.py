@@ -32,7 +32,14 @@ class WhileClientStays:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a request is always served by a task
         self._task, self._cancellations = task, task.cancelling()
-        self._watch = asyncio.create_task(self._cancel_when_gone())
+
+        async def cancel_when_gone() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self._has_left = True
+            task.cancel()
+
+        self._watch = asyncio.create_task(cancel_when_gone())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
@@ -42,12 +49,6 @@ class WhileClientStays:
         del self._watch  # its traceback refers to this object: a cycle for the garbage collector
         is_ours = self._has_left and self._task.uncancel() <= self._cancellations
         return is_ours and isinstance(exc, asyncio.CancelledError)
-
-    async def _cancel_when_gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._has_left = True
-        self._task.cancel()
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:

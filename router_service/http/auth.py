@@ -30,7 +30,7 @@ UI_PATH = "/ui"
 UI_PREFIX = "/ui/"
 
 CALLER = "caller"
-"""Key in `scope["state"]` of the API key's name, which is None if no key is configured."""
+"""Key in `scope["state"]` of the API key's name, or of None if no key is configured."""
 
 _BEARER, _BASIC = "bearer ", "basic "
 

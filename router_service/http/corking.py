@@ -59,7 +59,7 @@ class CorkedTransport(asyncio.Transport):
         return len(self._head) + self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Return whether the transport is closed, or about to be."""
         return self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own

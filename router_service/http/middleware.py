@@ -134,8 +134,8 @@ class Admission:
 class Shortcut:
     """Sends POST requests for plain paths directly to the function of their route.
 
-    FastAPI tries every router in turn, and resolves dependencies even if there are none: 0.07 ms of
-    CPU with one router, and this app has several. The routes stay registered, for the OpenAPI
+    FastAPI tries every router in turn, and resolves dependencies even without any: 0.07 ms of CPU
+    with one router, and this app has several. The routes stay registered, for the OpenAPI
     schema and for the answers to other methods.
     """
 

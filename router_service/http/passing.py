@@ -27,7 +27,7 @@ from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.settings import Model
 from router_service.store.base import UpstreamObject
 from router_service.upstream.body_template import REPEATABLE_PATHS
-from router_service.upstream.client import OutgoingRequest, UpstreamAnswer, UpstreamClient
+from router_service.upstream.client import OutgoingRequest, UpstreamClient
 
 KEY_REFUSED = frozenset({401, 403})
 """Statuses whose bodies are not relayed: the key is the gateway's, and providers quote parts of
@@ -130,7 +130,7 @@ class _Relay:
         self._owner, self._named = owner, named
 
     async def run(self, send: Send) -> Response | None:
-        """Relay the answer; if there is none, return the gateway's own error."""
+        """Relay the answer, or return the gateway's own error."""
         try:
             async with self._upstream.send(self._deployment, self._outgoing) as answer:
                 if answer.status in KEY_REFUSED:
@@ -138,26 +138,24 @@ class _Relay:
                     exc = UpstreamRefusedError(answer.model, answer.status, headers=(), body=b"")
                     body = refused_body(exc)
                     return Response(body, answer.status, media_type="application/json")
-                await self._relay(answer, send)
+                parts = answer.chunks()
+                headers = [*answer.headers, (b"x-switchcraft-reason", b"passed")]
+                is_json = b"json" in dict(headers).get(b"content-type", b"").lower()
+                is_creating = self._owner is not None and answer.status < 300 and is_json
+                first = await self._remember_objects(parts) if is_creating else b""
+                await start(send, answer.status, headers)
+                # Until the last part is sent, a failure means that the answer broke off.
+                self.status, self.ending = answer.status, Ending.BROKEN
+                await send_part(send, first, more=True)
+                async for part in parts:
+                    await send_part(send, part, more=True)
+                await send_part(send, b"", more=False)
+                self.ending = Ending.COMPLETE
         except UpstreamError as exc:
             if self.ending is not Ending.BROKEN:
                 self.status, self.ending = status_of(exc), Ending.FAILED
                 return error_response(exc)
         return None
-
-    async def _relay(self, answer: UpstreamAnswer, send: Send) -> None:
-        parts, headers = answer.chunks(), [*answer.headers, (b"x-switchcraft-reason", b"passed")]
-        is_json = b"json" in dict(headers).get(b"content-type", b"").lower()
-        is_creating = self._owner is not None and answer.status < 300 and is_json
-        first = await self._remember_objects(parts) if is_creating else b""
-        await start(send, answer.status, headers)
-        # Until the last part is sent, a failure means that the answer broke off.
-        self.status, self.ending = answer.status, Ending.BROKEN
-        await send_part(send, first, more=True)
-        async for part in parts:
-            await send_part(send, part, more=True)
-        await send_part(send, b"", more=False)
-        self.ending = Ending.COMPLETE
 
     async def _remember_objects(self, parts: AsyncIterator[bytes]) -> bytes:
         """Remember the ids in an answer, and return its body, or the start of one that is too long.

@@ -129,12 +129,28 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes of the current request, and keep those of the next one for later."""
+        """Parse the bytes of the current request, and keep those of the next one for later.
+
+        The parser must never receive two requests at once: it would begin the second one before
+        the first is answered, and it cannot be paused. So it gets the bytes to the end of the head
+        or of the body at most.
+        """
         self._unset_keepalive_if_required()
         while data and not self._is_refused:
-            if self._reading is not _Reading.NOTHING:
-                data = self._parse(data)
+            if self._reading is _Reading.HEAD:
+                data = self._parse_head(data)
                 continue
+            if self._reading is _Reading.BODY:
+                part, data = data[: self._body_left_bytes], data[self._body_left_bytes :]
+                self._body_left_bytes -= len(part)
+                self._feed(part)
+                continue
+            if self._reading is not _Reading.NOTHING:
+                self._framing_bytes += len(data)  # `on_body` resets it
+                self._feed(data)
+                if self._framing_bytes > self.limits.max_header_bytes and not self._is_refused:
+                    self._refuse_large("The request's chunk extensions and trailers")
+                return
             # Reading continues even if nothing more is kept, to notice when the client
             # disconnects: TCP delivers the end of a connection after its data.
             self._waiting.append(data)
@@ -156,25 +172,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop(_READER)
 
     # Reading.
-
-    def _parse(self, data: bytes) -> bytes:
-        """Feed the parser to the end of the head or body at most; return the remaining bytes.
-
-        The parser must never receive two requests at once: it would begin the second one before
-        the first is answered, and it cannot be paused.
-        """
-        if self._reading is _Reading.HEAD:
-            return self._parse_head(data)
-        if self._reading is _Reading.BODY:
-            part = data[: self._body_left_bytes]
-            self._body_left_bytes -= len(part)
-            self._feed(part)
-            return data[len(part) :]
-        self._framing_bytes += len(data)  # `on_body` resets it
-        self._feed(data)
-        if self._framing_bytes > self.limits.max_header_bytes and not self._is_refused:
-            self._refuse_large("The request's chunk extensions and trailers")
-        return b""
 
     def _parse_head(self, data: bytes) -> bytes:
         received_bytes = len(data)
@@ -367,7 +364,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Refusing.
 
     def _make_room(self) -> None:
-        """Close the longest idle connection; if there is none, refuse this one."""
+        """Close the longest idle connection, or refuse this one if all are busy."""
         shared = self.shared
         longest = next(iter(shared.idle), None)
         if longest is None:

@@ -67,7 +67,7 @@ async def get_model(request: Request, model: str) -> ModelCard:
 async def get_decision(request: Request, decision_id: str) -> DecisionRecord:
     """Return the decision record of a request that has ended.
 
-    A key can read the decisions of its own requests; the admin key can read all.
+    A key can read the decisions only of requests that it sent; the admin key can read all.
     """
     return await gateway_of(request).feedback.decision(decision_id[:100], caller_of(request))
 

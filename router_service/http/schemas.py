@@ -133,7 +133,7 @@ def feedback_request(max_calls: int) -> Document:
 
 
 def model_request() -> Document:
-    """Return the schema of a request of which only the model is read."""
+    """Return the schema of a request from which the gateway reads only the model."""
     properties: Document = {"model": {"type": "string", "minLength": 1}}
     return json_request({"type": "object", "required": ["model"], "properties": properties})
 

@@ -79,7 +79,21 @@ class Gauges:
                 metrics.weak_evidence.labels(arm, kind)
         for deployment_id in engine.deployment_ids:
             metrics.breaker_openings.labels(deployment_id)
-        self._create_model_series(engine)
+        baseline = engine.pool.baseline  # a model without a price has no cost series, not 0
+        for model in {model.name: model for model in engine.pool.models.values()}.values():
+            metrics.broken_streams.labels(model.name)
+            metrics.upstream_seconds.labels(model.name)
+            metrics.time_to_first_token.labels(model.name)
+            for fits in CallValidity:
+                metrics.tool_calls.labels(model.name, fits)
+            for source in ("upstream", "gateway"):
+                if model.price is not None:
+                    metrics.cost_usd.labels(model.name, source)
+                for kind in ("prompt", "completion", "cached", "reasoning"):
+                    metrics.tokens.labels(model.name, kind, source)
+            if baseline is not None and baseline.price is not None and model.price is not None:
+                metrics.routed_cost_usd.labels(model.name)
+                metrics.baseline_cost_usd.labels(model.name)
         self.refresh(engine)
 
     def refresh(self, engine: Engine) -> None:
@@ -103,21 +117,3 @@ class Gauges:
             metrics.cache_lookups.labels(name, "hit").inc(now.hits - before.hits)
             metrics.cache_lookups.labels(name, "miss").inc(now.misses - before.misses)
             self._counted[cache] = now
-
-    def _create_model_series(self, engine: Engine) -> None:
-        """Create the series of each model; a model without a price has no cost series, not 0."""
-        metrics, baseline = self._metrics, engine.pool.baseline
-        for model in {model.name: model for model in engine.pool.models.values()}.values():
-            metrics.broken_streams.labels(model.name)
-            metrics.upstream_seconds.labels(model.name)
-            metrics.time_to_first_token.labels(model.name)
-            for fits in CallValidity:
-                metrics.tool_calls.labels(model.name, fits)
-            for source in ("upstream", "gateway"):
-                if model.price is not None:
-                    metrics.cost_usd.labels(model.name, source)
-                for kind in ("prompt", "completion", "cached", "reasoning"):
-                    metrics.tokens.labels(model.name, kind, source)
-            if baseline is not None and baseline.price is not None and model.price is not None:
-                metrics.routed_cost_usd.labels(model.name)
-                metrics.baseline_cost_usd.labels(model.name)

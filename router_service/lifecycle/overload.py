@@ -29,7 +29,7 @@ Thresholds for Shared-Memory Packet Switches", 1998)."""
 class Slots:
     """Requests in flight and the memory that they hold, in total and by caller.
 
-    A caller is a key. Without keys the only caller is None, which may use everything.
+    A caller is a key. Without keys, all requests have the caller None, which may use everything.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Slot:
 class DecisionQueue:
     """Threads for decisions. Callers take turns, so that none of them can make all others wait.
 
-    A limited number of decisions waits, for a limited time. A caller is a key. Without keys the
-    only caller is None.
+    A limited number of decisions waits, for a limited time. A caller is a key. Without keys, all
+    requests have the caller None.
     """
 
     def __init__(self, threads: int, max_waiting: int, max_wait_s: float) -> None:

@@ -52,7 +52,7 @@ class ReloadSource:
     publication: Publication | None = None
     """The publication of the first engine."""
     has_file: bool = True
-    """Whether there is a configuration file, which SIGHUP reloads."""
+    """Whether the gateway has a configuration file, which SIGHUP reloads."""
     reload_other_workers: Callable[[], None] = lambda: None
     """Makes the other workers of this gateway reload, without waiting for them."""
 
@@ -126,7 +126,11 @@ class Reloader:
                 read = await anyio.to_thread.run_sync(self._source.read_settings)
                 if not read.models:  # the sandbox plays the models, and its address is not in them
                     read = read.model_copy(update={"models": present.models})
-                settings = _without_restart(present, read)
+                # A running process keeps the settings that it cannot change.
+                router = read.router.model_copy(update={"publication": present.router.publication})
+                fixed = ("server", "decision_log", "tracing", "logging")
+                kept = {name: getattr(present, name) for name in fixed}
+                settings = read.model_copy(update={**kept, "router": router})
                 _check_listen_address(present, settings)
                 await self._replace_engine(settings, self.publication)
             except Exception as exc:
@@ -277,14 +281,6 @@ def _without_rejected_canary(publication: Publication, rejections: frozenset[str
 def _reason(exc: Exception) -> str:
     """Return a reason for operators; the internals of an unexpected error are only in the log."""
     return str(exc) if isinstance(exc, SwitchcraftError) else "an internal error; see the log"
-
-
-def _without_restart(present: Settings, read: Settings) -> Settings:
-    """Return the settings that were read, except those that a running process cannot change."""
-    router = read.router.model_copy(update={"publication": present.router.publication})
-    fixed = ("server", "decision_log", "tracing", "logging")
-    kept = {name: getattr(present, name) for name in fixed}
-    return read.model_copy(update={**kept, "router": router})
 
 
 def _check_listen_address(present: Settings, new: Settings) -> None:

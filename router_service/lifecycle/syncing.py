@@ -198,7 +198,7 @@ class _PointerReader:
         self._problem = ""
 
     async def read(self, directory: Path) -> bytes | None:
-        """Return the pointer's text, or None if there is none or it cannot be read in time."""
+        """Return the pointer's text, or None if it is missing or cannot be read in time."""
         problem = f"{directory} does not answer"
         with anyio.move_on_after(READ_TIMEOUT_S):
             try:

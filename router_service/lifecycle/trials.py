@@ -71,7 +71,7 @@ class CanaryTrial:
 
 
 class Shadow:
-    """A release that decides for requests without being used, in a thread of its own."""
+    """Release that decides for requests without being used, in a separate thread."""
 
     def __init__(self, planner: Planner, metrics: Metrics) -> None:
         """Decide with a planner, one request at a time; the thread ends with this object."""

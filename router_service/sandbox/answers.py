@@ -238,10 +238,15 @@ def make_answer(body: Mapping[str, Json], request: ChatRequest, prompt: bytes) -
                 chosen.append(tool)
     # Ids must differ between the turns of a conversation, and be the same for the same request.
     seed = zlib.crc32(prompt)
-    calls = (
-        SandboxCall(tool.kind, f"call_sandbox_{seed + index:08x}", tool.name, _payload(tool, query))
-        for index, tool in enumerate(chosen[:MAX_CALLS])
-    )
+    calls: list[SandboxCall] = []
+    for index, tool in enumerate(chosen[:MAX_CALLS]):
+        payload = query  # the input of a custom tool
+        if tool.kind is not Kind.CUSTOM:  # arguments are an object, whatever the schema is
+            has_schema = isinstance(tool.parameters, dict)
+            arguments = mapping(fill(tool.parameters, query)) if has_schema else {}
+            payload = _encode(arguments).decode()
+        call_id = f"call_sandbox_{seed + index:08x}"
+        calls.append(SandboxCall(tool.kind, call_id, tool.name, payload))
     return Answer(calls=tuple(calls))
 
 
@@ -310,15 +315,6 @@ def _chosen_name(choice: Json) -> str | None:
     entry = mapping(choice)
     name = mapping(entry.get("function", entry.get("custom", entry))).get("name")
     return name if isinstance(name, str) else None
-
-
-def _payload(tool: Tool, query: str) -> str:
-    """Return a custom tool's input, or arguments, which are an object whatever the schema is."""
-    if tool.kind is Kind.CUSTOM:
-        return query
-    if not isinstance(tool.parameters, dict):
-        return "{}"
-    return _encode(mapping(fill(tool.parameters, query))).decode()
 
 
 def _text(body: Mapping[str, Json], query: str) -> str:

@@ -95,19 +95,19 @@ def create_sandbox(*, keep_requests: int = 0) -> Starlette:
     }
     routes = [
         *(Route(p, _Inference(state, e), methods=["POST"]) for p, e in endpoints.items()),
-        Route("/v1/responses/{id}", _get_response),
-        Route("/v1/responses/{id}", _delete_response, methods=["DELETE"]),
-        Route("/v1/responses/{id}/cancel", _cancel_response, methods=["POST"]),
-        Route("/v1/responses/{id}/input_items", _list_input_items),
-        Route("/v1/models", _list_models),
-        Route("/healthz", _show_health),
-        Route("/sandbox/stats", _show_stats),
-        Route("/sandbox/requests", _show_requests),
-        Route("/sandbox/faults", _show_faults),
-        Route("/sandbox/faults/{model:path}", _put_faults, methods=["PUT"]),
+        Route("/v1/responses/{id}", get_response),
+        Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", list_input_items),
+        Route("/v1/models", list_models),
+        Route("/healthz", show_health),
+        Route("/sandbox/stats", show_stats),
+        Route("/sandbox/requests", show_requests),
+        Route("/sandbox/faults", show_faults),
+        Route("/sandbox/faults/{model:path}", put_faults, methods=["PUT"]),
     ]
     errors = (HTTPException, InvalidRequestError, NotFoundError)
-    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _answer_error))
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, answer_error))
     app.state.sandbox = state
     return app
 
@@ -120,11 +120,33 @@ class _Inference:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and count how it ended, in total and for its model once it is known."""
+        connection = ClientConnection(receive, send)
         counts = [self._state.total]
         counts[0].requests += 1
         ending = RequestEnding.FAILED
         try:
-            ending = await self._serve(scope, ClientConnection(receive, send), counts)
+            body = await connection.read_body()
+            headers = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in scope["headers"]]
+            if self._state.kept.maxlen:
+                self._state.kept.append(KeptRequest(scope["path"], tuple(headers), body))
+            try:
+                values = decode_object(body)
+                model = read_model(values)
+                counts.append(self._state.by_model[model])
+                counts[-1].requests += 1
+                requested = [value for name, value in headers if name == HEADER]
+                faults = (
+                    Faults.parse_header(",".join(requested))
+                    if requested
+                    else self._state.faults.take(model)
+                )
+                faults.check_request(values)
+                reply = self._endpoint(values, faults)
+            except InvalidRequestError as exc:
+                await connection.send_whole(400, orjson.dumps({"error": exc.body()}))
+            else:
+                ending = await connection.send_reply(reply, faults)
         except ClientLeftError:
             ending = RequestEnding.CANCELLED
         except asyncio.CancelledError:
@@ -134,34 +156,9 @@ class _Inference:
             for each in counts:
                 each.endings[ending] += 1
 
-    async def _serve(
-        self, scope: Scope, connection: ClientConnection, counts: list[RequestCounts]
-    ) -> RequestEnding:
-        """Answer a request; add its model's counts to `counts` once the model is known."""
-        body = await connection.read_body()
-        headers = [(name.decode("latin-1"), v.decode("latin-1")) for name, v in scope["headers"]]
-        if self._state.kept.maxlen:
-            self._state.kept.append(KeptRequest(scope["path"], tuple(headers), body))
-        try:
-            values = decode_object(body)
-            model = read_model(values)
-            counts.append(self._state.by_model[model])
-            counts[-1].requests += 1
-            requested = [value for name, value in headers if name == HEADER]
-            faults = (
-                Faults.parse_header(",".join(requested))
-                if requested
-                else self._state.faults.take(model)
-            )
-            faults.check_request(values)
-            reply = self._endpoint(values, faults)
-        except InvalidRequestError as exc:
-            await connection.send_whole(400, orjson.dumps({"error": exc.body()}))
-            return RequestEnding.FAILED
-        return await connection.send_reply(reply, faults)
 
-
-async def _answer_error(request: Request, exc: Exception) -> Response:
+async def answer_error(request: Request, exc: Exception) -> Response:
+    """Answer an error in OpenAI's format."""
     if isinstance(exc, InvalidRequestError):
         return _json(orjson.dumps({"error": exc.body()}), 400)
     if isinstance(exc, HTTPException):  # a path or a method that does not exist
@@ -170,46 +167,52 @@ async def _answer_error(request: Request, exc: Exception) -> Response:
     return _json(error_body(str(exc), "invalid_request_error"), 404)
 
 
-async def _get_response(request: Request) -> Response:
+async def get_response(request: Request) -> Response:
+    """Return a stored response."""
     stored = _state(request).responses.get(request.path_params["id"])
     return _json(orjson.dumps(stored.response))
 
 
-async def _delete_response(request: Request) -> Response:
+async def delete_response(request: Request) -> Response:
+    """Delete a stored response."""
     response_id = request.path_params["id"]
     _state(request).responses.delete(response_id)
     deleted = {"id": response_id, "object": "response.deleted", "deleted": True}
     return _json(orjson.dumps(deleted))
 
 
-async def _cancel_response(request: Request) -> Response:
+async def cancel_response(request: Request) -> Response:
+    """Return a background response, which has always finished already."""
     stored = _state(request).responses.cancel(request.path_params["id"])
     return _json(orjson.dumps(stored.response))
 
 
-async def _list_input_items(request: Request) -> Response:
+async def list_input_items(request: Request) -> Response:
+    """List the input of a stored response."""
     items = _state(request).responses.get(request.path_params["id"]).input_items
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {}
     return _json(orjson.dumps({"object": "list", "data": items, "has_more": False, **ends}))
 
 
-async def _list_models(_request: Request) -> Response:
+async def list_models(_request: Request) -> Response:
+    """List the one model that the sandbox names; it answers for every name."""
     model = {"id": "sandbox", "object": "model", "created": 0, "owned_by": "sandbox"}
     return _json(orjson.dumps({"object": "list", "data": [model]}))
 
 
-async def _show_health(_request: Request) -> Response:
+async def show_health(_request: Request) -> Response:
+    """Return status 200."""
     return _json(b'{"status":"ok"}')
 
 
-async def _show_stats(request: Request) -> Response:
+async def show_stats(request: Request) -> Response:
     """Show the counts of all requests, and by model of those whose model could be read."""
     state = _state(request)
     by_model = {model: counts.to_json() for model, counts in state.by_model.items()}
     return _json(orjson.dumps({**state.total.to_json(), "by_model": by_model}))
 
 
-async def _show_requests(request: Request) -> Response:
+async def show_requests(request: Request) -> Response:
     """Show the kept requests; status 404 if none are kept, so that no test passes vacuously."""
     kept = _state(request).kept
     if not kept.maxlen:
@@ -217,15 +220,16 @@ async def _show_requests(request: Request) -> Response:
     return _json(orjson.dumps([entry.to_json() for entry in kept]))
 
 
-async def _show_faults(request: Request) -> Response:
+async def show_faults(request: Request) -> Response:
+    """Show the faults by model."""
     return _json(orjson.dumps(_state(request).faults.to_json()))
 
 
-async def _put_faults(request: Request) -> Response:
+async def put_faults(request: Request) -> Response:
     """Set the faults of a model, in the header's format; an empty body clears them."""
     text = (await request.body()).decode("latin-1")
     _state(request).faults.put(request.path_params["model"], text)
-    return await _show_faults(request)
+    return await show_faults(request)
 
 
 def _state(request: Request) -> SandboxState:

@@ -86,7 +86,7 @@ class _UnfillableError(Exception):
 
 
 def fill(schema: Json, query: str) -> Json:
-    """Return a value for a schema, taken from the query where it fits; `{}` if there is none.
+    """Return a value for a schema, taken from the query if possible, or `{}` if no value fits.
 
     Optional properties get a value only if the query contains it. The result is deterministic.
     """

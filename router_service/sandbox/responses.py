@@ -69,7 +69,7 @@ class StoredResponse:
 
 
 class Responses:
-    """Answers to requests, of which the last ones are stored."""
+    """Answers to requests. The last ones are stored."""
 
     def __init__(self, max_stored: int = MAX_STORED) -> None:
         self._max_stored = max_stored
@@ -224,19 +224,18 @@ class ResponseAnswer:
                     yield {"type": f"{kind}.delta", **place, "delta": fragment}
                 yield {"type": f"{kind}.done", **place, field: call.payload}
             elif item["type"] == "message":
-                yield from self._text_events(item["content"][0], {**place, "content_index": 0})
+                place["content_index"] = 0
+                part = item["content"][0]
+                started_part = {**part, "text": "", "logprobs": []}
+                yield {"type": "response.content_part.added", **place, "part": started_part}
+                for text in fragments(part["text"]):
+                    added = {"delta": text, "logprobs": self._logprobs(text)}
+                    yield {"type": "response.output_text.delta", **place, **added}
+                done = {"text": part["text"], "logprobs": part["logprobs"]}
+                yield {"type": "response.output_text.done", **place, **done}
+                yield {"type": "response.content_part.done", **place, "part": part}
             yield {"type": "response.output_item.done", "output_index": index, "item": item}
         yield {"type": "response.completed", "response": self.to_json()}
-
-    def _text_events(self, part: Event, place: Event) -> Iterator[Event]:
-        empty = {**part, "text": "", "logprobs": []}
-        yield {"type": "response.content_part.added", **place, "part": empty}
-        for text in fragments(part["text"]):
-            added = {"delta": text, "logprobs": self._logprobs(text)}
-            yield {"type": "response.output_text.delta", **place, **added}
-        done = {"text": part["text"], "logprobs": part["logprobs"]}
-        yield {"type": "response.output_text.done", **place, **done}
-        yield {"type": "response.content_part.done", **place, "part": part}
 
     def _items(self) -> Iterator[tuple[dict[str, Any], SandboxCall | None]]:
         """Yield the output items; an item of a call comes with the call."""

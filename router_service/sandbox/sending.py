@@ -94,7 +94,7 @@ class ClientConnection:
         return b"".join(parts)
 
     async def wait(self, delay_s: float | None) -> None:
-        """Wait, forever if `delay_s` is None; raise ClientLeftError when the client leaves."""
+        """Wait, without `delay_s` forever; raise ClientLeftError when the client leaves."""
         if delay_s == 0:
             return
         try:
@@ -115,7 +115,18 @@ class ClientConnection:
         """Send a reply with the requested faults; raise ClientLeftError."""
         await self.wait(None if faults.hang else faults.delay_s)
         if faults.status is not None:
-            return await self._send_error_status(faults.status, faults.retry_after_s)
+            status = faults.status
+            usual = "server_error" if status >= 500 else "invalid_request_error"
+            kind, code = _ERRORS.get(status, (usual, None))
+            headers: RawHeaders = [(b"retry-after", b"1")] if status == 429 else []
+            if faults.retry_after_s is not None:
+                headers = [
+                    (b"retry-after", b"%d" % math.ceil(faults.retry_after_s)),
+                    (b"retry-after-ms", b"%d" % round(faults.retry_after_s * 1000)),
+                ]
+            message = f"The sandbox fails with status {status}, as requested."
+            await self.send_whole(status, error_body(message, kind, code=code), headers)
+            return RequestEnding.FAILED
         if faults.error_in_body or (faults.error_after is not None and reply.events is None):
             message = "The sandbox fails within an answer of status 200, as requested."
             await self.send_whole(200, error_body(message, "server_error", code="server_error"))
@@ -132,19 +143,6 @@ class ClientConnection:
         if faults.hang_after is not None:
             await self.wait(None)
         return RequestEnding.CUT
-
-    async def _send_error_status(self, status: int, retry_after_s: float | None) -> RequestEnding:
-        usual = "server_error" if status >= 500 else "invalid_request_error"
-        kind, code = _ERRORS.get(status, (usual, None))
-        headers: RawHeaders = [(b"retry-after", b"1")] if status == 429 else []
-        if retry_after_s is not None:
-            headers = [
-                (b"retry-after", b"%d" % math.ceil(retry_after_s)),
-                (b"retry-after-ms", b"%d" % round(retry_after_s * 1000)),
-            ]
-        message = f"The sandbox fails with status {status}, as requested."
-        await self.send_whole(status, error_body(message, kind, code=code), headers)
-        return RequestEnding.FAILED
 
     async def _send_events(
         self, events: Sequence[bytes], error_name: str | None, faults: Faults
@@ -165,8 +163,10 @@ class ClientConnection:
         else:
             events = events[: faults.hang_after if faults.cut_after is None else faults.cut_after]
         await self._start(200, _EVENTS_TYPE)
-        sent = _in_odd_forms(events) if faults.multi_line else iter(events)
-        for index, each in enumerate(_with_keep_alives(sent) if faults.keep_alives else sent):
+        sent = list(_in_odd_forms(events) if faults.multi_line else events)
+        if faults.keep_alives:
+            sent = [part for each in sent for part in (KEEP_ALIVE, each)]
+        for index, each in enumerate(sent):
             if index:
                 await self.wait(faults.chunk_delay_s)
             await self._send_part(each, more=True)
@@ -184,13 +184,6 @@ class ClientConnection:
 
     async def _send_part(self, part: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
-
-
-def _with_keep_alives(events: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield a comment before each event."""
-    for each in events:
-        yield KEEP_ALIVE
-        yield each
 
 
 def _in_odd_forms(events: Sequence[bytes]) -> Iterator[bytes]:

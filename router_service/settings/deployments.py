@@ -15,10 +15,7 @@ from router_service.core.errors import ConfigError
 from router_service.settings.litellm import (
     Entry,
     File,
-    LiteLLMSection,
-    Params,
     Reliability,
-    RouterSection,
 )
 from router_service.settings.values import Deployment, Model, Timeouts
 
@@ -99,11 +96,20 @@ def read_models(
         if not entry.is_wildcard:
             place = _Place(entry, f"model_list.{index}", source, environ)
             groups.setdefault(entry.model_name, []).append(place)
+    router, litellm = file.router_settings, file.litellm_settings
     known = {name: name for name in groups} | known_aliases(file)
     for name, places in groups.items():
-        weights = _weights([place.entry.litellm_params for place in places])
+        # Like LiteLLM: the share is the first of weight, rpm and tpm that any deployment sets.
+        params = [place.entry.litellm_params for place in places]
+        measures = ([getattr(p, m) or 0.0 for p in params] for m in ("weight", "rpm", "tpm"))
+        weights = next(filter(any, measures), [1.0] * len(params))
         prices = (place.entry.price() for place in places)
-        wanted = _fallbacks(name, file.router_settings, file.litellm_settings)
+        # The model's own fallbacks, or the default ones, and then those for long inputs.
+        own = list(_of_kind("fallbacks", name, router, litellm))
+        wanted = [
+            *(own or router.default_fallbacks or litellm.default_fallbacks),
+            *_of_kind("context_window_fallbacks", name, router, litellm),
+        ]
         fallbacks = dict.fromkeys(known[other] for other in wanted if other in known)
         yield Model(
             name=name,
@@ -140,18 +146,6 @@ def override(timeouts: Timeouts, timeout: float | None, stream_timeout: float | 
     return timeouts.model_copy(update=changes)
 
 
-def _weights(params: Sequence[Params]) -> Sequence[float]:
-    """Return each deployment's share, from the first of weight, rpm and tpm that any of them sets.
-
-    LiteLLM does the same.
-    """
-    for measure in ("weight", "rpm", "tpm"):
-        weights = [getattr(deployment, measure) or 0.0 for deployment in params]
-        if any(weights):
-            return weights
-    return [1.0] * len(params)
-
-
 def _common(known: Sequence[Capabilities]) -> Capabilities:
     """Return the capabilities that all deployments share, because any of them may be chosen."""
 
@@ -165,13 +159,6 @@ def _common(known: Sequence[Capabilities]) -> Capabilities:
         max_tools=least("max_tools"),
         unsupported=frozenset().union(*(capabilities.unsupported for capabilities in known)),
     )
-
-
-def _fallbacks(name: str, router: RouterSection, litellm: LiteLLMSection) -> Iterator[str]:
-    """Yield a model's fallbacks: its own, or the default ones, and then those for long inputs."""
-    own = list(_of_kind("fallbacks", name, router, litellm))
-    yield from own or router.default_fallbacks or litellm.default_fallbacks
-    yield from _of_kind("context_window_fallbacks", name, router, litellm)
 
 
 def _of_kind(kind: str, name: str, *sections: Reliability) -> Iterator[str]:
@@ -264,7 +251,7 @@ class _Place:
         if known is None:
             problem = f"the provider {provider!r} has no known address; set api_base"
             raise self._error("", problem)
-        key = params.api_key or None  # an empty key is none
+        key = params.api_key or None  # an empty key counts as missing
         if key is None and known.key_names:
             found = next(filter(None, map(self.environ.get, known.key_names)), None)
             if found is None:

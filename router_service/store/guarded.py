@@ -67,7 +67,15 @@ class GuardedStore(Generic[R]):
         if len(self._writes) >= MAX_WRITES_IN_FLIGHT:
             self._on_error("overflow")
             return
-        write = asyncio.create_task(self._write("add" if is_new else "put", record))
+
+        async def write_record() -> None:
+            with suppress(StoreError):  # already counted and logged
+                if is_new:
+                    await self._run("add", self._store.add, record)
+                else:
+                    await self._run("put", self._store.put, record)
+
+        write = asyncio.create_task(write_record())
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
@@ -93,12 +101,6 @@ class GuardedStore(Generic[R]):
             await self._store.aclose()
         except StoreError as exc:
             self._record_failure("close", exc)
-
-    async def _write(self, name: str, record: R) -> None:
-        operation: Callable[[R], Awaitable[object]]
-        operation = self._store.add if name == "add" else self._store.put
-        with suppress(StoreError):
-            await self._run(name, operation, record)
 
     async def _attempt(self, name: str, operation: Callable[[A], Awaitable[T]], argument: A) -> T:
         if self._backoff.is_pausing(self._clock()):

@@ -92,7 +92,14 @@ class Secrets:
         """Return how many bytes at the end may be the start of an incomplete secret."""
         if not data or data[-1] not in self._bytes:
             return 0
-        return max(_overlap(data, whole) for _, whole in self._forms)
+        longest = 0  # suffix of the data that is a proper prefix of a form
+        for _, whole in self._forms:
+            start = data.find(whole[:1], max(0, len(data) - len(whole) + 1))
+            while start >= 0 and not whole.startswith(data[start:]):
+                start = data.find(whole[:1], start + 1)
+            if start >= 0:
+                longest = max(longest, len(data) - start)
+        return longest
 
     def split(self, data: bytes) -> tuple[bytes, bytes]:
         """Return bytes without secrets, and those at the end that may be the start of one."""
@@ -115,16 +122,6 @@ class Secrets:
             return data
         clean, rest = self.split(data)
         return clean + (MARK if self.found_in(rest) else rest)
-
-
-def _overlap(data: bytes, whole: bytes) -> int:
-    """Return the length of the longest suffix of `data` that is a proper prefix of `whole`."""
-    start = data.find(whole[:1], max(0, len(data) - len(whole) + 1))
-    while start >= 0:
-        if whole.startswith(data[start:]):
-            return len(data) - start
-        start = data.find(whole[:1], start + 1)
-    return 0
 
 
 def _match_end(form: tuple[bytes, bytes], data: bytes, start: int) -> int:

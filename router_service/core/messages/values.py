@@ -143,7 +143,7 @@ class ChatRequest:
 
     @property
     def has_tools(self) -> bool:
-        """Whether this is a tool-calling request (paper, section 3)."""
+        """Whether the request offers tools (paper, section 3)."""
         return bool(self.conversation.tools) or any(
             path.startswith(("tools", "functions")) for path in self.conversation.unread
         )
