@@ -38,29 +38,22 @@ def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
         return None
     has_output = "embed" not in upstream_model.lower()
     times = (at + timedelta(minutes=30 * step) for step in range(_HALF_HOURS))
-    prices = (_price(model.get_prices(time), has_output=has_output) for time in times)
-    known = [price for price in prices if price is not None]
+    known: list[Price] = []
+    for listed in map(model.get_prices, times):
+        base = _price_at(listed, 0, has_output=has_output)
+        if base is None:
+            continue
+        tiered = (value for value in vars(listed).values() if isinstance(value, TieredPrices))
+        starts = sorted({tier.start for value in tiered for tier in value.tiers})
+        longer = ((start, _price_at(listed, start + 1, has_output=has_output)) for start in starts)
+        long_prompts = tuple(
+            LongPromptPrice(above_prompt_tokens=start, price=price)
+            for start, price in longer
+            if price is not None
+        )
+        known.append(base.model_copy(update={"long_prompts": long_prompts}))
     highest = max(known, key=lambda price: price.cost_usd(1, 1, 0), default=None)
     return Listing(highest, model.context_window)
-
-
-def _price(listed: ModelPrice, *, has_output: bool) -> Price | None:
-    """Return a listed price, with its prices for long prompts."""
-    base = _price_at(listed, 0, has_output=has_output)
-    if base is None:
-        return None
-    tiered = (value for value in vars(listed).values() if isinstance(value, TieredPrices))
-    starts = sorted({tier.start for value in tiered for tier in value.tiers})
-    longer = ((start, _price_at(listed, start + 1, has_output=has_output)) for start in starts)
-    return base.model_copy(
-        update={
-            "long_prompts": tuple(
-                LongPromptPrice(above_prompt_tokens=start, price=price)
-                for start, price in longer
-                if price is not None
-            )
-        }
-    )
 
 
 def _price_at(listed: ModelPrice, prompt_tokens: int, *, has_output: bool) -> Price | None:

@@ -5,7 +5,7 @@ A capability that is unknown excludes no request, because judging it is the upst
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -79,6 +79,21 @@ class Capabilities(BaseModel):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tools: Annotated[int, Field(ge=0)] | None = None
     unsupported: frozenset[Feature] = frozenset()
+
+    @classmethod
+    def shared_by(cls, known: Sequence[Capabilities]) -> Capabilities:
+        """Return the capabilities that all deployments of a model share."""
+
+        def least(name: str) -> int | None:
+            limits = (getattr(capabilities, name) for capabilities in known)
+            return min((limit for limit in limits if limit is not None), default=None)
+
+        return cls(
+            context_window_tokens=least("context_window_tokens"),
+            max_output_tokens=least("max_output_tokens"),
+            max_tools=least("max_tools"),
+            unsupported=frozenset().union(*(capabilities.unsupported for capabilities in known)),
+        )
 
     def lacks(self, required: Requirements) -> tuple[str, ...]:
         """Return descriptions of the requirements that are not met."""

@@ -105,8 +105,24 @@ class ChatAnswer:
         announces_usage = self.include_usage and self.usage is not None
         head = self._head("chat.completion.chunk")
         tail: dict[str, Json] = {"usage": None} if announces_usage else {}
+        answer = self.answer
+        first = {"role": "assistant", "content": None if answer.calls else "", "refusal": None}
+        # The delta of each event, and the finish reason with the last one.
+        deltas: list[tuple[dict[str, Json], str | None]] = [(first, None)]
+        deltas += [({"content": fragment}, None) for fragment in fragments(answer.text or "")]
+        for index, call in enumerate(answer.calls):
+            parts = fragments(call.payload)
+            if call.kind is Kind.LEGACY:
+                deltas.append(({"function_call": _function(call, "")}, None))
+                deltas += [({"function_call": {"arguments": part}}, None) for part in parts]
+                continue
+            deltas.append(({"tool_calls": [{"index": index, **_tool_call(call, "")}]}, None))
+            for part in parts:
+                added = {call.kind.value: {_payload_field(call): part}}
+                deltas.append(({"tool_calls": [{"index": index, **added}]}, None))
+        deltas.append(({}, answer.finish_reason))
         for index in range(self.copies):
-            for delta, reason in _deltas(self.answer):
+            for delta, reason in deltas:
                 text = delta.get("content")
                 choice = {
                     "index": index,
@@ -133,25 +149,6 @@ class ChatAnswer:
             "model": self.model,
             "system_fingerprint": "sandbox",
         }
-
-
-def _deltas(answer: Answer) -> Iterator[tuple[Mapping[str, Json], str | None]]:
-    """Yield the delta of each event, and the finish reason with the last one."""
-    first = {"role": "assistant", "content": None if answer.calls else "", "refusal": None}
-    yield first, None
-    for fragment in fragments(answer.text or ""):
-        yield {"content": fragment}, None
-    for index, call in enumerate(answer.calls):
-        if call.kind is Kind.LEGACY:
-            yield {"function_call": _function(call, "")}, None
-            for fragment in fragments(call.payload):
-                yield {"function_call": {"arguments": fragment}}, None
-            continue
-        yield {"tool_calls": [{"index": index, **_tool_call(call, "")}]}, None
-        for fragment in fragments(call.payload):
-            part = {call.kind.value: {_payload_field(call): fragment}}
-            yield {"tool_calls": [{"index": index, **part}]}, None
-    yield {}, answer.finish_reason
 
 
 def _tool_call(call: SandboxCall, payload: str) -> dict[str, Json]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from router_service.core.errors import InvalidRequestError
@@ -161,15 +162,9 @@ def _count(name: str, text: str | None) -> int:
     return int(text)
 
 
-def _switch(name: str, text: str | None) -> bool:
-    if text is not None:
-        raise _invalid(name, "takes no value")
-    return True
-
-
-def _none(name: str, text: str | None) -> bool:
-    if text != "none":
-        raise _invalid(name, f"takes one value, {name}=none")
+def _switch(name: str, text: str | None, *, value: str | None = None) -> bool:
+    if text != value:
+        raise _invalid(name, f"takes one value, {name}={value}" if value else "takes no value")
     return True
 
 
@@ -195,7 +190,7 @@ _READERS: Mapping[str, Callable[[str, str | None], object]] = {
     "keep_alives": _switch,
     "multi_line": _switch,
     "reject_stream_options": _switch,
-    "usage": _none,
+    "usage": partial(_switch, value="none"),
     "times": _count,
 }
 

@@ -154,7 +154,19 @@ class _Filler:
             case "object":
                 value = self._object(schema, references)
             case "array":
-                value = self._array(schema, name, references)
+                prefix = sequence(schema.get("prefixItems")) or sequence(schema.get("items"))
+                least, most = _limits(schema, "minItems", "maxItems", MAX_ITEMS)
+                value = []
+                for index in range(min(most, max(least, len(prefix), 1))):
+                    node = prefix[index] if index < len(prefix) else schema.get("items")
+                    if node is False:
+                        break
+                    try:
+                        value.append(self.fill(node, name, references))
+                    except _UnfillableError:
+                        if index < least:
+                            raise
+                        break
             case "integer" | "number":
                 numbers = _numbers_near_bounds(schema)
                 value = next((_exact(number) for number in numbers if _accepts(schema, number)), 1)
@@ -193,7 +205,13 @@ class _Filler:
     def _find(self, schema: Schema, references: References) -> Json:
         """Return the query's value for a resolved node, or MISSING."""
         if enum := sequence(schema.get("enum")):
-            return next((value for value in enum if self._mentions(value)), MISSING)
+            for value in enum:  # as separate words, in any case
+                if not isinstance(value, str) or value.casefold() not in self._query.casefold():
+                    continue
+                word = rf"(?<!\w){re.escape(value)}(?!\w)"
+                if value and re.search(word, self._query, re.IGNORECASE):
+                    return value
+            return MISSING
         for option in _alternatives(schema):
             try:
                 found = self._find(*self._resolve(option, references))
@@ -231,13 +249,6 @@ class _Filler:
         items = [item for item in found if item is not MISSING]
         return items if items and len(items) >= least else MISSING
 
-    def _mentions(self, value: Json) -> bool:
-        """Return whether the query contains a text as separate words, in any case."""
-        if not isinstance(value, str) or value.casefold() not in self._query.casefold():
-            return False
-        word = rf"(?<!\w){re.escape(value)}(?!\w)"
-        return bool(value) and re.search(word, self._query, re.IGNORECASE) is not None
-
     def _object(self, schema: Schema, references: References) -> dict[str, Json]:
         """Fill the required properties first, and the others if the query has a value left."""
         properties = mapping(schema.get("properties"))
@@ -257,22 +268,6 @@ class _Filler:
                     values[name] = self._find(optional, inner)
         order = dict.fromkeys([*properties, *required])
         return {n: values[n] for n in order if values.get(n, MISSING) is not MISSING}
-
-    def _array(self, schema: Schema, name: str, references: References) -> list[Json]:
-        prefix = sequence(schema.get("prefixItems")) or sequence(schema.get("items"))
-        least, most = _limits(schema, "minItems", "maxItems", MAX_ITEMS)
-        items: list[Json] = []
-        for index in range(min(most, max(least, len(prefix), 1))):
-            node = prefix[index] if index < len(prefix) else schema.get("items")
-            if node is False:
-                break
-            try:
-                items.append(self.fill(node, name, references))
-            except _UnfillableError:
-                if index < least:
-                    raise
-                break
-        return items
 
 
 def _accepts(schema: Schema, value: Json) -> bool:

@@ -118,7 +118,9 @@ def read_models(
                 for place, weight in zip(places, weights, strict=True)
             ),
             price=next((price for price in prices if price is not None), None),
-            capabilities=_common([place.entry.model_info.capabilities() for place in places]),
+            capabilities=Capabilities.shared_by(
+                [place.entry.model_info.capabilities() for place in places]
+            ),
             fallbacks=tuple(other for other in fallbacks if other != name),
         )
 
@@ -144,21 +146,6 @@ def override(timeouts: Timeouts, timeout: float | None, stream_timeout: float | 
     if stream_timeout is not None:
         changes["idle_s"] = stream_timeout
     return timeouts.model_copy(update=changes)
-
-
-def _common(known: Sequence[Capabilities]) -> Capabilities:
-    """Return the capabilities that all deployments share, because any of them may be chosen."""
-
-    def least(name: str) -> int | None:
-        limits = (getattr(capabilities, name) for capabilities in known)
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    return Capabilities(
-        context_window_tokens=least("context_window_tokens"),
-        max_output_tokens=least("max_output_tokens"),
-        max_tools=least("max_tools"),
-        unsupported=frozenset().union(*(capabilities.unsupported for capabilities in known)),
-    )
 
 
 def _of_kind(kind: str, name: str, *sections: Reliability) -> Iterator[str]:

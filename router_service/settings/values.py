@@ -303,7 +303,7 @@ class ServerSettings(Frozen):
     """Port to listen on; 0 chooses a free one."""
     workers: Count = 1
     """Number of processes that serve the port, one for each CPU core to use. More than one worker
-    requires `server.redis_url`, where they share their state."""
+    requires `server.redis_url`, because workers share their state in Redis."""
     max_body_bytes: Count = 10 * 1024 * 1024
     """Largest request body in bytes; larger ones get status 413."""
     body_timeout_s: Seconds = 60.0
