@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -124,6 +125,8 @@ def run_engine(name: str, arguments: Iterable[str], known: Iterable[str] = ()) -
     folder.mkdir(parents=True, exist_ok=True)
     dictionary = folder / "dictionary"
     dictionary.write_text("".join(f'"{_escaped(token)}"\n' for token in target.tokens))
+    # libFuzzer reads the peak memory of its process, and a new process inherits its parent's.
+    inherited_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     # A script, because libFuzzer starts itself again to merge corpora.
     script = folder / "engine"
     module = (sys.executable, "-m", "tests.fuzz.engine")
@@ -137,7 +140,7 @@ def run_engine(name: str, arguments: Iterable[str], known: Iterable[str] = ()) -
         f"-artifact_prefix={folder}/",
         "-print_final_stats=1",
         "-timeout=20",
-        "-rss_limit_mb=1500",
+        f"-rss_limit_mb={inherited_mb + 1500}",
         *arguments,
     ]
     environment = {**os.environ, "PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"}

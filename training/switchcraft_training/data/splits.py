@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import orjson
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.model_selection import StratifiedGroupKFold
 
@@ -185,6 +183,10 @@ def _without_held_out(groups: Sequence[int], split: Split, extra: Sequence[int])
 
 def near_duplicates(examples: Sequence[Example]) -> list[int]:
     """Return a group for each example; near-duplicates and one conversation's turns share one."""
+    # Imported here, because commands that never group rows run where scipy is not installed.
+    from scipy.sparse import coo_matrix  # noqa: PLC0415
+    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
     grams = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True)
     rows = grams.fit_transform([example.query for example in examples])
     near = (rows @ rows.T) >= NEAR_FROM
