@@ -1,4 +1,4 @@
-"""A small made-up benchmark with its recorded answers, and a run on it."""
+"""A small invented benchmark with recorded answers, and the configuration of a run on it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import yaml
 from transformers import DistilBertConfig, DistilBertModel
 
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
-# With the small models of these tests, several threads only wait for each other.
+# The models of these tests are so small that several threads only wait for each other.
 torch.set_num_threads(1)
 
 ARMS = ("large-FC", "small-FC", "other")
 
 
 def question(i: int, category: str) -> dict[str, object]:
-    """Return one question: a forecast to ask for, or a joke that no tool can tell."""
+    """Return one question: a request for a forecast, or for a joke, which no tool can tell."""
     city = f"{CITIES[i % len(CITIES)]} {i}"
     text = f"Forecast for {city}?" if category == "simple" else f"Tell me a joke about {city}."
     function = {
@@ -37,7 +37,7 @@ def question(i: int, category: str) -> dict[str, object]:
 
 
 def answer(row: dict[str, object], arm: str, *, wrong: bool) -> dict[str, object]:
-    """Return what an arm answered: a call with the right or a wrong city, or words."""
+    """Return an arm's answer: a call with the right or a wrong city, or text."""
     is_simple = str(row["id"]).startswith("simple")
     call = {"weather_forecast": json.dumps({"city": "Nowhere" if wrong else row["city"]})}
     text = f"[weather.forecast(city='{row['city']}')]"
@@ -56,7 +56,7 @@ def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 @pytest.fixture
 def benchmark(tmp_path: Path) -> Path:
-    """Write 80 questions of two categories, and three models' answers to them."""
+    """Write 80 questions in two categories, and the answers of three models."""
     root = tmp_path / "data" / "bench"
     prefix = "gorilla_openfunctions_v1_test_"
     for category in ("simple", "relevance"):
@@ -98,7 +98,7 @@ def encoder_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path, encoder_folder: Path) -> Path:
-    """Write a run of two arms and one auxiliary model, two epochs long."""
+    """Write a run with two arms, one auxiliary model and two epochs."""
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
     values = {
         "name": "made-up",

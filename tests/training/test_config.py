@@ -1,4 +1,4 @@
-"""Run configurations: the shipped ones load, and a wrong one says where it is wrong."""
+"""Run configurations: the shipped ones are valid, and errors name the wrong field."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SHIPPED = sorted(
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_every_shipped_configuration_loads(path: Path) -> None:
-    """A configuration of the package is valid, and survives being written out in full."""
+    """A shipped configuration is valid, and is unchanged after writing and reading it."""
     config = load_config(path)
     assert RunConfig.model_validate(yaml.safe_load(dump_config(config))) == config
 
 
 def test_the_reference_pool_uses_every_structural_count() -> None:
-    """No count exists that the shipped router does not look at."""
+    """The shipped router uses every structural feature."""
     assert set(load_config(REFERENCE).packing.features) == set(FEATURES)
 
 
@@ -40,7 +40,7 @@ def test_the_reference_pool_uses_every_structural_count() -> None:
 def test_the_paper_s_runs_have_the_paper_s_numbers(
     name: str, source: str, rate: float, batches: tuple[int, int], budgets: tuple[int, int]
 ) -> None:
-    """The tables of the appendix on training configuration, row by row."""
+    """The configurations match the rows of the paper's tables (appendix on training)."""
     config = load_config(Path(f"configs/paper/{name}.yaml"))
     training, packing = config.training, config.packing
     assert (config.encoder.source, config.encoder.pooling) == (source, "cls")
@@ -58,7 +58,7 @@ def test_the_paper_s_runs_have_the_paper_s_numbers(
 
 
 def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> None:
-    """`configs/NAME.yaml` means the package's own where the path does not exist."""
+    """`configs/NAME.yaml` is the packaged configuration if the path does not exist."""
     assert find_config(REFERENCE) == PACKAGE / REFERENCE
     own = tmp_path / "own.yaml"
     own.touch()
@@ -74,13 +74,13 @@ def test_a_shipped_configuration_is_found_by_its_short_name(tmp_path: Path) -> N
         ({"training": {"batch_size": 0}}, "training.batch_size"),
         ({"training": {"shares": {"guess": 1}}}, "training.shares.guess.[key]"),
         ({"training": {"shares": {"forest": 0}}}, "training.shares.forest"),
-        ({"evaluation": {"folds": 2}}, "evaluation.folds"),  # none would be left to train on
+        ({"evaluation": {"folds": 2}}, "evaluation.folds"),  # no fold would be left for training
         ({"packing": {"tool_budget_tokens": 400}}, "packing"),
         ({"colour": "red"}, "colour"),
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, object], where: str, tmp_path: Path) -> None:
-    """The error carries the file and the dotted path of the field."""
+    """The error contains the file and the dotted path of the field."""
     values = yaml.safe_load((PACKAGE / REFERENCE).read_text()) | change
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(values))
@@ -92,7 +92,7 @@ def test_a_wrong_field_is_named(change: dict[str, object], where: str, tmp_path:
 
 @pytest.mark.parametrize("text", [None, "a: [", "just words"])
 def test_a_file_that_is_no_configuration_is_named(text: str | None, tmp_path: Path) -> None:
-    """A missing file, broken YAML and a bare string are all errors that name the file."""
+    """A missing file, broken YAML and a plain string are errors that name the file."""
     path = tmp_path / "run.yaml"
     if text is not None:
         path.write_text(text)

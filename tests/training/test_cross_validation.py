@@ -1,4 +1,4 @@
-"""Trials: every own query is asked once, of a router that has not seen it or one like it."""
+"""Cross-validation: each measured query is predicted once, by a router that has not seen it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from switchcraft_training.models.encoders import load_encoder, packing_for
 
 @pytest.fixture
 def data(config: Path, benchmark: Path, tmp_path: Path) -> TrainingData:
-    """Gather the made-up benchmark for a router of trees and words."""
+    """Load the invented benchmark for a router of trees and words."""
     values = yaml.safe_load(config.read_text())
     values["training"] |= {"shares": {"forest": 1, "lexical": 3}, "select_on": "last"}
     run = RunConfig.model_validate(values)
@@ -29,7 +29,7 @@ def data(config: Path, benchmark: Path, tmp_path: Path) -> TrainingData:
 
 
 def test_every_own_row_is_asked_once_of_a_router_that_has_not_seen_it(data: TrainingData) -> None:
-    """No fold trains on what it tests, nor on a near-duplicate of that; together they test all."""
+    """Together the folds test all rows; no fold trains on near-duplicates of its held-out rows."""
     groups, own = data.table.groups, list(data.table.measured_rows)
     tested: list[int] = []
     for split in data.folds():
@@ -53,7 +53,7 @@ def test_every_own_row_is_asked_once_of_a_router_that_has_not_seen_it(data: Trai
 
 
 def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -> None:
-    """Turned over in one group, labels change what is said of others, and of that group nothing."""
+    """Flipping one group's labels changes predictions of other folds, and not of its own fold."""
     chosen = data.table.groups == data.table.groups[0]
     fold = next(set(s.test) for s in data.folds() if 0 in s.test)
     first = cross_validate(data, exported=False)
@@ -63,7 +63,7 @@ def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -
     second = cross_validate(changed, exported=False)
     assert first is not None
     assert second is not None
-    same = sorted(fold)  # all that is asked of the router that has not seen the group
+    same = sorted(fold)  # all predictions of the router that has not seen the group
     others = [row for row in data.table.measured_rows if row not in fold]
     for name in first.branches:
         np.testing.assert_array_equal(first.branches[name][same], second.branches[name][same])
@@ -71,7 +71,7 @@ def test_a_row_s_own_labels_do_not_move_what_is_said_of_it(data: TrainingData) -
 
 
 def test_what_the_graph_says_is_the_branches_mixed(data: TrainingData) -> None:
-    """A router without an encoder has nothing to quantize: both ways give one probability."""
+    """Without an encoder there is nothing to quantize, so the graph equals the mixed branches."""
     found = cross_validate(data, exported=True)
     assert found is not None
     assert found.probabilities is not None
@@ -84,7 +84,7 @@ def test_what_the_graph_says_is_the_branches_mixed(data: TrainingData) -> None:
 
 
 def test_a_student_learns_from_no_row_that_is_tested_nor_one_like_it(data: TrainingData) -> None:
-    """Rows apart are those that only teach, less the near-duplicates of the pool's own."""
+    """Distillation uses the training-only rows, without near-duplicates of measured rows."""
     groups = np.arange(len(data.table))
     groups[60:70] = groups[:10]
     table = replace(data.table, groups=groups, is_measured=np.arange(len(groups)) < 50)
@@ -93,13 +93,13 @@ def test_a_student_learns_from_no_row_that_is_tested_nor_one_like_it(data: Train
 
 
 def test_another_seed_parts_the_queries_otherwise(data: TrainingData) -> None:
-    """A seed is of folds and branches; the same one parts them the same."""
+    """Another seed gives other folds; the same seed gives the same ones."""
     assert data.with_seed(42).folds() == data.folds()
     assert data.with_seed(2).folds() != data.folds()
 
 
 def test_other_ids_leave_counts_and_labels(data: TrainingData) -> None:
-    """Truncated input changes what is read of a query, and nothing that is known of it."""
+    """Truncated input changes the tokens of a query, but not its features and labels."""
     other = data.with_token_ids([(1, 2, 3)] * len(data.table))
     assert {row.token_ids for row in other.table.packed} == {(1, 2, 3)}
     pairs = zip(other.table.packed, data.table.packed, strict=True)

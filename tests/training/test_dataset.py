@@ -1,4 +1,4 @@
-"""Several sources as one dataset: heads, own rows, rows that only teach, and the cache."""
+"""Several sources as one dataset: arms, measured rows, training-only rows and the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRICES: Mapping[str, Mapping[str, float]] = {
     "local": {"usd_per_hour": 3.6},
 }
 Answers = Mapping[str, Mapping[str, Sequence[bool]]]
-"""Which attempts were right, by arm and query."""
+"""The correctness of each attempt, by arm and query."""
 
 
 def write_source(folder: Path, texts: Mapping[str, str], answers: Answers) -> None:
@@ -59,12 +59,12 @@ def line(name: str, arm: str, attempt: int, *, right: bool) -> dict[str, object]
 
 
 def source(name: str) -> dict[str, str]:
-    """Return a labelling run as a configuration names it."""
+    """Return the configuration of a labelling run as a source."""
     return {"format": "labelled", "path": f"{name}/rows.jsonl", "answers": name}
 
 
 def config_of(*also: str, **changes: object) -> RunConfig:
-    """Return a run of the source `ours` with the pool of `PRICES`."""
+    """Return a run with the source `ours` and the pool `PRICES`."""
     values = {
         "name": "made-up",
         "source": source("ours"),
@@ -96,7 +96,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def labels_by_query(dataset: Table) -> list[tuple[str, str, list[float | None]]]:
-    """Return each row's data set, id and labels, None where an arm was not asked."""
+    """Return each row's dataset, id and labels, with None if an arm was not asked."""
     rows = dataset.correct.tolist()
     return [
         (e.dataset, e.id, [None if np.isnan(value) else value for value in row])
@@ -105,7 +105,7 @@ def labels_by_query(dataset: Table) -> list[tuple[str, str, list[float | None]]]
 
 
 def test_several_sources_are_one_matrix(data: Path) -> None:
-    """The pool's own rows come first; what arms were not asked is unknown; no query is twice."""
+    """Measured rows come first, unasked arms are unknown, and duplicates are removed."""
     dataset = load_dataset(config_of("theirs"), data)
     assert dataset.arms == ("large", "local", "third", "fourth")
     assert labels_by_query(dataset) == [
@@ -119,14 +119,14 @@ def test_several_sources_are_one_matrix(data: Path) -> None:
 
 
 def test_without_auxiliary_arms_only_the_pool_s_answers_teach(data: Path) -> None:
-    """Another source's row is there where an arm of the pool was asked it too."""
+    """A row of another source is included only if an arm of the pool was asked."""
     dataset = load_dataset(config_of("theirs", auxiliary_arms="none"), data)
     assert dataset.arms == ("large", "local")
     assert [example.id for example in dataset.examples] == ["a", "b", "half", "c"]
 
 
 def test_the_table_is_of_the_own_rows_and_the_pool(data: Path) -> None:
-    """Tokens at their price, time by the hour, on the rows that are measured."""
+    """The measured table has only measured rows and pool arms, with costs by token and by hour."""
     config = config_of("theirs")
     dataset = load_dataset(config, data)
     table = dataset.measured(config.arms)
@@ -138,14 +138,14 @@ def test_the_table_is_of_the_own_rows_and_the_pool(data: Path) -> None:
 
 
 def test_an_arm_that_only_another_source_has_is_refused(data: Path) -> None:
-    """The pool is measured on its own source, so that source must have all of it."""
+    """The pool is measured on its own source, so that source must contain all of its arms."""
     pool = [{"arm": "fourth", "price": PRICES["large"]}]
     with pytest.raises(ConfigError, match="no recorded answers of fourth"):
         load_dataset(config_of("theirs", pool=pool), data)
 
 
 def test_own_rows_are_split_as_they_were_alone(tmp_path: Path) -> None:
-    """Another source changes neither split nor folds, and teaches no near-duplicate of theirs."""
+    """Another source changes no split or fold; near-duplicates of held-out rows are left out."""
     ours = {f"q{i}": f"Show {city} on the map" for i, city in enumerate(CITIES)}
     everybody = {arm: dict.fromkeys(ours, (True,)) for arm in PRICES}
     write_source(tmp_path / "ours", ours, everybody)
@@ -169,7 +169,7 @@ def test_own_rows_are_split_as_they_were_alone(tmp_path: Path) -> None:
 def test_labels_are_reused_until_something_changes(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same matrix comes from the file; a changed answer is judged anew, and it is said."""
+    """Labels are loaded from the file; after a changed answer they are judged again, and logged."""
     cache, config = data / "cache", config_of("theirs")
 
     def load() -> tuple[Table, list[str]]:
@@ -198,9 +198,9 @@ def test_labels_are_reused_until_something_changes(
 
 @pytest.mark.recorded
 def test_the_pool_of_8b_models_is_paid_by_the_hour(recorded_data: Path) -> None:
-    """All but the two repeated of 3,094 queries are its own; the best arm is ToolACE at 84.8%.
+    """All but the two repeated of 3,094 queries are measured; the best arm is ToolACE at 84.8%.
 
-    A query takes it 48 seconds, which at 1.20 USD an hour is 0.0159 USD.
+    ToolACE takes 48 seconds per query, which costs 0.0159 USD at 1.20 USD per hour.
     """
     alone = {"also": (), "auxiliary_arms": "none"}
     config = load_config(Path("configs/ten-7-8b.yaml")).model_copy(update=alone)

@@ -1,4 +1,4 @@
-"""The complete loop: a gateway's own decisions train the artifact that it serves next."""
+"""The complete loop: a gateway's decisions train the artifact that it serves next."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.training.conftest import CITIES
 
 QUERIES = tuple(f"What is the weather in {city}?" for city in CITIES)
 ROUNDS = 8
-"""Of each query, so that hardly one is left that only one of two arms was asked."""
+"""Repetitions of each query, so that hardly any query is answered by only one of the two arms."""
 ARMS = {"small": 0.6, "large": 0.8}
 EXPLORING = {"router": RouterSettings(exploration_share=1.0)}
 
 
 def is_correct(arm: str, query: str) -> bool:
-    """Return the client's verdict: the small model fails at every third question."""
+    """Return the client's verdict: the small model fails every third question."""
     return arm == "large" or QUERIES.index(query) % 3 > 0
 
 
@@ -82,7 +82,7 @@ def test_gateway_log_trains_the_next_artifact(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One command makes an artifact from the log; replay evaluates and a gateway serves it."""
+    """One command trains an artifact from the log; replay evaluates it and a gateway serves it."""
     use_log_as_source(log, config)
     out = tmp_path / "out"
     with caplog.at_level(logging.INFO):

@@ -1,4 +1,4 @@
-"""The whole run on a small made-up benchmark, in the recorded answers' own layout."""
+"""The complete run on a small invented benchmark, in the format of the recorded answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BRANCHES = ("forest", "networks", "lexical", "encoder")
 
 
 def write_more(folder: Path) -> None:
-    """Write a labelling run that asked other queries, and one of the benchmark's, of two models."""
+    """Write a labelling run of two models, with new queries and one of the benchmark's."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     texts = [f"Add {i} to a basket of fruit" for i in range(6)] + ["Forecast for Oslo 0?"]
     rows = [
@@ -47,9 +47,9 @@ def write_more(folder: Path) -> None:
 
 
 def train(config: Path, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    """Run `switchcraft-train run`, on one thread.
+    """Run `switchcraft-train run` on one thread.
 
-    The encoder is tiny, and on a busy machine threads that spin wait minutes for each other.
+    The encoder is tiny, and on a busy machine spinning threads wait minutes for each other.
     """
     command = [sys.executable, "-m", "switchcraft_training.cli", "run", str(config)]
     return subprocess.run(
@@ -65,9 +65,9 @@ def train(config: Path, data: Path, out: Path) -> subprocess.CompletedProcess[st
 def test_one_command_makes_an_artifact_that_the_service_loads(
     config: Path, benchmark: Path, tmp_path: Path
 ) -> None:
-    """From recorded answers of two sources to a verified artifact and a report that agree.
+    """Recorded answers of two sources give a verified artifact and a report that agrees with it.
 
-    All that a run can measure is measured: branches, seeds, baselines, truncated input.
+    The run includes all measurements: branches, seeds, baselines and truncated input.
     """
     write_more(benchmark / "more")
     values = yaml.safe_load(config.read_text())
@@ -95,7 +95,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert (report["folds"], report["teaching"]) == (3, 7)
     assert report["epochs"]
     assert len(report["parity"]) == 3
-    # The labels are the checker's: right when the city is, and silence where no tool fits.
+    # The labels are the checker's: the city must be right, and no call is right if no tool fits.
     assert report["label_rates"]["simple"] == {"large-FC": 1.0, "small-FC": pytest.approx(26 / 40)}
     assert report["label_rates"]["relevance"]["large-FC"] == 1.0
     sources = (SourceConfig(format="bfcl", path=Path("bench")), *also_of(manifest.provenance))
@@ -107,7 +107,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
 
 
 def figures_agree(manifest: Manifest, report: Json) -> None:
-    """Check that the manifest's figures are the report's, of all 80 own queries held out."""
+    """Check that the manifest's figures are those of the report, for all 80 own queries."""
     test = report["test"]
     by_name = {entry["name"]: entry for entry in test["entries"]}
     default, best = by_name[test["default_policy"]], by_name[test["best_single"]]
@@ -125,7 +125,7 @@ def figures_agree(manifest: Manifest, report: Json) -> None:
 
 
 def every_section_is_there(sections: Json) -> None:
-    """Check the sections that a run on several seeds, with all branches and baselines, has."""
+    """Check for all sections of a run with several seeds, all branches and baselines."""
     parts = {part["name"] for part in sections["parts"]}
     assert {f"without {name}" for name in BRANCHES} <= parts
     assert {f"{name} alone" for name in BRANCHES} <= parts
@@ -140,7 +140,7 @@ def every_section_is_there(sections: Json) -> None:
 def test_a_broken_row_stops_the_run_with_file_and_line(
     config: Path, benchmark: Path, tmp_path: Path
 ) -> None:
-    """A row that does not parse ends the run with status 1 and one line that says where."""
+    """A row that cannot be parsed ends the run with status 1 and one line with its location."""
     path = next((benchmark / "bench" / "data").glob("*simple.json.gz"))
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     lines[4] = lines[4][:-20]
@@ -151,7 +151,7 @@ def test_a_broken_row_stops_the_run_with_file_and_line(
 
 
 def test_an_arm_without_answers_is_named(config: Path, benchmark: Path, tmp_path: Path) -> None:
-    """A pool that the data has no answers of is refused before anything is trained."""
+    """A pool with an arm without recorded answers is rejected before training starts."""
     values = yaml.safe_load(config.read_text())
     values["pool"][1]["arm"] = "gpt-9"
     config.write_text(yaml.safe_dump(values))
@@ -162,7 +162,7 @@ def test_an_arm_without_answers_is_named(config: Path, benchmark: Path, tmp_path
 
 @pytest.mark.recorded
 def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) -> None:
-    """The manifest's hash is of the recorded answers that its own configuration names."""
+    """The manifest's hash matches the recorded answers that its own configuration names."""
     provenance = Artifact.load(SHIPPED).manifest.provenance
     source = load_config(Path("configs/reference-pool.yaml")).source
     sources = (source, *also_of(provenance))
@@ -170,7 +170,7 @@ def test_the_shipped_artifact_s_data_is_the_data_at_hand(recorded_data: Path) ->
 
 
 def test_a_labelling_run_is_a_source(config: Path, tmp_path: Path) -> None:
-    """Labels are shares of attempts; a query that an arm never answered only teaches."""
+    """Labels are shares of attempts; a query that lacks an arm's answer is training-only."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     expected = Expected((ExpectedCall("f", {}),))
     requests = {

@@ -27,7 +27,7 @@ def arguments(config: Path, data: Path, out: Path, *options: str) -> list[str]:
 
 
 def run_in_process_of_its_own(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run `switchcraft-train`, on one thread, in a process that Ray's workers can imitate."""
+    """Run `switchcraft-train` on one thread, in a separate process that Ray workers can imitate."""
     return subprocess.run(
         [sys.executable, "-m", "switchcraft_training.cli", *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
@@ -43,7 +43,7 @@ def test_sweep_resumes_and_runs_nothing_twice(
 ) -> None:
     """Finished runs are not repeated, locally or on Ray, and the summary contains all runs.
 
-    A run with a further recording is another run.
+    A run with an additional recording is a different run.
     """
     shutil.copytree(benchmark / "bench", benchmark / "again")
     values = yaml.safe_load(config.read_text())
@@ -80,7 +80,7 @@ def test_failed_run_is_reported_with_its_folder(
 
 
 def test_encoders_with_the_same_name_are_rejected(config: Path, tmp_path: Path) -> None:
-    """Two runs must not share a folder."""
+    """Encoders with the same name are rejected, because their runs would share a folder."""
     values = RunConfig.model_validate(yaml.safe_load(config.read_text()))
     with pytest.raises(ConfigError, match="same last name"):
         run_sweep(values, tmp_path, tmp_path, [1], ["a/tiny", "b/tiny"], None)

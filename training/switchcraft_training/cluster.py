@@ -51,6 +51,6 @@ def connecting(address: str) -> Iterator[None]:
 
 
 def describe_ray_error(exc: Exception) -> str:
-    """Return the last line of a worker's or a connection's error, without Ray's traceback."""
+    """Return the last line of a worker or connection error, without Ray's traceback."""
     lines = str(exc.__cause__ or exc).strip().splitlines()
     return lines[-1] if lines else type(exc).__name__

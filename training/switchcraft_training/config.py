@@ -1,4 +1,4 @@
-"""One run of the pipeline as one YAML file: source, pool with prices, encoder, seed, policies."""
+"""Configuration of one pipeline run, read from a YAML file: source, pool, encoder, policies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Frozen(BaseModel):
 
 
 class SourceConfig(_Frozen):
-    """Where recorded answers are read from; paths are below the data folder of the command line."""
+    """Location of recorded answers; paths are relative to the command line's data folder."""
 
     format: Literal["bfcl", "mcpmark", "labelled", "decisions", "outcomes"] = Field(
         description="`bfcl`: a folder as the leaderboard records it; `mcpmark`: one with tasks and"
@@ -47,7 +47,7 @@ class SourceConfig(_Frozen):
 
 
 class CheckingConfig(_Frozen):
-    """How answers are judged."""
+    """How the checker judges answers."""
 
     paraphrases: str | None = Field(
         None,
@@ -57,14 +57,14 @@ class CheckingConfig(_Frozen):
 
 
 class ArmConfig(_Frozen):
-    """A model of the pool, at its price."""
+    """A model of the pool, with its price."""
 
     arm: str
     price: Price
 
 
 class DistilledConfig(_Frozen):
-    """A narrow encoder that learns to say what the pretrained one says, and takes its place."""
+    """A smaller encoder that is distilled from the pretrained one and replaces it."""
 
     layers: int = Field(1, ge=1)
     hidden_size: int = Field(128, ge=1)
@@ -81,7 +81,7 @@ class DistilledConfig(_Frozen):
 
 
 class EncoderConfig(_Frozen):
-    """Which pretrained encoder to start from."""
+    """The pretrained encoder to start from."""
 
     source: str = Field(
         "distilbert-base-uncased",
@@ -102,8 +102,8 @@ class EncoderConfig(_Frozen):
 
 
 Branch = Literal["encoder", "lexical", "networks", "forest"]
-"""Parts of the network that predict on their own: the fine-tuned encoder, hashed words and pairs,
-small networks over the structural counts, trees over them."""
+"""Branches of the network, each of which can predict without the others: the fine-tuned encoder,
+hashed words and word pairs, small networks over the structural features, and trees over them."""
 
 
 class TrainingConfig(_Frozen):
@@ -136,13 +136,13 @@ class TrainingConfig(_Frozen):
 
     @property
     def branch_shares(self) -> dict[str, float]:
-        """The branches' shares, so that they sum to 1."""
+        """The weights of the branches, scaled to sum to 1."""
         total = sum(self.shares.values())
         return {name: share / total for name, share in self.shares.items()}
 
 
 class EvaluationConfig(_Frozen):
-    """What a run measures beside its own router; every figure is of queries held out."""
+    """Measurements of a run in addition to its own router; all figures are held-out."""
 
     folds: int = Field(
         5,
@@ -160,7 +160,7 @@ class EvaluationConfig(_Frozen):
 
 
 class RunConfig(_Frozen):
-    """Everything that `switchcraft-train run` needs to know."""
+    """Complete configuration of `switchcraft-train run`."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     source: SourceConfig
@@ -202,17 +202,17 @@ class RunConfig(_Frozen):
 
     @property
     def prices(self) -> dict[str, Price]:
-        """Prices by arm, in the same order."""
+        """The price of each arm, in the order of `arms`."""
         return {entry.arm: entry.price for entry in self.pool}
 
 
 def find_config(path: Path) -> Path:
-    """Return the path itself, else the configuration of that name that the package ships."""
+    """Return the path if it exists, or else the packaged configuration with that name."""
     return path if path.exists() else PACKAGE / path
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read a run's configuration; raises ConfigError naming the file, the field and the problem."""
+    """Read a run's configuration; raises ConfigError that names the file, field and problem."""
     found = find_config(path)
     try:
         return RunConfig.model_validate(yaml.safe_load(found.read_text()))
@@ -226,5 +226,5 @@ def load_config(path: Path) -> RunConfig:
 
 
 def dump_config(config: RunConfig) -> str:
-    """Write a configuration as YAML, every default spelled out."""
+    """Write a configuration as YAML, including all defaults."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """A table packed as the service packs requests, with the configuration that trains on it.
+    """A table packed as the service packs requests, and the configuration for training on it.
 
-    Checkpoints and other files that later runs reuse are in `workspace`.
+    `workspace` holds checkpoints and other files that later runs reuse.
     """
 
     config: RunConfig
@@ -47,7 +47,7 @@ class TrainingData:
 
     @property
     def unrelated_token_ids(self) -> tuple[Ids, ...]:
-        """The token ids of teaching rows that are near-duplicates of no measured row."""
+        """The token ids of training-only rows that are not near-duplicates of a measured row."""
         table = self.table
         is_unrelated = np.isin(table.groups, table.groups[table.is_measured], invert=True)
         rows = np.flatnonzero(~table.is_measured & is_unrelated)
@@ -65,16 +65,16 @@ class TrainingData:
         return replace(self, table=replace(self.table, packed=packed))
 
     def with_seed(self, seed: int) -> TrainingData:
-        """Return the same data with another seed of folds and branches."""
+        """Return the same data with another seed for folds and branches."""
         return replace(self, config=self.config.model_copy(update={"seed": seed}))
 
     def folds(self) -> tuple[Split, ...]:
-        """Return the folds; without early stopping, the validation rows train too."""
+        """Return the folds; without early stopping, validation rows are also used for training."""
         folds, seed = self.config.evaluation.folds, self.config.seed
         return fold_table(self.table, folds, seed, validated=self.needs_validation)
 
     def expected_costs_usd(self, rows: Sequence[int]) -> list[float]:
-        """Return the profiled cost of a request for each arm, (arms,), over these rows."""
+        """Return each arm's profiled cost of a request over these rows, (arms,)."""
         table = self.table.take(rows).select_arms(self.config.arms)
         profile = profile_arms(table, self.config.prices)
         return [profile[arm].cost_usd() for arm in self.config.arms]
@@ -82,11 +82,11 @@ class TrainingData:
 
 @dataclass(frozen=True, slots=True)
 class CrossValidation:
-    """Predictions for the measured rows by routers that were not trained on them, in row order.
+    """Held-out predictions for the measured rows, in row order.
 
-    `branches` are the logits of each branch in full precision, (rows, arms), by name.
-    `probabilities`, (rows, arms), are uncalibrated and come from the int8 graph; None without an
-    export. `expected_costs_usd`, (rows, arms), is the profile of the fold's training rows. `folds`,
+    `branches` are the full-precision logits of each branch, (rows, arms), by name. `probabilities`,
+    (rows, arms), are uncalibrated and come from the int8 graph; they are None without an export.
+    `expected_costs_usd`, (rows, arms), is the profile of the fold's training rows. `folds`,
     (rows,), is the fold that tested a row.
     """
 
@@ -114,9 +114,10 @@ def pack_table(
 
 
 def cross_validate(data: TrainingData, *, exported: bool) -> CrossValidation | None:
-    """Train a router on each fold and predict its test rows; `exported`: with the int8 graph too.
+    """Train a router on each fold and predict its test rows.
 
-    Return None in every process but the main one: the others only help to train.
+    If `exported`, the int8 graph predicts them too. Return None in every process except the main
+    one, because the others only help to train.
     """
     config, rows = data.config, len(data.table.measured_rows)
     names, shape = config.training.branch_shares, (rows, len(config.arms))

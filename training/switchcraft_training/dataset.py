@@ -1,4 +1,4 @@
-"""From the sources of a run to one table, which marks the rows that figures are measured on."""
+"""Reading a run's sources into one table, in which the rows for measuring are marked."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ log = logging.getLogger(__name__)
 
 
 def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Table:
-    """Read and judge the recorded answers of the pool's and the auxiliary arms, in all sources.
+    """Read and judge the recorded answers of the pool and the auxiliary arms, in all sources.
 
-    The columns are the pool's arms, then the auxiliary ones. Measured rows come first: queries of
-    the run's own source that every arm of the pool was asked, one for each (query, tools). The
-    other rows only teach. Only the pool's arms have a price, and so a cost.
+    The columns are the pool's arms, followed by the auxiliary ones. Measured rows come first: these
+    are the queries of the run's own source that every arm of the pool was asked, without duplicates
+    of (query, tools). The other rows are only used for training. Only the pool's arms have prices,
+    and therefore costs.
 
     Judged outcomes are saved in the folder `cache` and reused. Raises DataError if a row of a
-    source does not parse, and ConfigError if the run's own source lacks an arm of the pool.
+    source cannot be parsed, and ConfigError if the run's own source lacks an arm of the pool.
     """
     alike = paraphrase_check(config.checking.paraphrases)
     sources = {each: open_source(each, data, alike) for each in (config.source, *config.also)}
@@ -53,7 +54,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
         arms = [arm for arm in recorded[each] if arm in heads]
         path = cache and cache / f"{_outcomes_sha256(config, each, arms, data)}.npz"
         tables.append(_read_table(source, arms, path, name=str(each.path)).select_arms(heads))
-    # Complete rows first: of equal queries, a complete one is kept and measured.
+    # Complete rows first, so that of several equal queries a complete one is kept and measured.
     tables[0] = tables[0].take(np.argsort(~_is_complete(tables[0], config.arms), kind="stable"))
     distinct = [_first_of_each(table) for table in tables]
     is_measured = [_is_complete(distinct[0], config.arms)]

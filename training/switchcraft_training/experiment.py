@@ -1,4 +1,4 @@
-"""From training data to an experiment: the router, its parts and every baseline, held out."""
+"""Held-out comparison of the router with its parts and with every baseline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """An experiment, the choice of its calibration, and the error of int8 weights by name."""
+    """An experiment, the choice of its calibration, and the error that int8 weights cause."""
 
     experiment: Experiment
     study: CalibrationStudy
@@ -40,7 +40,7 @@ class ExperimentResult:
 def run_experiment(data: TrainingData) -> ExperimentResult | None:
     """Measure everything that the configuration names, on the measured rows.
 
-    Return None in every process but the main one.
+    Return None in every process except the main one.
     """
     config = data.config
     validation = cross_validate(data, exported=True)
@@ -103,9 +103,10 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
 
 
 def _truncate_input(data: TrainingData) -> TrainingData:
-    """Return data whose measured rows are conversations cut at the window instead of packed.
+    """Return data whose measured rows are truncated at the window instead of packed.
 
-    Teaching rows stay packed, because they have no labels of the pool's arms.
+    Rows that are only used for training stay packed, because they have no labels of the pool's
+    arms.
     """
     table = data.table
     views = Views(data.config.packing, load_encoder(data.config.encoder.source).tokenizer)
@@ -116,7 +117,7 @@ def _truncate_input(data: TrainingData) -> TrainingData:
 
 
 def _baseline_entrants(data: TrainingData) -> Iterator[Entrant]:
-    """Fit every baseline on the same folds; each fold has validation queries."""
+    """Fit every baseline on the same folds, and use each fold's validation queries."""
     config = data.config
     encoder = load_encoder(config.encoder.source)
     views = Views(config.packing, encoder.tokenizer)

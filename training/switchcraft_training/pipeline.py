@@ -1,8 +1,7 @@
-"""The whole run: from recorded answers to a measured router, its artifact and its report.
+"""The complete run: from recorded answers to an evaluated router, its artifact and its report.
 
-Every figure is held out: a query's prediction comes from a router trained on other folds. The
-shipped router is then trained on all queries, with the calibration that the held-out probabilities
-gave.
+All figures are held-out: a router trained on other folds predicts each query. The shipped router is
+then trained on all queries, with the calibration that was fitted on the held-out probabilities.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
 
     Checkpoints and other files that later runs reuse go to `workspace` (default: `out/work`). If
     several processes train, only the main one continues after training. Raises DataError if a row
-    of a source does not parse or too few queries can be measured, and ConfigError if an arm of the
-    pool has no recorded answers.
+    of a source cannot be parsed or if too few queries can be measured, and ConfigError if an arm of
+    the pool has no recorded answers.
     """
     provenance = trace(config, data)
     workspace = workspace or out / "work"
@@ -99,7 +98,7 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
 
 
 def train_on_all(data: TrainingData, encoder: PretrainedEncoder) -> TrainedRouter:
-    """Train the shipped router on every row, except a tenth if held-out rows stop the training."""
+    """Train the shipped router on all rows, except a tenth if early stopping needs them."""
     held_out = split_table(data.table, data.config.seed).validation if data.needs_validation else ()
     train = [row for row in range(len(data.table)) if row not in set(held_out)]
     return train_router(
@@ -118,12 +117,12 @@ def export(
     result: ExperimentResult,
     directory: Path,
 ) -> dict[str, float]:
-    """Write tokenizer, graphs and canaries; compare the FP32 and fp16 graphs with torch."""
+    """Write tokenizer, graphs and canaries; compare the FP32 and fp16 graphs with PyTorch."""
     config = data.config
     encoder.tokenizer.save(str(directory / TOKENIZER))
     features = len(config.packing.features)
     rows = data.table.take(data.table.measured_rows[:PARITY_ROWS])
-    with TemporaryDirectory() as folder:  # the FP32 graph does not belong to the artifact
+    with TemporaryDirectory() as folder:  # the artifact does not include the FP32 graph
         graph = export_int8(trained.model, features, Path(folder) / GRAPH)
         graphs = {"FP32": full_precision(graph)}
         shutil.copyfile(graph, directory / GRAPH)
@@ -156,7 +155,7 @@ def rates_by_category(table: Table) -> dict[str, dict[str, float]]:
 
 
 def headline(figures: Evaluation) -> dict[str, Measure]:
-    """Return the figures that an artifact carries, all of them held out."""
+    """Return the held-out figures that are stored in an artifact."""
     default, best = figures.entry(figures.default_policy), figures.entry(figures.best_single)
     oracle = figures.entry("oracle")
     return {

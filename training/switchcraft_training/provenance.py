@@ -21,7 +21,7 @@ VERSIONED = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime", "nump
 
 
 def trace(config: RunConfig, data: Path) -> Provenance:
-    """Return the provenance of this run, whose sources are in the folder `data`."""
+    """Return the provenance of a run whose sources are in the folder `data`."""
     return Provenance(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=_commit(),
@@ -43,7 +43,7 @@ def also_of(provenance: Provenance) -> tuple[SourceConfig, ...]:
 
 
 def sources_sha256(sources: Sequence[SourceConfig], data: Path) -> str:
-    """Return the SHA-256 of the files of several sources; a single source gives its own hash."""
+    """Return one SHA-256 for the files of all sources; a single source keeps its own hash."""
     digests = [source_sha256(source, data) for source in sources]
     return digests[0] if len(digests) == 1 else _joined_sha256(digests)
 
@@ -58,7 +58,7 @@ def source_sha256(source: SourceConfig, data: Path) -> str:
 
 
 def tree_sha256(root: Path, pattern: str = "*") -> str:
-    """Return the SHA-256 of the path and contents of a file, or of the files in a folder."""
+    """Return the SHA-256 of the path and contents of a file, or of all files in a folder."""
     digest = hashlib.sha256()
     files = [root] if root.is_file() else [path for path in root.rglob(pattern) if path.is_file()]
     for path in sorted(files):
@@ -72,7 +72,7 @@ def _joined_sha256(digests: Iterable[str]) -> str:
 
 
 def _commit() -> str:
-    """Return the checkout's commit, or `unknown` outside a checkout."""
+    """Return the commit of the checkout, or `unknown` outside a checkout."""
     try:
         result = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607

@@ -14,8 +14,8 @@ Json = Any
 class Example:
     """A query as the Chat Completions request that a client would send, without a model.
 
-    `request` has `messages`, the last of which is the turn to answer, and `tools`. Splits are
-    stratified by `category`, and keep the turns of one `conversation` together.
+    `request` has `messages` and `tools`; the model answers the last message. Splits are stratified
+    by `category`, and keep the turns of one `conversation` together.
     """
 
     id: str
@@ -31,7 +31,7 @@ class Example:
 
     @property
     def tool_names(self) -> tuple[str, ...]:
-        """The names of the tools offered, in order."""
+        """The names of the offered tools, in order."""
         return tuple(tool["function"]["name"] for tool in self.request["tools"])
 
 
@@ -47,8 +47,8 @@ class OneOf:
 class ExpectedCall:
     """A call that should be made: accepted values by parameter, and optional parameters.
 
-    `after` holds the indices of expected calls that must come before this one, because it reads
-    their results or side effects. Otherwise calls may come in any order.
+    `after` holds the indices of expected calls that must come before this one, because it uses
+    their results or side effects. Without it, calls may come in any order.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ExpectedCall:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The calls that a query asks for; empty if no tool fits the query.
+    """The calls that a query requires; empty if no tool fits the query.
 
     With `any_call`, every call is correct, and an answer without a call is wrong (BFCL's
     `live_relevance`).
@@ -70,7 +70,7 @@ class Expected:
 
 
 class Judged(NamedTuple):
-    """An example with the calls that are expected in answer to it."""
+    """An example with its expected calls."""
 
     example: Example
     expected: Expected
@@ -88,8 +88,8 @@ class Call:
 class Answer:
     """An answer of a model: its calls, or None if it made no call that can be parsed.
 
-    `problem` is then the reason's code (`checking/parsing.py` lists them). `attempt` counts from 0
-    how often the model was asked the same query. `seconds` is the latency.
+    If there are no calls, `problem` is the code of the reason (listed in `checking/parsing.py`).
+    `attempt` numbers repeated answers to the same query, from 0. `seconds` is the latency.
     """
 
     example_id: str
@@ -104,10 +104,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of asking a model a query: correctness and usage; None is unknown.
+    """Correctness and usage of one answer; None means unknown.
 
-    `correct` is between 0 and 1 if there is only evidence and no verdict. `attempt` counts as in
-    `Answer`.
+    `correct` lies strictly between 0 and 1 if there is only evidence and no verdict. `attempt` has
+    the same meaning as in `Answer`.
     """
 
     example_id: str

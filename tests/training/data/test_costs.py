@@ -1,4 +1,4 @@
-"""Cost profile: means over what was counted, and the paper's formula."""
+"""Cost profile: means over the recorded usage, priced with the paper's formula."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ TIMED = used(
     output_tokens=np.array([[NAN, 50.0], [NAN, 50.0], [NAN, NAN]]),
     seconds=np.array([[3.0, NAN], [9.0, NAN], [NAN, NAN]]),
 )
-"""One arm's time was taken, the other's tokens counted; the last query failed on both."""
+"""Only time is known for one arm and only tokens for the other; both failed the last query."""
 
 
 def test_the_profile_is_the_mean_cost_of_what_was_answered() -> None:
-    """Mean tokens x prices is the paper's profiled cost a query; failures are left out."""
+    """Mean tokens times price is the paper's profiled cost per query; failures are left out."""
     profile = profile_arms(USAGE, PRICES)
     assert profile["a"].cost_usd() == pytest.approx((200 * 2.5 + 20 * 10) / 1e6)
     assert (profile["b"].input_tokens, profile["b"].n) == (200, 1)
@@ -60,7 +60,7 @@ def test_another_price_replaces_the_profile_s() -> None:
 
 
 def test_an_arm_without_counts_is_refused() -> None:
-    """A cost that nothing was counted for is an error, never 0."""
+    """A cost without recorded usage is an error, never 0."""
     with pytest.raises(ValueError, match="'b'"):
         profile_arms(USAGE.take([1]), PRICES)
     with pytest.raises(ValueError, match="'a'"):
@@ -68,13 +68,13 @@ def test_an_arm_without_counts_is_refused() -> None:
 
 
 def test_recorded_costs() -> None:
-    """Every answer costs its own tokens; an uncounted failure cost nothing."""
+    """Every answer costs its own tokens; a failure without usage costs nothing."""
     expected = [[350e-6, 75e-6], [1050e-6, 0]]
     assert costs_usd(USAGE, PRICES) == pytest.approx(np.array(expected))
 
 
 def test_time_costs_what_the_machine_does() -> None:
-    """An arm by the hour needs no tokens, and one by the token no time; a failure costs nothing."""
+    """A price per hour needs no tokens, a price per token no time; a failure costs nothing."""
     expected = [[3 * 1.2 / 3600, 75e-6], [9 * 1.2 / 3600, 135e-6], [0, 0]]
     assert costs_usd(TIMED, BY_HOUR) == pytest.approx(np.array(expected))
     profile = profile_arms(TIMED, BY_HOUR)
@@ -84,7 +84,7 @@ def test_time_costs_what_the_machine_does() -> None:
 
 
 def test_tokens_and_time_add_up() -> None:
-    """Where a price names both, both are paid, and a query needs both to be profiled."""
+    """If a price has both parts, both are paid, and profiling a query needs both counts."""
     usage = used(
         np.array([[100.0], [NAN]]), np.array([[10.0], [NAN]]), np.array([[36.0], [72.0]]), "a"
     )

@@ -1,4 +1,4 @@
-"""Folds for cross-validation: complete, stratified, and free of near-duplicates across."""
+"""Folds for cross-validation: complete, stratified, and without near-duplicates across folds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from switchcraft_training.records import Example
 
 
 def example(number: int, text: str, conversation: str = "") -> Example:
-    """Return a query without tools; every third is of another category."""
+    """Return a query without tools; every third query has another category."""
     request = {"messages": [{"role": "user", "content": text}], "tools": []}
     return Example(f"q{number}", "ab"[number % 3 == 0], request, "d", conversation)
 
@@ -19,7 +19,7 @@ EXAMPLES = [
 
 
 def test_each_query_is_tested_once_and_never_trained_on_then() -> None:
-    """The tests of all folds are all queries; the parts of one fold share none."""
+    """The test parts of all folds contain every query once; the parts of one fold are disjoint."""
     folds = grouped_folds(EXAMPLES, 5, seed=1)
     assert sorted(row for fold in folds for row in fold.test) == list(range(60))
     for fold in folds:
@@ -43,7 +43,7 @@ def test_near_duplicates_and_turns_stay_together() -> None:
 
 
 def test_nothing_teaches_that_repeats_what_is_held_out() -> None:
-    """A row beside the pool may repeat training queries, never those that are measured."""
+    """A teaching row may repeat training queries, but no validation or test query."""
     examples = [
         example(0, "What is the area of a circle with a radius of 5 metres?"),
         example(1, "Book a table for two in Rome."),
@@ -59,7 +59,7 @@ def test_nothing_teaches_that_repeats_what_is_held_out() -> None:
 
 
 def test_folds_are_the_same_with_rows_beside() -> None:
-    """Rows that only teach are in no part, and kept from folds that they would give away."""
+    """Teaching rows are in no part, and are left out of folds whose held-out rows they repeat."""
     beside = [example(60 + i, EXAMPLES[i].query.upper()) for i in range(3)]
     everything = [*EXAMPLES, *beside, example(63, "an altogether different request")]
     folds = grouped_folds(everything, 5, seed=1, extra=range(60, 64))
@@ -70,6 +70,6 @@ def test_folds_are_the_same_with_rows_beside() -> None:
 
 
 def test_the_seed_decides() -> None:
-    """The same seed gives the same folds, another one others."""
+    """The same seed gives the same folds, another seed gives others."""
     assert grouped_folds(EXAMPLES, 5, 1) == grouped_folds(EXAMPLES, 5, 1)
     assert grouped_folds(EXAMPLES, 5, 1) != grouped_folds(EXAMPLES, 5, 2)

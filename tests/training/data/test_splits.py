@@ -1,4 +1,4 @@
-"""Splits: stratified, disjoint, fixed by a seed, and without leaks."""
+"""Splits: stratified, disjoint, determined by a seed, and without leaks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def example(i: int, category: str, query: str, *tools: str) -> Example:
 
 
 def turn(i: int, conversation: str, *said: str, dataset: str = "d") -> Example:
-    """Return a turn of a conversation, whose messages say this, users and assistants in turn."""
+    """Return a turn of a conversation with these messages, by user and assistant alternately."""
     messages = [
         {"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(said)
     ]
@@ -32,7 +32,7 @@ def turn(i: int, conversation: str, *said: str, dataset: str = "d") -> Example:
 
 
 def called(name: str, value: int) -> Example:
-    """Return a turn after a call to which an interface gave this name."""
+    """Return a turn that follows a call with this id."""
     function = {"name": "f", "arguments": f'{{"a": {value}}}'}
     made = {"id": name, "type": "function", "function": function}
     messages: list[Any] = [
@@ -44,7 +44,7 @@ def called(name: str, value: int) -> Example:
 
 
 def together(corpus: Sequence[Example], *members: int) -> bool:
-    """Tell whether some examples are in one part, whatever the seed."""
+    """Return whether these examples are always in one part, for several seeds."""
     return all(
         any(set(members) <= set(part) for part in split_examples(corpus, seed).parts())
         for seed in range(20)
@@ -57,7 +57,7 @@ CORPUS = [example(i, "easy", f"query {i}", "f") for i in range(100)] + [
 
 
 def test_every_category_is_split_80_10_10() -> None:
-    """Each category gives a tenth to validation and to test, and the rest to training."""
+    """A tenth of each category goes to validation, a tenth to test, and the rest to training."""
     split = split_examples(CORPUS, seed=1)
     assert split.sizes() == {"train": 80 + 29, "validation": 10 + 4, "test": 10 + 4}
     for part in (split.validation, split.test):
@@ -66,19 +66,19 @@ def test_every_category_is_split_80_10_10() -> None:
 
 
 def test_the_seed_decides() -> None:
-    """The same seed gives the same split, another seed another."""
+    """The same seed gives the same split, another seed gives another."""
     assert split_examples(CORPUS, 1) == split_examples(CORPUS, 1)
     assert split_examples(CORPUS, 1).test != split_examples(CORPUS, 2).test
 
 
 def test_one_category_s_rows_do_not_move_another_s_sizes() -> None:
-    """Categories are split on their own: removing one leaves the other's shares."""
+    """Categories are split independently: removing one leaves the sizes of the other."""
     alone = split_examples([e for e in CORPUS if e.category == "hard"], seed=1)
     assert alone.sizes() == {"train": 29, "validation": 4, "test": 4}
 
 
 def test_equal_queries_with_equal_tools_are_kept_once() -> None:
-    """Case and spacing make no new query; other tools do."""
+    """Case and spacing do not make a different query, but other tools do."""
     corpus = [
         example(0, "a", "Book a table", "f"),
         example(1, "b", " book  a TABLE ", "f"),
@@ -88,7 +88,7 @@ def test_equal_queries_with_equal_tools_are_kept_once() -> None:
 
 
 def test_tools_are_compared_in_full() -> None:
-    """Tools of one name with other parameters make another row; the order of keys does not."""
+    """Tools with other parameters make a different row; the order of keys does not."""
     corpus = [example(i, "a", "Book", "f") for i in range(3)]
     schemas = [{"type": "object", "title": "x"}, {"title": "x", "type": "object"}, {"title": "y"}]
     for row, schema in zip(corpus, schemas, strict=True):
@@ -97,7 +97,7 @@ def test_tools_are_compared_in_full() -> None:
 
 
 def test_the_query_of_a_turn_is_its_whole_conversation() -> None:
-    """Turns that end in the same words are other queries where they began with others."""
+    """Turns that end in the same words are different queries if they began differently."""
     corpus = [
         turn(0, "x", "Hello", "Yes?", "Go"),
         turn(1, "y", "Good day", "Yes?", "Go"),
@@ -107,12 +107,12 @@ def test_the_query_of_a_turn_is_its_whole_conversation() -> None:
 
 
 def test_calls_are_part_of_a_query_and_their_names_are_not() -> None:
-    """An earlier call with another argument makes another query, one with another id does not."""
+    """An earlier call with another argument makes a different query; another call id does not."""
     assert unique([called("call_1", 1), called("call_2", 1), called("call_3", 2)]) == [0, 2]
 
 
 def test_duplicates_are_those_of_one_dataset() -> None:
-    """The same row of two datasets is kept in both, and in one part of the split."""
+    """A row that is in two datasets is kept in both, and in one part of the split."""
     corpus = [turn(0, "", "Hi"), turn(1, "", "Hi", dataset="e")]
     others = [turn(i, "", f"Query {i}") for i in range(2, 40)]
     assert unique(corpus) == [0, 1]
@@ -120,7 +120,7 @@ def test_duplicates_are_those_of_one_dataset() -> None:
 
 
 def test_turns_of_a_conversation_are_never_parted() -> None:
-    """Nor are those of two that share a query, from wherever they come."""
+    """Turns stay together, and so do conversations that share a query, also across datasets."""
     corpus = [
         turn(0, "x", "A"),
         turn(1, "y", "B"),
@@ -134,14 +134,14 @@ def test_turns_of_a_conversation_are_never_parted() -> None:
 
 
 def test_each_category_of_each_dataset_is_split_on_its_own() -> None:
-    """Two datasets with a category of one name each give a tenth of it to validation."""
+    """Categories with the same name in two datasets each give a tenth to validation."""
     corpus = [turn(i, "", f"{d} {i}", dataset=d) for d in ("d", "e") for i in range(30)]
     validation = split_examples(corpus, seed=1).validation
     assert sorted(corpus[i].dataset for i in validation) == ["d"] * 3 + ["e"] * 3
 
 
 def test_150_000_rows_are_split_in_seconds() -> None:
-    """The paper's corpus takes less than ten seconds of the processor's time."""
+    """Splitting the paper's corpus takes less than ten seconds of processor time."""
     corpus = [turn(i, f"c{i // 3}", f"Query {i}") for i in range(150_000)]
     start = time.process_time()
     split = split_examples(corpus, seed=1)
@@ -153,7 +153,7 @@ def test_150_000_rows_are_split_in_seconds() -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "X ", "y", "z"])), max_size=60)
 )
 def test_no_query_is_in_two_parts(rows: list[tuple[str, str]]) -> None:
-    """However many duplicates there are, with whatever tools, a query is in one part alone."""
+    """A query is in one part only, however many duplicates it has and whatever their tools."""
     corpus = [example(i, category, query, category) for i, (category, query) in enumerate(rows)]
     parts = split_examples(corpus, seed=3).parts()
     queries = [{corpus[i].query.strip().casefold() for i in part} for part in parts]

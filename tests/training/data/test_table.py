@@ -1,4 +1,4 @@
-"""The table: rows and arms are selected, joined, saved and loaded without a loss."""
+"""The table: selecting, joining, saving and loading rows and arms loses nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAYERS = ("correct", "cost_usd", "input_tokens", "output_tokens", "seconds", "at
 
 
 def example(name: str) -> Example:
-    """Return an example of this id."""
+    """Return an example with this id."""
     return Example(name, "c", {})
 
 
@@ -32,7 +32,7 @@ TABLE = Table(
 
 
 def test_missing_layers_are_unknown_and_columns_have_defaults() -> None:
-    """Nothing is known about a layer that is not given; each row is its own group, all measured."""
+    """A layer that is not given is NaN; by default each row is its own group and is measured."""
     table = Table((example("x"), example("y")), ("a",), np.ones((2, 1)))
     for name in LAYERS[1:]:
         assert np.isnan(getattr(table, name)).all()
@@ -44,7 +44,7 @@ def test_missing_layers_are_unknown_and_columns_have_defaults() -> None:
 
 
 def test_taken_rows_joined_again_are_the_table() -> None:
-    """Every layer and column survives; masks and indices select the same rows."""
+    """All layers and columns are preserved; masks and indices select the same rows."""
     mask = TABLE.take(np.array([True, False]))
     whole = concatenate([mask, TABLE.take([1])])
     assert whole.examples == TABLE.examples
@@ -64,20 +64,20 @@ def test_selected_arms_keep_their_order_and_unknown_arms_were_not_asked() -> Non
 
 
 def test_measured_rows_with_the_pool_s_arms() -> None:
-    """Rows that only teach are left out."""
+    """Rows that are only used for training are left out."""
     measured = TABLE.measured(["b"])
     assert (measured.examples, measured.correct.tolist()) == ((example("x"),), [[0.5]])
 
 
 def test_picked_cells_are_the_chosen_arms() -> None:
-    """Each row gives the correctness and cost of its own choice."""
+    """Each row gives the correctness and cost of its chosen arm."""
     correct, cost_usd = TABLE.pick(np.array([1, 0]))
     assert correct.tolist() == [0.5, 0.0]
     assert np.isnan(cost_usd).all()
 
 
 def test_saved_layers_are_loaded_as_they_were(tmp_path: Path) -> None:
-    """What was recorded comes back; costs depend on prices and are not saved."""
+    """Loading returns the recorded data; costs depend on prices and are not saved."""
     path = tmp_path / "below" / "layers.npz"
     save_layers(TABLE, path)
     assert [file.name for file in path.parent.iterdir()] == ["layers.npz"]

@@ -1,4 +1,4 @@
-"""Decision logs for tests, written through the models that the gateway writes them by."""
+"""Decision logs for tests, written with the gateway's own models."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Line = LoggedDecision | LoggedFeedback | LoggedEvidence
 
 
 def call(city: str) -> LoggedCall:
-    """Return a call of the one tool."""
+    """Return a call of the only tool."""
     return LoggedCall(name="book", arguments={"city": city})
 
 
 def content(text: str, calls: tuple[LoggedCall, ...] | None = (), said: str | None = "") -> Content:
-    """Return a request with one tool, and what was answered; nothing where it was not heard."""
+    """Return a request with one tool, and its answer; None if the answer was not received."""
     request = {"messages": [{"role": "user", "content": text}], "tools": [BOOK]}
     return Content(request=request, calls=calls, text=said)
 
 
 def decision(name: str, arm: str = "large", **facts: Any) -> LoggedDecision:  # noqa: ANN401
-    """Return a complete decision of a pool of two arms, with these facts of its own."""
+    """Return a complete decision for a pool of two arms, with these values changed."""
     known = {
         "created": 1.0,
         "id": name,
@@ -68,17 +68,17 @@ def decision(name: str, arm: str = "large", **facts: Any) -> LoggedDecision:  # 
 
 
 def right(name: str, created: float = 2.0) -> LoggedFeedback:
-    """Return feedback that a decision's answer was right."""
+    """Return feedback that a decision's answer was correct."""
     return LoggedFeedback(created=created, decision_id=name, correct=True)
 
 
 def wrong(name: str, created: float = 2.0) -> LoggedFeedback:
-    """Return feedback that it was wrong."""
+    """Return feedback that a decision's answer was wrong."""
     return LoggedFeedback(created=created, decision_id=name, correct=False)
 
 
 def expects(name: str, *calls: LoggedCall) -> LoggedFeedback:
-    """Return feedback that names the calls that would have been right."""
+    """Return feedback with the calls that would have been correct."""
     return LoggedFeedback(created=2.0, decision_id=name, expected=calls)
 
 

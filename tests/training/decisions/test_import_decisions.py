@@ -1,4 +1,4 @@
-"""`import decisions:PATH`, and runs that train from a log or from what was imported of it."""
+"""`import decisions:PATH`, and runs that train from a log or from its imported rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PRICE = {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20}
 
 
 def config_of(**source: object) -> RunConfig:
-    """Return a run of two arms on this source."""
+    """Return a run with two arms and this source."""
     pool = [{"arm": arm, "price": PRICE} for arm in ("large", "small")]
     return RunConfig.model_validate({"name": "own", "source": source, "pool": pool})
 
@@ -46,7 +46,7 @@ def config_of(**source: object) -> RunConfig:
 def test_the_import_says_what_became_of_every_decision(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The printed and the written counts are those of the log, and both spellings are one."""
+    """Printed and written counts match the log, for both spellings of the command."""
     folder, report = write_log(tmp_path / "log", LINES), tmp_path / "report.json"
     out = tmp_path / "rows.jsonl"
     options = ["--out", str(out), "--report", str(report)]
@@ -79,7 +79,7 @@ def test_the_import_says_what_became_of_every_decision(
 def test_a_run_learns_the_same_from_the_log_and_from_its_rows(
     tmp_path: Path, weak_evidence: bool
 ) -> None:
-    """Labels, usage and calls are equal; what every arm was asked is measured, the rest teaches."""
+    """Both sources give equal labels, usage, calls and measured rows."""
     folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
     flag = ["--weak-evidence"] if weak_evidence else []
     assert main(["import", f"decisions:{folder}", "--out", str(out), *flag]) == 0
@@ -101,7 +101,7 @@ def test_a_run_learns_the_same_from_the_log_and_from_its_rows(
 
 
 def test_a_log_that_cannot_be_measured_says_what_to_do(tmp_path: Path) -> None:
-    """Without queries that every arm was asked a run stops, and names exploration and `also`."""
+    """Without queries that every arm answered, the error suggests exploration and `also`."""
     write_log(tmp_path / "log", LINES)
     config = config_of(format="decisions", path="log")
     with pytest.raises(DataError, match=r"1 queries that every arm.*exploration_share.*also"):
@@ -111,7 +111,7 @@ def test_a_log_that_cannot_be_measured_says_what_to_do(tmp_path: Path) -> None:
 def test_a_log_that_teaches_nothing_says_what_it_lacks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Content is kept by a setting, and verdicts come from clients."""
+    """The message names the setting that logs content, and says that clients send verdicts."""
     assert main(["import", f"decisions:{write_log(tmp_path, [decision('a'), right('a')])}"]) == 0
     printed = capsys.readouterr().out
     assert "decision_log.content" in printed
@@ -119,7 +119,7 @@ def test_a_log_that_teaches_nothing_says_what_it_lacks(
 
 
 def test_bad_lines_are_quarantined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A corrupt line stops the import, which names it, unless there is a file to set it aside."""
+    """A corrupt line stops the import with an error that names it, unless there is a quarantine."""
     folder = write_log(tmp_path / "log", LINES)
     (folder / "decisions-2.jsonl").write_text("{half a\n")
     assert main(["import", f"decisions:{folder}"]) == 1
@@ -131,7 +131,7 @@ def test_bad_lines_are_quarantined(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_rows_without_expected_calls_are_not_taken_for_a_benchmark_s(tmp_path: Path) -> None:
-    """Where only verdicts are known, a reader of expected calls is told so."""
+    """Reading expected calls from rows that have only verdicts fails with an explanation."""
     folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
     assert main(["import", f"decisions:{folder}", "--out", str(out)]) == 0
     with pytest.raises(DataError, match=r"rows\.jsonl:2: .*has verdicts only"):
@@ -150,7 +150,7 @@ def test_rows_without_expected_calls_are_not_taken_for_a_benchmark_s(tmp_path: P
 def test_options_that_make_no_sense_are_refused(
     options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command says what to write instead."""
+    """The error says what to write instead."""
     assert main(["import", *options]) == 1
     assert problem in capsys.readouterr().err
 
@@ -158,20 +158,20 @@ def test_options_that_make_no_sense_are_refused(
 def test_an_unknown_source_is_refused_with_those_that_are_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The message has the names."""
+    """The error lists the known sources."""
     with pytest.raises(SystemExit):
         main(["import", "decision:log"])
     assert "choose from bfcl, confetti" in capsys.readouterr().err
 
 
 def test_weak_evidence_is_a_log_s_alone() -> None:
-    """Elsewhere in a configuration it is a mistake."""
+    """`weak_evidence` is an error for other sources."""
     with pytest.raises(ValidationError, match="weak_evidence"):
         config_of(format="bfcl", path="x", weak_evidence=True)
 
 
 def test_a_log_beside_a_benchmark_only_teaches(tmp_path: Path) -> None:
-    """Under `also` its queries are masked rows of the arms that answered."""
+    """Under `also`, its queries are training-only rows, with labels of the arms that answered."""
     everything = [
         line
         for i in range(3)

@@ -1,4 +1,4 @@
-"""A decision log is read whole, whatever the order of its lines, and says where it is broken."""
+"""Reading of a decision log: order of lines, several files and broken lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.training.decisions.cases import decision, doubt, right, write_log, wr
 
 
 def test_feedback_finds_its_decision_in_whichever_file(tmp_path: Path) -> None:
-    """Files of several writers are one log; the last feedback of a decision counts."""
+    """Files of several writers form one log; the last feedback of a decision counts."""
     write_log(tmp_path, [wrong("a", created=9), doubt("b")], "decisions-1.jsonl")
     write_log(tmp_path, [decision("a"), right("a", created=3)], "decisions-2.jsonl")
     plain = write_log(tmp_path / "old", [decision("b"), decision("a")])
@@ -31,7 +31,7 @@ def test_feedback_finds_its_decision_in_whichever_file(tmp_path: Path) -> None:
 
 
 def test_a_broken_line_is_named_and_a_quarantine_takes_it(tmp_path: Path) -> None:
-    """A line that is none stops the reading with file and line, or is set aside, and it goes on."""
+    """An invalid line is an error with file and line; with a quarantine, reading continues."""
     folder = write_log(tmp_path / "log", [decision("a"), decision("b")])
     file = folder / "decisions-1.jsonl"
     first, second = file.read_text().splitlines()
@@ -49,7 +49,7 @@ def test_a_broken_line_is_named_and_a_quarantine_takes_it(tmp_path: Path) -> Non
 def test_a_line_that_is_being_written_is_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a killed gateway left, half a line at the end, costs no other line, and is said."""
+    """An incomplete last line, as a killed gateway leaves it, is skipped with a warning."""
     folder = write_log(tmp_path, [decision("a"), decision("b")])
     file = folder / "decisions-1.jsonl"
     file.write_bytes(file.read_bytes()[:-40])
@@ -67,7 +67,7 @@ def test_a_line_that_is_being_written_is_passed_over(
     ],
 )
 def test_what_is_no_log_is_an_error(tmp_path: Path, name: str, text: str, problem: str) -> None:
-    """A folder without decisions is refused by name."""
+    """A folder without decisions is an error that names the folder."""
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=problem) as caught:
         read_log(tmp_path)
@@ -75,7 +75,7 @@ def test_what_is_no_log_is_an_error(tmp_path: Path, name: str, text: str, proble
 
 
 def test_a_model_that_plays_two_arms_is_neither(tmp_path: Path) -> None:
-    """What a fallback's model answered belongs to an arm only where it can be no other's."""
+    """A model belongs to an arm only if no other arm uses it."""
     folder = write_log(
         tmp_path,
         [

@@ -1,4 +1,4 @@
-"""What a log's lines teach: verdicts of the arm that answered, merged by query."""
+"""Conversion of a log: verdicts belong to the arm that answered, and are merged by query."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def labels(found: Queries) -> list[tuple[str, str, float]]:
 
 
 def test_equal_queries_are_one_and_each_answer_counts(tmp_path: Path) -> None:
-    """Case and spacing of a query are folded; an arm that was asked twice has two attempts."""
+    """Case and spacing of a query do not matter; an arm that was asked twice has two attempts."""
     found = read(
         tmp_path,
         decision("a", "large", content=content("Book Oslo", (call("Oslo"),))),
@@ -62,7 +62,7 @@ def test_equal_queries_are_one_and_each_answer_counts(tmp_path: Path) -> None:
 
 
 def test_expected_calls_judge_every_answer_to_the_query(tmp_path: Path) -> None:
-    """The checker judges what was logged, of the other arm too; a client's verdict stands."""
+    """The checker also judges the other arm's answer; a client's verdict takes precedence."""
     oslo, rome = (call("Oslo"),), (call("Rome"),)
     found = read(
         tmp_path,
@@ -81,7 +81,7 @@ def test_expected_calls_judge_every_answer_to_the_query(tmp_path: Path) -> None:
 
 
 def test_no_call_may_be_what_was_right(tmp_path: Path) -> None:
-    """`expected: []` is an answer without calls."""
+    """`expected: []` means that an answer without calls is correct."""
     found = read(
         tmp_path,
         decision("a", "large", content=content("Hello", ())),
@@ -93,7 +93,7 @@ def test_no_call_may_be_what_was_right(tmp_path: Path) -> None:
 
 
 def test_a_fallback_says_something_of_the_arm_that_answered_alone(tmp_path: Path) -> None:
-    """Its answer is a label of that arm, or of none where its model is no arm."""
+    """The answer is a label of the fallback's arm, or is left out if its model is no arm's."""
     found = read(
         tmp_path,
         decision("a", "large", content=content("x"), model="small", is_fallback=True),
@@ -106,7 +106,7 @@ def test_a_fallback_says_something_of_the_arm_that_answered_alone(tmp_path: Path
 
 
 def test_weak_evidence_is_no_label_unless_it_is_asked_for(tmp_path: Path) -> None:
-    """It is a soft label then, and a verdict stands before it."""
+    """Weak evidence gives a soft label if enabled; a verdict takes precedence."""
     lines = (
         decision("a", content=content("x")),
         decision("b", content=content("y")),
@@ -152,7 +152,7 @@ BROKEN_TOOL = Content(
 def test_what_teaches_nothing_is_counted(
     tmp_path: Path, facts: dict[str, Any], feedback: Line, fate: Fate
 ) -> None:
-    """No client's request stops the reading; a decision has one fate, and the summary says it."""
+    """No request stops the import; each decision has one fate, which the summary counts."""
     found = read(
         tmp_path,
         decision("a", **facts),

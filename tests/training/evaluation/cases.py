@@ -1,4 +1,4 @@
-"""A small experiment that tests share."""
+"""A small experiment that several tests share."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ PROVENANCE = Provenance(
 
 
 def example(number: int, *, tools: int = 1, turns: int = 1, category: str = "simple") -> Example:
-    """Return a query of `turns` messages of two words each, with some tools."""
+    """Return a query of `turns` messages with two words each, and some tools."""
     offered = [{"type": "function", "function": {"name": f"f{i}"}} for i in range(tools)]
     messages = [{"role": "user", "content": "do it"}] * turns
     return Example(str(number), category, {"messages": messages, "tools": offered}, "d")
 
 
 def answers(seed: int = 0) -> tuple[Floats, Floats]:
-    """Return made-up correctness and probabilities of two arms, (queries, arms) each."""
+    """Return invented correctness and probabilities of two arms, (queries, arms) each."""
     rng = np.random.default_rng(seed)
     probabilities = np.clip(rng.normal([0.6, 0.85], 0.2, (QUERIES, 2)), 0.01, 0.99)
     return (rng.random((QUERIES, 2)) < probabilities).astype(float), probabilities
 
 
 def table_of(correct: Floats, cost_usd: Floats, arms: tuple[str, ...] = ("a", "b")) -> Table:
-    """Return a table of queries without properties of their own."""
+    """Return a table of queries without other properties."""
     return Table(tuple(example(i) for i in range(len(correct))), arms, correct, cost_usd)
 
 
 def used(output_tokens: Floats, arms: tuple[str, ...]) -> Table:
-    """Return a table of answers that read 100 tokens, wrote these tokens and took two seconds."""
+    """Return a table of answers with 100 input tokens, these output tokens and two seconds each."""
     shape = output_tokens.shape
     table = table_of(np.ones(shape), np.ones(shape), arms)
     read, seconds = np.full(shape, 100.0), np.full(shape, 2.0)
@@ -54,7 +54,7 @@ def used(output_tokens: Floats, arms: tuple[str, ...]) -> Table:
 
 
 def bare() -> Experiment:
-    """Return an experiment with nothing that could be left out."""
+    """Return an experiment without optional inputs."""
     correct, probabilities = answers()
     examples = tuple(
         example(i, tools=1 + i % 4, category=("simple", "parallel")[i % 2]) for i in range(QUERIES)
@@ -65,7 +65,7 @@ def bare() -> Experiment:
 
 
 def full() -> Experiment:
-    """Return the same experiment with every input that there may be."""
+    """Return the same experiment with every optional input."""
     base = bare()
     _, noise = answers(7)
     counts = np.full((QUERIES, 2), 100.0)

@@ -1,4 +1,4 @@
-"""Choosing a calibration: the method that generated the labels is found."""
+"""Choice of a calibration: the method that fits the generated labels is chosen."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ QUERIES = 1_500
 
 
 def world(seed: int = 0, arms: int = 3) -> tuple[Floats, Floats]:
-    """Return probabilities that keep their word, and labels drawn from them, (queries, arms)."""
+    """Return calibrated probabilities, and labels drawn from them, (queries, arms)."""
     rng = np.random.default_rng(seed)
     true = sigmoid(rng.normal(1.0, 1.5, (QUERIES, arms)))
     return true, (rng.random(true.shape) < true).astype(float)
 
 
 def test_what_keeps_its_word_is_left_alone() -> None:
-    """Probabilities that come true as often as they say are not touched."""
+    """Calibrated probabilities stay unchanged."""
     true, labels = world()
     study = choose_calibration(labels, true, range(QUERIES), seed=0)
     assert study.calibration == IDENTITY
@@ -39,7 +39,7 @@ def test_what_keeps_its_word_is_left_alone() -> None:
 
 
 def test_overconfidence_is_cooled() -> None:
-    """Logits three times too large are divided by about three."""
+    """Logits that are three times too large are divided by about three."""
     true, labels = world()
     study = choose_calibration(labels, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
     assert isinstance(study.calibration, Temperature)
@@ -50,7 +50,7 @@ def test_overconfidence_is_cooled() -> None:
 
 
 def test_arms_that_are_off_each_in_its_own_way_get_a_line_each() -> None:
-    """One temperature cannot mend arms that are shifted apart; lines undo the shifts."""
+    """Lines per arm undo opposite shifts of the arms, which one temperature cannot correct."""
     true, labels = world()
     shifts = np.array([-1.5, 0.0, 1.5])
     study = choose_calibration(labels, sigmoid(logit(true) + shifts), range(QUERIES), seed=0)
@@ -59,7 +59,7 @@ def test_arms_that_are_off_each_in_its_own_way_get_a_line_each() -> None:
 
 
 def test_a_bend_that_no_line_makes_needs_knots() -> None:
-    """A step in what probabilities mean is found by the isotonic map, with few knots."""
+    """Isotonic calibration is chosen for a step in the true probabilities, and needs few knots."""
     rng = np.random.default_rng(0)
     raw = rng.random((4_000, 1))
     labels = (rng.random(raw.shape) < np.where(raw > 0.8, 0.95, 0.3)).astype(float)
@@ -73,7 +73,7 @@ def test_a_bend_that_no_line_makes_needs_knots() -> None:
 
 
 def test_isotonic_makes_no_ties_of_what_the_graph_tells_apart() -> None:
-    """Between its ends the map rises strictly, so that drift rules still see which is better."""
+    """The map increases strictly between its ends, so drift rules still see the better arm."""
     true, labels = world()
     calibration = fit_isotonic(labels, true)
     middle = np.linspace(0.3, 0.8, 50)
@@ -82,7 +82,7 @@ def test_isotonic_makes_no_ties_of_what_the_graph_tells_apart() -> None:
 
 
 def test_isotonic_is_never_sure() -> None:
-    """Ten right answers out of ten are no proof of an eleventh."""
+    """After ten correct answers out of ten, the calibrated probability is below 1."""
     calibration = fit_isotonic(np.ones((10, 1)), np.linspace(0.1, 0.9, 10)[:, None])
     assert calibration.apply(np.array([[1.0]])).item() == pytest.approx(1 - 1 / 12)
     line = fit_platt(np.ones((10, 1)), np.linspace(0.1, 0.9, 10)[:, None])
@@ -90,10 +90,10 @@ def test_isotonic_is_never_sure() -> None:
 
 
 def test_near_duplicates_are_no_evidence() -> None:
-    """What one query teaches of its copies is not measured on the copies.
+    """Near-duplicates stay in one fold, and do not count as additional evidence.
 
-    Every query stands twice, with coin flips for labels that its copy shares. Were copies parted,
-    they would be counted as twice the evidence: the errors would be smaller by the root of two.
+    Every query appears twice, with a random label that both copies share. If the copies were
+    separate evidence, the standard errors would be smaller by a factor of the square root of two.
     """
     rng = np.random.default_rng(0)
     raw = rng.random((400, 1))
@@ -108,7 +108,7 @@ def test_near_duplicates_are_no_evidence() -> None:
 
 
 def test_unknown_labels_and_shares_count_as_what_they_are() -> None:
-    """A label of 0.7 is 0.7 of a right answer; an arm that was not asked says nothing."""
+    """A label of 0.7 counts as 0.7 of a correct answer; an arm that was not asked is ignored."""
     true, labels = world()
     holes = labels.copy()
     holes[::2, 0] = np.nan
@@ -122,7 +122,7 @@ def test_unknown_labels_and_shares_count_as_what_they_are() -> None:
 
 
 def test_a_single_group_holds_nothing_out() -> None:
-    """Without another group nothing can be chosen: probabilities stay as they are."""
+    """With a single group no method can be compared, so probabilities stay unchanged."""
     true, labels = world()
     study = choose_calibration(labels[:9], true[:9], [4] * 9, seed=0)
     assert (study.calibration, study.folds, len(study.trials)) == (IDENTITY, 1, 1)

@@ -1,4 +1,4 @@
-"""`switchcraft-train evaluate`: the shipped artifact on answers made up for its arms."""
+"""`switchcraft-train evaluate`: the shipped artifact on invented answers of its arms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUERIES = 40
 
 
 def forecast(number: int) -> Judged:
-    """Return a query that asks for one call."""
+    """Return a query that requires one call."""
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     tool = {"type": "function", "function": {"name": "forecast", "parameters": schema}}
     message = {"role": "user", "content": f"What is the weather in city number {number}?"}
@@ -32,7 +32,7 @@ def forecast(number: int) -> Judged:
 
 
 def answer(number: int, arm: str) -> str:
-    """Return a line of a labelling run: the second arm is wrong at every other query."""
+    """Return a line of a labelling run in which the second arm fails every other query."""
     city = "nowhere" if arm == ARMS[1] and number % 2 else f"C{number}"
     calls = [{"name": "forecast", "arguments": {"city": city}}]
     counts = {"input_tokens": 90, "output_tokens": 20, "attempt": 0}
@@ -42,7 +42,7 @@ def answer(number: int, arm: str) -> str:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Write a labelling run's folder."""
+    """Write the folder of a labelling run."""
     folder = tmp_path / "data"
     folder.mkdir()
     write_rows(map(forecast, range(QUERIES)), folder / "rows.jsonl")
@@ -53,7 +53,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Write the run that names the pool, in another order than the artifact's."""
+    """Write a run's configuration with the pool in another order than the artifact's."""
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
     values = {
         "name": "made-up",
@@ -68,7 +68,7 @@ def config(tmp_path: Path) -> Path:
 def test_an_artifact_is_measured_on_recorded_answers(
     config: Path, data: Path, tmp_path: Path
 ) -> None:
-    """Each arm has its own answers' accuracy, whatever the order of the pool in the file."""
+    """Each arm gets the accuracy of its own answers, whatever the order of the pool in the file."""
     out = tmp_path / "out"
     asked = ["evaluate", str(SHIPPED), str(data), "--config", str(config), "--out", str(out)]
     assert main(asked) == 0
@@ -86,7 +86,7 @@ def test_an_artifact_is_measured_on_recorded_answers(
 def test_what_an_artifact_learned_from_is_not_passed_off_as_unseen(
     config: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On the very data that it was trained on, the run says so; on other data it does not."""
+    """The command warns about the artifact's own training data, and not about other data."""
     source = load_config(config).source
     for known, warns in (("0" * 64, False), (source_sha256(source, data), True)):
         artifact = copied(tmp_path / known, known)
@@ -99,7 +99,7 @@ def test_what_an_artifact_learned_from_is_not_passed_off_as_unseen(
 
 
 def copied(folder: Path, data_sha256: str) -> Path:
-    """Copy the shipped artifact as if it had been made from this data, of one source."""
+    """Copy the shipped artifact as if it had been trained on this data, from one source."""
     shutil.copytree(SHIPPED, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["provenance"] |= {"data_sha256": data_sha256, "config": "{}"}
@@ -110,7 +110,7 @@ def copied(folder: Path, data_sha256: str) -> Path:
 def test_another_pool_is_refused(
     config: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pool without one of the artifact's arms ends the run with that arm's name."""
+    """If the pool lacks one of the artifact's arms, the command fails and names that arm."""
     values = yaml.safe_load(config.read_text())
     values["pool"] = [entry for entry in values["pool"] if entry["arm"] != ARMS[2]]
     config.write_text(yaml.safe_dump(values))

@@ -1,4 +1,4 @@
-"""Evaluation: against answers worked out by hand."""
+"""Evaluation compared with results calculated by hand."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ PROBABILITIES = np.array([[0.9, 0.8], [0.2, 0.7], [0.6, 0.9], [0.1, 0.2], [0.6, 
 
 
 def test_oracle_takes_the_cheapest_correct_else_the_dearest() -> None:
-    """The paper's oracle, query by query."""
+    """The oracle makes the paper's choice for each query."""
     assert oracle(TABLE).tolist() == [0, 1, 0, 1, 1]
 
 
 def test_route_decides_by_profiled_costs() -> None:
-    """A policy is applied to each query with the costs given, not with what was paid."""
+    """A policy decides by the expected costs that are passed, not by the recorded costs."""
     assert route(PROBABILITIES, [1, 10], "theta=0.5").tolist() == [0, 1, 0, 1, 0]
     assert route(PROBABILITIES, [10, 1], "theta=0.5").tolist() == [1, 1, 1, 1, 1]
 
 
 def test_the_table() -> None:
-    """Accuracy, cost, share and difference of every entry are those of the choices made."""
+    """Accuracy, cost, cost share and difference of every entry follow from its choices."""
     policies = {"default": "theta=0.5", "economy": "theta=0.5", "quality": "drift=0"}
     evaluation = evaluate(TABLE, PROBABILITIES, [1, 10], policies)
     entries = {entry.name: entry for entry in evaluation.entries}
@@ -63,25 +63,25 @@ def test_the_table() -> None:
 
 
 def test_the_best_single_of_equals_is_the_cheapest() -> None:
-    """Two arms as good as each other: the cheaper one is the baseline to beat."""
+    """If two arms are equally accurate, the cheaper one is the best single model."""
     same = table_of(np.ones((3, 2)), np.array([[2.0, 1.0]] * 3))
     assert best_single(same) == 1
 
 
 def test_mean_measure() -> None:
-    """A share of 3 in 4 has the standard error that a textbook gives it."""
+    """A share of 3 in 4 has the textbook standard error."""
     measure = mean_measure(np.array([1.0, 1, 1, 0]))
     assert (measure.value, measure.stderr, measure.n) == (0.75, 0.25, 4)
 
 
 def test_mean_auc_passes_over_arms_with_one_outcome() -> None:
-    """AUC is the mean over arms where it exists."""
+    """The mean AUC omits arms for which it is undefined."""
     labels = np.array([[1, 1], [0, 1], [1, 1]], dtype=float)
     assert mean_auc(labels, np.array([[0.9, 0.1], [0.5, 0.2], [0.4, 0.3]])) == 0.5
 
 
 def test_auc_of_noise_is_a_half_within_its_error() -> None:
-    """The resampled standard error covers the distance of noise from 0.5."""
+    """For random predictions, AUC differs from 0.5 by no more than its standard error explains."""
     rng = np.random.default_rng(0)
     measure = auc_measure(rng.integers(0, 2, (400, 3)).astype(float), rng.random((400, 3)))
     assert abs(measure.value - 0.5) < 3 * measure.stderr
@@ -89,14 +89,14 @@ def test_auc_of_noise_is_a_half_within_its_error() -> None:
 
 
 def test_calibration_error() -> None:
-    """Probabilities that keep their word have no error; ones off by 0.3 have 0.3."""
+    """Calibrated probabilities have an error of 0; probabilities that are off by 0.3 have 0.3."""
     labels = np.array([[1.0]] * 7 + [[0.0]] * 3)
     assert expected_calibration_error(labels, np.full((10, 1), 0.7)) == pytest.approx(0)
     assert expected_calibration_error(labels, np.full((10, 1), 0.4)) == pytest.approx(0.3)
 
 
 def test_paired_interval_covers_the_difference_and_excludes_zero_where_it_is_plain() -> None:
-    """Pairing removes what both share: a small steady gain is seen, no gain is not."""
+    """Pairing removes shared variation: the interval excludes 0 only for an actual gain."""
     rng = np.random.default_rng(0)
     base = rng.integers(0, 2, 500).astype(float)
     better = np.where(rng.random(500) < 0.1, 1.0, base)
@@ -106,19 +106,19 @@ def test_paired_interval_covers_the_difference_and_excludes_zero_where_it_is_pla
 
 
 def test_oracle_of_shares_takes_the_cheapest_of_the_most_often_right() -> None:
-    """Where labels are shares of runs, half right is not enough if another arm does better."""
+    """With fractional labels, an arm that is right half the time loses to a better one."""
     table = table_of(np.array([[0.5, 0.75], [0.5, 0.5]]), np.array([[1.0, 2]] * 2))
     assert oracle(table).tolist() == [1, 0]
 
 
 def test_route_may_have_a_cost_for_each_query() -> None:
-    """Expected costs by query turn the choice between equally probable arms."""
+    """Expected costs per query decide between equally probable arms."""
     costs = np.array([[1.0, 2.0], [2.0, 1.0]])
     assert route(np.full((2, 2), 0.9), costs, "theta=0.5").tolist() == [0, 1]
 
 
 def test_an_entrant_stands_in_for_the_row_of_its_name() -> None:
-    """Entrants join the table; one called like a built-in row takes its place."""
+    """Entrants join the table; one with the name of a built-in row replaces that row."""
     entrants = [
         Entrant("random", "random", np.zeros(5, dtype=np.int64)),
         Entrant("baseline", "always dear", np.ones(5, dtype=np.int64)),
@@ -132,13 +132,13 @@ def test_an_entrant_stands_in_for_the_row_of_its_name() -> None:
 
 
 def test_random_is_an_expectation() -> None:
-    """Random has the mean accuracy of the arms, without the luck of a draw."""
+    """The random entry has the mean accuracy of the arms, not that of one random draw."""
     evaluation = evaluate(TABLE, PROBABILITIES, [1, 10], {"default": "theta=0.5"})
     assert evaluation.entry("random").accuracy.value == pytest.approx((2 / 5 + 3 / 5) / 2)
 
 
 def test_the_gap_closed_is_the_paper_s() -> None:
-    """(82.94 - 79.15) / (89.39 - 79.15) = 37%; nothing to close is no number."""
+    """The closed gap is (82.94 - 79.15) / (89.39 - 79.15) = 37%; without a gap it is None."""
     ours, start, top = (np.full(4, value) for value in (82.94, 79.15, 89.39))
     gap = ratio(ours - start, top - start, n=4)
     assert gap is not None
@@ -147,7 +147,7 @@ def test_the_gap_closed_is_the_paper_s() -> None:
 
 
 def test_auc_is_scikit_learn_s() -> None:
-    """Binary labels with ties give scikit-learn's area; shares give that of repeated rows."""
+    """Binary labels with ties give scikit-learn's area; fractional labels act as repeated rows."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, (200, 1)).astype(float)
     scores = rng.integers(0, 20, (200, 1)) / 20
@@ -158,7 +158,7 @@ def test_auc_is_scikit_learn_s() -> None:
 
 
 def test_a_bootstrap_has_the_error_of_the_mean() -> None:
-    """Resampling a mean gives its textbook standard error; what is no number is none."""
+    """The bootstrap of a mean gives its textbook standard error; NaN gives None."""
     values = np.random.default_rng(0).normal(size=(400, 1))
     estimate = bootstrap(values, lambda means: float(means[0]))
     assert estimate is not None
@@ -168,14 +168,14 @@ def test_a_bootstrap_has_the_error_of_the_mean() -> None:
 
 
 def test_a_ratio_s_interval() -> None:
-    """Costs in a fixed ratio have it exactly; nothing can be a share of nothing."""
+    """Costs in a fixed ratio have exactly that interval; a whole of zero gives None."""
     costs = np.array([1.0, 2, 3, 4])
     assert ratio_interval(costs / 2, costs) == pytest.approx((0.5, 0.5))
     assert ratio_interval(costs, costs * 0) is None
 
 
 def test_brier_score_and_the_error_of_calibration() -> None:
-    """A sure and wrong prediction costs 1, a half-hearted one a quarter; ECE has an error."""
+    """A certain but wrong prediction scores 1, one of 0.5 a quarter; ECE has a standard error."""
     assert brier_measure(np.array([[1.0, 0.0]]), np.array([[0.0, 0.5]])).value == 0.625
     labels = np.random.default_rng(0).integers(0, 2, (300, 2)).astype(float)
     measure = calibration_measure(labels, np.full((300, 2), 0.8))

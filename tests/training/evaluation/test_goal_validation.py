@@ -1,4 +1,4 @@
-"""What a goal gets: the pick is the gateway's, and its luck is told from its merit."""
+"""Validation of goals: rules are picked as in the gateway, and measured without selection bias."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ COSTS_USD = (1e-4, 1e-3, 1e-2)
 
 
 def experiment(queries: int = 300, skill: float = 1.0, seed: int = 0) -> Experiment:
-    """Return queries that have nothing in common, and a router that knows a share of the truth.
+    """Return unrelated queries, and a router that knows a share `skill` of the truth.
 
-    Without skill it says nothing but noise, and every rule's figures are luck.
+    Without skill its predictions are noise, and every rule's figures are chance.
     """
     rng = np.random.default_rng(seed)
     true = sigmoid(rng.normal([0.5, 1.0, 1.5], 2.0, (queries, 3)))
@@ -41,7 +41,7 @@ def experiment(queries: int = 300, skill: float = 1.0, seed: int = 0) -> Experim
 
 
 def test_the_rule_is_the_one_that_the_gateway_would_take() -> None:
-    """The pick on all queries is core's, from the frontier that the artifact would carry."""
+    """The pick on all queries is the one that `core` makes from the artifact's frontier."""
     made = experiment()
     figures = main_figures(made)
     best = figures.entry(figures.best_single).accuracy
@@ -55,7 +55,7 @@ def test_the_rule_is_the_one_that_the_gateway_would_take() -> None:
 
 
 def test_the_luck_of_the_pick_is_measured() -> None:
-    """Rules of a router that knows nothing look better where picked than on queries left out."""
+    """Rules of a router without skill look better on the queries that they were picked on."""
     gains = []
     for seed in range(6):
         (promise,) = validate_goals(experiment(150, 0.0, seed), ("usd_per_1k=100",), seed=seed)
@@ -66,14 +66,14 @@ def test_the_luck_of_the_pick_is_measured() -> None:
 
 
 def test_every_query_is_left_out_once() -> None:
-    """Where every fold reaches a goal, the nested figures are of all queries."""
+    """If every fold reaches a goal, the nested figures cover all queries."""
     (promise,) = validate_goals(experiment(), ("usd_per_1k=2",))
     assert promise.nested is not None
     assert (promise.folds, promise.nested.accuracy.n) == (5, 300)
 
 
 def test_a_goal_that_nothing_reaches_promises_nothing() -> None:
-    """No rule is always right: no pick, no figures, no fold. What is no goal is an error."""
+    """A goal that no rule reaches has no pick and no figures; an invalid goal is an error."""
     (promise,) = validate_goals(experiment(), ("accuracy=1",))
     assert (promise.rule, promise.picked, promise.nested, promise.folds) == (None, None, None, 0)
     with pytest.raises(PolicyError, match="a rule, not a goal"):
@@ -81,12 +81,12 @@ def test_a_goal_that_nothing_reaches_promises_nothing() -> None:
 
 
 def test_copies_of_one_query_hold_nothing_out() -> None:
-    """Where all queries are near-duplicates there are no folds to pick in."""
+    """If all queries are near-duplicates, there are no folds and so no results."""
     assert validate_goals(bare()) == ()
 
 
 def test_the_report_tells_promises_and_calibration(tmp_path: Path) -> None:
-    """Both tables stand in the page and in the JSON, the chosen method marked."""
+    """The page and the JSON contain both tables, and the chosen method is marked."""
     made = experiment()
     labels, raw = made.table.correct, made.probabilities
     study = choose_calibration(labels, raw, range(len(raw)), seed=0)

@@ -1,4 +1,4 @@
-"""The report: one self-contained file that says what was measured."""
+"""The report: a self-contained file with all measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONAL = ("tokens", "parts", "stability")
 
 
 def report_on(experiment: Experiment) -> Report:
-    """Return a report without a course of training."""
+    """Return a report without training data."""
     figures = main_figures(experiment)
     return Report("made-up", figures, PROVENANCE, all_sections(experiment, figures))
 
@@ -34,12 +34,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def values(written: Path) -> Json:
-    """Read the full report's numbers."""
+    """Read the numbers of the full report."""
     return json.loads((written / "report.json").read_text())
 
 
 def test_the_page_is_one_file_and_shows_the_measured_numbers(written: Path, values: Json) -> None:
-    """The page fetches nothing, escapes names, and prints accuracy as it was measured."""
+    """The page loads no other files, escapes names, and shows the measured accuracy."""
     page = (written / "report.html").read_text()
     assert not re.search(r"<(?:script|link|img|iframe)\b|url\(http|@import", page)
     assert "small&lt;1&gt;" in page
@@ -49,14 +49,14 @@ def test_the_page_is_one_file_and_shows_the_measured_numbers(written: Path, valu
 
 
 def test_plots_take_the_page_s_text_colour(written: Path) -> None:
-    """Text and axes are in currentColor, so that they are read on dark and on light."""
+    """Text and axes use currentColor, so they are legible on dark and on light backgrounds."""
     page = (written / "report.html").read_text()
     assert "#010203" not in page
     assert page.count("currentColor") > 100
 
 
 def test_the_json_holds_every_figure_with_its_error(values: Json) -> None:
-    """`report.json` carries n and an error beside each value."""
+    """`report.json` contains n and an error for each value."""
     entry = values["test"]["entries"][0]
     assert set(entry["accuracy"]) == {"value", "stderr", "n"}
     assert len(entry["difference_interval"]) == 2
@@ -66,7 +66,7 @@ def test_the_json_holds_every_figure_with_its_error(values: Json) -> None:
 
 
 def test_every_section_with_input_is_there(written: Path) -> None:
-    """With all inputs each section stands in the page, and each link leads to one."""
+    """With all inputs, the page contains every section, and every link leads to a section."""
     page = (written / "report.html").read_text()
     links = re.findall(r'href="#([\w-]+)"', page)
     assert set(OPTIONAL) <= set(links)
@@ -74,14 +74,14 @@ def test_every_section_with_input_is_there(written: Path) -> None:
 
 
 def test_a_section_without_input_is_left_out(tmp_path: Path) -> None:
-    """No tokens, no variants and no runs: no such sections, and no links to them."""
+    """Without tokens, variants and runs, the page has neither their sections nor links to them."""
     write_report(report_on(bare()), tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert not [name for name in OPTIONAL if f'id="{name}"' in page or f'"#{name}"' in page]
 
 
 def test_a_run_s_own_story_is_told(tmp_path: Path) -> None:
-    """Course of training, label rates and folds come with the run that has them."""
+    """The course of training, label rates and folds appear if the run provides them."""
     figures = main_figures(bare())
     report = Report(
         name="made-up",
@@ -100,7 +100,7 @@ def test_a_run_s_own_story_is_told(tmp_path: Path) -> None:
 
 
 def test_the_same_report_is_the_same_bytes(tmp_path: Path) -> None:
-    """Writing twice gives equal files, so that a changed file is a changed result."""
+    """Writing twice gives identical files, so a changed file means a changed result."""
     report = report_on(bare())
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""Sections of the report: against numbers worked out by hand."""
+"""Sections of the report compared with numbers calculated by hand."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ CHOSEN = np.array([1, 1, 0, 0, 0])
 
 
 def test_the_four_outcomes() -> None:
-    """Dear where cheap would do is suboptimal, a miss is avoidable only where another is right."""
+    """A needlessly expensive arm is suboptimal; a miss is avoidable if another arm is right."""
     found = routing(TABLE, CHOSEN)
     assert [outcome.count for outcome in found.outcomes] == [2, 1, 1, 1]
     assert found.median_overhead_usd == found.total_overhead_usd == 9
 
 
 def test_outcomes_of_shares_add_up_to_the_queries() -> None:
-    """A label of 0.5 beside one of 0.75 is half right, a quarter avoidable, a quarter not."""
+    """Labels of 0.5 and 0.75 give half correct, a quarter avoidable and a quarter unavoidable."""
     table = table_of(np.array([[0.5, 0.75]]), np.array([[1.0, 2.0]]))
     counts = [outcome.count for outcome in routing(table, np.array([0])).outcomes]
     assert counts == [0, 0.5, 0.25, 0.25]
@@ -61,14 +61,14 @@ def test_misroutes_by_tools_turns_length_and_correct_models() -> None:
 
 
 def test_confusion_counts_all_queries_and_the_lost_ones() -> None:
-    """Rows are predicted arms, columns the oracle's; unsolvable queries are not lost."""
+    """Rows are predicted arms, columns the oracle's; queries that no arm solves are not lost."""
     found = confusion(TABLE, CHOSEN)
     assert np.array(found.queries).tolist() == [[1, 2], [1, 1]]
     assert np.array(found.lost).tolist() == [[0, 1], [0, 0]]
 
 
 def test_categories_are_scored_apart() -> None:
-    """Each category has its own accuracies, and its difference to the best model of them all."""
+    """Each category has its own accuracies, and its difference from the overall best model."""
     large, small = by_category(TABLE, CHOSEN, ["x", "x", "x", "y", "y"])
     assert (large.name, large.n, small.n) == ("x", 3, 2)
     assert large.scores["router"].accuracy.value == 1
@@ -77,13 +77,13 @@ def test_categories_are_scored_apart() -> None:
 
 
 def test_the_dataset_oracle_knows_each_category_s_best_arm() -> None:
-    """One arm a category, the cheapest of equally good ones."""
+    """The choice is one arm per category, the cheapest of equally accurate ones."""
     choices = dataset_oracle(TABLE, ["a", "b", "a", "b", "b"]).choices
     assert choices.tolist() == [0, 1, 0, 1, 1]
 
 
 def test_reliability_compares_probabilities_with_what_happened() -> None:
-    """Predictions of 0.9 that come true half the time stand in one bin, at 0.5."""
+    """Predictions of 0.9 that are right half the time form one bin with an accuracy of 0.5."""
     found = calibration(
         table_of(np.array([[1.0], [0.0]]), np.ones((2, 1)), ("a",)), np.full((2, 1), 0.9)
     )
@@ -103,7 +103,7 @@ def test_apgr_of_a_straight_line_is_that_of_random_mixing() -> None:
 
 
 def test_aiq_is_the_mean_height_of_the_hull() -> None:
-    """A point above the line between two others lifts the hull; one below it does not."""
+    """A point above the line between two others raises the hull; one below it does not."""
     line = np.array([[1.0, 0.5], [3.0, 0.9]])
     assert aiq(line, 1, 3) == pytest.approx(0.7)
     assert aiq(np.vstack([line, [2.0, 0.6]]), 1, 3) == pytest.approx(0.7)
@@ -112,13 +112,13 @@ def test_aiq_is_the_mean_height_of_the_hull() -> None:
 
 
 def test_the_hull_starts_at_nothing_and_never_falls() -> None:
-    """The null router costs nothing and is never right; a dearer, worse point is left out."""
+    """The hull starts at the null router and omits a point that costs more and is worse."""
     hull = convex_hull(np.array([[2.0, 0.9], [1.0, 0.8], [3.0, 0.5]]))
     assert hull.tolist() == [[0, 0], [1, 0.8], [2, 0.9]]
 
 
 def entries(*points: tuple[float, float]) -> list[Entry]:
-    """Return entries with given costs and accuracies, the best single model at (10, 0.8)."""
+    """Return entries with these costs and accuracies; the best single model is at (10, 0.8)."""
     bench = Bench(np.full(5, 0.8), np.full(5, 10.0), np.full(5, 0.5), np.ones(5))
     return [
         bench.measure("router", f"rule {i}", np.full(5, accuracy), np.full(5, cost))
@@ -127,13 +127,13 @@ def entries(*points: tuple[float, float]) -> list[Entry]:
 
 
 def test_what_a_budget_buys() -> None:
-    """A larger budget that buys nothing more is not shown, nor one that buys nothing."""
+    """Budgets that buy nothing, or nothing more than a smaller budget, are omitted."""
     bought = budgets(entries((1, 0.6), (4, 0.9), (9, 0.7)))
     assert [(b.share, b.entry.name) for b in bought] == [(0.10, "rule 0"), (0.50, "rule 1")]
 
 
 def test_the_cheapest_rule_as_good_as_the_best_single_model() -> None:
-    """The cheapest of those that reach it; none where none does."""
+    """The match is the cheapest entry that is accurate enough, or None if there is none."""
     found = matching(entries((1, 0.6), (4, 0.9), (3, 0.8)))
     assert found is not None
     assert found.name == "rule 2"
@@ -141,7 +141,7 @@ def test_the_cheapest_rule_as_good_as_the_best_single_model() -> None:
 
 
 def test_chattiness_is_the_paper_s() -> None:
-    """Actual cost over that with the average output: (100 + 2x60) / (100 + 2x120) for one."""
+    """Chattiness is actual cost over cost with average output: (100 + 2x60) / (100 + 2x120)."""
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
     written = np.array([[60.0, 180.0], [60.0, np.nan], [60.0, 180.0]])
     table = used(written, ("terse", "chatty"))
@@ -155,7 +155,7 @@ def test_chattiness_is_the_paper_s() -> None:
 
 
 def test_an_arm_by_the_hour_has_no_tokens_to_pay() -> None:
-    """It is left out, and its output out of the average that chattiness is measured against."""
+    """An arm that is paid by the hour is omitted, also from the average output of all arms."""
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
     table = used(np.array([[60.0, 900.0]] * 3), ("a", "b"))
     (use,) = token_use(table, {"a": price, "b": Price(usd_per_hour=1)})
@@ -164,7 +164,7 @@ def test_an_arm_by_the_hour_has_no_tokens_to_pay() -> None:
 
 
 def test_runs_are_spread() -> None:
-    """The spread is over the runs' own figures; a single run has none to compare."""
+    """The spread covers the runs' own figures; a single run has no spread."""
     runs = full().runs
     found = stability(runs, "theta=0.5")
     assert found is not None
@@ -175,7 +175,7 @@ def test_runs_are_spread() -> None:
 
 
 def test_folds_are_the_queries_they_tested() -> None:
-    """Folds together are all queries, and their accuracies average to the router's."""
+    """Together the folds contain all queries, and their accuracies average to the router's."""
     experiment = full()
     figures = main_figures(experiment)
     sections = all_sections(experiment, figures)
@@ -190,7 +190,7 @@ def test_folds_are_the_queries_they_tested() -> None:
 
 
 def test_an_arm_that_was_not_asked_is_refused() -> None:
-    """A hole in the table would be averaged over silently; it is an error instead."""
+    """A missing outcome is an error, because averages would silently ignore it."""
     base = bare()
     correct = base.table.correct.copy()
     correct[3, 1] = np.nan

@@ -1,4 +1,4 @@
-"""The estimators: by hand, where the truth is known, and where they must not pretend."""
+"""The estimators: compared with hand calculations and known truths, and without support."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of(rounds: Rounds, reward: Reward, target: list[int]) -> Replayed:
 
 
 def take(rounds: Rounds, rows: Choices) -> Rounds:
-    """Return some of the rounds, in the order given."""
+    """Return the rounds at these indices, in the given order."""
     return Rounds(
         rounds.chosen[rows],
         rounds.propensity[rows],
@@ -38,13 +38,13 @@ def take(rounds: Rounds, rows: Choices) -> Rounds:
 
 
 def value(found: Estimate | None) -> float:
-    """Return an estimate's number."""
+    """Return the value of an estimate."""
     assert found is not None
     return found.value
 
 
 def test_the_estimators_by_hand() -> None:
-    """Four rounds, of which two agree with the target, by the definitions."""
+    """The estimates for four rounds, two of which agree with the target, follow the definitions."""
     found = of(HALF, Reward(SEEN, EXPECTED, "low"), [0, 0, 1, 1])
     assert value(found.ips) == pytest.approx((1 / 0.8 + 1 / 0.2) / 4)
     assert value(found.snips) == pytest.approx(1)
@@ -59,13 +59,13 @@ def test_the_estimators_by_hand() -> None:
 
 
 def test_a_policy_that_costs_more_is_the_worse_one() -> None:
-    """Regret has the sign of a loss, of accuracy and of cost."""
+    """Regret is positive for a loss, both of accuracy and of cost."""
     found = of(HALF, Reward(SEEN, EXPECTED, "high"), [0, 0, 1, 1])
     assert value(found.regret) == pytest.approx(value(found.dr) - 0.5)
 
 
 def test_what_nobody_judged_does_not_count() -> None:
-    """A round without an outcome is left out of every mean."""
+    """A round without an outcome is excluded from every mean."""
     seen = np.where([True, True, False, True], SEEN, np.nan)
     rounds = take(HALF, np.array([0, 1, 3]))
     all_rounds = of(HALF, Reward(seen, EXPECTED, "low"), [0, 0, 1, 1])
@@ -79,7 +79,7 @@ def test_what_nobody_judged_does_not_count() -> None:
 
 
 def test_without_exploration_nothing_is_pretended() -> None:
-    """Where the log could not have chosen the arm, weights say nothing, and DR is marked."""
+    """If the log could not have chosen the arm, only DR has a value, and coverage is below 1."""
     certain = Rounds(HALF.chosen, np.ones(4), HALF.chosen < 0, HALF.conversations)
     found = of(certain, Reward(SEEN, EXPECTED, "low"), [0, 0, 1, 1])
     assert (found.coverage, found.ips, found.snips, found.mean_weight) == (0.5, None, None, None)
@@ -91,7 +91,7 @@ def test_without_exploration_nothing_is_pretended() -> None:
 
 
 def test_what_exploration_hardly_tried_is_marked() -> None:
-    """A target that departs from the logged policy needs decisions that took its arm."""
+    """A target that differs from the logged policy is thin without enough explored decisions."""
     reward = Reward(np.tile(SEEN, 20), np.tile(EXPECTED, (20, 1)), "low")
     rounds = replace(take(HALF, np.tile(np.arange(4), 20)), conversations=np.arange(80))
     policy, other = np.zeros(80, dtype=np.int64), np.ones(80, dtype=np.int64)
@@ -102,7 +102,7 @@ def test_what_exploration_hardly_tried_is_marked() -> None:
 
 
 def test_turns_that_repeat_each_other_say_no_more() -> None:
-    """Each conversation's turns five times over: the intervals stay, to the last digit."""
+    """Repeating each conversation's turns five times does not change the intervals at all."""
     world = World.of(200, seed=1)
     rounds, reward, rows = world.log(60, world.chosen_by("drift=0.1"), 0.3, seed=1)
     target = world.chosen_by("theta=0.8")[rows]
@@ -125,10 +125,10 @@ def test_turns_that_repeat_each_other_say_no_more() -> None:
 
 
 def test_intervals_hold_what_they_promise() -> None:
-    """Logs of a world whose truth is known: no bias beyond noise, and 95% intervals that cover it.
+    """In a world with known truth, estimates are unbiased and 95% intervals cover the truth.
 
-    120 logs: of intervals that cover in 95%, fewer than 89% do in one of 300 tests. The model alone
-    is off, by what the router is overconfident.
+    There are 120 logs. If intervals cover in 95% of cases, fewer than 89% of them cover in one of
+    300 tests. The outcome model by itself is biased by the router's overconfidence.
     """
     world = World.of(4_000, seed=0)
     names, policy, target = (

@@ -1,4 +1,4 @@
-"""`switchcraft-train replay` on logs: what it counts, what it shows, what it refuses."""
+"""`switchcraft-train replay`: counts, output and rejected input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARMS = Artifact.load(SHIPPED).manifest.arms
 def lines(
     n: int, share: float, *, arms: tuple[str, str] = ("large", "small"), text: str = ""
 ) -> Iterator[Line]:
-    """Yield decisions of `theta=0.5` that explores a share, two turns a conversation, judged."""
+    """Yield decisions of `theta=0.5` with exploration and feedback, two turns per conversation."""
     rng = np.random.default_rng(0)
     for i in range(n):
         says = {arms[0]: float(rng.uniform(0.6, 0.98)), arms[1]: float(rng.uniform(0.3, 0.9))}
@@ -57,7 +57,7 @@ def lines(
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run the command; return its status and what it printed."""
+    """Run the command; return its status, its output and its error output."""
     status = main(["replay", *map(str, arguments)])
     captured = capsys.readouterr()
     return status, captured.out, captured.err
@@ -66,7 +66,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 def test_a_policy_is_judged_by_the_log_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table and the file agree; the intervals hold what each policy truly comes to."""
+    """The table and the file agree, and the intervals contain each policy's true result."""
     log = write_log(tmp_path / "log", lines(600, 0.4))
     rules = ("--policy", "theta=0.5", "--policy", "drift=0")
     status, printed, _ = run(capsys, log, *rules, "--out", tmp_path / "out")
@@ -91,7 +91,7 @@ def test_a_policy_is_judged_by_the_log_alone(
 def test_a_policy_that_was_hardly_tried_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table says how few decisions its intervals rest on."""
+    """The table marks a policy whose intervals rest on few explored decisions."""
     log = write_log(tmp_path, lines(60, 0.2))
     _, printed, _ = run(capsys, log, "--policy", "drift=0", "--policy", "theta=0.5")
     assert "* drift=0: exploration took its arm" in printed
@@ -101,7 +101,7 @@ def test_a_policy_that_was_hardly_tried_is_marked(
 def test_a_log_without_exploration_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The policy that was logged needs none; of another only the model's word is given, as such."""
+    """The logged policy needs no exploration; for another policy only the model's DR is shown."""
     log = write_log(
         tmp_path, (line.model_copy(update={"propensity": 1.0}) for line in lines(60, 0.0))
     )
@@ -118,14 +118,14 @@ def test_a_log_without_exploration_is_marked(
 def test_the_default_is_the_log_s_policy_without_its_exploration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What exploration cost is the regret of not exploring, with the other sign."""
+    """Without options, the command replays the logged policy as it is without exploration."""
     log = write_log(tmp_path, lines(200, 0.4))
     _, printed, _ = run(capsys, log)
     assert "theta=0.5" in printed
 
 
 def test_what_is_no_evidence_of_the_chosen_arm_is_left_out(tmp_path: Path) -> None:
-    """Fallbacks and broken answers are counted; unknown costs and verdicts are simply unknown."""
+    """Fallbacks and broken answers are left out; unknown costs and verdicts stay unknown."""
     log = write_log(
         tmp_path,
         [
@@ -145,7 +145,7 @@ def test_what_is_no_evidence_of_the_chosen_arm_is_left_out(tmp_path: Path) -> No
 def test_without_feedback_costs_are_still_estimated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Accuracy is unknown then, and it is said where it would come from."""
+    """Accuracy is unknown without feedback, and the output says so."""
     log = write_log(tmp_path, (d for d in lines(50, 0.4) if d.type == "decision"))
     _, printed, _ = run(capsys, log, "--policy", "drift=0")
     assert "No feedback: accuracy is unknown" in printed
@@ -155,7 +155,7 @@ def test_without_feedback_costs_are_still_estimated(
 
 
 def test_expected_calls_are_a_verdict_too(tmp_path: Path) -> None:
-    """The checker judges what was logged, as it does for training."""
+    """The checker judges logged answers, as it does for training."""
     log = write_log(
         tmp_path,
         [
@@ -172,7 +172,7 @@ def test_expected_calls_are_a_verdict_too(tmp_path: Path) -> None:
 def test_another_artifact_reads_the_requests_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It chooses by its own probabilities and costs, among the arms that could serve."""
+    """The artifact decides by its own predictions, among the arms that could serve the request."""
     pair = (ARMS[0], ARMS[2])
     log = write_log(tmp_path / "log", lines(40, 0.4, arms=pair, text="Book a table in Oslo"))
     write_log(
@@ -209,7 +209,7 @@ def test_another_artifact_reads_the_requests_again(
 def test_an_artifact_needs_requests_and_arms_that_it_knows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each refusal names the log and the setting, or both lists of arms."""
+    """Each error names the log and the setting to change, or both lists of arms."""
     pair = (ARMS[0], ARMS[2])
     bare = write_log(tmp_path / "bare", lines(20, 0.4, arms=pair))
     status, _, error = run(capsys, bare, "--artifact", SHIPPED)
@@ -227,7 +227,7 @@ def test_an_artifact_needs_requests_and_arms_that_it_knows(
 def test_what_is_no_policy_is_refused(
     tmp_path: Path, policy: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name needs the artifact that defines it."""
+    """An invalid policy is an error, and so is a policy's name without an artifact."""
     log = write_log(tmp_path, lines(20, 0.4))
     status, _, error = run(capsys, log, "--policy", policy)
     assert status == 1
@@ -237,7 +237,7 @@ def test_what_is_no_policy_is_refused(
 def test_one_conversation_is_nothing_to_compare(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Intervals are over conversations: a single one has none."""
+    """A single conversation has no interval, because intervals resample conversations."""
     log = write_log(tmp_path, [decision("a", conversation="c"), decision("b", conversation="c")])
     status, _, error = run(capsys, log, "--policy", "theta=0.5")
     assert status == 1
@@ -247,7 +247,7 @@ def test_one_conversation_is_nothing_to_compare(
 def test_an_artifact_is_not_praised_for_what_it_has_learned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that was trained from logs is warned of where the decisions are older than it."""
+    """The command warns if the artifact was trained on logs and decisions are older than it."""
     pair = (ARMS[0], ARMS[2])
     log = read_log(write_log(tmp_path, lines(20, 0.4, arms=pair, text="Book a table")))
     router = Router(Artifact.load(SHIPPED))
@@ -271,7 +271,7 @@ def _learned_from_traffic(router: Router) -> Router:
 
 
 def test_a_request_that_was_not_read_whole_goes_where_the_service_sends_it(tmp_path: Path) -> None:
-    """To the most probable arm, whatever the policy."""
+    """A partly unreadable request goes to the most probable arm, whatever the policy."""
     unread: Json = {"reason": "unread", "probabilities": {"large": 0.9, "small": 0.8}}
     log = write_log(tmp_path, [decision(name, **unread) for name in "ab"])
     assert replay_log(read_log(log), ["theta=0.5"]).cost_usd.policies["theta=0.5"].same == 1
@@ -282,7 +282,7 @@ def test_a_request_that_was_not_read_whole_goes_where_the_service_sends_it(tmp_p
 
 
 def test_a_request_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
-    """Another artifact is asked about the others alone."""
+    """Another artifact predicts only the requests that can be read."""
     pair = (ARMS[0], ARMS[2])
     odd = Content(request={"messages": []}, calls=())
     log = write_log(

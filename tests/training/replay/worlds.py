@@ -1,4 +1,4 @@
-"""A world in which what every arm would have done is known, and logs of a part of it."""
+"""A simulated world in which every arm's outcome is known, and logs drawn from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TURNS = 3
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Conversations of `TURNS` turns: which arms are right, and what a router says, (turns, arms).
+    """Conversations of `TURNS` turns: correctness and predictions of each arm, (turns, arms).
 
     The router is overconfident, and the turns of a conversation are alike.
     """
@@ -26,7 +26,7 @@ class World:
 
     @classmethod
     def of(cls, conversations: int, seed: int) -> World:
-        """Make a world up."""
+        """Generate a random world."""
         rng = np.random.default_rng(seed)
         skill = np.array([1.2, 0.6, 0.3, -0.2])
         hard = np.repeat(rng.normal(0, 1.0, (conversations, 1)), TURNS, axis=0)
@@ -40,13 +40,13 @@ class World:
         return route(self.said, COSTS_USD, rule)
 
     def value(self, choices: Choices) -> float:
-        """Return the accuracy that choices truly have."""
+        """Return the true accuracy of these choices."""
         return float(self.correct[np.arange(len(choices)), choices].mean())
 
     def log(
         self, conversations: int, choices: Choices, share: float, seed: int
     ) -> tuple[Rounds, Reward, Choices]:
-        """Draw conversations, and log choices with exploration; return the turns drawn."""
+        """Draw conversations, and log choices with exploration; return also the turns drawn."""
         rng = np.random.default_rng(seed)
         drawn = rng.integers(0, len(self.said) // TURNS, conversations)
         rows = (drawn[:, None] * TURNS + np.arange(TURNS)).ravel()

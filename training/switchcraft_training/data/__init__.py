@@ -1,1 +1,1 @@
-"""Training data: the table of examples and arms, where outcomes come from, and splits."""
+"""Training data: the table of examples and arms, sources of outcomes, and splits."""

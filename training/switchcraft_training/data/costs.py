@@ -1,4 +1,4 @@
-"""From recorded tokens and seconds to costs, and to the cost profile of an artifact."""
+"""Costs of recorded answers, and the cost profile of an artifact."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from switchcraft_training.data.table import Floats, Table
 
 
 def costs_usd(table: Table, prices: Mapping[str, Price]) -> Floats:
-    """Return the cost of every recorded answer, (rows, arms); `prices` has every arm's price.
+    """Return the cost of every recorded answer, (rows, arms); `prices` must include every arm.
 
-    A failed request, for which the provider counted nothing, costs 0.
+    A failed request without usage counts costs 0.
     """
     arms = [prices[arm] for arm in table.arms]
     read = table.input_tokens * np.array([price.input_usd_per_mtok or 0.0 for price in arms])
@@ -25,11 +25,10 @@ def costs_usd(table: Table, prices: Mapping[str, Price]) -> Floats:
 
 
 def profile_arms(table: Table, prices: Mapping[str, Price]) -> dict[str, ArmProfile]:
-    """Return the mean usage of each arm at its price; `prices` has every arm's price.
+    """Return each arm's mean usage at its price; `prices` must include every arm.
 
-    The profile is the cost of an answer, so it leaves out failed requests, for which the provider
-    counted nothing. Raises ValueError if an arm has no request with everything counted that its
-    price needs.
+    The profile is the cost of an answer, so it omits failed requests, which have no usage counts.
+    Raises ValueError if an arm has no request with all the counts that its price needs.
     """
     return {arm: _profile_arm(table, column, prices[arm]) for column, arm in enumerate(table.arms)}
 
@@ -44,7 +43,7 @@ def _profile_arm(table: Table, column: int, price: Price) -> ArmProfile:
         raise ValueError(f"arm {table.arms[column]!r} {problem}")
 
     def mean(layer: Floats) -> float:
-        """Return the mean of the counted values, or 0 if the price does not need them."""
+        """Return the mean of the known values, or 0 if the price does not need them."""
         values = layer[is_counted, column]
         known = values[~np.isnan(values)]
         return float(known.mean()) if known.size else 0.0

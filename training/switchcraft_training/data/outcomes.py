@@ -1,4 +1,4 @@
-"""Sources of outcomes, and the table that gathers them."""
+"""Sources of outcomes, and the table that combines them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from switchcraft_training.records import Answer, Example, Judged, Outcome
 
 
 class OutcomeSource(Protocol):
-    """Queries and the outcomes of asking arms. Every method raises DataError at a bad row."""
+    """Queries and the outcomes of asking arms. Every method raises DataError for a bad row."""
 
     def arms(self) -> list[str]:
         """Return the models that were asked."""
@@ -26,7 +26,7 @@ class OutcomeSource(Protocol):
         ...
 
     def calls(self) -> Mapping[str, int]:
-        """Return the number of calls that a query asks for, by query id, where it is known."""
+        """Return the number of calls that each query requires, by query id, if known."""
         ...
 
     def outcomes(self, arm: str) -> Iterable[Outcome]:
@@ -35,7 +35,7 @@ class OutcomeSource(Protocol):
 
 
 class AnswerSource(Protocol):
-    """Queries with the expected calls, and the answers of models; raises as `OutcomeSource`."""
+    """Queries with expected calls, and models' answers; raises like `OutcomeSource`."""
 
     def arms(self) -> list[str]:
         """Return the models with recorded answers."""
@@ -52,7 +52,7 @@ class AnswerSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckedAnswers:
-    """Recorded answers as outcomes, which the checker judges.
+    """Outcomes of recorded answers, which the checker judges.
 
     `judged` holds the queries by id; answers to other queries are ignored. `alike` compares
     paraphrases.
@@ -76,7 +76,7 @@ class CheckedAnswers:
         return [entry.example for entry in self.judged.values()]
 
     def calls(self) -> dict[str, int]:
-        """Return the number of calls that each query asks for; 1 if any call is correct."""
+        """Return the number of calls that each query requires; 1 if any call is correct."""
         return {
             name: len(entry.expected.calls) + entry.expected.any_call
             for name, entry in self.judged.items()
@@ -119,7 +119,7 @@ def tabulate_outcomes(
     arms: Sequence[str],
     outcomes_of: Callable[[str], Iterable[Outcome]],
 ) -> Table:
-    """Gather the outcomes of every arm, and ignore those of other queries than `examples`.
+    """Gather the outcomes of every arm, and ignore those of queries outside `examples`.
 
     Raises the errors of `outcomes_of`.
     """
@@ -136,7 +136,7 @@ def tabulate_outcomes(
     return Table(
         examples=tuple(examples),
         arms=tuple(arms),
-        # Single precision, as saved tables hold it: judged and reloaded labels must be equal.
+        # Single precision, like saved tables: judged labels and reloaded labels must be equal.
         correct=correct.values().astype(np.float32).astype(np.float64),
         attempts=correct.counts.astype(np.float64),
         input_tokens=tokens_in.values(),

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import orjson
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.model_selection import StratifiedGroupKFold
 
 from switchcraft_training.data.table import Table
 from switchcraft_training.records import Example, Json
@@ -23,15 +21,15 @@ from switchcraft_training.records import Example, Json
 VALIDATION_SHARE = 0.1
 TEST_SHARE = 0.1
 NEAR_FROM = 0.8
-"""Least cosine of the character 3- to 5-grams of near-duplicates: they differ in a number or a
-name."""
+"""Least cosine similarity of near-duplicates, by character 3- to 5-grams. Such queries differ in a
+number or a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """Row indices of each part; duplicates are in no part.
 
-    `teaching` are further rows that may be trained on and are never measured.
+    `teaching` are additional rows that may be used for training and are never measured.
     """
 
     train: tuple[int, ...]
@@ -56,11 +54,11 @@ class Stratum(NamedTuple):
 
 
 class SplitKey(NamedTuple):
-    """The facts about an example that decide its part, so that the example can leave memory.
+    """The properties that decide an example's part, so that the example need not stay in memory.
 
-    `row` is equal if dataset, query and tools are equal. Examples that share one of `groups` stay
-    in one part: equal queries of any dataset, and turns of one conversation. `row` and `groups`
-    are digests of 16 bytes.
+    `row` is equal if dataset, query and tools are equal. Examples that share an element of `groups`
+    stay in one part: equal queries of any dataset, and turns of one conversation. `row` and
+    `groups` are digests of 16 bytes.
     """
 
     stratum: Stratum
@@ -69,7 +67,7 @@ class SplitKey(NamedTuple):
 
 
 def key_of(example: Example) -> SplitKey:
-    """Return an example's key. It ignores case and spacing of queries, but not of tools."""
+    """Return an example's key. Case and spacing of the query do not matter; those of tools do."""
     query = _normalized_text(example.request["messages"])
     tools = orjson.dumps(example.request["tools"], option=orjson.OPT_SORT_KEYS)
     groups = [_digest("query", query)]
@@ -80,9 +78,9 @@ def key_of(example: Example) -> SplitKey:
 
 
 def split_examples(examples: Iterable[Example], seed: int) -> Split:
-    """Split each category of each dataset 80/10/10, and keep the first of equal (query, tools).
+    """Split each category of each dataset 80/10/10, without duplicates of (query, tools).
 
-    Validation and test get the rounded tenth of each category, and training gets the rest.
+    Validation and test each get a tenth of each category, rounded; training gets the rest.
     """
     return split_keys(list(map(key_of, examples)), seed)
 
@@ -116,7 +114,7 @@ def split_keys(keys: Sequence[SplitKey], seed: int) -> Split:
 
 
 def unique(examples: Iterable[Example]) -> list[int]:
-    """Return the indices of the first example of each (query, tools) of a dataset."""
+    """Return the indices of the first example of each (query, tools) in a dataset."""
     return _unique_keys(map(key_of, examples))
 
 
@@ -144,15 +142,17 @@ def grouped_folds(
     """Return `folds` splits that test every unique example exactly once.
 
     The validation part of a fold is the test part of the next one; if not `validated`, these rows
-    train too. Near-duplicates and the turns of one conversation stay together, and categories keep
-    their shares as far as that allows. The rows `extra` do not influence the folds: they are only
-    `teaching` rows, in every fold that holds out nothing similar.
+    are used for training instead. Near-duplicates and the turns of one conversation stay together,
+    and categories keep their shares as far as that allows. The rows `extra` do not influence the
+    folds. They are only `teaching` rows, in every fold whose held-out rows are not similar.
     """
     is_extra = set(extra)
     own = [row for row in range(len(examples)) if row not in is_extra]
     kept = [own[place] for place in unique(examples[row] for row in own)]
     chosen = [examples[index] for index in kept]
     strata = [f"{example.dataset}/{example.category}" for example in chosen]
+    from sklearn.model_selection import StratifiedGroupKFold  # noqa: PLC0415 - as below
+
     kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
     parts = [
         tuple(kept[place] for place in test)
@@ -172,7 +172,7 @@ def grouped_folds(
 
 
 def teaching(examples: Sequence[Example], split: Split, extra: Sequence[int]) -> tuple[int, ...]:
-    """Return the rows of `extra` that are near-duplicates of no validation or test row."""
+    """Return the rows of `extra` without near-duplicates of validation or test rows."""
     return _without_held_out(near_duplicates(examples), split, extra) if extra else ()
 
 
@@ -182,10 +182,11 @@ def _without_held_out(groups: Sequence[int], split: Split, extra: Sequence[int])
 
 
 def near_duplicates(examples: Sequence[Example]) -> list[int]:
-    """Return a group for each example; near-duplicates and one conversation's turns share one."""
-    # Imported here, because commands that never group rows run where scipy is not installed.
+    """Return each example's group; near-duplicates and turns of one conversation share one."""
+    # Imported here: the images that serve and publish have neither scipy nor scikit-learn.
     from scipy.sparse import coo_matrix  # noqa: PLC0415
     from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415
 
     grams = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True)
     rows = grams.fit_transform([example.query for example in examples])

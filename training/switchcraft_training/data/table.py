@@ -16,7 +16,7 @@ from switchcraft_training.records import Example
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Choices = NDArray[np.int64]
-"""The column of an arm for each row, (rows,)."""
+"""The column of the chosen arm for each row, (rows,)."""
 
 _RECORDED: Final = ("correct", "attempts", "input_tokens", "output_tokens", "seconds")
 _LAYERS: Final = (*_RECORDED, "cost_usd")
@@ -29,18 +29,18 @@ def _not_given() -> Any:  # noqa: ANN401 - an array of any type
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Examples in rows and arms in columns, with everything that was recorded about each pair.
+    """Examples in rows and arms in columns, with the recorded data about each pair.
 
-    Layers are (rows, arms) and NaN where an arm was not asked or nothing was recorded; a layer
-    that is not given is NaN everywhere. `correct` is the probability of a correct answer: the share
-    of `attempts` that were correct, so 0 or 1 for a query that was asked once (paper, appendix on
-    probabilistic labels). Tokens, seconds and cost are means over the attempts.
+    Layers are (rows, arms), with NaN if an arm was not asked or nothing was recorded; a layer that
+    is not given is NaN everywhere. `correct` is the probability of a correct answer. It is the
+    share of `attempts` that were correct, so 0 or 1 for a query that was asked once (paper,
+    appendix on probabilistic labels). Tokens, seconds and cost are means over the attempts.
 
-    Columns are (rows,). Rows that are near-duplicates have equal `groups` (default: each row has
-    its own). `folds` is the fold that tests a row (default: -1), and `expected_calls` the number of
-    calls that a query asks for (default: NaN, unknown). Figures are measured only on rows with
-    `is_measured` (default: all); the other rows only teach. `packed` holds the conversations as the
-    service packs them, and is empty until training packs them.
+    Columns are (rows,). Near-duplicate rows have equal `groups` (default: each row has its own).
+    `folds` is the fold that tests a row (default: -1), and `expected_calls` the number of calls
+    that a query requires (default: NaN, unknown). Figures are measured only on rows with
+    `is_measured` (default: all); the other rows are only used for training. `packed` holds the
+    conversations as the service packs them, and is empty until training packs them.
     """
 
     examples: tuple[Example, ...]
@@ -90,7 +90,7 @@ class Table:
 
     @property
     def teaching_rows(self) -> tuple[int, ...]:
-        """The rows that only teach."""
+        """The rows that are only used for training."""
         return tuple(np.flatnonzero(~self.is_measured).tolist())
 
     def take(self, rows: Sequence[int] | Choices | Flags) -> Table:
@@ -112,7 +112,7 @@ class Table:
         return self.take(self.is_measured).select_arms(arms)
 
     def select_arms(self, arms: Sequence[str]) -> Table:
-        """Return the table with these arms as columns; an arm that it lacks was never asked."""
+        """Return the table with these arms as columns; arms that it lacks count as never asked."""
         places = [self.arms.index(arm) if arm in self.arms else len(self.arms) for arm in arms]
         layers: dict[str, Any] = {}
         for name in _LAYERS:
@@ -128,7 +128,7 @@ class Table:
 
 
 def concatenate(tables: Sequence[Table]) -> Table:
-    """Return the rows of several tables, one table after the other; all have the same arms."""
+    """Return the rows of several tables, one after the other; all must have the same arms."""
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(table, name) for table in tables])
         for name in (*_LAYERS, *_COLUMNS)
@@ -142,7 +142,7 @@ def concatenate(tables: Sequence[Table]) -> Table:
 
 
 def save_layers(table: Table, path: Path) -> None:
-    """Write what was recorded to a file that appears only when it is complete.
+    """Write the recorded data to a file that appears only when it is complete.
 
     Training keeps these files because judging a hundred thousand answers takes minutes.
     """

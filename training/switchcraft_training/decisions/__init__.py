@@ -1,1 +1,1 @@
-"""The decision log of a gateway as a source of training: queries, and what came of asking arms."""
+"""A gateway's decision log as a source of training data: queries and the outcomes of arms."""

@@ -1,4 +1,4 @@
-"""`switchcraft-train import decisions:PATH`: a gateway's log -> rows that a run trains from."""
+"""`switchcraft-train import decisions:PATH`: convert a gateway's log to rows for training."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NOTHING = (
 
 
 def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
-    """Import a log as the arguments of `import` say, print what came of it, and return 0.
+    """Import a log as the arguments of `import` say, print a summary, and return 0.
 
-    Raises DataError where a line cannot be read and there is no quarantine for it, or a file
-    cannot be written.
+    Raises DataError if a line cannot be read and there is no quarantine file, or if a file cannot
+    be written.
     """
     log, quarantined = read_log_aside(path, arguments.quarantine)
     found = read_queries(log, weak_evidence=arguments.weak_evidence)
@@ -53,7 +53,7 @@ def _report(found: Queries) -> Mapping[str, Json]:
 
 
 def _by_arm(queries: Sequence[Query]) -> Mapping[str, Sequence[float]]:
-    """Return what came of each arm's answers, the arms in order."""
+    """Return the labels of each arm's answers, with the arms in order."""
     right: dict[str, list[float]] = {}
     for query in queries:
         for outcome in query.outcomes:

@@ -1,4 +1,4 @@
-"""A folder of decision-log lines -> decisions, each with what was said of it later."""
+"""Reading of a decision log: decisions, with the feedback and evidence that followed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDINGS = (".jsonl", ".jsonl.gz")
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
-    """Decisions in the order of time; the last feedback, and weak evidence, by decision id."""
+    """Decisions in order of time; the last feedback, and weak evidence, by decision id."""
 
     path: Path
     decisions: tuple[LoggedDecision, ...]
@@ -36,7 +36,7 @@ class DecisionLog:
     evidence: frozenset[str]
 
     def arms_by_model(self) -> Mapping[str, str]:
-        """Return the arm that each model plays, where it plays one alone."""
+        """Return the arm of each model, without models that several arms use."""
         played: dict[str, set[str]] = {}
         for decision in self.decisions:
             if not decision.is_fallback:
@@ -45,10 +45,10 @@ class DecisionLog:
 
 
 def pass_unfinished(fault: DataError, raw: bytes) -> None:
-    """Pass over a last line without its end, said; raise at any other that cannot be read.
+    """Skip an incomplete last line with a warning; raise for any other unreadable line.
 
-    A gateway that was killed, or is writing just now, leaves such a line, and nothing is wrong
-    with the others.
+    A gateway that was killed, or that is still writing, leaves such a line. The other lines are not
+    affected.
     """
     if raw.endswith(b"\n"):
         raise fault
@@ -56,10 +56,10 @@ def pass_unfinished(fault: DataError, raw: bytes) -> None:
 
 
 def read_log(path: Path, on_fault: RowErrorHandler = pass_unfinished) -> DecisionLog:
-    """Read a log's folder, or one file of it; what cannot be read goes to `on_fault`.
+    """Read a log's folder, or one of its files; unreadable lines go to `on_fault`.
 
-    A decision that is there twice counts once. Raises DataError where a file cannot be read, or
-    there is no decision.
+    A duplicate decision counts once. Raises DataError if a file cannot be read or there is no
+    decision.
     """
     decisions: dict[str, LoggedDecision] = {}
     feedback: dict[str, LoggedFeedback] = {}
@@ -78,9 +78,9 @@ def read_log(path: Path, on_fault: RowErrorHandler = pass_unfinished) -> Decisio
 
 
 def read_log_aside(path: Path, quarantine: Path | None) -> tuple[DecisionLog, int]:
-    """Read a log; lines that cannot be read go to the file `quarantine`, and are counted.
+    """Read a log; write unreadable lines to the file `quarantine`, and count them.
 
-    Raises as `read_log` does, at the first such line where there is no file for it.
+    Without a quarantine file, raises like `read_log` at the first such line.
     """
     if quarantine is None:
         return read_log(path), 0

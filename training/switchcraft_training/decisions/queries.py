@@ -1,4 +1,4 @@
-"""Decisions and feedback -> queries with what came of asking arms, and what became of each line."""
+"""Conversion of decisions and feedback to queries with outcomes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ DATASET: Final = "decisions"
 CATEGORY: Final = "traffic"
 
 WEAKLY_CORRECT: Final = 0.25
-"""How probably a call is right that weak evidence speaks against.
+"""Assumed probability that a call with negative weak evidence is still correct.
 
-No measurement: the evidence is one-sided, so that it must not weigh as much as a verdict, and a
-tool's error may be the tool's own, a repeated call a change of mind. It never says that a call was
-right: a router that learns from it underrates the arms that are asked most.
+The value is not measured. The evidence must not weigh as much as a verdict, because it is
+one-sided: a tool's error may be the tool's own fault, and a repeated call a change of mind. Weak
+evidence never confirms a call, so a router that learns from it underrates the arms that are asked
+most.
 """
 
 
 class Fate(StrEnum):
-    """What became of a decision on its way to training."""
+    """The result of converting a decision for training."""
 
     JUDGED = "judged by feedback"
     CHECKED = "checked against the expected calls"
@@ -48,10 +49,10 @@ TEACHING: Final = (Fate.JUDGED, Fate.CHECKED, Fate.WEAK)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query with what came of asking arms.
+    """A query with the outcomes of asking arms.
 
-    `expected` is None where only verdicts are known; `calls`, how many it asks for, where nothing
-    tells.
+    `expected` is None if only verdicts are known. `calls` is the number of calls that the query
+    requires, or None if that is unknown.
     """
 
     example: Example
@@ -61,13 +62,13 @@ class Query:
 
 
 class Queries(NamedTuple):
-    """What a log teaches, and what became of each of its decisions."""
+    """The queries that a log teaches, and the number of decisions with each fate."""
 
     queries: tuple[Query, ...]
     fates: Counter[Fate]
 
     def summary(self) -> str:
-        """Return in a line how many decisions teach, and why the others do not."""
+        """Return a one-line summary: how many decisions are used, and why the others are not."""
         total, teaching = self.fates.total(), sum(self.fates[fate] for fate in TEACHING)
         left = ", ".join(f"{n:,} {fate}" for fate, n in sorted(self.fates.items())
                          if fate not in TEACHING)  # fmt: skip
@@ -85,14 +86,14 @@ class _Answered:
 
 
 def read_example(decision: LoggedDecision) -> Example:
-    """Return the request that was decided for; raises ValueError where there is none to read."""
+    """Return a decision's request; raises ValueError if it is missing or cannot be read."""
     if decision.content is None:
         raise ValueError("has no content")
     given = decision.content.request
     try:
         request = {"messages": list(given["messages"]), "tools": list(given.get("tools") or ())}
         example = Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
-        # Tried here, so that no stage behind this one meets what it cannot read.
+        # Parsed here to check it, so that no later stage encounters an unreadable request.
         _ = (key_of(example), example.query, example.tool_names, parse_conversation(request))
     except (*ROW_ERRORS, SwitchcraftError) as exc:
         raise ValueError(f"the content is no request for tools: {exc}") from exc
@@ -100,7 +101,7 @@ def read_example(decision: LoggedDecision) -> Example:
 
 
 def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
-    """Return what an arm answered; calls that do not decode are a malformed call."""
+    """Return an arm's answer; calls that cannot be decoded count as a malformed call."""
     made = None if decision.content is None else decision.content.calls
     return Answer(
         example_id=decision.id,
@@ -115,7 +116,7 @@ def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
 
 
 def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) -> Expected | None:
-    """Return the calls that feedback expects; ValueError where one is of no tool offered."""
+    """Return the calls in feedback; raises ValueError if one uses a tool that is not offered."""
     feedback = log.feedback.get(decision.id)
     if feedback is None or feedback.expected is None:
         return None
@@ -138,8 +139,8 @@ def checked(
 ) -> float | None:
     """Return the checker's verdict on an answer.
 
-    None where the gateway has not heard all of it, or the tools, which are any client's, do not
-    allow to judge.
+    None if the gateway did not receive the complete answer, or if the client's tool definitions do
+    not allow checking.
     """
     said = decision.content
     if said is None or (said.calls is None and said.text is None):
@@ -155,11 +156,11 @@ def checked(
 def read_queries(
     log: DecisionLog, *, weak_evidence: bool = False, alike: IsParaphrase | None = None
 ) -> Queries:
-    """Gather what a log says of arms; queries equal in (messages, tools) are one.
+    """Gather the outcomes of arms from a log; queries equal in (messages, tools) are merged.
 
-    A verdict is of the arm that answered, which after a fallback is another than the one chosen.
-    A client's verdict stands before the checker's, and both before weak evidence, which counts
-    only where it is asked for. `alike` tells paraphrases.
+    A verdict applies to the arm that answered, which after a fallback is not the chosen one. A
+    client's verdict takes precedence over the checker's. Both take precedence over weak evidence,
+    which counts only if `weak_evidence` is set. `alike` compares paraphrases.
     """
     reader = _Reader(log, weak_evidence, alike)
     queries = tuple(reader.queries())
@@ -167,7 +168,7 @@ def read_queries(
 
 
 class _Reader:
-    """Sorts decisions into queries, and counts what became of each."""
+    """Groups decisions by query, and counts the fate of each."""
 
     def __init__(self, log: DecisionLog, weak_evidence: bool, alike: IsParaphrase | None) -> None:
         self._log = log
@@ -177,7 +178,7 @@ class _Reader:
         self.fates: Counter[Fate] = Counter()
 
     def queries(self) -> Iterator[Query]:
-        """Yield the queries that have any verdict, in the order in which they were first asked."""
+        """Yield the queries with at least one verdict, in the order in which they first appear."""
         for group in self._groups().values():
             query = self._query(group)
             if query.outcomes:
@@ -223,7 +224,7 @@ class _Reader:
         return Query(first, expected, calls, tuple(outcomes))
 
     def _expected(self, group: Sequence[_Answered]) -> Expected | None:
-        """Return what the last feedback expects that names calls of the tools offered."""
+        """Return the last expected calls in feedback that use only offered tools."""
         for answered in reversed(group):
             try:
                 expected = read_expected(self._log, answered.decision, answered.example)

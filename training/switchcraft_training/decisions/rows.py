@@ -1,4 +1,4 @@
-"""Queries with outcomes as JSON lines: what importing a log writes, and a run trains from."""
+"""Queries with outcomes as JSON lines, which an import writes and a run reads."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _NOBODY_SAID: Final[Mapping[str, Json]] = {"expected": None, "any_call": False}
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
-    """Write queries to a file that appears when all are written; return how many there were.
+    """Write queries to a file, which appears only when it is complete; return their number.
 
-    Lines are rows as in `switchcraft_training.datasets.rows`, with `calls` and `outcomes`; a row's
-    `expected` is null where only verdicts are known. Raises DataError where it cannot be written.
+    Lines are rows as in `switchcraft_training.datasets.rows`, with `calls` and `outcomes`. A row's
+    `expected` is null if only verdicts are known. Raises DataError if the file cannot be written.
     """
     return write_lines((to_json_line(_to_json(query)) for query in queries), path)
 
 
 def read_queries_file(path: Path) -> Iterator[Query]:
-    """Stream such a file; raises DataError at the first line that cannot be read."""
+    """Stream a file of queries; raises DataError at the first line that cannot be read."""
     return read_lines(path, _from_json)
 
 

@@ -1,1 +1,1 @@
-"""How good a router is: metrics with errors, and the report."""
+"""Evaluation of a router: metrics with their errors, and the report."""

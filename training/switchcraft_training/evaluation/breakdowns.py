@@ -1,4 +1,4 @@
-"""Where a router is right and where it is not: categories, table, difficulty, confusion."""
+"""Breakdowns of a router's errors: by category, outcome, query property and predicted arm."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from switchcraft_training.records import Example
 
 TOOLS = (1, 3, 6, 10, 50)
 TURNS = (1, 2, 4, 8, 20)
-"""Last of each range, the paper's (appendix on misrouted queries)."""
+"""Upper bound of each range (paper, appendix on misrouted queries)."""
 FIFTHS = (0.2, 0.4, 0.6, 0.8)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Accuracy, and USD a query."""
+    """Accuracy, and cost of a query in USD."""
 
     accuracy: Measure
     cost_usd: Measure
@@ -35,9 +35,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """One category: every arm, the router and the oracle; the difference is to the best single.
+    """Scores of every arm, the router and the oracle in one category.
 
-    The best single model is the one of all queries.
+    `difference` is the router's accuracy minus that of the best single model over all categories.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class RoutingOutcome:
-    """How many queries ended in one of the four ways, and their share."""
+    """Number and share of queries with one of the four routing outcomes."""
 
     name: str
     meaning: str
@@ -59,7 +59,7 @@ class RoutingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The four table (section 4.7), and what correct but costlier choices cost too much."""
+    """The four routing outcomes (section 4.7), and the overhead of correct but costlier choices."""
 
     outcomes: tuple[RoutingOutcome, ...]
     median_overhead_usd: float
@@ -68,7 +68,10 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Queries alike in one respect: shares misrouted, and of these where an arm was right."""
+    """Queries in one range of a property: the shares that were misrouted and avoidably so.
+
+    `wrong_model` counts only misroutes for which another arm was correct.
+    """
 
     label: str
     misrouted: Measure
@@ -77,7 +80,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Misroutes by one property of queries."""
+    """Misrouted queries by one property."""
 
     by: str
     buckets: tuple[Bucket, ...]
@@ -85,9 +88,9 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Queries by the arm predicted (rows) and the oracle's (columns): all, and those lost.
+    """Queries by predicted arm (rows) and oracle's arm (columns): all queries, and lost ones.
 
-    Lost are those where the predicted arm is wrong and another is right.
+    A query is lost if the predicted arm is wrong and another arm is correct.
     """
 
     arms: tuple[str, ...]
@@ -96,7 +99,7 @@ class Confusion:
 
 
 def by_category(table: Table, chosen: Choices, categories: Sequence[str]) -> tuple[Category, ...]:
-    """Score arms, router and oracle in each category, the largest first."""
+    """Score the arms, the router and the oracle in each category, largest category first."""
     names = np.array(categories)
     counts = {str(name): int((names == name).sum()) for name in np.unique(names)}
     best = best_single(table)
@@ -127,9 +130,9 @@ def _score(correct: Floats, cost_usd: Floats) -> Score:
 
 
 def dataset_oracle(table: Table, categories: Sequence[str]) -> Entrant:
-    """Return the best single arm of each category, known in hindsight.
+    """Return the best single arm of each category, chosen in hindsight.
 
-    No router that reads nothing but a query's category does better on these queries.
+    No router that uses only a query's category does better on these queries.
     """
     names = np.array(categories)
     choices = np.zeros(len(names), dtype=np.int64)
@@ -139,7 +142,7 @@ def dataset_oracle(table: Table, categories: Sequence[str]) -> Entrant:
 
 
 def routing(table: Table, chosen: Choices) -> Routing:
-    """Tell the four table apart; a label that is a share counts for each by its share."""
+    """Count the four routing outcomes; a fractional label is divided between outcomes."""
     got, paid = table.pick(chosen)
     _, ideal_usd = table.pick(oracle(table))
     top = table.correct.max(axis=1)
@@ -165,7 +168,7 @@ def routing(table: Table, chosen: Choices) -> Routing:
 def misroutes(table: Table, chosen: Choices, examples: Sequence[Example]) -> tuple[Breakdown, ...]:
     """Break misroutes down by tools, turns, length and number of correct models.
 
-    A query is misrouted where the chosen arm is wrong, whether or not another is right.
+    A query is misrouted if the chosen arm is wrong, whether or not another arm is correct.
     """
     turns = [parse_conversation(example.request).turns for example in examples]
     words = np.array([sum(len(turn.text.split()) for turn in chat) for chat in turns])
@@ -186,7 +189,7 @@ def misroutes(table: Table, chosen: Choices, examples: Sequence[Example]) -> tup
 def _buckets(
     table: Table, chosen: Choices, values: NDArray[np.int64], lasts: Sequence[int]
 ) -> tuple[Bucket, ...]:
-    """Group queries by ranges of integers, given the last of each; empty ranges are left out."""
+    """Group queries by integer ranges, given each range's upper bound; omit empty ranges."""
     got, _ = table.pick(chosen)
     top = table.correct.max(axis=1)
     which = np.searchsorted(lasts, values)

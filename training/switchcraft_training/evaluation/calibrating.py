@@ -1,4 +1,4 @@
-"""Which calibration keeps its word on queries that it was not fitted on."""
+"""Choice of the calibration method by cross-validation."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from switchcraft_training.evaluation.metrics import brier_measure, calibration_m
 FOLDS = 5
 MAX_KNOTS = 50
 LOG_TEMPERATURES = (-3.0, 3.0)
-"""Searched between these: beyond a factor of 20 a router knows nothing, or everything."""
+"""Bounds of the search. Beyond a factor of 20, probabilities are all near 0.5, or near 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a method measured on queries that it was not fitted on.
+    """Held-out measurements of one calibration method.
 
-    `log_loss` is in nats a prediction; `behind` is how much more that is than the least, with the
+    `log_loss` is in nats per prediction. `behind` is its excess over the least log loss, with the
     standard error of the difference on the same queries.
     """
 
@@ -50,7 +50,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationStudy:
-    """Every method, simplest first, and the chosen one fitted on all queries; folds of groups."""
+    """Trials of all methods, simplest first, and the chosen calibration, fitted on all queries.
+
+    `folds` is the number of cross-validation folds, which keep groups together.
+    """
 
     trials: tuple[Trial, ...]
     calibration: Calibration
@@ -60,12 +63,12 @@ class CalibrationStudy:
 def choose_calibration(
     labels: Floats, probabilities: Floats, groups: Sequence[int], seed: int
 ) -> CalibrationStudy:
-    """Choose by cross-validation that parts no group, and fit the choice on all queries.
+    """Choose a method by cross-validation over groups, and fit it on all queries.
 
-    Labels and raw probabilities are (queries, arms); a label may be a share, NaN where the arm was
-    not asked. Of the methods within one standard error of the least log loss, the simplest: the
-    error is of the difference on the same queries, and of whole groups. With a single group nothing
-    can be held out, and probabilities stay as they are.
+    Labels and raw probabilities are (queries, arms). A label may be fractional, and is NaN if the
+    arm was not asked. The choice is the simplest method within one standard error of the least log
+    loss. The error is that of the difference on the same queries, clustered by group. With a single
+    group nothing can be held out, so the probabilities stay unchanged.
     """
     asked = ~np.isnan(labels).all(axis=1)
     labels, probabilities = labels[asked], probabilities[asked]
@@ -84,9 +87,10 @@ def choose_calibration(
 def calibrated_unseen(
     labels: Floats, probabilities: Floats, groups: Sequence[int], seed: int, method: Method
 ) -> Floats:
-    """Return probabilities (queries, arms), each calibrated by queries of other groups.
+    """Return probabilities (queries, arms), each calibrated on queries of other groups.
 
-    The folds are those that `choose_calibration` chose on; with a single group nothing changes.
+    The folds are the same as in `choose_calibration`. With a single group, the probabilities stay
+    unchanged.
     """
     _, numbers = np.unique(np.asarray(groups), return_inverse=True)
     folds = min(FOLDS, int(numbers.max()) + 1)
@@ -103,7 +107,7 @@ def _held_out(
     groups: NDArray[np.int64],
     methods: Iterable[Method],
 ) -> dict[Method, Floats]:
-    """Return what each method says of queries that it was not fitted on, (queries, arms)."""
+    """Return the held-out probabilities of each method, (queries, arms)."""
     said = {method: np.empty_like(probabilities) for method in methods}
     for fitted, tested in kfold.split(labels, groups=groups):
         for method, theirs in said.items():
@@ -130,14 +134,14 @@ def _trials(
 
 
 def log_losses(labels: Floats, probabilities: Floats) -> Floats:
-    """Return each query's cross-entropy in nats, the mean over the arms that were asked."""
+    """Return each query's cross-entropy in nats, averaged over the arms that were asked."""
     inside = np.clip(probabilities, NEAREST, 1 - NEAREST)
     losses: Floats = np.nanmean(-labels * np.log(inside) - (1 - labels) * np.log1p(-inside), axis=1)
     return losses
 
 
 def _grouped_mean(values: Floats, groups: NDArray[np.int64]) -> Measure:
-    """Return a mean whose standard error takes a group's values to say the same (clusters)."""
+    """Return a mean and its standard error, clustered by group."""
     totals = np.bincount(groups, weights=values - values.mean())
     few = len(totals) / max(1, len(totals) - 1)
     stderr = float(np.sqrt(few * (totals**2).sum())) / len(values)
@@ -145,12 +149,12 @@ def _grouped_mean(values: Floats, groups: NDArray[np.int64]) -> Measure:
 
 
 def fit_identity(labels: Floats, probabilities: Floats) -> Calibration:  # noqa: ARG001 - as others
-    """Leave probabilities as they are."""
+    """Return the calibration that leaves probabilities unchanged."""
     return IDENTITY
 
 
 def fit_temperature(labels: Floats, probabilities: Floats) -> Calibration:
-    """Find the one temperature of least log loss."""
+    """Fit the temperature, shared by all arms, that minimizes log loss."""
     logits = logit(probabilities)
 
     def loss(log_temperature: float) -> float:
@@ -161,7 +165,7 @@ def fit_temperature(labels: Floats, probabilities: Floats) -> Calibration:
 
 
 def fit_platt(labels: Floats, probabilities: Floats) -> Calibration:
-    """Fit each arm's rising line by logistic regression; an arm never asked stays as it is."""
+    """Fit a logistic regression for each arm; an arm that was never asked stays unchanged."""
     lines = [_line(*known) for known in _known(labels, logit(probabilities))]
     return Platt(
         slopes=tuple(slope for slope, _ in lines),
@@ -170,10 +174,10 @@ def fit_platt(labels: Floats, probabilities: Floats) -> Calibration:
 
 
 def _line(labels: Floats, logits: Floats) -> tuple[float, float]:
-    """Return slope, at least 0, and intercept of least log loss, by Platt's softened targets.
+    """Return slope (at least 0) and intercept with the least log loss.
 
-    They keep the fit finite where all answers were right: (right + 1) / (right + 2), and
-    1 / (wrong + 2) (Platt, 1999, section 2.2).
+    Platt's softened targets, (right + 1) / (right + 2) and 1 / (wrong + 2), keep the fit finite if
+    all answers were right (Platt, 1999, section 2.2).
     """
     right, wrong = labels.sum(), (1 - labels).sum()
     targets = labels * (right + 1) / (right + 2) + (1 - labels) / (wrong + 2)
@@ -190,11 +194,11 @@ def _line(labels: Floats, logits: Floats) -> tuple[float, float]:
 
 
 def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
-    """Fit each arm's rising steps, and join the middles of the steps by straight lines.
+    """Fit isotonic steps for each arm, and interpolate linearly between the steps' midpoints.
 
-    A step would make ties of probabilities that the graph tells apart, and drift rules compare
-    them; through the middles the map rises strictly, but for its two ends (centred isotonic
-    regression: Oron and Flournoy, 2017).
+    Plain steps would map different probabilities to the same value, but drift rules compare them.
+    The interpolated map increases strictly, except at its two ends (centred isotonic regression:
+    Oron and Flournoy, 2017).
     """
     return Isotonic(knots=tuple(_knots(*known) for known in _known(labels, probabilities)))
 
@@ -205,9 +209,9 @@ def _knots(labels: Floats, raw: Floats) -> Knots:
     steps = IsotonicRegression(y_min=0, y_max=1).fit(raw, labels).predict(raw)
     heights, which = np.unique(steps, return_inverse=True)
     middles = np.bincount(which, weights=raw) / np.bincount(which)
-    # So many answers cannot tell a probability from 0 or 1 any better (rule of succession).
+    # This many answers cannot show a probability closer to 0 or 1 (rule of succession).
     edge = 1 / (len(labels) + 2)
-    # No two knots at one place: middles of steps rise, but for the last bits.
+    # Midpoints increase except for rounding errors; remove duplicates.
     places = np.flatnonzero(np.diff(middles, prepend=-1.0) > 0)
     kept = places[_thinned(len(places))]
     return Knots(
@@ -217,12 +221,12 @@ def _knots(labels: Floats, raw: Floats) -> Knots:
 
 
 def _thinned(count: int) -> NDArray[np.int64]:
-    """Return at most `MAX_KNOTS` of so many places, evenly, the first and the last among them."""
+    """Return at most `MAX_KNOTS` evenly spaced indices, including the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, MAX_KNOTS)).round().astype(np.int64))
 
 
 def _known(labels: Floats, values: Floats) -> Iterator[tuple[Floats, Floats]]:
-    """Yield each arm's labels and values where it was asked."""
+    """Yield each arm's labels and values, without queries that the arm was not asked."""
     for column, said in zip(labels.T, values.T, strict=True):
         asked = ~np.isnan(column)
         yield column[asked], said[asked]
@@ -234,4 +238,7 @@ FITS: Mapping[Method, Callable[[Floats, Floats], Calibration]] = {
     "platt": fit_platt,
     "isotonic": fit_isotonic,
 }
-"""Labels and raw probabilities, (queries, arms) each -> a calibration; the simplest first."""
+"""Functions that fit a calibration to labels and raw probabilities, (queries, arms) each.
+
+The simplest method comes first.
+"""

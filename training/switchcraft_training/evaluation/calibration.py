@@ -1,4 +1,4 @@
-"""Do probabilities keep their word? Reliability by bin, ECE and Brier score by arm."""
+"""Calibration metrics: reliability by bin, and ECE and Brier score by arm."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from switchcraft_training.evaluation.metrics import (
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Predictions of about one probability: how probable they were, how often right.
+    """Predictions of similar probability: their mean probability and their accuracy.
 
-    The accuracy's n counts predictions, of which a query has one an arm.
+    `n` of the accuracy counts predictions; a query has one prediction per arm.
     """
 
     lower: float
@@ -33,7 +33,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class ArmCalibration:
-    """One arm's predictions, or all arms' together."""
+    """Calibration of one arm, or of all arms together."""
 
     name: str
     accuracy: Measure
@@ -45,14 +45,14 @@ class ArmCalibration:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """All arms together first, then arm by arm; empty bins are left out."""
+    """Reliability bins without empty ones, and figures for all arms together, then for each arm."""
 
     bins: tuple[Bin, ...]
     arms: tuple[ArmCalibration, ...]
 
 
 def calibration(table: Table, probabilities: Floats) -> Calibration:
-    """Measure predicted probabilities (queries, arms) against what happened."""
+    """Compare predicted probabilities (queries, arms) with the recorded correctness."""
     labels = table.correct
     return Calibration(
         bins=reliability(labels, probabilities),
@@ -64,7 +64,7 @@ def calibration(table: Table, probabilities: Floats) -> Calibration:
 
 
 def reliability(labels: Floats, probabilities: Floats) -> tuple[Bin, ...]:
-    """Return ten bins of equal width, over all arms together."""
+    """Return ten bins of equal width, over all arms together; empty bins are omitted."""
     which = bin_of(probabilities)
     return tuple(
         Bin(

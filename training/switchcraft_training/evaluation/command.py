@@ -21,7 +21,7 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    # Imported here: torch takes seconds to load, and judging answers does not need it.
+    # Imported here because PyTorch takes seconds to load and judging answers does not need it.
     from router_service.router import Router  # noqa: PLC0415
     from switchcraft_training.config import load_config  # noqa: PLC0415
     from switchcraft_training.evaluation.report import write_report  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Figures as SVG that takes the page's colours: the same numbers draw the same bytes."""
+"""Figures as SVG with the page's colours; equal data gives equal bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MARKERS: dict[Kind, str] = {
 }
 BLUE, RED = "#3b82c4", "#d1495b"
 INK = "#010203"
-"""Drawn where text and axes are; the page's own text colour takes its place."""
+"""Placeholder for the colour of text and axes, which the page's text colour replaces."""
 WIDTH_IN = 9.6
 
 _STYLE: dict[Any, Any] = {
@@ -62,19 +62,19 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the report's style while inside."""
+    """Apply the report's style inside the block."""
     with mpl.rc_context():
         mpl.rcParams.update(_STYLE)
         yield
 
 
 def new_figure(height_in: float) -> Figure:
-    """Return an empty figure of the page's width."""
+    """Return an empty figure with the page's width."""
     return Figure(figsize=(WIDTH_IN, height_in), layout="constrained", facecolor="none")
 
 
 def to_svg(figure: Figure) -> str:
-    """Return a figure as an SVG element; its text and axes have the page's text colour."""
+    """Return a figure as an SVG element whose text and axes use the page's text colour."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="none")
     drawing = buffer.getvalue()
@@ -84,7 +84,7 @@ def to_svg(figure: Figure) -> str:
 def label_points(
     axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str]
 ) -> list[Text]:
-    """Name points, moving the names until none is on another or on a point."""
+    """Label points, and move the labels so that none overlaps another label or a point."""
     texts = [
         axes.text(x, y, name, fontsize=7.5) for (x, y), name in zip(points, names, strict=True)
     ]
@@ -96,7 +96,7 @@ def label_points(
         expand=(1.08, 1.5),
         force_text=(0.3, 0.6),
         force_static=(0.2, 0.4),
-        iter_lim=400,  # by steps, not by seconds: the same drawing on every machine
+        iter_lim=400,  # a number of steps, not seconds, so that every machine draws the same
         arrowprops={"arrowstyle": "-", "color": "#8a8a8a", "linewidth": 0.6},
     )
     return texts

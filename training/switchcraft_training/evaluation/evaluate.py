@@ -1,4 +1,4 @@
-"""A router against the single models and the oracle, on queries it has not seen."""
+"""Comparison of a router with the single models and the oracle, on unseen queries."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from switchcraft_training.evaluation.metrics import (
 )
 
 Costs = Sequence[float] | Floats
-"""What the router expects arms to cost, USD: (arms,), or (queries, arms)."""
+"""The router's expected costs of the arms in USD: (arms,), or (queries, arms)."""
 Kind = Literal["single", "heuristic", "baseline", "router", "random", "oracle"]
 KINDS: tuple[Kind, ...] = ("single", "heuristic", "baseline", "router", "random", "oracle")
-"""In the order of the main table."""
+"""The order of rows in the main table."""
 
 THETAS = (
     *(0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.725, 0.75, 0.775, 0.8, 0.82, 0.84, 0.86, 0.88),
@@ -36,14 +36,14 @@ DRIFTS = (
     *(0.03, 0.025, 0.02, 0.015, 0.01, 0.0075, 0.005, 0.003, 0.002, 0.001),
 )
 FRONTIER = (*(f"theta={theta:g}" for theta in THETAS), *(f"drift={delta:g}" for delta in DRIFTS))
-"""Every rule that is measured; closer to each other where a small step changes many choices."""
+"""All rules that are measured; the grid is finer where a small step changes many choices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A way of routing to compare: its arm for each query, (queries,).
+    """A way of routing that is compared: the arm that it chooses for each query, (queries,).
 
-    `probabilities`, (queries, arms), are those that it predicted, where it does.
+    `probabilities`, (queries, arms), are its predictions, or None if it makes none.
     """
 
     kind: Kind
@@ -56,8 +56,9 @@ class Entrant:
 class Entry:
     """A row of the main table; differences are to the best single model, paired by query.
 
-    `gap_from_cheapest` is the share of the way from the cheapest single model to the oracle
-    (section 4.3), `gap_from_best` from the best one; None where there is no way to go.
+    `gap_from_cheapest` is the closed share of the gap between the cheapest single model and the
+    oracle (section 4.3), `gap_from_best` that between the best single model and the oracle. Each is
+    None if there is no gap.
     """
 
     kind: Kind
@@ -75,7 +76,7 @@ class Entry:
 
     @property
     def point(self) -> FrontierPoint:
-        """The entry as an artifact carries it."""
+        """The entry in the form that an artifact stores."""
         return FrontierPoint(
             policy=self.name,
             accuracy=self.accuracy,
@@ -93,7 +94,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Everything that holds for one set of queries, whatever they are."""
+    """All figures for one set of queries."""
 
     best_single: str
     default_policy: str
@@ -105,11 +106,11 @@ class Evaluation:
 
     @property
     def frontier(self) -> tuple[FrontierPoint, ...]:
-        """The sweep as an artifact carries it."""
+        """The sweep in the form that an artifact stores."""
         return tuple(entry.point for entry in self.sweep)
 
     def entry(self, name: str) -> Entry:
-        """Return the entry of that name; raises KeyError where there is none."""
+        """Return the entry with that name; raises KeyError if there is none."""
         return {entry.name: entry for entry in self.entries}[name]
 
 
@@ -120,9 +121,9 @@ def evaluate(
     policies: Mapping[str, str],
     entrants: Sequence[Entrant] = (),
 ) -> Evaluation:
-    """Measure a router's probabilities (queries, arms) under every policy, beside entrants.
+    """Measure a router's probabilities (queries, arms) under every policy, and other entrants.
 
-    The router decides by expected costs and pays recorded ones, as it would in service.
+    As in service, the router decides by expected costs and pays the recorded ones.
     """
     chosen = route(probabilities, expected_costs_usd, policies["default"])
     shares = np.bincount(chosen, minlength=len(table.arms)) / len(chosen)
@@ -142,9 +143,10 @@ def evaluate(
 
 
 def main_table(table: Table, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
-    """Measure entrants beside single models, random choice and the oracle.
+    """Measure entrants, single models, random choice and the oracle.
 
-    An entrant stands in for what has its name. Rows are by kind, then by falling accuracy.
+    An entrant replaces the built-in row with its name. Rows are sorted by kind, then by falling
+    accuracy.
     """
     bench = Bench.of(table)
     queries = len(table.correct)
@@ -156,7 +158,7 @@ def main_table(table: Table, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
         *entrants,
     ]
     entries = [
-        # What random choice is expected to do, rather than what one draw did.
+        # The expected value of random choice, instead of the result of one draw.
         bench.measure("random", "random", table.correct.mean(1), random_usd),
         *(bench.measure(e.kind, e.name, *table.pick(e.choices)) for e in known),
     ]
@@ -165,7 +167,7 @@ def main_table(table: Table, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
 
 
 def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
-    """Return how to call each rule: the names that stand for it, and the rule."""
+    """Return a display name for each rule: the policy names that stand for it, and the rule."""
     names: dict[str, list[str]] = {}
     for name, rule in policies.items():
         names.setdefault(rule, []).append(name)
@@ -174,7 +176,7 @@ def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What entries are measured against, (queries,) each."""
+    """The references that entries are compared with, (queries,) each."""
 
     best: Floats
     best_cost_usd: Floats
@@ -193,10 +195,10 @@ class Bench:
         )
 
     def measure(self, kind: Kind, name: str, correct: Floats, cost_usd: Floats) -> Entry:
-        """Measure what an entry got right and what it paid, (queries,) each."""
+        """Measure an entry from its correctness and cost, (queries,) each."""
         n = len(correct)
         over_best, over_cheapest = correct - self.best, correct - self.cheapest
-        # One pass over the draws: there are 2,000 of every query, and 50 rules in a sweep.
+        # One pass over the draws, because a sweep has 50 rules with 2,000 draws each.
         got, paid, their_paid, ahead, gained, way, way_from_best = mean_and_draws(
             *(correct, cost_usd, self.best_cost_usd, over_best, over_cheapest),
             *(self.oracle - self.cheapest, self.oracle - self.best),
@@ -228,13 +230,13 @@ def sweep(table: Table, probabilities: Floats, expected_costs_usd: Costs) -> tup
 
 
 def best_single(table: Table) -> int:
-    """Return the most accurate arm; of equal ones the cheapest."""
+    """Return the most accurate arm; the cheapest one if several are equally accurate."""
     accuracy, cost = table.correct.mean(0), table.cost_usd.mean(0)
     return min(range(len(table.arms)), key=lambda arm: (-accuracy[arm], cost[arm]))
 
 
 def cheapest_single(table: Table) -> int:
-    """Return the arm that cost least; of equal ones the most accurate."""
+    """Return the cheapest arm; the most accurate one if several cost the same."""
     accuracy, cost = table.correct.mean(0), table.cost_usd.mean(0)
     return min(range(len(table.arms)), key=lambda arm: (cost[arm], -accuracy[arm]))
 
@@ -248,9 +250,9 @@ def route(probabilities: Floats, costs_usd: Costs, rule: str) -> Choices:
 
 
 def oracle(table: Table) -> Choices:
-    """Return the cheapest correct arm of each query, the dearest where none is (section 3.3).
+    """Return each query's cheapest correct arm, or the most expensive if none is (section 3.3).
 
-    Where labels are shares, the cheapest of the arms most often right.
+    If labels are fractional, return the cheapest of the arms with the highest label.
     """
     top = table.correct.max(axis=1, keepdims=True)
     cheapest = np.where(table.correct == top, table.cost_usd, np.inf).argmin(1)

@@ -1,4 +1,4 @@
-"""What an evaluation is given: queries, what arms did with them, and what routers said."""
+"""Input of an evaluation: queries, recorded outcomes, and the predictions of routers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from switchcraft_training.evaluation.evaluate import (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A router on its own test queries: another seed, or a fold."""
+    """A router on its own test queries, for example with another seed or in one fold."""
 
     name: str
     table: Table
@@ -32,10 +32,10 @@ class Experiment:
     """Held-out predictions of a router, with everything that they are compared with.
 
     The router decides by `probabilities`, (queries, arms), and `expected_costs_usd`. `entrants` are
-    compared in the main table; one that is named like a built-in row (an arm, `random`, `dataset
+    compared in the main table; one with the name of a built-in row (an arm, `random`, `dataset
     oracle`, `oracle`) replaces that row. `variants` are the router with other input or other
     branches, and `runs` are the same pipeline with other seeds. `calibrating` explains the choice
-    of the calibration. An empty input leaves its section out of the report. Raises ValueError if an
+    of the calibration. If an input is empty, the report omits its section. Raises ValueError if an
     arm was not asked every query.
     """
 
@@ -56,7 +56,7 @@ class Experiment:
 
     @property
     def rule(self) -> str:
-        """The default policy's rule."""
+        """The rule of the default policy."""
         return self.policies["default"]
 
     def chosen(self) -> Choices:

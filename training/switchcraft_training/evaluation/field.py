@@ -1,6 +1,7 @@
-"""The metrics of other routing papers, and what a budget buys.
+"""Metrics of other routing papers, and the best rule within each budget.
 
 RouteLLM: Ong et al., 2024, arXiv 2406.18665, section 3.1, and `routellm/evals/evaluate.py`.
+
 RouterBench: Hu et al., 2024, arXiv 2403.12031, section 3, and its `evaluation/AIQ.py`.
 """
 
@@ -37,11 +38,11 @@ BUDGETS = (0.05, 0.10, 0.16, 0.30, 0.50, 1.00)
 
 @dataclass(frozen=True, slots=True)
 class FieldRow:
-    """One router with probabilities by the field's metrics.
+    """Metrics of other papers for one router that predicts probabilities.
 
-    `matching` is the cheapest rule of the sweep that is as accurate as the best single model,
-    `affordable` the most accurate that costs no more; each is picked on the queries it is
-    measured on.
+    `matching` is the cheapest rule of the sweep that is as accurate as the best single model, and
+    `affordable` the most accurate one that costs no more. Each is picked on the same queries that
+    it is measured on.
     """
 
     name: str
@@ -112,11 +113,12 @@ def _sweep_table(table: Table, probabilities: Floats, expected_costs_usd: Costs)
 def apgr(points: Floats, weak: Floats, strong: Floats) -> float:
     """Return RouteLLM's average performance gap recovered; points are (cost, accuracy).
 
-    The mean of (accuracy - weak) / (strong - weak) where 10%, 20%, ..., 100% of calls go to the
-    strong model. They have two models; in a pool the weak one is the cheapest, the strong one the
-    best, and the share of calls is that of the cost between theirs. Between points of the sweep
-    it is linear, as in their code; it starts at the weak model and keeps the last point's
-    accuracy. NaN where the strong model is not the better and the dearer one.
+    This is the mean of (accuracy - weak) / (strong - weak) when 10%, 20%, ..., 100% of calls go to
+    the strong model. RouteLLM has two models. In a pool, the weak model is the cheapest one and the
+    strong model the best one. The share of calls is replaced by the position of the cost between
+    the costs of these two. As in RouteLLM's code, the curve is linear between points of the sweep.
+    It starts at the weak model and keeps the last point's accuracy. NaN unless the strong model is
+    both better and more expensive.
     """
     width, height = (strong - weak).tolist()
     if width <= 0 or height <= 0:
@@ -132,9 +134,9 @@ def apgr(points: Floats, weak: Floats, strong: Floats) -> float:
 def aiq(points: Floats, low_usd: float, high_usd: float) -> float:
     """Return RouterBench's average improvement in quality; points are (cost, accuracy).
 
-    The mean height, between two costs, of the points' non-decreasing convex hull, which starts at
-    the null router (no cost, nothing right) and keeps its last accuracy. The two costs are those
-    of the cheapest and the dearest single model. NaN where they are equal.
+    This is the mean height, between two costs, of the points' non-decreasing convex hull. The hull
+    starts at the null router (no cost, no correct answer) and keeps its last accuracy. The two
+    costs are those of the cheapest and the most expensive single model. NaN if they are equal.
     """
     if not high_usd > low_usd:
         return float("nan")
@@ -146,7 +148,7 @@ def aiq(points: Floats, low_usd: float, high_usd: float) -> float:
 
 
 def convex_hull(points: Floats) -> Floats:
-    """Return the non-decreasing convex hull of the null router and points, by rising cost."""
+    """Return the non-decreasing convex hull of the null router and the points, by rising cost."""
     hull: list[tuple[float, float]] = [(0.0, 0.0)]
     for cost, accuracy in sorted(map(tuple, points.tolist()), key=lambda p: (p[0], -p[1])):
         if accuracy <= hull[-1][1]:
@@ -160,25 +162,25 @@ def convex_hull(points: Floats) -> Floats:
 def _is_below(
     left: tuple[float, float], middle: tuple[float, float], right: tuple[float, float]
 ) -> bool:
-    """Tell whether the middle point is on or under the line between the others."""
+    """Return whether the middle point is on or below the line between the others."""
     rise = (middle[1] - left[1]) * (right[0] - left[0])
     return rise <= (right[1] - left[1]) * (middle[0] - left[0])
 
 
 def matching(entries: Sequence[Entry]) -> Entry | None:
-    """Return the cheapest entry as accurate as the best single model, None where none is."""
+    """Return the cheapest entry that is as accurate as the best single model, or None."""
     reached = [entry for entry in entries if entry.difference >= 0]
     return min(reached, key=lambda e: (e.cost_usd.value, -e.accuracy.value), default=None)
 
 
 def affordable(entries: Sequence[Entry], share: float) -> Entry | None:
-    """Return the most accurate entry within a share of the best single model's cost."""
+    """Return the most accurate entry within a share of the best single model's cost, or None."""
     reached = [entry for entry in entries if entry.cost_share <= share]
     return max(reached, key=lambda e: (e.accuracy.value, -e.cost_usd.value), default=None)
 
 
 def budgets(entries: Sequence[Entry]) -> tuple[Budget, ...]:
-    """Return what each budget buys; those that buy nothing, or nothing more, are left out."""
+    """Return the best rule for each budget, without budgets that do not improve on smaller ones."""
     bought = [(share, affordable(entries, share)) for share in BUDGETS]
     found = [Budget(share, entry) for share, entry in bought if entry is not None]
     repeated = {after.share for before, after in pairwise(found) if after.entry == before.entry}

@@ -1,7 +1,7 @@
-"""Validation of goals: each goal's rule is measured on queries that did not pick it.
+"""Validation of goals: each goal's rule is measured on queries that it was not picked on.
 
-The best of many rules looks slightly better than it is on the queries that it was picked on. A
-rule that four folds pick and the fifth measures has no such advantage.
+The best of many rules looks slightly better than it is on the queries that it was picked on. A rule
+that is picked on four folds and measured on the fifth has no such advantage.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def validate_goals(
 ) -> tuple[GoalResult, ...]:
     """Validate goals (default: `usual_goals`) in folds that keep near-duplicates together.
 
-    The router has not seen the queries; only the rule is picked on them. Return nothing if there
-    are fewer groups of queries than folds. Raises PolicyError for an invalid goal.
+    The router has not seen the queries; only the rule is picked on them. Return an empty tuple if
+    there are fewer groups of queries than folds. Raises PolicyError for an invalid goal.
     """
     groups = near_duplicates(experiment.table.examples)
     if len(set(groups)) < FOLDS:

@@ -1,4 +1,4 @@
-"""Numbers about a router, each with its error."""
+"""Metrics of a router, each with its error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALIBRATION_BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its standard error and 95% interval, both over resampled queries."""
+    """A number with its standard error and 95% interval, both from resampled queries."""
 
     value: float
     stderr: float
@@ -28,7 +28,7 @@ class Estimate:
 
 
 def mean_measure(values: Floats) -> Measure:
-    """Return the mean of one value a query (n,), with its standard error."""
+    """Return the mean of one value per query, (n,), with its standard error."""
     n = len(values)
     stderr = float(values.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
     return Measure(value=float(values.mean()), stderr=stderr, n=n)
@@ -36,45 +36,46 @@ def mean_measure(values: Floats) -> Measure:
 
 @lru_cache(maxsize=8)
 def resamples(n: int, seed: int = 0) -> Floats:
-    """Return each query's weight in each bootstrap draw, (draws, n); a draw's sum to 1."""
+    """Return each query's weight in each bootstrap draw, (draws, n); a draw's weights sum to 1."""
     rng = np.random.default_rng(seed)
     counts = [np.bincount(rng.integers(0, n, n), minlength=n) for _ in range(BOOTSTRAP_DRAWS)]
     return np.array(counts) / n
 
 
 def bootstrap(values: Floats, statistic: Callable[[Floats], float]) -> Estimate | None:
-    """Estimate a statistic of the means of columns, (queries, columns), resampling queries.
+    """Estimate a statistic of the column means of (queries, columns), resampling queries.
 
-    None where the statistic is not a number; draws where it is not one are passed over.
+    None if the statistic is NaN. Draws for which it is NaN are ignored.
     """
     drawn = np.array([statistic(means) for means in resamples(len(values)) @ values])
     return estimate(float(statistic(values.mean(axis=0))), drawn, len(values))
 
 
 def estimate(value: float, drawn: Floats, n: int) -> Estimate | None:
-    """Return a number with the error that its draws (draws,) show; None where it is none."""
+    """Return a number with its error from draws, (draws,); None if the number is NaN."""
     if not np.isfinite(value):
         return None
     return Estimate(value, float(drawn[np.isfinite(drawn)].std()), interval_of(drawn), n)
 
 
 def mean_and_draws(*columns: Floats) -> Floats:
-    """Return each column's mean, then that of each resampling: (columns, 1 + draws)."""
+    """Return the mean of each column, then its mean in each draw: (columns, 1 + draws)."""
     values = np.column_stack(columns)
     return np.vstack([values.mean(axis=0), resamples(len(values)) @ values]).T
 
 
 def ratio(part: Floats, whole: Floats, n: int) -> Estimate | None:
-    """Return part / whole of means and their draws; None where there is no whole.
+    """Return part / whole, given the means and their draws; None if whole is not positive.
 
-    The share of a gap that is closed: (ours - start) / (top - start), None where top is no better.
+    For example, the closed share of a gap is (ours - start) / (top - start), or None if top is not
+    better than start.
     """
     shares = np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
     return estimate(float(shares[0]), shares[1:], n)
 
 
 def interval_of(drawn: Floats) -> tuple[float, float]:
-    """Return the 95% interval of draws (draws,), passing over what is not a number."""
+    """Return the 95% interval of draws, (draws,), ignoring NaN."""
     low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5])
     return float(low), float(high)
 
@@ -85,7 +86,7 @@ def paired_interval(ours: Floats, theirs: Floats) -> tuple[float, float]:
 
 
 def ratio_interval(ours: Floats, theirs: Floats) -> tuple[float, float] | None:
-    """Return the 95% bootstrap interval of mean(ours) / mean(theirs); None where theirs is 0."""
+    """Return the 95% bootstrap interval of mean(ours) / mean(theirs); None if theirs is 0."""
     if not theirs.any():
         return None
     weights = resamples(len(ours))
@@ -94,9 +95,9 @@ def ratio_interval(ours: Floats, theirs: Floats) -> tuple[float, float] | None:
 
 
 def mean_auc(labels: Floats, probabilities: Floats) -> float:
-    """Return the area under the ROC curve, averaged over arms with both outcomes; (n, arms).
+    """Return the area under the ROC curve, (n, arms), averaged over arms with both outcomes.
 
-    A label between 0 and 1 counts as both outcomes by its share. NaN where no arm has both.
+    A label between 0 and 1 counts partly as each outcome. NaN if no arm has both.
     """
     return _mean_auc(labels, _ranks(probabilities), np.ones(len(labels)))
 
@@ -117,18 +118,19 @@ def auc_measure(labels: Floats, probabilities: Floats) -> Measure:
 def expected_calibration_error(
     labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
 ) -> float:
-    """Return the ECE over all arms together: mean |confidence - accuracy| of equal-width bins."""
+    """Return the ECE over all arms: mean |confidence - accuracy| of equal-width bins."""
     return calibration_measure(labels, probabilities, bins).value
 
 
 def calibration_measure(
     labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
 ) -> Measure:
-    """Return the ECE over all arms together, with a standard error from resampled queries.
+    """Return the ECE over all arms, with a standard error from resampled queries.
 
-    A label that is not known (NaN) does not count.
+    Unknown labels (NaN) do not count.
     """
-    # A bin's gap times its share is the mean of (p - label) over all predictions, 0 outside it.
+    # A bin's gap times its share is the mean over all predictions of (p - label) in the bin and 0
+    # outside.
     which = bin_of(probabilities, bins)
     a_query = (~np.isnan(labels)).sum() / len(labels)
     excess = np.nan_to_num((probabilities - labels) / a_query)
@@ -139,20 +141,20 @@ def calibration_measure(
 
 
 def brier_measure(labels: Floats, probabilities: Floats) -> Measure:
-    """Return the mean squared distance of probability and label, over arms and queries.
+    """Return the mean squared difference of probability and label, over arms and queries.
 
-    A label that is not known (NaN) does not count; each query has one that is.
+    Unknown labels (NaN) do not count; each query has at least one known label.
     """
     return mean_measure(np.nanmean((probabilities - labels) ** 2, axis=1))
 
 
 def bin_of(probabilities: Floats, bins: int = CALIBRATION_BINS) -> NDArray[np.int64]:
-    """Return which of equal-width bins each probability is in; 1 is in the last."""
+    """Return the index of each probability's equal-width bin; 1 is in the last bin."""
     return np.minimum((probabilities * bins).astype(np.int64), bins - 1)
 
 
 def _ranks(probabilities: Floats) -> NDArray[np.int64]:
-    """Return each probability's place among an arm's different ones, (n, arms)."""
+    """Return each probability's rank among the distinct values of its arm, (n, arms)."""
     columns = [np.unique(column, return_inverse=True)[1] for column in probabilities.T]
     return np.stack(columns, axis=1)
 
@@ -166,14 +168,15 @@ def _mean_auc(labels: Floats, ranks: NDArray[np.int64], weights: Floats) -> floa
 
 
 def _auc(labels: Floats, ranks: NDArray[np.int64], weights: Floats) -> float:
-    """Return how probably a right answer ranks above a wrong one, ties half.
+    """Return the probability that a right answer ranks above a wrong one; ties count half.
 
-    Ours because labels may be shares, and for speed: scikit-learn's takes 1 ms, this 30 us.
+    Not scikit-learn's function, because labels may be fractional, and for speed: scikit-learn's
+    takes 1 ms, this one 30 us.
     """
     right = np.bincount(ranks, weights * labels)
     wrong = np.bincount(ranks, weights * (1 - labels))
     pairs = right.sum() * wrong.sum()
-    # Sums of resampled weights leave dust of 1e-16 where an outcome is absent.
+    # Sums of resampled weights have rounding errors of 1e-16 if an outcome is absent.
     if pairs < 1e-12:
         return float("nan")
     return float((right * (wrong.cumsum() - wrong / 2)).sum() / pairs)

@@ -1,4 +1,4 @@
-"""The plots of the report, each from one section of it."""
+"""The plots of the report, one for each section."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _COUNTS = LinearSegmentedColormap.from_list("counts", ["#eef2f7", "#3b82c4", "#1
 
 
 def pareto_svg(evaluation: Evaluation) -> str:
-    """Draw accuracy over cost: every entrant, and the router's whole sweep."""
+    """Draw accuracy over cost for every entrant and the router's whole sweep."""
     with style():
         figure = new_figure(6.2)
         axes = figure.subplots()
@@ -68,7 +68,7 @@ def pareto_svg(evaluation: Evaluation) -> str:
 
 
 def sweep_svg(evaluation: Evaluation) -> str:
-    """Draw the sweep of thresholds and of drifts, beside the best single model."""
+    """Draw the sweep of thresholds and of drifts, and the best single model."""
     best = evaluation.entry(evaluation.best_single)
     with style():
         figure = new_figure(4.2)
@@ -90,13 +90,14 @@ def sweep_svg(evaluation: Evaluation) -> str:
 
 
 def categories_svg(categories: Sequence[Category]) -> str:
-    """Draw accuracy as a heat map: categories down, arms, router and oracle across."""
+    """Draw a heat map of accuracy: categories as rows; arms, router and oracle as columns."""
     columns = list(categories[0].scores)
     table = np.array([[c.scores[name].accuracy.value for name in columns] for c in categories])
     with style():
         figure = new_figure(1.6 + 0.3 * len(categories))
         axes = figure.subplots()
-        # Colours start at the tenth percentile: one hard category must not grey out the rest.
+        # The scale starts at the tenth percentile, so that one hard category does not dull the
+        # rest.
         axes.imshow(table, cmap=_HEAT, aspect="auto", vmin=np.percentile(table, 10), vmax=1)
         _cells(axes, table, [[f"{value * 100:.0f}" for value in row] for row in table])
         _names(axes, columns, [f"{c.name}  (n={c.n})" for c in categories])
@@ -107,7 +108,7 @@ def categories_svg(categories: Sequence[Category]) -> str:
 
 
 def differences_svg(categories: Sequence[Category]) -> str:
-    """Draw the router's distance to the best single model in each category, and its cost's."""
+    """Draw the router's difference from the best single model, and its cost, by category."""
     places = np.arange(len(categories))[::-1]
     with style():
         figure = new_figure(1.0 + 0.26 * len(categories))
@@ -148,7 +149,7 @@ def routing_svg(routing: Routing) -> str:
 
 
 def misroutes_svg(breakdowns: Sequence[Breakdown]) -> str:
-    """Draw shares misrouted, split into avoidable and irreducible, one panel a property."""
+    """Draw misrouted shares, split into avoidable and irreducible, one panel per property."""
     with style():
         figure = new_figure(5.2)
         panels = figure.subplots(2, 2, sharey=True).ravel()
@@ -172,7 +173,7 @@ def _misroute_panel(axes: Axes, breakdown: Breakdown) -> None:
     axes.set_title(breakdown.by)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set_ylim(0, 1.05)
-    axes.set_xlim(-0.6, max(len(buckets), 4) - 0.4)  # a lone bar must not fill the panel
+    axes.set_xlim(-0.6, max(len(buckets), 4) - 0.4)  # keep a single bar from filling the panel
     axes.grid(visible=True, axis="y")
 
 
@@ -184,7 +185,7 @@ def confusion_svg(confusion: Confusion) -> str:
         titled = (("all queries", confusion.queries), ("wrong model", confusion.lost))
         for axes, (title, rows) in zip(panels, titled, strict=True):
             table = np.array(rows)
-            # The root keeps the few large cells from hiding the small ones.
+            # The square root keeps a few large cells from hiding the small ones.
             axes.imshow(np.sqrt(table), cmap=_COUNTS, aspect="auto")
             texts = [[f"{value:.0f}" if value >= 0.5 else "" for value in row] for row in table]
             _cells(axes, np.sqrt(table), texts)
@@ -197,7 +198,7 @@ def confusion_svg(confusion: Confusion) -> str:
 
 
 def calibration_svg(calibration: Calibration) -> str:
-    """Draw the reliability of probabilities, and how many there are of each."""
+    """Draw a reliability diagram, and the number of predictions in each bin."""
     bins = calibration.bins
     middles = [(b.lower + b.upper) / 2 for b in bins]
     with style():
@@ -224,7 +225,7 @@ def calibration_svg(calibration: Calibration) -> str:
 
 
 def tokens_svg(uses: Sequence[TokenUse]) -> str:
-    """Draw what input and output cost, and actual over expected cost."""
+    """Draw the cost of input and output, and the ratio of actual to expected cost."""
     places = np.arange(len(uses))[::-1]
     with style():
         figure = new_figure(1.1 + 0.3 * len(uses))
@@ -287,7 +288,7 @@ def stability_svg(stability: Stability) -> str:
 
 
 def parts_svg(rows: Sequence[Ablation]) -> str:
-    """Draw accuracy over cost with other input, and without branches or with one alone."""
+    """Draw accuracy over cost for other inputs and for subsets of the branches."""
     with style():
         figure = new_figure(3.0)
         axes = figure.subplots()
@@ -311,7 +312,7 @@ def parts_svg(rows: Sequence[Ablation]) -> str:
 
 
 def curves_svg(epochs: Sequence[Epoch]) -> str:
-    """Draw the losses of training and validation by epoch."""
+    """Draw the training and validation loss by epoch."""
     with style():
         figure = new_figure(2.8)
         axes = figure.subplots()
@@ -350,7 +351,7 @@ def _band(
     colour: str = COLOURS["router"],
     marker: str = "",
 ) -> None:
-    """Draw a line through entries, with one standard error about it."""
+    """Draw a line through entries, with a band of one standard error."""
     costs = np.array([entry.cost_usd.value * 1e3 for entry in entries])
     middle = np.array([entry.accuracy.value for entry in entries])
     error = np.array([entry.accuracy.stderr for entry in entries])
@@ -374,7 +375,7 @@ def _intervals(
     *,
     is_more_better: bool = True,
 ) -> None:
-    """Draw values with 95% intervals: blue where they are better than the centre, red worse."""
+    """Draw values with 95% intervals: blue if better than the centre, red if worse."""
     above, below = (BLUE, RED) if is_more_better else (RED, BLUE)
     axes.axvline(centre, color=INK, linewidth=0.8, linestyle=":")
     for place, value, (low, high) in zip(places.tolist(), values, intervals, strict=True):
@@ -385,7 +386,7 @@ def _intervals(
 
 
 def _cells(axes: Axes, table: Floats, texts: Sequence[Sequence[str]]) -> None:
-    """Write a text into each cell, dark on light and light on dark."""
+    """Write a text into each cell, dark on light cells and light on dark ones."""
     image = axes.images[0]
     colours = np.asarray(image.cmap(np.asarray(image.norm(table))))
     luminance = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722])
@@ -407,7 +408,7 @@ def _pair(measure: Measure) -> tuple[float, float]:
 
 
 def _spread_out(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return as many entries as a plot has room to name."""
+    """Return as many entries as a plot has room to label."""
     return entries[:: ceil(len(entries) / NAMED)]
 
 

@@ -1,4 +1,4 @@
-"""An evaluation as `report.json`, and as one self-contained `report.html`."""
+"""Evaluation report, written as `report.json` and as a self-contained `report.html`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from switchcraft_training.records import Json
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that there is to say of a router; what is None or empty has no section.
+    """All results for a router; values that are None or empty have no section.
 
-    `test` and `sections` are of the same queries, held out in `folds` where they are the run's own.
-    The course of training (`teaching` rows of other recordings, `label_rates`, `epochs`, `parity`)
-    is known to the run that trained it.
+    `test` and `sections` describe the same queries, held out in `folds` if they are the run's own.
+    Only the run that trained the router has training data: `teaching` (rows of other recordings),
+    `label_rates`, `epochs` and `parity`.
     """
 
     name: str
@@ -56,7 +56,7 @@ def write_report(report: Report, directory: Path) -> None:
 
 
 def _draw(report: Report) -> dict[str, Markup]:
-    """Draw every plot that the report has numbers for."""
+    """Draw every plot whose data the report contains."""
     drawn = {"pareto": plots.pareto_svg(report.test), "sweep": plots.sweep_svg(report.test)}
     if report.sections is not None:
         drawn |= _draw_sections(report.sections)
@@ -85,7 +85,7 @@ def _draw_sections(sections: Sections) -> dict[str, str]:
 
 
 def _plain(value: Json) -> Json:
-    """Return values as JSON has them; what is not a number is null."""
+    """Return values that JSON can represent; NaN and infinity become null."""
     if isinstance(value, BaseModel):
         return _plain(value.model_dump(mode="json"))
     if isinstance(value, Mapping):

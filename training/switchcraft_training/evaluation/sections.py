@@ -33,7 +33,7 @@ from switchcraft_training.evaluation.tokens import TokenUse, token_use
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """What a report says beyond the main table; None and empty are left out of it."""
+    """The report's sections in addition to the main table; None and empty ones are omitted."""
 
     categories: tuple[Category, ...]
     routing: Routing
@@ -51,7 +51,7 @@ class Sections:
 
 
 def main_figures(experiment: Experiment) -> Evaluation:
-    """Return the main table and the sweep, beside the dataset oracle and all entrants."""
+    """Return the main table and the sweep, with the dataset oracle and all entrants."""
     table = experiment.table
     return evaluate(
         table,
@@ -63,7 +63,7 @@ def main_figures(experiment: Experiment) -> Evaluation:
 
 
 def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
-    """Return every section that the experiment has input for."""
+    """Return every section for which the experiment has input."""
     table, chosen = experiment.table, experiment.chosen()
     return Sections(
         categories=by_category(table, chosen, experiment.categories()),
@@ -83,7 +83,7 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
 
 
 def field_rows(experiment: Experiment) -> tuple[FieldRow, ...]:
-    """Measure the router and every entrant with probabilities by the field's metrics."""
+    """Apply other papers' metrics to the router and every entrant that has probabilities."""
     named = [("router", experiment.probabilities)] + [
         (entrant.name, entrant.probabilities)
         for entrant in experiment.entrants

@@ -1,4 +1,4 @@
-"""Whether another seed, another fold or another input says the same."""
+"""Stability of results across seeds, folds and inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from switchcraft_training.evaluation.metrics import (
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One run under the default policy, beside what the same queries' single models did."""
+    """One run under the default policy, compared with the single models on the same queries."""
 
     name: str
     router: Entry
@@ -41,7 +41,7 @@ class RunFigures:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How figures differ between runs; `std` is the sample's, 0 for one run."""
+    """Variation of a figure between runs; `std` is the sample standard deviation, 0 for one run."""
 
     mean: float
     std: float
@@ -51,7 +51,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """Several runs, and the spread of their figures by name."""
+    """Figures of several runs, and the spread of each figure by name."""
 
     runs: tuple[RunFigures, ...]
     spread: dict[str, Spread]
@@ -59,7 +59,7 @@ class Stability:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """The router with one way of writing its input; differences are to the first of them."""
+    """The router with one variant of its input or branches; differences are to the first one."""
 
     name: str
     accuracy: Measure
@@ -72,7 +72,7 @@ class Ablation:
 
 
 def stability(runs: Sequence[Run], rule: str) -> Stability | None:
-    """Compare runs under one rule; None where there are fewer than two."""
+    """Compare runs under one rule; return None if there are fewer than two."""
     if len(runs) < 2:
         return None
     figures = tuple(_figures(run, rule) for run in runs)
@@ -89,7 +89,7 @@ def stability(runs: Sequence[Run], rule: str) -> Stability | None:
 
 
 def folds(experiment: Experiment) -> tuple[Run, ...]:
-    """Return each fold's queries as a run, none where there are no folds."""
+    """Return each fold's queries as a run; empty if the experiment has no folds."""
     tested_by = experiment.table.folds
     members = [(fold, tested_by == fold) for fold in np.unique(tested_by) if fold >= 0]
     return tuple(
@@ -104,7 +104,7 @@ def folds(experiment: Experiment) -> tuple[Run, ...]:
 
 
 def ablation(experiment: Experiment) -> tuple[Ablation, ...]:
-    """Compare other inputs with the router's own, none where there are no others."""
+    """Compare the variants with the shipped router; empty if there are no variants."""
     if not experiment.variants:
         return ()
     own = Entrant("router", "as it ships", experiment.chosen(), experiment.probabilities)

@@ -1,4 +1,4 @@
-"""An artifact and recorded answers -> a report."""
+"""Evaluation of an artifact on recorded answers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report:
-    """Measure an artifact on all queries below folders of data.
+    """Measure an artifact on all queries in several data folders.
 
-    `config` names source and pool. Raises ConfigError where the pool is not the artifact's arms,
-    DataError where a row does not parse or there is none.
+    `config` names the source and the pool. Raises ConfigError if the pool differs from the
+    artifact's arms, and DataError if a row cannot be parsed or there are no rows.
     """
     manifest = router.artifact.manifest
     if set(config.arms) != set(manifest.arms):
@@ -53,14 +53,14 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
 
 
 def as_measured(config: RunConfig, manifest: Manifest) -> RunConfig:
-    """Return a run of the same source, with the artifact's order of arms, nothing else."""
+    """Return a run with only this source, and with the arms in the artifact's order."""
     entries = {entry.arm: entry for entry in config.pool}
     pool = tuple(entries[arm] for arm in manifest.arms)
     return config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
 
 
 def read(config: RunConfig, manifest: Manifest, data: Path) -> Table:
-    """Read one folder's queries; warns where the artifact has learned from them."""
+    """Read one folder's queries; log a warning if the artifact was trained on them."""
     source, known = config.source, manifest.provenance
     if sources_sha256((source, *also_of(known)), data) == known.data_sha256:
         log.warning(

@@ -1,4 +1,4 @@
-"""Tokens, where the money goes, and who talks too much (section 4.8, appendix on token usage)."""
+"""Token usage and cost by arm, and verbosity (section 4.8, appendix on token usage)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from switchcraft_training.evaluation.metrics import Estimate, bootstrap, mean_me
 
 @dataclass(frozen=True, slots=True)
 class TokenUse:
-    """An arm's tokens and costs a query, means over the queries that were counted.
+    """An arm's mean tokens and costs per query, over the queries with token counts.
 
-    `chattiness` is its cost over the cost if it wrote as many tokens as arms do on average;
-    `expected_cost_usd` is the latter.
+    `expected_cost_usd` is its cost if it wrote as many tokens as the average arm. `chattiness` is
+    its actual cost divided by that.
     """
 
     arm: str
@@ -33,15 +33,15 @@ class TokenUse:
 
     @property
     def cost_usd(self) -> float:
-        """What a query costs."""
+        """The mean cost of a query."""
         return self.input_cost_usd + self.output_cost_usd
 
 
 def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]:
-    """Take apart what each arm costs, by rising cost.
+    """Split each arm's cost into its parts, and sort the arms by rising cost.
 
-    An arm that was never counted is left out, and so is one that is paid by the hour: its tokens
-    cost nothing, however many it writes.
+    Omits arms without token counts. Also omits arms that are paid by the hour, because their tokens
+    cost nothing.
     """
     counted = [table.arms[place] for place in np.flatnonzero(table.has_tokens.any(axis=0))]
     kept = [arm for arm in counted if not prices[arm].has_hourly_price]
@@ -73,7 +73,7 @@ def _use(table: Table, column: int, price: Price) -> TokenUse:
 
 
 def _chattiness(table: Table, column: int, price: Price) -> Estimate | None:
-    """Estimate actual over expected cost; None for an arm that costs nothing."""
+    """Estimate the ratio of actual to expected cost; None for an arm that costs nothing."""
     counted = table.has_tokens
     arms = counted.shape[1]
     columns = [

@@ -1,1 +1,1 @@
-"""What another policy, or another artifact, would have come to on a gateway's decision log."""
+"""Off-policy evaluation of other policies and artifacts on a gateway's decision log."""

@@ -1,4 +1,4 @@
-"""`switchcraft-train replay`: what other policies would have come to on a decision log."""
+"""`switchcraft-train replay`: estimate the results of other policies from a decision log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    # Imported here: a command line with many stages loads what one of them needs.
+    # Imported here, so that the command line loads only what the chosen stage needs.
     from router_service.router import Router  # noqa: PLC0415
     from switchcraft_training.decisions.log import read_log_aside  # noqa: PLC0415
     from switchcraft_training.replay.stage import replay_log  # noqa: PLC0415

@@ -1,28 +1,29 @@
-"""What a policy would have come to, from what another one did (off-policy evaluation).
+"""Off-policy evaluation: estimates for a policy from the decisions that another policy made.
 
-A decision tells what came of one arm alone. Where the log says how probable that choice was, those
-decisions in which the other policy chooses the same arm stand for the ones in which it does not:
+A decision shows the outcome of one arm only. If the log contains the probability of each choice,
+the decisions in which the other policy chooses the same arm represent those in which it does not:
 
-    IPS     mean of w r, the inverse propensity weight w = 1 / propensity where both choose the same
+    IPS     mean of w r, the inverse propensity weight w = 1 / propensity if both choose the same
             arm, else 0 (Horvitz and Thompson, 1952)
-    SNIPS   the same over the mean of w: a little biased, and less noisy (Swaminathan and Joachims,
-            "The Self-Normalized Estimator for Counterfactual Learning", 2015)
-    DR      mean of q(other arm) + w (r - q(logged arm)): what a model of the outcome expects, and
-            what it was off by (Dudik, Langford, Li, "Doubly Robust Policy Evaluation", 2011)
+    SNIPS   the same divided by the mean of w: slightly biased, and less noisy (Swaminathan and
+            Joachims, "The Self-Normalized Estimator for Counterfactual Learning", 2015)
+    DR      mean of q(other arm) + w (r - q(logged arm)): the expectation of an outcome model, and
+            a correction of its error (Dudik, Langford, Li, "Doubly Robust Policy Evaluation", 2011)
 
-The model q is what the artifact that decided said then, its probability and its expected cost. It
-was trained before the log was written, so that it has not seen the outcomes, and nothing need be
-cross-fitted.
+The outcome model q is the probability and the expected cost that the deciding artifact predicted.
+That artifact was trained before the log was written, so it has not seen the outcomes, and no
+cross-fitting is needed.
 
-What must hold: propensities are those that were drawn by; each arm that the other policy chooses
-had one above 0; and whether an outcome is known has nothing to do with the outcome, given the
-request and the arm (missing at random). Clients who complain of wrong answers and are silent about
-right ones break the last, and no estimator here repairs it. Where the log could not have chosen the
-arm, DR is the model's word alone, and its error is in no interval: `coverage` says how often. Where
-it could have, and hardly did, intervals are too narrow: `tried` says how often it did.
+The estimates rest on three assumptions: the logged propensities are those of the actual draws; each
+arm that the other policy chooses had a propensity above 0; and, given the request and the arm,
+whether an outcome is known does not depend on the outcome (missing at random). The last assumption
+fails if clients report wrong answers but not correct ones, and no estimator here corrects for that.
+If the log could not have chosen the arm, DR relies on the outcome model only, and no interval
+includes the model's error: `coverage` gives the share of decisions without this problem. If the log
+could have chosen the arm but rarely did, intervals are too narrow: `tried` counts how often it did.
 
-Written here, in a few lines: Python 3.11 gets Open Bandit Pipeline in its release of 2021 alone,
-which resamples rounds and knows no conversations.
+The estimators are implemented here because Python 3.11 can only install Open Bandit Pipeline's
+release of 2021, which resamples rounds and does not support conversations.
 """
 
 from __future__ import annotations
@@ -40,17 +41,20 @@ from switchcraft_training.evaluation.metrics import BOOTSTRAP_DRAWS, Estimate, e
 Flags = NDArray[np.bool_]
 
 ENOUGH_TRIED = 20
-"""Of 1,384 decisions among 8 arms, with 5 to 15 such decisions 95% intervals of accuracy by SNIPS
-and DR held the truth in 58% to 92% of logs, with 18 to 45 in 90% to 92%, and where every arm was
-drawn at random in 91% to 96%. Costs, of which a few dear answers make most, need more: 19% to 91%
-with up to 15, 84% to 95% above (benchmarks/replay.py)."""
+"""Least number of decisions in which exploration took the target's arm, for reliable intervals.
+
+Measured on 1,384 decisions among 8 arms (benchmarks/replay.py): with 5 to 15 such decisions, 95%
+intervals of accuracy by SNIPS and DR contained the truth in 58% to 92% of logs, with 18 to 45 in
+90% to 92%, and if every arm was drawn at random in 91% to 96%. Costs need more such decisions,
+because a few expensive answers make up most of them: 19% to 91% with up to 15, 84% to 95% above.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What is counted: (n,) as it was seen, NaN where nobody knows, and (n, arms) as expected.
+    """A quantity to estimate: observed, (n,), NaN if unknown, and expected, (n, arms).
 
-    `worse` is where more of it would be a loss (`high`: a cost).
+    `worse` is the direction of a loss (`high` for a cost).
     """
 
     seen: Floats
@@ -60,9 +64,10 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What was chosen and how probably, (n,) each; `conversations` numbers what goes together.
+    """The logged choices and their propensities, (n,) each.
 
-    `explored`: where exploration took another arm than the policy's.
+    `explored` is true if exploration took another arm than the policy's. `conversations` gives the
+    number of each decision's conversation.
     """
 
     chosen: Choices
@@ -71,35 +76,37 @@ class Rounds:
     conversations: Choices
 
     def covers(self, target: Choices) -> Flags:
-        """Tell where the log could have chosen the target's arm, (n,).
+        """Return the decisions in which the log could have chosen the target's arm, (n,).
 
-        Exploration gives every arm a share, and leaves none at 1.
+        Exploration gives every arm a share, so any arm was possible if the propensity is below 1.
         """
         covered: Flags = (target == self.chosen) | (self.propensity < 1)
         return covered
 
     def tried(self, target: Choices) -> Flags:
-        """Tell where exploration took the target's arm, and the logged policy another, (n,)."""
+        """Return the decisions in which only exploration took the target's arm, (n,)."""
         taken: Flags = (target == self.chosen) & self.explored
         return taken
 
     def departs(self, target: Choices) -> Flags:
-        """Tell where the logged policy took another arm than the target, (n,)."""
+        """Return the decisions in which the logged policy took another arm, (n,)."""
         other: Flags = (target != self.chosen) & ~self.explored
         return other
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a policy would have come to, by each estimator; intervals resample conversations.
+    """Estimates for one policy; intervals resample conversations.
 
-    `same`, the share of decisions in which it chooses the arm that was chosen; `coverage`, in which
-    the log could have. Below 1 there is neither `ips` nor `snips`, and `dr` is the model's word for
-    the rest. `tried` counts the decisions in which exploration took its arm against the logged
-    policy: all that tells them apart; `is_thin` where that is too few for what they differ in.
-    `effective_n` is how many decisions without weights would say as much. `mean_weight` is 1 but
-    for chance where the propensities are right. `model` is what the outcome model alone
-    expects. `regret` is by how much the policy does worse than what was chosen, by `dr`, paired.
+    `same` is the share of decisions in which the policy chooses the logged arm, `coverage` the
+    share in which the log could have chosen the policy's arm. If `coverage` is below 1, `ips` and
+    `snips` are None, and `dr` relies on the outcome model for the rest. `tried` counts the
+    decisions in which exploration, against the logged policy, took this policy's arm: only these
+    distinguish the two policies. `is_thin` is true if there are too few of them although the
+    policies differ. `effective_n` is the number of unweighted decisions with the same precision.
+    `mean_weight` is 1, apart from chance, if the propensities are right. `model` is the expectation
+    of the outcome model without correction. `regret` is the policy's loss compared with the logged
+    choices, paired, by `dr`.
     """
 
     n: int
@@ -117,7 +124,7 @@ class Replayed:
 
 
 class _Columns(NamedTuple):
-    """Sums over the decisions of which the outcome is known; first the total, then each draw's."""
+    """Sums over the decisions with a known outcome: first the total, then one for each draw."""
 
     known: Floats
     seen: Floats
@@ -130,9 +137,9 @@ class _Columns(NamedTuple):
 def replay(
     rounds: Rounds, reward: Reward, targets: Mapping[str, Choices], seed: int = 0
 ) -> dict[str, Replayed]:
-    """Estimate what each target, (n,) arms by number, would have come to.
+    """Estimate the result of each target, which gives an arm number per decision, (n,).
 
-    Raises ValueError where no outcome is known.
+    Raises ValueError if no outcome is known.
     """
     known = ~np.isnan(reward.seen)
     if not known.any():
@@ -147,9 +154,10 @@ def replay(
 
 
 def logged(rounds: Rounds, reward: Reward, seed: int = 0) -> Estimate | None:
-    """Estimate what was chosen, on the draws that `replay` resamples too; None where nobody knows.
+    """Estimate the mean of the logged choices; None if no outcome is known.
 
-    It is of the policies and the exploration that were logged, all together.
+    The estimate covers all logged policies and their exploration together. It uses the same draws
+    as `replay`.
     """
     known = ~np.isnan(reward.seen)
     columns = np.stack([known, np.nan_to_num(reward.seen)])
@@ -162,7 +170,7 @@ def _weights(rounds: Rounds, target: Choices) -> Floats:
 
 
 def _columns(rounds: Rounds, reward: Reward, target: Choices) -> Floats:
-    """Return what `_Columns` sums, (6, n); nothing of a decision of which no outcome is known."""
+    """Return the values that `_Columns` sums, (6, n); 0 for decisions without a known outcome."""
     each = np.arange(len(target))
     known = ~np.isnan(reward.seen)
     weight = _weights(rounds, target)
@@ -173,10 +181,11 @@ def _columns(rounds: Rounds, reward: Reward, target: Choices) -> Floats:
 
 
 def _resampled(columns: Floats, conversations: Choices, seed: int) -> Floats:
-    """Return the sums of columns (columns, n), then those of resampled conversations.
+    """Return the sums of columns, (columns, n), in total and in resampled conversations.
 
-    The turns of a conversation resemble each other: resampled one by one they would seem to say
-    more than they do. (1 + draws, columns); drawn one at a time, for logs are long.
+    The result is (1 + draws, columns). Turns of one conversation resemble each other, so resampling
+    them individually would understate the error. Draws are made one at a time, because logs are
+    long.
     """
     _, numbers = np.unique(conversations, return_inverse=True)
     size = int(numbers.max()) + 1

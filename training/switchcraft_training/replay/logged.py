@@ -1,4 +1,4 @@
-"""A decision log as arrays: what was chosen, how probably, and what came of it."""
+"""A decision log as arrays: the choices, their propensities and their outcomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from switchcraft_training.replay.estimators import Reward, Rounds
 
 
 class Left(StrEnum):
-    """Why a decision is not replayed."""
+    """The reason why a decision is not replayed."""
 
     UNFINISHED = "without a complete answer"
     FALLBACK = "answered by a fallback, which says nothing of the arm that was chosen"
@@ -30,10 +30,10 @@ class Left(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Decisions whose chosen arm answered, with what came of it, and how many were left out.
+    """Decisions that the chosen arm answered, with outcomes, and counts of the others.
 
-    `probabilities` and `costs_usd` are (n, arms) as the router expected them then, NaN where the
-    arm could not serve the request; `correct` and `paid_usd`, (n,), as they came, NaN if unknown.
+    `probabilities` and `costs_usd`, (n, arms), are the logged predictions, NaN if the arm could not
+    serve the request. `correct` and `paid_usd`, (n,), are the outcomes, NaN if unknown.
     """
 
     decisions: tuple[LoggedDecision, ...]
@@ -46,7 +46,7 @@ class Logged:
 
     @property
     def rounds(self) -> Rounds:
-        """What was chosen, and how probably."""
+        """The logged choices and their propensities."""
         places = {arm: place for place, arm in enumerate(self.arms)}
         names = [decision.conversation for decision in self.decisions]
         _, conversations = np.unique(names, return_inverse=True)
@@ -59,16 +59,16 @@ class Logged:
 
     @property
     def accuracy(self) -> Reward:
-        """Whether answers were right, as feedback says."""
+        """The correctness of answers, according to feedback."""
         return Reward(self.correct, self.probabilities, worse="low")
 
     @property
     def cost_usd(self) -> Reward:
-        """What answers cost."""
+        """The cost of answers."""
         return Reward(self.paid_usd, self.costs_usd, worse="high")
 
     def take(self, rows: Sequence[int]) -> Logged:
-        """Return some of the decisions, in the order given."""
+        """Return the decisions at these indices, in the given order."""
         chosen = list(rows)
         return Logged(
             decisions=tuple(self.decisions[row] for row in chosen),
@@ -84,7 +84,7 @@ class Logged:
 def gather(log: DecisionLog) -> Logged:
     """Gather the decisions that can be replayed.
 
-    Raises DataError where they are of fewer than two conversations: that has no interval.
+    Raises DataError if they belong to fewer than two conversations, because that gives no interval.
     """
     left: Counter[Left] = Counter()
     kept: list[LoggedDecision] = []
@@ -121,7 +121,7 @@ def _reason_to_leave(decision: LoggedDecision) -> Left | None:
 
 
 def _correct(log: DecisionLog, decision: LoggedDecision) -> float:
-    """Return what feedback says of an answer, NaN where it says nothing that can be judged."""
+    """Return an answer's correctness by feedback, NaN if no feedback can be judged."""
     feedback = log.feedback.get(decision.id)
     if feedback is None:
         return np.nan

@@ -1,4 +1,4 @@
-"""A log, policies and an artifact -> what they would have come to."""
+"""Replay of a decision log under other policies, or with another artifact."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 class Opinion(NamedTuple):
-    """What a router says of decisions: (n, arms) each, NaN where an arm is not to be chosen.
+    """A router's predictions for decisions: (n, arms) each, NaN if an arm must not be chosen.
 
-    `unread`, (n,): where part of the request could not be read.
+    `unread`, (n,), is true if part of the request could not be read.
     """
 
     probabilities: Floats
@@ -40,7 +40,7 @@ class Opinion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What was chosen and what a policy would have come to, where any outcome is known."""
+    """Estimates for the logged choices and for each policy; empty if no outcome is known."""
 
     chosen: Estimate | None
     policies: Mapping[str, Replayed] = field(default_factory=dict)
@@ -48,10 +48,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What policies would have come to, on so many decisions of so many conversations.
+    """Estimates for policies, and counts of the decisions that they rest on.
 
-    `left` counts the decisions left out, by reason. `artifact` is None where the probabilities are
-    those that were logged. Costs are in USD a request.
+    `left` counts the omitted decisions by reason. `artifact` is None if the logged probabilities
+    were used. Costs are in USD per request.
     """
 
     log: str
@@ -74,10 +74,10 @@ TOO_FEW_REQUESTS = (
 
 
 def replay_log(found: DecisionLog, policies: Sequence[str], router: Router | None = None) -> Replay:
-    """Estimate what policies would have come to, by what was logged or by another artifact.
+    """Estimate the results of policies from logged predictions or those of another artifact.
 
-    Without any policy: those that the artifact names, or those of the log without its exploration.
-    Raises DataError where too little can be replayed, PolicyError for what is no policy.
+    Without policies, use those that the artifact names, or the logged ones without exploration.
+    Raises DataError if too few decisions can be replayed, and PolicyError for an invalid policy.
     """
     known = gather(found)
     left = {reason.value: count for reason, count in sorted(known.left.items())}
@@ -113,7 +113,7 @@ def _value(rounds: Rounds, reward: Reward, targets: Mapping[str, Choices]) -> Va
 
 
 def _rules(policies: Sequence[str], router: Router | None, known: Logged) -> dict[str, Policy]:
-    """Return the policies by what they are called."""
+    """Return the policies by display name."""
     if router is None:
         rules = policies or sorted({decision.policy for decision in known.decisions})
         return {rule: _rule(rule) for rule in rules}
@@ -145,11 +145,12 @@ def _choose(opinion: Opinion, policy: Policy) -> Choices:
 
 
 def _opinion_of(router: Router, known: Logged, found: DecisionLog) -> tuple[Logged, Opinion, int]:
-    """Ask another artifact about the decisions whose requests were kept.
+    """Let another artifact predict the decisions whose requests were logged.
 
-    It chooses among the arms that could serve the request then; an arm that the log does not know
-    has no outcome. Returns those decisions, what it says, and how many others there are. Raises
-    DataError where too few requests were kept, or the artifact knows none of the arms.
+    It chooses among the arms that could serve the request at that time. Arms that are missing in
+    the log are excluded, because they have no outcomes. Returns these decisions, the predictions,
+    and the number of other decisions. Raises DataError if too few requests were logged, or if the
+    artifact knows none of the arms.
     """
     manifest = router.artifact.manifest
     shared = [arm for arm in known.arms if arm in manifest.arms]
@@ -158,7 +159,7 @@ def _opinion_of(router: Router, known: Logged, found: DecisionLog) -> tuple[Logg
         raise DataError(found.path, None, problem)
     ours, theirs = (
         [arms.index(arm) for arm in shared] for arms in (known.arms, manifest.arms)
-    )  # columns
+    )  # column indices
     asked = _requests(known, ours)
     kept = known.take(list(asked))
     if len({decision.conversation for decision in kept.decisions}) < 2:
@@ -173,7 +174,7 @@ def _opinion_of(router: Router, known: Logged, found: DecisionLog) -> tuple[Logg
 
 
 def _requests(known: Logged, columns: Sequence[int]) -> dict[int, Conversation]:
-    """Return the requests that were kept and that one of these arms could serve, by row."""
+    """Return the logged requests that at least one of these arms could serve, by row."""
     read: dict[int, Conversation] = {}
     servable = np.flatnonzero(np.isfinite(known.probabilities[:, columns]).any(axis=1))
     for row in servable.tolist():
@@ -185,7 +186,7 @@ def _requests(known: Logged, columns: Sequence[int]) -> dict[int, Conversation]:
 
 
 def _warn_of_what_was_learned(provenance: Provenance, known: Logged) -> None:
-    """Warn where an artifact may have learned from the decisions that it is judged by."""
+    """Log a warning if the artifact may have been trained on the decisions that are replayed."""
     config = yaml.safe_load(provenance.config) or {}
     sources = [config.get("source") or {}, *config.get("also", ())]
     if not any(source.get("format") in {"decisions", "outcomes"} for source in sources):

@@ -1,4 +1,4 @@
-"""A replay on the terminal."""
+"""Terminal output of a replay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARK = "*"
 
 
 def print_replay(found: Replay, console: Console | None = None) -> None:
-    """Print what was replayed, what was chosen, and each policy beside it."""
+    """Print a summary of the log, the logged choices, and the estimates for each policy."""
     console = console or Console(highlight=False)
     for line in _head(found):
         console.print(line, soft_wrap=True)
