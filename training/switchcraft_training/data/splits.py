@@ -151,7 +151,8 @@ def grouped_folds(
     kept = [own[place] for place in unique(examples[row] for row in own)]
     chosen = [examples[index] for index in kept]
     strata = [f"{example.dataset}/{example.category}" for example in chosen]
-    from sklearn.model_selection import StratifiedGroupKFold  # noqa: PLC0415 - as below
+    # Imported here for the same reason as in `near_duplicates`.
+    from sklearn.model_selection import StratifiedGroupKFold  # noqa: PLC0415
 
     kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
     parts = [
