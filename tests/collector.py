@@ -1,4 +1,4 @@
-"""A trace collector: takes OTLP over HTTP as the OpenTelemetry collector does, and keeps it."""
+"""Trace collector: receives OTLP over HTTP like the OpenTelemetry collector, and keeps it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attributes_of(values: Iterable[KeyValue]) -> Attributes:
 
 @dataclass
 class Collector:
-    """What has come."""
+    """The received spans."""
 
     url: str = ""
     spans: list[Span] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Collector:
     paths: set[str] = field(default_factory=set)
 
     async def take(self, request: Request) -> Response:
-        """Take spans."""
+        """Receive spans."""
         self.paths.add(request.url.path)
         self.headers.append(dict(request.headers))
         sent = ExportTraceServiceRequest.FromString(await request.body())
@@ -46,12 +46,12 @@ class Collector:
         return Response(media_type="application/x-protobuf")
 
     def named(self, start: str) -> list[Span]:
-        """Return the spans whose names begin so, the first that began first."""
+        """Return the spans whose names start with this text, in the order of their start."""
         found = (span for span in self.spans if span.name.startswith(start))
         return sorted(found, key=lambda span: span.start_time_unix_nano)
 
     def only(self, start: str) -> Span:
-        """Return the one span whose name begins so."""
+        """Return the only span whose name starts with this text."""
         (span,) = self.named(start)
         return span
 

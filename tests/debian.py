@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 _UNPACKED = Path(sys.prefix) / "debian" / "usr"
-"""Where `make test` unpacks packages that it need not install."""
+"""Folder into which `make test` unpacks packages that need no installation."""
 
 
 def program(name: str, package: str) -> Path:
-    """Return a program's path; skip where it is missing, fail where CI=true promises it."""
+    """Return a program's path. If it is missing, fail if CI=true, and skip otherwise."""
     found = shutil.which(name) or shutil.which(name, path=f"{_UNPACKED}/bin:{_UNPACKED}/sbin")
     if found is not None:
         return Path(found)

@@ -1,4 +1,4 @@
-"""A router whose probabilities are fixed, and that decides by the real selection."""
+"""A router with fixed probabilities and the real selection."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def manifest(arms: Sequence[str] = tuple(PROBABILITIES)) -> Manifest:
 
 
 class FakeRouter:
-    """Decides from the same probabilities every time; `asked` keeps the conversations."""
+    """Router with fixed probabilities; `asked` keeps the conversations."""
 
     def __init__(self, probabilities: Mapping[str, float] | None = None) -> None:
         self.probabilities = dict(probabilities or PROBABILITIES)
@@ -61,11 +61,11 @@ class FakeRouter:
 
     @property
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
-        """Return no caches: nothing is remembered."""
+        """Return no caches."""
         return {}
 
     def cached(self, conversation: Conversation) -> Prediction | None:
-        """Return nothing: every conversation is new."""
+        """Return no prediction: every conversation is new."""
         del conversation
         return None
 
@@ -86,7 +86,7 @@ class FakeRouter:
         policy: Policy | None = None,
         arms: Collection[str] | None = None,
     ) -> Decision:
-        """Choose by the real selection, among these arms."""
+        """Choose among these arms by the real selection."""
         manifest = self.artifact.manifest
         costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))
         probabilities = dict(zip(manifest.arms, prediction.probabilities, strict=True))
@@ -101,7 +101,7 @@ class FakeRouter:
         )
 
     def view(self, conversation: Conversation) -> PackedView:
-        """Show nothing."""
+        """Return an empty view."""
         del conversation
         return PackedView(pieces=(), extents=(), features={}, tokens=7, budget_tokens=512)
 

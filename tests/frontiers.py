@@ -8,7 +8,7 @@ BEST = 0.85
 
 
 def point(policy: str, accuracy: float, usd_per_1k: float) -> FrontierPoint:
-    """Return a measured point with intervals, the best single model at 85%."""
+    """Return a measured point with intervals, relative to a best single model of 85%."""
     measures = [Measure(value=v, stderr=0.01, n=9) for v in (accuracy, usd_per_1k / 1_000)]
     ahead, cost = accuracy - BEST, usd_per_1k / 1_000
     return FrontierPoint(

@@ -1,4 +1,4 @@
-"""Gateways that keep a decision log, and what is in it."""
+"""Gateways with a decision log, and readers of the log."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ class LoggingGateway:
     folder: Path
 
     def ask(self, faults: str = "", **fields: object) -> httpx.Response:
-        """Send a chat request, with fields in place of the usual ones."""
+        """Send a chat request; fields replace those of the default body."""
         headers = {"x-sandbox": faults} if faults else {}
         return self.http.post(CHAT, json=BODY | fields, headers=headers)
 
     def text(self) -> str:
-        """Return all that is in the log."""
+        """Return the whole text of the log."""
         return "".join(path.read_text() for path in sorted(self.folder.glob("*.jsonl")))
 
     def lines(self) -> list[Line]:
-        """Return the log's complete lines, which are all valid; the last may be half written."""
+        """Return the log's complete lines, which are all valid; the last one may be incomplete."""
         complete, _, _ = self.text().rpartition("\n")
         return [read_line.validate_json(line) for line in complete.splitlines()]
 
     def decisions(self, least: int) -> list[LoggedDecision]:
-        """Return the decisions once so many are written."""
+        """Return the decisions once this many are written."""
         wait_for(lambda: len(self._of(LoggedDecision)) >= least, f"{least} decisions are logged")
         return self._of(LoggedDecision)
 
     def feedback(self, least: int) -> list[LoggedFeedback]:
-        """Return the feedback once so much is written."""
+        """Return the feedback once this many lines are written."""
         wait_for(lambda: len(self._of(LoggedFeedback)) >= least, f"{least} feedbacks are logged")
         return self._of(LoggedFeedback)
 
     def evidence(self, least: int) -> list[LoggedEvidence]:
-        """Return the evidence once so much is written."""
+        """Return the evidence once this many lines are written."""
         wait_for(lambda: len(self._of(LoggedEvidence)) >= least, f"{least} evidences are logged")
         return self._of(LoggedEvidence)
 
     def metric(self, series: str, headers: Mapping[str, str] | None = None) -> float:
-        """Return a series' value by its name and labels as they are shown; 0 where it is not."""
+        """Return a series' value by its name and labels as exposed, or 0 if it does not exist."""
         for line in self.http.get("/metrics", headers=headers).text.splitlines():
             name, _, value = line.rpartition(" ")
             if name == f"switchcraft_{series}":
@@ -80,7 +80,7 @@ def logging_gateway(
     changes: Mapping[str, object] | None = None,
     **log: object,
 ) -> Iterator[LoggingGateway]:
-    """Serve a gateway with these settings of its log; `changes` are to all settings."""
+    """Serve a gateway with these settings of its log; `changes` apply to all settings."""
     router = router or FakeRouter()
     base = Settings.sandbox(upstream_url, list(router.probabilities), upstreams=ONE_TRY)
     kept = DecisionLogSettings.model_validate({"path": folder, **log})

@@ -1,4 +1,4 @@
-"""Artifacts that tests publish: the shipped one under other names."""
+"""Artifacts that tests publish: copies of the shipped one with other names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, save_manif
 
 
 def make_artifact(directory: Path, name: str, default_policy: str | None = None) -> Path:
-    """Make a copy of the shipped artifact of another name, hence of another hash; return it."""
+    """Return a copy of the shipped artifact with another name, and therefore another hash."""
     target = directory / name
     target.mkdir(parents=True)
     for path in SHIPPED.iterdir():
@@ -23,7 +23,7 @@ def make_artifact(directory: Path, name: str, default_policy: str | None = None)
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle of a file, of this copy alone."""
+    """Flip one bit in the middle of a file, only in this copy."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.unlink()
@@ -31,8 +31,8 @@ def flip(path: Path) -> None:
 
 
 def _share(path: Path, target: Path) -> None:
-    """Link, not copy, 34 MB that no test writes to in place."""
+    """Link instead of copy: it is 34 MB, and no test writes to it in place."""
     try:
         os.link(path, target)
-    except OSError:  # another file system
+    except OSError:  # on another file system
         target.write_bytes(path.read_bytes())

@@ -26,11 +26,11 @@ ONE_TRY = UpstreamSettings(
     retries=RetrySettings(max_retries=0, budget_share=0, budget_floor_per_s=0),
     breaker=BreakerSettings(allowed_fails=1_000_000, cooldown_s=1e-6, max_cooldown_s=1e-6),
 )
-"""Neither retries nor fallbacks, and breakers that never open: one test's faults are its own."""
+"""No retries, no fallbacks, and breakers that never open: a test's faults affect only itself."""
 
 
 def wait_for(condition: Callable[[], object], what: str, wait_s: float = WAIT_S) -> None:
-    """Return once a condition holds; fail where it does not within `wait_s`."""
+    """Return once a condition holds; fail if it does not within `wait_s`."""
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if condition():
@@ -40,7 +40,7 @@ def wait_for(condition: Callable[[], object], what: str, wait_s: float = WAIT_S)
 
 
 async def wait_for_async(condition: Callable[[], Awaitable[object]], what: str) -> None:
-    """Return once a condition holds; fail where it does not within `WAIT_S`."""
+    """Return once a condition holds; fail if it does not within `WAIT_S`."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         if await condition():
@@ -51,7 +51,7 @@ async def wait_for_async(condition: Callable[[], Awaitable[object]], what: str) 
 
 @contextmanager
 def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator[str]:
-    """Serve an app from a thread as the gateway is served; yield its address, http://HOST:PORT."""
+    """Serve an app from a thread like the gateway; yield its address, http://HOST:PORT."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
@@ -76,7 +76,7 @@ def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator
 
 @contextmanager
 def scripted(answer: bytes, seen: list[bytes] | None = None) -> Iterator[str]:
-    """Answer every connection's first request by these very bytes, then hang up.
+    """Answer every connection's first request by exactly these bytes, then disconnect.
 
     The first line of each request is added to `seen`.
     """
@@ -96,7 +96,7 @@ def _play(listener: socket.socket, answer: bytes, seen: list[bytes] | None) -> N
         try:
             connection, _ = listener.accept()
         except OSError:
-            return  # closed by the test
+            return  # the test closed the listener
         with connection, connection.makefile("rb") as lines:
             length, first = 0, lines.readline()
             for line in iter(lines.readline, b"\r\n"):
@@ -110,22 +110,22 @@ def _play(listener: socket.socket, answer: bytes, seen: list[bytes] | None) -> N
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A running sandbox, and what it has seen."""
+    """A running sandbox, with its counts and its last requests."""
 
     base_url: str
 
     def stats(self) -> dict[str, Any]:
-        """Return its counts of requests, and the same by model."""
+        """Return its counts of requests, in total and by model."""
         stats: dict[str, Any] = self._get("stats").json()
         return stats
 
     def set_faults(self, model: str, faults: str) -> None:
-        """Let a model's answers have these faults from now on; none where the text is empty."""
+        """Give a model's answers these faults from now on; an empty text removes them."""
         url = f"{self.base_url.removesuffix('/v1')}/sandbox/faults/{model}"
         httpx.put(url, content=faults).raise_for_status()
 
     def last_body(self) -> bytes:
-        """Return the very bytes of the last chat request's body."""
+        """Return the exact bytes of the last chat request's body."""
         return base64.b64decode(self._get("requests").json()[-1]["body_base64"])
 
     def last_headers(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ FILES = sorted(FOLDER.glob("*.json"))
 
 @dataclass(frozen=True, slots=True)
 class PanelQuery:
-    """One query of a panel, its variables still open."""
+    """One query of a panel, with its variables."""
 
     dashboard: str
     panel: str
@@ -22,7 +22,7 @@ class PanelQuery:
     legend: str
 
     def filled(self, variables: Mapping[str, str]) -> str:
-        """Return the query as Grafana sends it."""
+        """Return the query with its variables replaced, as Grafana sends it."""
         expr = self.expr
         for name, value in variables.items():
             expr = expr.replace(f"${name}", value)
@@ -31,7 +31,7 @@ class PanelQuery:
 
 
 def panels(text: str) -> list[dict[str, Any]]:
-    """Return a dashboard's panels, rows included."""
+    """Return a dashboard's panels, including those in rows."""
     listed: list[dict[str, Any]] = json.loads(text)["panels"]
     return listed
 

@@ -1,4 +1,4 @@
-"""What a Dockerfile says, stage by stage, so that its steps can be run without an engine."""
+"""Reader of Dockerfiles, stage by stage, so that tests can run the steps without an engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLAG = re.compile(r"--\w+=\S+\s+")
 
 @dataclass
 class Stage:
-    """One stage: its instructions with their arguments, flags left out."""
+    """One stage: its instructions with their arguments, without flags."""
 
     name: str
     base: str
@@ -23,18 +23,18 @@ class Stage:
         return [argument for name, argument in self.steps if name == instruction]
 
     def only(self, instruction: str) -> str:
-        """Return the argument of the one instruction of a kind."""
+        """Return the argument of the only instruction of a kind."""
         (argument,) = self.all(instruction)
         return argument
 
     def variables(self) -> dict[str, str]:
-        """Return what its ENV instructions set."""
+        """Return the variables that its ENV instructions set."""
         pairs = (pair for line in self.all("ENV") for pair in shlex.split(line))
         return dict(pair.split("=", 1) for pair in pairs)
 
 
 def stages(path: Path) -> dict[str, Stage]:
-    """Return the stages of a file, by name."""
+    """Return a file's stages by name."""
     text = re.sub(r"\\\n\s*", " ", re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE))
     found: dict[str, Stage] = {}
     for line in filter(None, text.splitlines()):

@@ -28,12 +28,12 @@ class Pin:
 
     @property
     def applies(self) -> bool:
-        """Whether this Python on this platform installs it."""
+        """Return whether this Python on this platform installs it."""
         return self.marker is None or self.marker.evaluate()
 
 
 def read_lock(name: str) -> list[Pin]:
-    """Return the entries of a lock; raises AssertionError for a line that is not a pin."""
+    """Return the entries of a lock. Raises AssertionError for a line that is not a pin."""
     text = (FOLDER / f"{name}.lock").read_text()
     lines = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)).splitlines()
     return [_pin(line) for line in lines if line.strip()]

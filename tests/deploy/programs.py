@@ -1,4 +1,4 @@
-"""What is shipped for Prometheus, and its tools that say what they think of it."""
+"""The files shipped for Prometheus, and its tools that check them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ CONFIG = DEPLOY / "prometheus" / "prometheus.yaml"
 
 
 def run(*command: str | Path) -> None:
-    """Run a program; fail with what it printed where it is not content."""
+    """Run a program; fail with its output if it reports an error."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""A Prometheus that runs what is shipped, in a time of its own."""
+"""A Prometheus server that runs the shipped configuration on a shorter time scale."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import yaml
 from tests.deploy.programs import CONFIG, RULES
 from tests.drills.processes import free_port, wait_until
 
-# An hour lasts ten seconds here and a week ten minutes: what was "before" is there when it is
-# asked for. Gateways are seen twice a second.
+# An hour lasts ten seconds here and a week ten minutes, so that earlier values exist when a query
+# needs them. Gateways are scraped twice a second.
 WINDOWS = {
     "2m": "3s", "5m": "3s", "10m": "3s", "30m": "10s",
     "1h": "10s", "6h": "20s", "1d": "20s", "3d": "10m", "1w": "10m",
@@ -56,7 +56,7 @@ def running(binary: Path, folder: Path, target: str, key: str) -> Iterator[Prome
 
 
 def _in_its_own_time(folder: Path, target: str, key: str) -> Path:
-    """Write the shipped files for this gateway and this key; return the configuration's path."""
+    """Write the shipped files for this gateway and key; return the configuration's path."""
     config = yaml.safe_load(CONFIG.read_text())
     config["global"] = {"scrape_interval": STEP, "scrape_timeout": STEP}
     config["global"]["evaluation_interval"] = STEP

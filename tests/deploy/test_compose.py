@@ -1,4 +1,4 @@
-"""The compose file: by its schema, and by what its parts refer to."""
+"""The compose file: its schema and the references between its parts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _DEFAULT = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 
 def variables_of(service: dict[str, Any]) -> dict[str, str]:
-    """Return a container's variables, where nothing is set outside."""
+    """Return a container's variables if the environment sets none."""
     environment: dict[str, str] = service.get("environment", {})
     return {name: _DEFAULT.sub(r"\2", value) for name, value in environment.items()}
 
 
 def settings_of(service: dict[str, Any], **given: str) -> Settings:
-    """Return what a gateway of a service reads."""
+    """Return the settings that a service's gateway reads."""
     mounts = dict(mount.split(":")[1::-1] for mount in service["volumes"])
     config = ROOT / mounts[service["environment"]["SWITCHCRAFT_CONFIG"]]
     return load_settings(config, {**variables_of(service), **given})
@@ -52,20 +52,20 @@ def settings_url(service: dict[str, Any]) -> SplitResult:
 
 
 def mounts() -> Iterator[str]:
-    """Yield every mount's source."""
+    """Yield the source of every mount."""
     for service in SERVICES.values():
         for mount in service.get("volumes", ()):
             yield mount.split(":")[0]
 
 
-def test_the_file_fits_its_schema() -> None:
-    """Compose's own schema accepts it."""
+def test_file_is_valid_by_composes_schema() -> None:
+    """Compose's own schema accepts the file."""
     schema = files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
     jsonschema.validate(COMPOSE, json.loads(schema.read_text()))
 
 
-def test_what_is_mounted_exists() -> None:
-    """Every folder, volume and network that is named is there."""
+def test_mounted_sources_exist() -> None:
+    """Every folder, volume and network that the file names exists."""
     for source in mounts():
         exists = (
             (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
@@ -79,8 +79,8 @@ def test_what_is_mounted_exists() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_is_complete(profile: str) -> None:
-    """Each profile starts one gateway, which Prometheus finds by name, and all that it needs."""
+def test_each_profile_is_complete(profile: str) -> None:
+    """Each profile starts one gateway, which Prometheus finds by name, and all its dependencies."""
     started = {n: s for n, s in SERVICES.items() if profile in s.get("profiles", PROFILES)}
     gateways = [name for name, service in started.items() if "SWITCHCRAFT_CONFIG" in str(service)]
     (gateway,) = gateways
@@ -116,7 +116,7 @@ def test_prometheus_reaches_the_gateway() -> None:
 
 
 def test_live_gateway_has_no_default_secret() -> None:
-    """Each secret of the live profile comes from outside; no service starts without its own."""
+    """Each secret of the live profile comes from outside; services need theirs to start."""
     for name in ("gateway", "redis"):
         assert SERVICES[name]["profiles"] == ["live"]
         defaults = [match[1] for match in _DEFAULT.findall(str(SERVICES[name]))]
@@ -129,7 +129,7 @@ def test_live_gateway_has_no_default_secret() -> None:
 
 
 def test_grafana_has_no_password() -> None:
-    """Nobody can log in: the usual `admin:admin` does not exist, and no way to log in is open."""
+    """No login is possible: the default `admin:admin` does not exist, and no login form is open."""
     variables = SERVICES["grafana"]["environment"]
     assert variables["GF_AUTH_BASIC_ENABLED"] == "false"
     assert variables["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
@@ -138,8 +138,8 @@ def test_grafana_has_no_password() -> None:
 
 
 @pytest.mark.parametrize("gateway", ["gateway", "sandbox-gateway"])
-def test_gateways_know_the_password_of_their_redis(gateway: str) -> None:
-    """Each gateway waits for the Redis of its profile, and sends the password that it has."""
+def test_gateways_send_the_password_of_their_redis(gateway: str) -> None:
+    """Each gateway waits for the Redis of its profile, and has the right password."""
     (redis_name,) = SERVICES[gateway]["depends_on"]
     assert SERVICES[redis_name]["profiles"] == SERVICES[gateway]["profiles"]
     url = SERVICES[gateway]["environment"]["SWITCHCRAFT_REDIS_URL"]
@@ -150,7 +150,7 @@ def test_gateways_know_the_password_of_their_redis(gateway: str) -> None:
 
 
 def redis_command() -> str:
-    """Return the shell script that starts Redis, as the container's shell gets it."""
+    """Return the shell script that starts Redis, as the container's shell receives it."""
     program, flags, script = SERVICES["redis"]["command"]
     assert (program, flags) == ("sh", "-euc")
     text: str = script
@@ -170,7 +170,7 @@ def redis_programs(tmp_path: Path) -> tuple[Path, int]:
     return tmp_path, port
 
 
-def test_redis_asks_for_the_password(redis_programs: tuple[Path, int]) -> None:
+def test_redis_requires_the_password(redis_programs: tuple[Path, int]) -> None:
     """Redis refuses clients without the password, which its command line does not show."""
     programs, port = redis_programs
     password = "p4ssword-of_this-test"
@@ -209,10 +209,10 @@ def test_redis_asks_for_the_password(redis_programs: tuple[Path, int]) -> None:
     "password",
     ["", "short", "s" * 19, "a b" * 10, 'quote"' * 5, "dollar$HOME" * 3, "line\nport 1" * 3],
 )
-def test_redis_does_not_start_without_a_password(
+def test_redis_does_not_start_without_a_valid_password(
     redis_programs: tuple[Path, int], password: str
 ) -> None:
-    """A password that is missing, short or would break its configuration stops the start."""
+    """Redis does not start if the password is missing, short or breaks its configuration."""
     programs, _ = redis_programs
     done = subprocess.run(
         ["sh", "-euc", redis_command()],
@@ -227,8 +227,8 @@ def test_redis_does_not_start_without_a_password(
     assert not password or password not in done.stderr
 
 
-def test_nobody_else_reaches_it() -> None:
-    """Ports are this machine's alone; nothing may write to its image or gain a privilege."""
+def test_services_are_private_and_unprivileged() -> None:
+    """Ports are open only on this machine; no service can write to its image or gain privileges."""
     for name, service in SERVICES.items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
         assert service["cap_drop"] == ["ALL"], name
@@ -237,8 +237,8 @@ def test_nobody_else_reaches_it() -> None:
         assert service["deploy"]["resources"]["limits"]["memory"], name
 
 
-def test_the_sandbox_needs_no_keys() -> None:
-    """Its gateway's file is read with nothing set, has keys, and gives every arm a model."""
+def test_sandbox_needs_no_provider_keys() -> None:
+    """Its gateway's file loads without variables, has keys, and maps every arm to a model."""
     settings = settings_of(SERVICES["sandbox-gateway"])
     manifest = Artifact.load(SHIPPED).manifest
     assert set(Pool.build(settings, manifest).by_arm) == set(manifest.arms)
@@ -250,8 +250,8 @@ def test_the_sandbox_needs_no_keys() -> None:
     assert origins == {f"http://sandbox:{command[command.index('--port') + 1]}"}
 
 
-def test_the_live_gateways_file_is_read() -> None:
-    """With its keys set it is a configuration of the shipped artifact."""
+def test_live_gateways_file_is_valid() -> None:
+    """With its keys set, it is a valid configuration for the shipped artifact."""
     keys = dict.fromkeys(("OPENAI_API_KEY", "SWITCHCRAFT_API_KEY"), "k" * 8)
     settings = settings_of(
         SERVICES["gateway"], SWITCHCRAFT_ADMIN_KEY="admin", SWITCHCRAFT_METRICS_KEY="m", **keys
@@ -260,7 +260,7 @@ def test_the_live_gateways_file_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["gateway", "sandbox-gateway"])
-def test_what_is_written_outlives_the_container(name: str) -> None:
+def test_written_data_outlives_the_container(name: str) -> None:
     """The decision log and the published artifacts are on volumes that the image's user owns."""
     service = SERVICES[name]
     settings = settings_of(

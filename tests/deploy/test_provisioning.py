@@ -1,4 +1,4 @@
-"""Prometheus and Grafana find in their containers what they are told of."""
+"""Prometheus and Grafana find their configured files and services in their containers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _services() -> dict[str, Any]:
 
 
 def _mounts(service: str) -> dict[str, Path]:
-    """Return what lies where in a container."""
+    """Return the source of each path in a container."""
     parts = [volume.split(":") for volume in _services()[service]["volumes"]]
     return {part[1]: (DEPLOY.parent / part[0]).resolve() for part in parts}
 
 
 def test_grafana_finds_the_dashboards() -> None:
-    """The folder that is provisioned is the one that is mounted, and so is the provisioning."""
+    """The provisioned folder is the mounted one, and the provisioning is mounted, too."""
     path = PROVISIONING / "dashboards" / "switchcraft.yaml"
     (provider,) = yaml.safe_load(path.read_text())["providers"]
     mounts = _mounts("grafana")
@@ -34,7 +34,7 @@ def test_grafana_finds_the_dashboards() -> None:
 
 
 def test_grafana_finds_prometheus() -> None:
-    """The data source is the service beside it, scraped as often as it says."""
+    """The data source is the Prometheus service, with the configured scrape interval."""
     path = PROVISIONING / "datasources" / "prometheus.yaml"
     (source,) = yaml.safe_load(path.read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
@@ -44,7 +44,7 @@ def test_grafana_finds_prometheus() -> None:
 
 
 def test_prometheus_finds_its_rules_and_its_key() -> None:
-    """What the configuration names is mounted, with the key as a secret of its own."""
+    """The files that the configuration names are mounted, and the key is a separate secret."""
     prometheus = _services()["prometheus"]
     assert _mounts("prometheus")["/etc/prometheus"] == CONFIG.parent
     config = yaml.safe_load(CONFIG.read_text())

@@ -1,4 +1,4 @@
-"""An operator's questions, asked of a real Prometheus by the dashboards' own queries."""
+"""An operator's questions, answered by a real Prometheus with the dashboards' own queries."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tests.drills.processes import ARMS, GatewayProcess, gateway, wait_until, wr
 VARIABLES = {"job": "switchcraft", "__rate_interval": "10s", "__range": "1h"}
 BASELINE = "gpt-4-turbo-2024-04-09-FC"
 BASELINE_USD_PER_TOKEN = (10e-6, 30e-6)
-"""Prompt and completion, as the shipped artifact's list prices are."""
+"""Prices for prompt and completion, like those of the shipped artifact."""
 POLICIES = ("theta=0", "theta=0", "drift=0")
 """The cheapest arm twice as often as the most probable one."""
 NOT_HAPPENED = {"Fallbacks", "Refused callers", "Shadow", "Weak evidence"}
-"""Panels without a value: nothing of the kind was done here."""
+"""Panels without a value, because nothing of the kind happens here."""
 WAIT_S = 60.0
 METRICS_KEY = "sk-" + secrets.token_urlsafe(32)
-"""What Prometheus sends."""
+"""Key that Prometheus sends."""
 
 
 @dataclass
 class Operator:
-    """Who looks at the dashboards of one gateway."""
+    """Operator who looks at the dashboards of one gateway."""
 
     prometheus: Prometheus
     gateway: GatewayProcess
@@ -46,16 +46,16 @@ class Operator:
     key: str
 
     def look(self, dashboard: str, panel: str) -> dict[str, float]:
-        """Return what a panel shows."""
+        """Return the values that a panel shows."""
         return self.prometheus.ask(query(dashboard, panel).filled(VARIABLES))
 
     def number(self, dashboard: str, panel: str) -> float:
-        """Return the one number that a panel shows; NaN while it shows none."""
+        """Return the only number that a panel shows; NaN while it shows none."""
         values = list(self.look(dashboard, panel).values())
         return values[0] if len(values) == 1 else math.nan
 
     def sees(self, dashboard: str, panel: str, least: float, most: float) -> None:
-        """Return once a panel's number is within these."""
+        """Return once a panel's number is within these limits."""
         wait_until(
             lambda: least <= self.number(dashboard, panel) <= most,
             f"{panel} is in {least} to {most}",
@@ -63,22 +63,22 @@ class Operator:
         )
 
     def configure(self, **router: object) -> httpx.Response:
-        """Write another configuration and ask for it to be taken up."""
+        """Write another configuration and reload it."""
         write_gateway(self.config, self.upstream_url, self.key, **router)
         return self.gateway.http.post("/admin/reload")
 
 
 @dataclass
 class Traffic:
-    """An agent that asks one request after the other until the block ends."""
+    """Agent that sends one request after the other until the block ends."""
 
     operator: Operator
     text: str = "What is the weather in Oslo?"
     ids: list[str] = field(default_factory=list)
-    """Of its decisions."""
+    """Ids of its decisions."""
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the agent."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
@@ -110,12 +110,12 @@ class Traffic:
 
 
 def client_of(operator: Operator) -> openai.OpenAI:
-    """Return the client that an agent has."""
+    """Return the agent's client."""
     return openai.OpenAI(base_url=f"{operator.gateway.url}/v1", api_key=operator.key, max_retries=0)
 
 
 def write_gateway(path: Path, upstream_url: str, key: str, **router: object) -> Path:
-    """Write a configuration with an admin key, a metrics key and a baseline to save against."""
+    """Write a configuration with an admin key, a metrics key and a baseline for savings."""
     sections: dict[str, Any] = {"keys": {"admin": key, "metrics": METRICS_KEY}}
     sections["decision_log"] = {"path": str(path.parent / "decisions")}
     sections["router"] = {"baseline_model": BASELINE, "latency_budget_s": 10.0, **router}
@@ -124,7 +124,7 @@ def write_gateway(path: Path, upstream_url: str, key: str, **router: object) -> 
 
 @pytest.fixture(scope="module")
 def operator(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    """Yield who watches a gateway that Prometheus has seen before its first request."""
+    """Yield the operator of a gateway that Prometheus scraped before its first request."""
     folder, key = tmp_path_factory.mktemp("operator"), "sk-" + secrets.token_urlsafe(32)
     config = folder / "gateway.yaml"
     with run_in_thread() as upstream_url:
@@ -139,8 +139,8 @@ def operator(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             yield Operator(asked, served, config, upstream_url, key)
 
 
-def test_an_operators_questions(operator: Operator) -> None:
-    """Shares, savings, latency, drift and reloads are what was done, by the panels' queries."""
+def test_panels_answer_an_operators_questions(operator: Operator) -> None:
+    """The panels' queries show the real shares, savings, latency, drift and reloads."""
     with Traffic(operator) as quiet:
         operator.sees("router-health", "Input drift, now", 0, 0.1)
         operator.sees("router-health", "Arm drift, now", 0, 0.2)
@@ -161,7 +161,7 @@ def test_an_operators_questions(operator: Operator) -> None:
 
 
 def ask_beside_the_router(operator: Operator) -> None:
-    """Ask for a model by name, without tools, for what is unknown, and for what breaks."""
+    """Send unrouted requests: a named model, no tools, an unknown model, and a failure."""
     client = client_of(operator)
     client.chat.completions.create(model=ARMS[0], messages=ASK)
     client.chat.completions.create(model="switchcraft", messages=ASK)
@@ -173,7 +173,7 @@ def ask_beside_the_router(operator: Operator) -> None:
 
 
 def all_arrived(operator: Operator, routed: int) -> None:
-    """Return once Prometheus has seen all that was asked."""
+    """Return once Prometheus has scraped all requests."""
     ended = "sum(switchcraft_requests_total)"
     wait_until(
         lambda: list(operator.prometheus.ask(ended).values()) == [routed + 4],
@@ -183,7 +183,7 @@ def all_arrived(operator: Operator, routed: int) -> None:
 
 
 def shares_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
-    """Ask which arm serves what share: each bar is the arm's share of what was decided."""
+    """Check the share of each arm: each bar is the arm's share of the decisions."""
     sent = Counter(decision["arm"] for decision in decisions)
     shown = operator.look("overview", "Share of decisions by arm")
     assert len(sent) > 1
@@ -197,13 +197,13 @@ def shares_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
 
 
 def savings_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
-    """Ask what was saved today: the baseline's price for the same tokens, less what was paid."""
+    """Check today's savings: the baseline's price for the same tokens minus the cost."""
     prompt, completion = BASELINE_USD_PER_TOKEN
     baseline_usd = sum(
         d["prompt_tokens"] * prompt + d["completion_tokens"] * completion for d in decisions
     )
     paid_usd = sum(decision["actual_cost_usd"] for decision in decisions)
-    # A range's ends lie between two looks: Prometheus adds up to one more.
+    # A range's ends lie between two scrapes: Prometheus adds up to one more.
     shown = operator.number("money", "Saved")
     assert shown == pytest.approx(baseline_usd - paid_usd, rel=0.1)
     share = operator.number("money", "Saved, share of the baseline")
@@ -211,7 +211,7 @@ def savings_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
 
 
 def calibration_is(operator: Operator, decisions: list[dict[str, Any]]) -> None:
-    """Say that every other answer was correct, and ask how far that is from what was predicted."""
+    """Rate every other answer as correct, and check the difference to the predictions."""
     said: defaultdict[int, float] = defaultdict(float)
     seen: defaultdict[int, int] = defaultdict(int)
     for number, decision in enumerate(decisions):
@@ -226,7 +226,7 @@ def calibration_is(operator: Operator, decisions: list[dict[str, Any]]) -> None:
 
 
 def reload_fails_and_is_mended(operator: Operator) -> None:
-    """Ask whether the last reload failed: it shows, an alert fires, and the next one ends it."""
+    """Check a failed reload: it is shown, an alert fires, and the next reload ends it."""
     assert operator.configure(default_policy="no-such-policy").status_code == 409
     operator.sees("overview", "Last reload", 0, 0)
     firing = 'ALERTS{alertname="SwitchcraftReloadFailed", alertstate="firing"}'
@@ -238,11 +238,11 @@ def reload_fails_and_is_mended(operator: Operator) -> None:
 
 
 def every_panel_answers(operator: Operator) -> None:
-    """No query of a panel is refused, and only what did not happen is not shown."""
+    """Check that no panel's query is refused, and that only the expected panels are empty."""
     silent = set(queries())
 
     def only_what_did_not_happen() -> bool:
-        # A look that came too late for Prometheus leaves a gap: the next one is as good.
+        # A scrape that was too late leaves a gap: the next one is as good.
         shown = {q for q in silent if operator.prometheus.ask(q.filled(VARIABLES))}
         silent.difference_update(shown)
         return {q.panel for q in silent} <= NOT_HAPPENED

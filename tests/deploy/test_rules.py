@@ -1,4 +1,4 @@
-"""Recording rules and alerts, by Prometheus' own tools."""
+"""Recording rules and alerts, checked by Prometheus' own tools."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def _alerts() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for rule in rules if "alert" in rule}
 
 
-def test_prometheus_reads_what_is_shipped(promtool: Path) -> None:
-    """Configuration and rules are what Prometheus takes."""
+def test_shipped_files_are_valid(promtool: Path) -> None:
+    """Promtool accepts the configuration and the rules."""
     run(promtool, "check", "rules", RULES)
     run(promtool, "check", "config", "--syntax-only", CONFIG)
 
 
 @pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
-def test_alerts(promtool: Path, cases: Path) -> None:
-    """Alerts fire when they should, with these words, and are silent just below."""
+def test_alerts_fire_at_their_limits(promtool: Path, cases: Path) -> None:
+    """Alerts fire when they should, with the expected text, and are silent just below the limit."""
     run(promtool, "test", "rules", cases)
 
 
-def test_every_alert_has_fired() -> None:
-    """No alert is without a case in which it fires."""
+def test_every_alert_has_a_test() -> None:
+    """Each alert has a case in which it fires."""
     tests = [test for path in CASES for test in yaml.safe_load(path.read_text())["tests"]]
     checks = [check for test in tests for check in test["alert_rule_test"]]
     assert {check["alertname"] for check in checks if check["exp_alerts"]} == _alerts().keys()
 
 
-def test_what_alerts_count_is_there_before_it_counts(sandbox: Sandbox) -> None:
-    """Prometheus sees no increase of a series that begins with it: a new gateway shows zeros."""
+def test_alerted_series_exist_before_they_count(sandbox: Sandbox) -> None:
+    """Prometheus sees no increase in a series that starts with it, so a new gateway shows zeros."""
     settings = Settings.sandbox(sandbox.base_url, ["small"])
     with served(create_app(settings, FakeRouter())) as url:
         shown = httpx.get(f"{url}/metrics").text
@@ -58,15 +58,15 @@ def test_what_alerts_count_is_there_before_it_counts(sandbox: Sandbox) -> None:
     assert counted
 
 
-def test_every_alert_says_how_bad_it_is() -> None:
-    """An alert has one of two severities and says what is wrong in a sentence."""
+def test_every_alert_has_a_severity_and_a_summary() -> None:
+    """An alert has one of two severities, and says in a sentence what is wrong."""
     for alert in _alerts().values():
         assert alert["labels"]["severity"] in {"critical", "warning"}
         assert {"summary", "description", "runbook_url"} == alert["annotations"].keys()
 
 
 def test_every_alert_is_in_the_runbook() -> None:
-    """Each alert leads to its section in the runbook, and each section is of an alert."""
+    """Each alert links to its section of the runbook, and each section belongs to an alert."""
     sections = re.findall(r"^### (Switchcraft\w+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert sorted(sections) == sorted(_alerts())
     for name, alert in _alerts().items():

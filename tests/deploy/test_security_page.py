@@ -1,4 +1,4 @@
-"""SECURITY.md: its tables state what the code has."""
+"""SECURITY.md: its tables agree with the code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stated(text: str) -> float | None:
 
 
 def found(name: str) -> object:
-    """Return a setting's default, or a constant's value."""
+    """Return a setting's default or a constant's value."""
     section, *rest = name.split(".")
     if section not in SECTIONS:
         module, _, constant = name.rpartition(".")
@@ -47,8 +47,8 @@ def found(name: str) -> object:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_defaults_are_those_of_the_code(name: str) -> None:
-    """Each setting and constant of the tables exists and has the value that is stated."""
+def test_documented_defaults_are_those_of_the_code(name: str) -> None:
+    """Each setting and constant in the tables exists, and has the documented value."""
     value, expected = found(name), stated(ROWS[name])
     assert value == expected or (
         isinstance(value, int | float) and expected is not None and value == pytest.approx(expected)
@@ -64,8 +64,8 @@ def _limits(section: BaseModel, name: str) -> Iterator[str]:
             yield f"{name}.{field}"
 
 
-def test_every_limit_is_listed() -> None:
-    """No setting that bounds clients or the process is missing from the table."""
+def test_every_limit_is_documented() -> None:
+    """Every setting that limits clients or the process is in the table."""
     settings = Settings()
     names = {
         name
@@ -76,7 +76,7 @@ def test_every_limit_is_listed() -> None:
 
 
 def test_named_settings_exist() -> None:
-    """Every dotted setting that the text names is one."""
+    """Every dotted setting in the text exists."""
     text = PAGE.read_text()
     named = set(re.findall(rf"`((?:{'|'.join(SECTIONS)})(?:\.\w+)+)(?:: \w+)?`", text))
     assert len(named) > len(ROWS) / 2
@@ -85,7 +85,7 @@ def test_named_settings_exist() -> None:
 
 
 def test_named_files_exist() -> None:
-    """Every file, folder and make target that the text names is there."""
+    """Every file, folder and make target in the text exists."""
     text = PAGE.read_text()
     for path in re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r"`(deploy/[\w/.]*)`", text):
         assert (ROOT / path).exists(), path
@@ -96,7 +96,7 @@ def test_named_files_exist() -> None:
         assert (ROOT / script).is_file(), script
 
 
-def test_page_names_no_address_to_write_to() -> None:
+def test_page_contains_no_email_address() -> None:
     """Reports go through GitHub; an invented e-mail address would lose them."""
     text = PAGE.read_text()
     assert "Report a vulnerability" in text

@@ -1,7 +1,7 @@
-"""Fuzzes by hand: `python -m tests.fuzz --seconds 600`.
+"""Fuzz from the command line: `python -m tests.fuzz --seconds 600`.
 
-Findings and inputs of new coverage go to `runs/fuzz` and stay there for the next run. `--keep`
-adds the fewest inputs that have all of the coverage to the repository's corpus.
+Findings and inputs with new coverage are kept in `runs/fuzz` for the next run. `--keep` adds to the
+repository's corpus the fewest inputs that have all of the coverage.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "runs" / "fuzz"
 
 MAX_CORPUS_BYTES = 96 * 1024
-"""Of one target in the repository."""
+"""For one target in the repository."""
 
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units: (\d+)")
 _EDGES = re.compile(r"cov: (\d+) ft: (\d+)")
@@ -46,11 +46,11 @@ class Tally:
     edges: int = 0
     features: int = 0
     findings: dict[str, Path] = field(default_factory=dict)
-    """An input for each problem, by its words."""
+    """An input for each problem, by the problem's description."""
 
 
 def main() -> int:
-    """Run as the command line says; return 1 where a target has a finding."""
+    """Run the command line; return 1 if a target has a finding."""
     options = _options()
     names = options.target or NAMES
     if options.replay:
@@ -117,7 +117,7 @@ def _fuzz_once(name: str, seconds: int, tally: Tally) -> None:
 
 
 def run_engine(name: str, arguments: Iterable[str], known: Iterable[str] = ()) -> str:
-    """Run libFuzzer on a target, and return what it printed.
+    """Run libFuzzer on a target, and return its output.
 
     Problems of the kinds in `known` do not end the run.
     """
@@ -152,7 +152,7 @@ def run_engine(name: str, arguments: Iterable[str], known: Iterable[str] = ()) -
 
 
 def problem_in(output: str) -> str:
-    """Return what a run of the engine found, or nothing."""
+    """Return the problem that a run of the engine found, if any."""
     found = _EXCEPTION.search(output)
     if found:
         return found[1]
@@ -215,7 +215,7 @@ def _print_table(tallies: Mapping[str, Tally]) -> None:
 
 
 def _print_lines(names: Sequence[str]) -> None:
-    """Print how many lines of each measured file the inputs cover, in functions."""
+    """Print how many lines in functions of each measured file the inputs cover."""
     for name in names:
         command = [sys.executable, "-m", "tests.fuzz.lines", name, str(FOLDER / name / "inputs")]
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""HTTP from clients: what `BoundedProtocol` hands to the app, whatever a client sends and how.
+"""HTTP from clients: the requests that `BoundedProtocol` passes to the app for any bytes.
 
 Each input is the bytes of one connection.
 """
@@ -41,20 +41,20 @@ LIMITS = ConnectionLimits(max_header_bytes=2000, header_timeout_s=10.0, write_ti
 PROTOCOL = protocol_with_limits(LIMITS)
 
 READ_BYTES = 64 * 1024
-"""What an event loop may hand over at a time."""
+"""Largest read of an event loop."""
 
 MAX_HELD_BYTES = MAX_WAITING_BYTES + 256 * 1024
-"""What a connection may keep in memory, whatever was sent on it: requests that wait, one read, a
-request's headers as Python's objects, and uvicorn's 64 KB of a body."""
+"""Most memory that a connection may use, whatever it receives: waiting requests, one read, a
+request's headers as Python objects, and uvicorn's 64 KB of a body."""
 
 REPEATED_BYTES = 32 * 1024
 REPEATED_BYTES_BLOCKED = 2 * MAX_HELD_BYTES
-"""How much is sent to see whether memory grows with it; an app that answers takes longer."""
+"""Bytes to send to see whether memory grows with them; an app that answers takes longer."""
 
 BODY_TIMEOUT_S = 60.0
 MAX_IDLE_S = 150.0
-"""When all connections without traffic are closed: the app waits 60 s for a body, and
-uvicorn 75 s for another request, as the gateway configures it."""
+"""When all connections without traffic are closed: the app waits 60 s for a body, and uvicorn waits
+75 s for another request, as the gateway configures it."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _FORBIDDEN = re.compile(rb"[\r\n\0]")
@@ -72,11 +72,11 @@ class Request:
 
     @property
     def head(self) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
-        """All but the body."""
+        """Return everything but the body."""
         return self.method, self.target, self.headers
 
     def agrees_with(self, other: Request) -> bool:
-        """Whether two understandings are of one request, as far as both have it."""
+        """Return whether both understood the same request, as far as both have it."""
         if self.head != other.head:
             return False
         if self.is_complete and other.is_complete:
@@ -88,7 +88,7 @@ class Request:
 
 
 class Recorder:
-    """An app that reads each request whole, answers it, and keeps it."""
+    """App that reads each request whole, answers it, and records it."""
 
     def __init__(self, *, is_blocked: bool = False, is_hasty: bool = False) -> None:
         self.requests: list[Request] = []
@@ -123,14 +123,14 @@ class Recorder:
                     request.body += message["body"]
                     request.is_complete = not message["more_body"]
         except TimeoutError:
-            pass  # answered all the same, as the gateway does, by 408
+            pass  # answered all the same: the gateway answers 408
         head = [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": b"ok"})
 
 
 def _check_scope(scope: Scope) -> None:
-    """Check what an app relies on without looking."""
+    """Check properties that an app relies on."""
     for name, value in scope["headers"]:
         expect(_TOKEN.fullmatch(name), f"the app got a header named {name!r}")
         expect(not _FORBIDDEN.search(value), f"the app got the header value {value!r}")
@@ -150,7 +150,7 @@ def _check_scope(scope: Scope) -> None:
 
 
 class FakeTransport(asyncio.Transport):
-    """A client's connection: keeps what is written, and says whether it is read from."""
+    """A client's connection that records what is written, and whether the gateway reads from it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class FakeTransport(asyncio.Transport):
         self._is_closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keep what is sent; a closed transport drops it, as asyncio's do."""
+        """Record the data; a closed transport drops it, as asyncio's do."""
         if self._is_closed:
             return
         is_first = not self.written
@@ -183,7 +183,7 @@ class FakeTransport(asyncio.Transport):
         return self._is_closed
 
     def get_write_buffer_size(self) -> int:
-        """Return how much the client has not read."""
+        """Return how many bytes the client has not read."""
         return len(self.written) if self.is_unread else 0
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own
@@ -191,15 +191,15 @@ class FakeTransport(asyncio.Transport):
         return ("127.0.0.1", 80) if name in {"peername", "sockname"} else default
 
     def pause_reading(self) -> None:
-        """Hold back what the client sends."""
+        """Hold back the client's data."""
         self.is_reading_paused = True
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Continue with the client's data."""
         self.is_reading_paused = False
 
     def is_reading(self) -> bool:
-        """Whether what the client sends is read."""
+        """Return whether the gateway reads the client's data."""
         return not (self.is_reading_paused or self._is_closed)
 
 
@@ -215,12 +215,12 @@ class Seen:
 
     @property
     def complete(self) -> list[Request]:
-        """Requests that the app read to their end."""
+        """Return the requests that the app read to their end."""
         return [request for request in self.requests if request.is_complete]
 
 
 async def _connect(parts: Sequence[bytes], app: Recorder, *, is_pumped: bool) -> Seen:
-    """Send the parts; where `is_pumped`, the app runs between them, as it does on a slow link."""
+    """Send the parts; with `is_pumped`, the app runs between them, as on a slow link."""
     loop, state = virtual_loop(), ServerState()
     _CONFIG.loaded_app = app
     protocol, transport = PROTOCOL(_CONFIG, state, {}), FakeTransport()
@@ -253,7 +253,7 @@ async def _leave(protocol: BoundedProtocol, transport: FakeTransport) -> None:
 
 
 async def _connect_slowly(parts: Sequence[bytes], app: Recorder, rng: random.Random) -> Seen:
-    """Send the parts with pauses, at times without reading the answers, and wait for the end."""
+    """Send the parts with pauses, sometimes without reading the answers, and wait for the end."""
     loop, state = virtual_loop(), ServerState()
     _CONFIG.loaded_app = app
     protocol, transport = PROTOCOL(_CONFIG, state, {}), FakeTransport()
@@ -285,7 +285,7 @@ logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
 
 
 def check(data: bytes) -> None:
-    """Check that all ways to cut the bytes are read alike, and as h11 reads them."""
+    """Check that all splits of the bytes are read equally, and as h11 reads them."""
     loop, rng = virtual_loop(), randomness(data)
     seen: list[Seen] = []
     for parts in splits(data, rng):
@@ -308,7 +308,7 @@ def check(data: bytes) -> None:
 
 
 def _compare(one: Seen, other: Seen) -> None:
-    """Check that a request is the same in two ways to cut the bytes, if both have it."""
+    """Check that a request is equal in two splits of the bytes, if both have it."""
     for index, (left, right) in enumerate(zip(one.requests, other.requests, strict=False)):
         if not left.agrees_with(right):
             fail(f"request {index} depends on how it is cut: {left} or {right}")
@@ -327,7 +327,7 @@ def _compare_heads(other: Seen, seen: Seen) -> None:
 
 
 def _statuses(seen: Seen) -> Iterator[int]:
-    """Read the answers; all that was written must be answers, and none be of no request."""
+    """Read the answers; all written bytes must be answers, each to a request."""
     rest, answered = seen.written, 0
     while rest:
         head, found, rest = rest.partition(b"\r\n\r\n")
@@ -359,11 +359,11 @@ def _compare_with_h11(data: bytes, seen: Seen) -> None:
 
 
 def _message(request: Request) -> tuple[object, ...]:
-    """Return a request without what the two may differ in.
+    """Return a request without the parts in which both may differ.
 
-    Blanks around values have no meaning. The gateway ignores upgrades, and hides from the app that
-    one was asked for. It takes the path of an absolute address, and drops fragments, which are no
-    part of a request's target (RFC 9112, section 3.2).
+    Blanks around values have no meaning. The gateway ignores upgrades, and hides requests for one
+    from the app. It uses the path of an absolute address, and drops fragments, which do not belong
+    to a request's target (RFC 9112, section 3.2).
     """
     headers = [(n, v.strip(b" \t")) for n, v in request.headers if n not in _UPGRADE_HEADERS]
     target = _ORIGIN.sub(b"", request.target.partition(b"#")[0])
@@ -379,11 +379,11 @@ EXPLAINED = {
     r"illegal request line: bytearray\(b.\S+ +\S+ +HTTP/": "several blanks are read as one",
     "Missing mandatory Host": "the gateway is one site, and does not read it",
 }
-"""Why the gateway serves what h11 refuses, by the start of h11's error."""
+"""Reason why the gateway accepts a request that h11 refuses, by the start of h11's error."""
 
 
 def read_by_h11(data: bytes) -> tuple[list[Request], str]:
-    """Return the complete requests that h11 reads, and why it stops."""
+    """Return the complete requests that h11 reads, and the reason why it stops."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=10**6)
     requests: list[Request] = []
     connection.receive_data(data)
@@ -413,7 +413,7 @@ def read_by_h11(data: bytes) -> tuple[list[Request], str]:
 
 
 def check_memory(data: bytes) -> None:
-    """Check that a connection's memory does not grow with what is sent on it."""
+    """Check that a connection's memory does not grow with the data that it receives."""
     loop, rng = virtual_loop(), randomness(data)
     start, end = data[: len(data) // 2], data[len(data) // 2 :]
     for is_blocked in (False, True):

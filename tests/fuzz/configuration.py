@@ -1,4 +1,4 @@
-"""The configuration file: any YAML is settings, or an error that names no secret."""
+"""The configuration file: any YAML gives settings, or an error that shows no secret."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENVIRONMENT = {
     "PORT": "6379",
 }
 LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The faster one, where PyYAML has it."""
+"""The faster loader, if PyYAML has it."""
 
 _CANARY = re.compile(rb"\w+-canary-in-the-file[-\d]*")
 _SECRET_NAMES = {"api_key", "master_key", "admin", "redis_url", "redis_password"}
@@ -44,7 +44,7 @@ _FILE = Path(_folder.name) / "config.yaml"
 
 
 def check(data: bytes) -> None:
-    """Check that a file is read or refused, soon, and that no secret shows."""
+    """Check that a file is soon accepted or refused, and that no secret shows."""
     _FILE.write_bytes(data)
     secrets = set(_secrets(data))
     began_s = time.thread_time()
@@ -60,7 +60,7 @@ def check(data: bytes) -> None:
 
 
 def check_settings(settings: Settings, secrets: set[str]) -> None:
-    """Check that what was accepted can be used, and hides its secrets."""
+    """Check that accepted settings can be used, and hide their secrets."""
     _check_hidden(repr(settings), secrets)
     _check_hidden("\n".join(settings.unsupported), secrets)
     for model in settings.models:
@@ -79,13 +79,13 @@ def _check_hidden(text: str, secrets: set[str]) -> None:
 
 
 def _secrets(data: bytes) -> Iterator[str]:
-    """Yield the texts that stand only where secrets stand, and those of the environment."""
+    """Yield the texts that occur only as secrets, and those of the environment."""
     found, others = set[str](), set[str]()
     try:
         tree = yaml.load(data, LOADER)  # noqa: S506 - a safe loader
         _collect(tree, found, others, is_secret=False)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
-        # Without structure, every one of the fuzzer's own keys counts as a secret.
+        # If the file has no structure, every one of the fuzzer's own keys counts as a secret.
         yield from {key.decode() for key in _CANARY.findall(data)}
         return
     given = {value for name, value in ENVIRONMENT.items() if name.endswith(("KEY", "PASSWORD"))}

@@ -1,8 +1,8 @@
-"""Fuzzes one target by libFuzzer, with the coverage of the gateway's Python code.
+"""Fuzz one target with libFuzzer, guided by the coverage of the gateway's Python code.
 
-`python -m tests.fuzz.engine NAME KNOWN COMMAND [OPTION...] [FOLDER...]`; libFuzzer
-ends the process. KNOWN is a JSON list of the kinds of problems that are not reported again, COMMAND
-how libFuzzer starts itself again.
+`python -m tests.fuzz.engine NAME KNOWN COMMAND [OPTION...] [FOLDER...]`; libFuzzer ends the
+process. KNOWN is a JSON list of the kinds of problems that are not reported again. COMMAND is how
+libFuzzer starts itself again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.fuzz.names import load
 from tests.fuzz.target import Mutate, kind_of
 
 INSTRUMENTED = ["router_service", "uvicorn", "h11"]
-"""Packages whose branches guide the fuzzer: h11 is the second opinion on HTTP."""
+"""Packages whose branches guide the fuzzer; h11 is the reference implementation of HTTP."""
 
 
 FORMED_SHARE = 0.5

@@ -1,6 +1,6 @@
-"""The inputs in the repository: one file for each target, one JSON object a line.
+"""The inputs in the repository: one file for each target, one JSON object per line.
 
-Bytes stand as the letters U+0000 to U+00FF, so that most inputs can be read as they are.
+Bytes are written as the characters U+0000 to U+00FF, so that most inputs are readable.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ FOLDER = Path(__file__).parent / "corpus"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One input; `found` says which defect it showed, if any."""
+    """One input; `found` names the defect that it showed, if any."""
 
     data: bytes
     found: str = ""
 
     @property
     def id(self) -> str:
-        """Name of the input in reports."""
+        """Return the input's name in reports."""
         return sha256(self.data).hexdigest()[:12]
 
 
 def read(name: str) -> list[Entry]:
-    """Return the inputs of a target, those that showed a defect first."""
+    """Return a target's inputs, starting with those that showed a defect."""
     path = FOLDER / f"{name}.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [Entry(e["input"].encode("latin-1"), e.get("found", "")) for e in map(json.loads, lines)]
@@ -48,7 +48,7 @@ def _lines(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def export(entries: Iterable[Entry], folder: Path) -> None:
-    """Write inputs as files, as libFuzzer wants them."""
+    """Write inputs as files, as libFuzzer needs them."""
     folder.mkdir(parents=True, exist_ok=True)
     for entry in entries:
         (folder / entry.id).write_bytes(entry.data)

@@ -1,7 +1,7 @@
-"""Server-sent events: what `EventReader` passes on, whatever an upstream streams and how.
+"""Server-sent events: the events that `EventReader` relays for any stream of an upstream.
 
-Each input is a stream. Its first byte says how the stream ends: bit 0, whether HTTP shows its end;
-bit 1, whether the connection breaks.
+Each input is a stream. Its first byte says how the stream ends. Bit 0: whether HTTP marks the end.
+Bit 1: whether the connection breaks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.fuzz.mutation import of_json, of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
 
 MAX_READER_BYTES = 4 * MAX_HELD_BYTES
-"""What a reader may keep in memory: an event, its text, and what it heard of the answer."""
+"""Most memory of a reader: an event, its text, and its notes on the answer."""
 
 LONG_BYTES = MAX_HELD_BYTES + 70_000
 
 
 class Stream(HttpResponse):
-    """A streamed answer whose parts are given."""
+    """A streamed answer with given parts."""
 
     def __init__(self, parts: Sequence[bytes], *, is_delimited: bool, is_broken: bool) -> None:
         self.status = 200
@@ -51,7 +51,7 @@ class Stream(HttpResponse):
 
 @dataclass(slots=True)
 class Relayed:
-    """What a client got of a stream, and what the gateway noted."""
+    """The relayed stream, and the gateway's notes."""
 
     parts: list[bytes] = field(default_factory=list)
     error: str = ""
@@ -60,7 +60,7 @@ class Relayed:
 
     @property
     def data(self) -> bytes:
-        """All that was passed on."""
+        """Return all relayed bytes."""
         return b"".join(self.parts)
 
 
@@ -75,7 +75,7 @@ async def _relay(stream: Stream) -> Relayed:
         relayed.error = str(exc)
     finally:
         guard.close()
-    # `last_number` and the tokens are numbers that later events and errors are computed from.
+    # Later events and errors are computed from `last_number` and the tokens, which are numbers.
     expect(isinstance(reader.last_number, int), f"the last number is {reader.last_number!r}")
     expect(reader.written_tokens >= 0, f"{reader.written_tokens} tokens were written")
     relayed.is_within_event = reader.is_within_event
@@ -100,7 +100,7 @@ def _relayed(parts: Sequence[bytes], flags: int) -> Relayed:
 
 
 def check(data: bytes) -> None:
-    """Check what is relayed of a stream that is cut in several ways."""
+    """Check the relayed bytes of a stream that is split in several ways."""
     flags, sent = data[0] if data else 0, data[1:]
     rng = randomness(data)
     first: Relayed | None = None
@@ -108,7 +108,7 @@ def check(data: bytes) -> None:
         relayed = _relayed(parts, flags)
         _check_relayed(relayed, sent)
         first = first or relayed
-        # Blank lines before an event that is not relayed may be relayed or not.
+        # Blank lines before an event that is not relayed may or may not be relayed.
         seen = [(one.data.rstrip(b"\r\n"), one.error, one.notes) for one in (first, relayed)]
         expect(seen[0] == seen[1], f"the stream depends on how it is cut: {first} or {relayed}")
     if rng.randrange(64) == 0:
@@ -130,7 +130,7 @@ def _check_relayed(relayed: Relayed, sent: bytes) -> None:
 
 
 def is_between_events(data: bytes) -> bool:
-    """Whether what follows this is a new event (WHATWG HTML, "Parsing an event stream")."""
+    """Return whether a new event follows these bytes (WHATWG HTML, "Parsing an event stream")."""
     if not data:
         return True
     line = data.removesuffix(b"\n") if data.endswith(b"\r\n") else data
@@ -138,7 +138,7 @@ def is_between_events(data: bytes) -> bool:
 
 
 def check_long(data: bytes) -> None:
-    """Check a stream in which one line is too long to be held."""
+    """Check a stream in which one line is too long to be kept."""
     flags, sent = data[0] if data else 0, data[1:]
     place = randomness(data).randrange(len(sent) + 1)
     long = sent[:place] + b"x" * LONG_BYTES + sent[place:]

@@ -1,6 +1,7 @@
-"""Request bodies as JSON: what `strict_json` accepts, and what `splice` changes.
+"""Request bodies as JSON: the texts that `strict_json` accepts, and the changes of `splice`.
 
-The standard library's reader is the oracle: it is slower, and reports duplicate keys and integers.
+The standard library's reader is the reference: it is slower, and reports duplicate keys and
+integers.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def check(data: bytes) -> None:
 
 
 def check_body(data: bytes) -> None:
-    """Check that a body is read as by the standard library, and rewritten without loss."""
+    """Check that a body is read as the standard library reads it, and rewritten without loss."""
     value, problem = None, ""
     try:
         value = read_by_library(data)

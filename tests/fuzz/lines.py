@@ -1,6 +1,7 @@
-"""Prints which lines of a target's files its inputs run: `python -m tests.fuzz.lines NAME [DIR]`.
+"""Print the lines of a target's files that its inputs run.
 
-Only lines of functions count; those of modules and classes run when they are imported.
+`python -m tests.fuzz.lines NAME [DIR]`. Only lines of functions count; those of modules and classes
+run when they are imported.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(name: str, folders: list[str]) -> None:
-    """Run all inputs of a target and print, for each file, its lines: run, in all, and missed."""
+    """Run all inputs of a target, and print for each file its lines: run, total and missed."""
     target = load(name)
     lines = {str(ROOT / file): set(_lines_of(ROOT / file)) for file in target.measured}
     run: dict[str, set[int]] = {file: set() for file in lines}

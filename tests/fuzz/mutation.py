@@ -1,4 +1,4 @@
-"""Mutations that keep an input's form: of lines, and of trees of JSON or YAML values."""
+"""Mutations that keep an input's format: of lines, and of trees of JSON or YAML values."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _LINE_CHANGES: Sequence[LineChange] = (
 
 
 def of_json(tokens: Sequence[bytes]) -> Mutate:
-    """Return a mutation of JSON texts that keeps them valid; others are left as they are."""
+    """Return a mutation that keeps JSON texts valid, and leaves other texts unchanged."""
     words = [token.decode() for token in tokens]
 
     def mutate(data: bytes, rng: random.Random) -> bytes:
@@ -100,7 +100,7 @@ def of_json(tokens: Sequence[bytes]) -> Mutate:
 
 
 def of_yaml(tokens: Sequence[bytes]) -> Mutate:
-    """Return a mutation of YAML texts that keeps them valid; others are left as they are."""
+    """Return a mutation that keeps YAML texts valid, and leaves other texts unchanged."""
     words = [token.decode() for token in tokens]
 
     def mutate(data: bytes, rng: random.Random) -> bytes:
@@ -151,7 +151,7 @@ _MAX_NODES = 2000
 
 
 def _copied(value: Any, left: list[int]) -> Any:  # noqa: ANN401
-    """Return a copy of at most so many nodes."""
+    """Return a copy with at most this many nodes."""
     left[0] -= 1
     if left[0] < 0:
         return None

@@ -1,4 +1,4 @@
-"""The fuzz targets, by name; each is a module of this package."""
+"""The fuzz targets by name; each is a module of this package."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ NAMES = (
 
 
 def load(name: str) -> Target:
-    """Import a target; the fuzzer instruments what is imported here."""
+    """Import a target; the fuzzer instruments the modules that are imported here."""
     target: Target = importlib.import_module(f"tests.fuzz.{name}").TARGET
     return target

@@ -1,4 +1,4 @@
-"""The gateway's own credentials: whatever an upstream repeats of them does not reach the client.
+"""The gateway's own credentials never reach the client, whatever an upstream repeats of them.
 
 Each input is an answer's body.
 """
@@ -19,7 +19,7 @@ from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits
 
 KEY = 'sk-sk-sk-"+/<a>&b\\sk-sk-0123456789'
-"""It begins with its own beginning, and each of the escapes changes it."""
+"""It starts with its own beginning, and each of the escapes changes it."""
 
 PASSWORD = "password-of-the-proxy"
 
@@ -48,7 +48,7 @@ SECRETS = tuple(
 
 
 def check(data: bytes) -> None:
-    """Check that a body is passed on without secrets, and otherwise unchanged."""
+    """Check that a body is relayed without secrets, and otherwise unchanged."""
     secrets = secrets_of(DEPLOYMENT.base_url, DEPLOYMENT.api_key)
     assert secrets is not None
     first: bytes | None = None
@@ -69,7 +69,7 @@ def check(data: bytes) -> None:
 
 
 def _check_rest(data: bytes, clean: bytes) -> None:
-    """Check that what is left stands in the body, in the same order."""
+    """Check that the rest occurs in the body in the same order."""
     place = 0
     for part in clean.split(MARK):
         found = data.find(part, place)

@@ -1,4 +1,4 @@
-"""What fuzz targets share: their description, their verdict, and an event loop without waiting."""
+"""Shared parts of fuzz targets: description, result, and an event loop without waiting."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from typing import Any, NoReturn, TypeVar
 T = TypeVar("T")
 
 Mutate = Callable[[bytes, random.Random], bytes]
-"""Changes an input in a way that keeps its form, so that mutations get past the outer syntax."""
+"""Function that changes an input but keeps its form, so that mutations get past the outer
+syntax."""
 
 MAX_VIRTUAL_S = 7200.0
-"""No timeout of the gateway is as long; what waits longer waits for ever."""
+"""No timeout of the gateway is this long; a longer wait has no end."""
 
 MAX_TURNS = 100_000
-"""Turns of the event loop after which work that makes no progress counts as a livelock."""
+"""Turns of the event loop after which work without progress counts as a livelock."""
 
 
 class Violation(AssertionError):  # noqa: N818 - it is the target's verdict, not an error of ours
@@ -48,7 +49,7 @@ class Target:
 
 
 def kind_of(problem: str) -> str:
-    """Return the words of a problem without the input's own, so that equal problems are known."""
+    """Return a problem's description without parts of the input, so that equal problems match."""
     return _DETAILS.sub("", problem)[:120]
 
 
@@ -72,7 +73,7 @@ def randomness(data: bytes) -> random.Random:
 
 
 def splits(data: bytes, rng: random.Random) -> Iterator[list[bytes]]:
-    """Yield ways in which a network may cut a message: whole, bytewise, at random places."""
+    """Yield ways in which a network may split a message: whole, bytewise, at random places."""
     yield [data] if data else []
     yield [data[i : i + 1] for i in range(len(data))]
     places = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(1, 6)))
@@ -80,12 +81,12 @@ def splits(data: bytes, rng: random.Random) -> Iterator[list[bytes]]:
 
 
 class _Clock(selectors.SelectSelector):
-    """A selector that never waits: time passes at once."""
+    """Selector that never waits: time passes at once."""
 
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Move the time on to the next timer."""
+        """Advance the time to the next timer."""
         if timeout is None:
             fail("the event loop waits for ever: nothing is scheduled")
         self.now_s += max(0.0, timeout)
@@ -95,7 +96,7 @@ class _Clock(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock of its own; a wait without an end is a defect."""
+    """Event loop with a virtual clock; a wait without an end is a defect."""
 
     def __init__(self) -> None:
         self._clock = _Clock()
@@ -108,7 +109,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._clock.now_s
 
     async def settle(self) -> None:
-        """Run until everything that is left waits for a timer or for more input."""
+        """Run until all remaining work waits for a timer or for more input."""
         ready: Sequence[object] = self._ready  # type: ignore[attr-defined] # asyncio's own
         for _ in range(MAX_TURNS):
             await asyncio.sleep(0)
@@ -117,7 +118,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         fail(f"the event loop is still busy after {MAX_TURNS} turns")
 
     def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, and check that it leaves nothing behind."""
+        """Run a coroutine to its end, and check that it leaves no work behind."""
         self._clock.now_s = 0.0
         self.problems.clear()
         try:
@@ -142,7 +143,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtual_loop() -> VirtualLoop:
-    """Return this process's loop, made when it is first asked for."""
+    """Return this process's loop; the first call creates it."""
     global _loop  # noqa: PLW0603 - making a loop takes longer than most inputs
     if _loop is None:
         _loop = VirtualLoop()
@@ -156,7 +157,7 @@ _SHARED = (types.ModuleType, types.FunctionType, types.CodeType, type, asyncio.A
 
 
 def held_bytes(root: object, *, apart_from: Sequence[object] = ()) -> int:
-    """Return how much memory an object keeps alive, without what the whole process shares."""
+    """Return how much memory an object keeps alive, without objects that the process shares."""
     seen = {id(shared) for shared in apart_from}
     total, waiting = 0, [root]
     while waiting:

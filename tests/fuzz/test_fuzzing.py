@@ -1,4 +1,4 @@
-"""The corpus is replayed, and each target is fuzzed for a few seconds, the same way every time.
+"""Replay of the corpus, and a short, reproducible fuzzing run of each target.
 
 By hand, for longer: `python -m tests.fuzz --seconds 3600`.
 """

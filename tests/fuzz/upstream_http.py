@@ -1,4 +1,4 @@
-"""HTTP from upstreams: what `Connection` makes of an answer, whatever an upstream sends and how.
+"""HTTP from upstreams: the answers that `Connection` reads from any bytes.
 
 Each input is the bytes of one connection. Its first byte says how the connection ends: closed
 (even) or reset (odd).
@@ -34,11 +34,11 @@ from tests.fuzz.target import (
 )
 
 MAX_HELD_BYTES = 768 * 1024
-"""What a connection may keep in memory while nobody reads: 100 KB of headers as Python's objects,
-64 KB of a body, and one read."""
+"""Most memory of a connection without a reader: 100 KB of headers as Python objects, 64 KB of a
+body, and one read."""
 
 MAX_PART_BYTES = 1024 * 1024
-"""Longest part of a body that is read at once, decompressed."""
+"""Longest part of a body that is read at once, after decompression."""
 
 READ_BYTES = 64 * 1024
 REPEATED_BYTES = 512 * 1024
@@ -58,7 +58,7 @@ class Outcome:
 
 
 class FakeTransport(asyncio.Transport):
-    """An upstream's connection that takes everything at once."""
+    """An upstream's connection that accepts everything at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class FakeTransport(asyncio.Transport):
         self.is_closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Take it."""
+        """Accept the data."""
 
     def abort(self) -> None:
         """Close."""
@@ -81,22 +81,22 @@ class FakeTransport(asyncio.Transport):
         return self.is_closed
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - asyncio's own
-        """Return a socket on which nothing comes."""
+        """Return a socket on which nothing arrives."""
         return _silent()[0] if name == "socket" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Ignore them."""
+        """Ignore the limits."""
 
     def get_write_buffer_size(self) -> int:
         """Return 0."""
         return 0
 
     def pause_reading(self) -> None:
-        """Hold back what the upstream sends."""
+        """Hold back the upstream's data."""
         self.is_reading_paused = True
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Continue with the upstream's data."""
         self.is_reading_paused = False
 
 
@@ -110,7 +110,7 @@ def _silent() -> tuple[socket.socket, socket.socket]:
 
 
 async def _exchange(parts: Sequence[bytes], *, is_reset: bool, is_pumped: bool) -> Outcome:
-    """Ask, let the upstream send these parts, and read the answer."""
+    """Send a request, let the upstream send these parts, and read the answer."""
     connection, transport = Connection(), FakeTransport()
     connection.connection_made(transport)
     await connection.send(b"GET / HTTP/1.1\r\n\r\n", b"", 1.0)
@@ -129,7 +129,7 @@ async def _exchange(parts: Sequence[bytes], *, is_reset: bool, is_pumped: bool) 
 async def _play(
     connection: Connection, transport: FakeTransport, parts: Sequence[bytes], *, is_pumped: bool
 ) -> int:
-    """Send parts as long as they are read, and return how many bytes were."""
+    """Send parts while they are read, and return the number of bytes read."""
     accepted_bytes = 0
     for part in parts:
         if is_pumped or transport.is_reading_paused:
@@ -152,7 +152,7 @@ async def _read(connection: Connection, outcome: Outcome) -> None:
 
 
 def check(data: bytes) -> None:
-    """Check that all ways to cut the bytes are read alike, and as h11 reads them."""
+    """Check that all splits of the bytes are read equally, and as h11 reads them."""
     loop, rng = virtual_loop(), randomness(data)
     is_reset, sent = bool(data[:1] and data[0] % 2), data[1:]
     outcomes = [
@@ -172,7 +172,7 @@ def check(data: bytes) -> None:
 
 
 def _compare(one: Outcome, other: Outcome) -> None:
-    """Check that the cuts decide at most how much of an answer comes before an error."""
+    """Check that splits change at most how much of an answer precedes an error."""
     if not (one.error or other.error):
         expect(one == other, f"the answer depends on how it is cut: {one} or {other}")
         return
@@ -191,7 +191,7 @@ def _check_answer(outcome: Outcome) -> None:
     if outcome.status is None:
         expect(outcome.error, "an answer without a status")
         return
-    # `UpstreamClient.send` takes no status below 200.
+    # `UpstreamClient.send` expects no status below 200.
     expect(not 100 <= outcome.status < 200, f"the informational status {outcome.status}")
     for name, value in outcome.headers:
         expect(name == name.lower() and name, f"a header named {name!r}")
@@ -204,7 +204,7 @@ def _check_answer(outcome: Outcome) -> None:
 
 
 class Replayed(HttpResponse):
-    """An answer that was read before."""
+    """An answer that has been read."""
 
     def __init__(self, status: int, headers: RawHeaders, parts: Sequence[bytes]) -> None:
         self.status = status
@@ -220,7 +220,7 @@ class Replayed(HttpResponse):
 
 
 async def _check_reading(outcome: Outcome, status: int) -> None:
-    """Check what the gateway reads of an answer's headers and body."""
+    """Check the gateway's reading of an answer's headers and body."""
     guard = TimeoutGuard("m", Timeouts(), 1e6)
     parts = [outcome.body] if outcome.body else []
     size_bytes, body = 0, b""
@@ -264,7 +264,7 @@ EXPLAINED = {
     "in the head: multiple Transfer-Encoding": "`chunked` twice is read as once",
     "behind the head: (multiple|Only|conflicting|bad) ": "trailers are not read",
 }
-"""Why the gateway takes what h11 refuses, by the start of h11's error."""
+"""Reason why the gateway accepts an answer that h11 refuses, by the start of h11's error."""
 
 
 def read_by_h11(sent: bytes) -> Outcome:
@@ -299,7 +299,7 @@ def read_by_h11(sent: bytes) -> Outcome:
 
 
 def check_memory(data: bytes) -> None:
-    """Check that a connection's memory does not grow with what is sent while nobody reads."""
+    """Check that a connection's memory does not grow with the data sent while nothing is read."""
     sent = data[1:]
     start, period = sent[: len(sent) // 2], sent[len(sent) // 2 :] or b"\r\n"
     endless = start + period * (REPEATED_BYTES // len(period))

@@ -350,7 +350,7 @@ def _hidden_headers(attack: Attack) -> None:
 def _floods(
     block: bytes, start: bytes, limit_mb: int = 64, seconds: float = 1.5
 ) -> Callable[[Attack], None]:
-    """Return an attack that sends a start, and then the same bytes as long as they are accepted."""
+    """Return an attack that sends a start, and then the same bytes until they are refused."""
 
     def act(attack: Attack) -> None:
         connection = attack.connect()
@@ -1365,7 +1365,7 @@ PIPELINES = [
 def _slowly(
     data: bytes, pause_s: float, step: int, expected: Collection[int]
 ) -> Callable[[Attack], None]:
-    """Return an attack that sends a request slowly until the gateway answers or hangs up."""
+    """Return an attack that sends a request slowly until the gateway answers or disconnects."""
 
     def act(attack: Attack) -> None:
         connection = attack.connect()
@@ -1592,7 +1592,7 @@ FEW_DESCRIPTORS = [
     ClientBehaviour("refused", _kept_open(b"NONSENSE\r\n\r\n")),
     ClientBehaviour("without-key", _kept_open(request_head("POST", CHAT, {"content-length": "9"}))),
 ]
-"""What a client does to a gateway that may have 256 descriptors."""
+"""Attacks of a client on a gateway that may have 256 descriptors."""
 
 BEHAVIOURS = (
     *LENGTHS,

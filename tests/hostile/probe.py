@@ -1,4 +1,4 @@
-"""Asks /healthz 20 times a second and writes how long each answer took: `probe.py PORT PID`.
+"""Probe /healthz 20 times a second and write the time of each answer: `probe.py PORT PID`.
 
 This is a separate process, so that it does not wait for the tests' interpreter lock. A line has the
 time of the request (`time.monotonic`, the same clock in every process) and the seconds until the
@@ -27,7 +27,7 @@ def connect(port: int) -> socket.socket:
 
 
 def ask(connection: socket.socket) -> bool:
-    """Send one probe; return False if the gateway hung up instead of answering."""
+    """Send one probe; return False if the gateway disconnected instead of answering."""
     try:
         connection.sendall(REQUEST)
         return connection.recv(65536).startswith(b"HTTP/1.1 200")
@@ -45,7 +45,7 @@ def queued_s(pid: int) -> float:
             with open(f"/proc/{pid}/task/{thread}/schedstat") as file:  # noqa: PTH123
                 total_ns += int(file.read().split()[1])
         except (OSError, IndexError):
-            continue  # it has just ended
+            continue  # the thread has just ended
     return total_ns / 1e9
 
 

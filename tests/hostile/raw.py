@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a plain socket, for tests that send what no HTTP library would send.
+"""HTTP/1.1 over a plain socket, for tests that send data that no HTTP library would send.
 
 The reader is strict: a test fails if parsers could read an answer differently.
 """
@@ -35,7 +35,7 @@ class Answer:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     is_whole: bool
-    """Whether the body is complete according to its framing."""
+    """Whether the body is complete by its framing."""
     raw_head: bytes = b""
 
     def header(self, name: str) -> str | None:
@@ -46,7 +46,7 @@ class Answer:
 
     @property
     def closes(self) -> bool:
-        """Whether the connection ends with this response."""
+        """Return whether the connection ends with this response."""
         return (self.header("connection") or "").lower() == "close" or not self.is_whole
 
 
@@ -76,7 +76,7 @@ class Connection:
         self.close()
 
     def send(self, *packets: bytes, pause_s: float = 0.0) -> bool:
-        """Send packets with a pause between them; return False if the gateway has hung up."""
+        """Send packets with a pause between them; return False if the gateway has disconnected."""
         try:
             for index, packet in enumerate(packets):
                 if index and pause_s:
@@ -88,7 +88,7 @@ class Connection:
         return True
 
     def flood(self, block: bytes, limit_bytes: int, limit_s: float) -> int:
-        """Send a block repeatedly until a limit, or until the gateway hangs up.
+        """Send a block repeatedly until a limit, or until the gateway disconnects.
 
         Returns the number of bytes sent.
         """
@@ -132,7 +132,7 @@ class Connection:
         return answer
 
     def read_answers(self, count: int) -> list[Answer]:
-        """Read `count` responses, or fewer if the gateway hangs up."""
+        """Read `count` responses, or fewer if the gateway disconnects."""
         answers: list[Answer] = []
         while len(answers) < count and (answer := self.read_answer()) is not None:
             answers.append(answer)
@@ -141,7 +141,7 @@ class Connection:
         return answers
 
     def is_silent(self, wait_s: float = 0.02) -> bool:
-        """Whether no bytes arrive that belong to no request."""
+        """Return whether no bytes arrive that do not belong to a request."""
         if self._unread:
             return False
         self._socket.settimeout(wait_s)
@@ -155,7 +155,7 @@ class Connection:
             self._socket.settimeout(ANSWER_S)
 
     def has_ended(self) -> bool:
-        """Whether the gateway has closed the connection."""
+        """Return whether the gateway has closed the connection."""
         self._socket.settimeout(0.01)
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
@@ -309,7 +309,7 @@ def _parse_head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
 def request_head(
     method: str, target: str, headers: Iterable[tuple[str, str]] | Mapping[str, str] = ()
 ) -> bytes:
-    """Return a request line and headers, without checking them."""
+    """Return a request line and headers without checking them."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     lines = [f"{method} {target} HTTP/1.1", "host: gateway", *(f"{n}: {v}" for n, v in pairs)]
     return "\r\n".join((*lines, "", "")).encode("latin-1")

@@ -1,8 +1,8 @@
 """A gateway process between a malicious client and a malicious upstream.
 
-`Target.withstand` runs an attack and asserts what must hold for every attack: the event loop does
-not stall, memory is bounded, descriptors are closed, the log has no exception, no output has a key,
-and correct requests get correct answers on every connection that still stands.
+`Target.withstand` runs an attack and asserts the properties that must hold for every attack: the
+event loop does not stall, memory is bounded, descriptors are closed, the log has no exception, no
+output has a key, and correct requests get correct answers on every open connection.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def chat_body(model: str = "m", **fields: object) -> bytes:
 def settings_of(malicious_port: int, good_port: int) -> dict[str, Any]:
     """Return a configuration without retries.
 
-    Attacks ask the model `m`, whose timeouts are short so that tests are fast. The model `patient`
+    Attacks call the model `m`, whose timeouts are short so that tests are fast. The model `patient`
     is at the same upstream and shares its connections.
     """
     ports = dict.fromkeys(ARMS.values(), good_port) | {"m": malicious_port, PATIENT: malicious_port}
@@ -124,7 +124,7 @@ class Upstream:
     """Process of a malicious upstream."""
 
     def __init__(self) -> None:
-        """Start it."""
+        """Start the process."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.hostile.upstream"],
             stdin=subprocess.PIPE,
@@ -158,7 +158,7 @@ class Probe:
     """Process that measures how long the gateway's event loop takes to answer."""
 
     def __init__(self, port: int, pid: int) -> None:
-        """Start to probe."""
+        """Start the process."""
         script = str(Path(__file__).with_name("probe.py"))
         self._process = subprocess.Popen(
             [sys.executable, "-S", script, str(port), str(pid)],
@@ -177,7 +177,7 @@ class Probe:
         return max(float("inf") if took_s < 0 else took_s for took_s in took)
 
     def wait_until_calm(self) -> None:
-        """Wait until answers come fast, but at most 2 s."""
+        """Wait until answers are fast, but at most 2 s."""
         deadline_s = time.monotonic() + 2
         while time.monotonic() < deadline_s:
             last = [took_s for _, took_s in list(self._samples)[-3:]]
@@ -255,7 +255,7 @@ class Gateway:
         return lines
 
     def is_running(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
     def stop(self) -> None:
@@ -289,7 +289,7 @@ class Attack:
         return connection
 
     def end(self) -> None:
-        """Send a correct request on each connection that still stands, and close all."""
+        """Send a correct request on each open connection, and close all."""
         for connection in self._connections:
             if connection.is_usable and not connection.has_ended():
                 self.target.ask(connection)
@@ -328,12 +328,12 @@ class Target:
 
     @property
     def port(self) -> int:
-        """The gateway's port."""
+        """Return the gateway's port."""
         return self.gateway.port
 
     @property
     def gateway(self) -> Gateway:
-        """The gateway; a new process after an attack that failed its test."""
+        """Return the gateway; after an attack that failed its test, it is a new process."""
         if self._gateway is None:
             index = next(self._starts)
             config = self._folder / f"gateway-{index}.yaml"
@@ -358,7 +358,7 @@ class Target:
         self._good_upstream.stop()
 
     def withstand(self, attack: Callable[[Attack], None]) -> None:
-        """Run an attack and assert that it harms nobody; repeat it if the event loop stalls."""
+        """Run an attack and assert that it does no harm; repeat it if the event loop stalls."""
         stalls_s: list[float] = []
         try:
             while len(stalls_s) < TRIES:
@@ -372,7 +372,7 @@ class Target:
         raise AssertionError(f"the event loop stalled each time, for {stalls_s} quiet s")
 
     def ask(self, connection: Connection, model: str = PATIENT, key: str = CLIENT_KEY) -> None:
-        """Send a correct request and assert that it gets its own answer."""
+        """Send a correct request and assert that it gets the right answer."""
         nonce = new_nonce()
         fields = {"tools": TOOLS} if model == "switchcraft" else {}
         body = chat_body(model, user=nonce, **fields)
@@ -469,7 +469,7 @@ def assert_no_key(output: bytes, where: str) -> None:
 
 
 def check_answer(answer: Answer) -> None:
-    """Assert what must hold for every answer: no 500, no key, no foreign or repeated header."""
+    """Assert that an answer has no status 500, key, header of the upstream, or repeated header."""
     assert answer.status != 500, f"500: {answer.body[:500]!r}"
     assert_no_key(answer.raw_head, "an answer's headers")
     assert_no_key(answer.body, "an answer's body")

@@ -1,4 +1,4 @@
-"""The table of what a malicious upstream answers, and the command that serves it.
+"""Table of a malicious upstream's answers, and the command that serves it.
 
 `python -m tests.hostile.upstream` listens on a free port and writes its number. The upstream is a
 separate process so that its work does not disturb the measurements.
@@ -119,7 +119,7 @@ def header_values(name: bytes, *values: bytes, status: bytes = b"200 OK") -> Scr
 
 
 def endless(start: bytes, block: bytes, pause_s: float = 0.0) -> Iterator[Step]:
-    """Yield `start` once, then `block` until the gateway hangs up."""
+    """Yield `start` once, then `block` until the gateway disconnects."""
     yield start
     while True:
         yield block

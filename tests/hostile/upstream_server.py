@@ -1,8 +1,8 @@
-"""A raw TCP server that answers each request by the behaviour that a header of it names.
+"""Raw TCP server that answers each request by the behaviour that one of its headers names.
 
-A behaviour yields bytes, pauses in seconds, and how the connection ends. Endless behaviours go on
-until the gateway hangs up. A limit on time and bytes protects the machine if it does not; the tests
-assert that the limit is never reached.
+A behaviour yields bytes, pauses in seconds, and how the connection ends. Endless behaviours
+continue until the gateway disconnects. A limit on time and bytes protects the machine if it does
+not; the tests assert that the limit is never reached.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import Enum, StrEnum, auto
 from typing import Any
 
 BEHAVIOUR_HEADER = "x-behaviour"
-"""Has the name of a behaviour, a colon, and the number of a variant."""
+"""Header with the name of a behaviour, a colon, and the number of a variant."""
 
 UPSTREAM_KEY = "planted-upstream-key-Ge54LkHj93Qs"
 """The gateway's key for this upstream. No client may see it."""
@@ -32,7 +32,7 @@ RESPONSES_USAGE = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
 
 class Close(Enum):
-    """How an upstream ends a connection."""
+    """Way in which an upstream ends a connection."""
 
     FIN = auto()
     RST = auto()
@@ -79,39 +79,39 @@ class UpstreamRequest:
 
     @property
     def nonce(self) -> str:
-        """The request's unique id. A correct answer repeats it."""
+        """Return the request's unique id. A correct answer repeats it."""
         return self.headers.get("x-request-id", "none")
 
     @property
     def sent_key(self) -> str:
-        """The gateway's key as it was sent."""
+        """Return the gateway's key as it was sent."""
         return self.headers.get("authorization", "").removeprefix("Bearer ")
 
     @property
     def is_response(self) -> bool:
-        """Whether the request is for the Responses API."""
+        """Return whether the request is for the Responses API."""
         return self.path.startswith("/v1/responses")
 
     @property
     def is_stream(self) -> bool:
-        """Whether the request asks for a stream."""
+        """Return whether the request asks for a stream."""
         return b'"stream":true' in self.body
 
     @property
     def kind(self) -> bytes:
-        """The content type of a correct answer."""
+        """Return the content type of a correct answer."""
         return b"text/event-stream" if self.is_stream else b"application/json"
 
     @property
     def payload(self) -> bytes:
-        """The body of a correct answer."""
+        """Return the body of a correct answer."""
         if self.is_stream:
             return b"".join(event(value) for value in self.events()) + self.done
         return dumps(self.answer())
 
     @property
     def done(self) -> bytes:
-        """The end of a correct stream."""
+        """Return the end of a correct stream."""
         return b"" if self.is_response else b"data: [DONE]\n\n"
 
     def answer(self, **changes: object) -> dict[str, Any]:
@@ -243,7 +243,7 @@ class MaliciousUpstream:
     async def _play(
         self, request: UpstreamRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Answer by the named behaviour; return True if the connection has ended."""
+        """Answer by the named behaviour; return whether the connection has ended."""
         name = request.headers.get(BEHAVIOUR_HEADER, "").partition(":")[0]
         behaviour = self._behaviours.get(name)
         steps = behaviour.script(request) if behaviour else [_good(request)]
@@ -294,7 +294,7 @@ class MaliciousUpstream:
 async def _pause(
     pause_s: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Wait, but stop early if the gateway hangs up."""
+    """Wait, but stop early if the gateway disconnects."""
     end_s = time.monotonic() + pause_s
     while (left_s := end_s - time.monotonic()) > 0:
         await asyncio.sleep(min(left_s, 0.02))

@@ -36,7 +36,7 @@ def origin(sandbox: Sandbox, shipped: Router) -> Iterator[str]:
         yield url
 
 
-# Not for the whole session: while it is open, `asyncio.run` does not run in this thread.
+# Not for the whole session: while it is open, `asyncio.run` fails in this thread.
 @pytest.fixture(scope="module")
 def browser(chromium: Path) -> Iterator[Browser]:
     """Yield a headless Chromium."""

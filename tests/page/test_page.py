@@ -139,7 +139,7 @@ def test_paused_list_sends_no_requests(page: Page) -> None:
     page.get_by_role("button", name="Pause").click()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(2500)  # more than one turn of the poll: what does not come is waited for
+    page.wait_for_timeout(2500)  # more than one poll, because the absence of a request has no event
     assert asked == []
 
 

@@ -91,7 +91,7 @@ def test_page_is_accessible_and_fits_every_width(
     browser: Browser, origin: str, node_modules: Path, scheme: str
 ) -> None:
     """axe-core finds no fault in any view (including contrast), and no view scrolls sideways."""
-    # Axe itself is what the page's policy would bar.
+    # The page's policy would block axe itself.
     axe = (node_modules / "axe-core/axe.min.js").read_text()
     with browser.new_context(base_url=origin, bypass_csp=True) as context:
         page = context.new_page()

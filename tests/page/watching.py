@@ -1,4 +1,4 @@
-"""Helpers that use the page as a person does, and record its problems."""
+"""Helpers that use the page like a person, and record its problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway on a real port, in front of a real sandbox, with a router that is a fake."""
+"""A gateway on a real port with a fake router, in front of a real sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under overload the gateway answers what it can and refuses the rest at once, fairly by key."""
+"""Overload: the gateway refuses excess requests at once and shares its capacity fairly by key."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ HANG = {"x-sandbox": "hang"}
 
 
 class SlowRouter(FakeRouter):
-    """Takes its time for each decision."""
+    """Router that takes some time for each decision."""
 
     def __init__(self, decision_s: float) -> None:
         super().__init__()
         self._decision_s = decision_s
 
     def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
-        """Decide, after a while."""
+        """Decide after a delay."""
         time.sleep(self._decision_s)
         return super().predict(conversation, timer)
 
@@ -53,7 +53,7 @@ def limited(
     router: FakeRouter | None = None,
     keys: KeySettings | None = None,
 ) -> Iterator[str]:
-    """Serve a gateway within these limits."""
+    """Serve a gateway with these limits."""
     router = router or FakeRouter()
     settings = Settings.sandbox(sandbox.base_url, list(router.probabilities), server=server)
     settings = settings.model_copy(update={"keys": keys or KeySettings()})
@@ -63,7 +63,7 @@ def limited(
 
 @contextmanager
 def hanging(url: str, count: int, headers: dict[str, str] | None = None) -> Iterator[None]:
-    """Keep so many requests in flight."""
+    """Keep this many requests in flight."""
 
     async def hold() -> None:
         async with httpx.AsyncClient(timeout=60) as http:
@@ -86,14 +86,14 @@ def hanging(url: str, count: int, headers: dict[str, str] | None = None) -> Iter
 
 
 def in_flight(url: str, headers: dict[str, str] | None = None) -> float:
-    """Return the gateway's own count."""
+    """Return the gateway's own count of requests in flight."""
     lines = httpx.get(f"{url}/metrics", headers=headers).text.splitlines()
     (line,) = [line for line in lines if line.startswith("switchcraft_requests_in_flight ")]
     return float(line.split()[1])
 
 
 def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None:
-    """They get 503 with Retry-After; probes and metrics answer; later requests are served."""
+    """They get 503 with Retry-After; probes and metrics answer; later requests succeed."""
     with limited(sandbox, ServerSettings(max_requests_in_flight=3)) as url:
         with hanging(url, 3):
             wait_for(lambda: in_flight(url) == 3, "three are in flight")
@@ -109,8 +109,8 @@ def test_beyond_the_limit_requests_are_refused_at_once(sandbox: Sandbox) -> None
         assert httpx.post(url + CHAT, json=BODY).status_code == 200
 
 
-def test_one_key_cannot_take_all(sandbox: Sandbox) -> None:
-    """A key beyond its own limit gets 429, while another one is served."""
+def test_one_key_cannot_use_all_slots(sandbox: Sandbox) -> None:
+    """A key above its own limit gets 429 while another key is served."""
     keys = {"a": new_key(), "b": new_key()}
     settings = KeySettings(
         api={name: SecretStr(key) for name, key in keys.items()}, admin=SecretStr(new_key())
@@ -125,8 +125,8 @@ def test_one_key_cannot_take_all(sandbox: Sandbox) -> None:
         assert httpx.post(url + CHAT, json=BODY, headers=second).status_code == 200
 
 
-def test_ten_times_the_load(sandbox: Sandbox) -> None:
-    """The answered ones waited for a bounded time, the rest are told soon; none is lost."""
+def test_tenfold_overload_is_answered_or_refused_in_bounded_time(sandbox: Sandbox) -> None:
+    """Answered requests wait for a bounded time, the others are refused soon; none is lost."""
     decision_s, wait_s, total = 0.02, 0.3, 500
     server = ServerSettings(decision_threads=1, max_queued_decisions=10, max_decision_wait_s=wait_s)
 
@@ -135,7 +135,7 @@ def test_ten_times_the_load(sandbox: Sandbox) -> None:
         return response.status_code, response.headers.get("retry-after")
 
     async def storm(url: str) -> list[tuple[int, str | None]]:
-        # 500 requests a second where 50 can be decided.
+        # 500 requests a second, of which 50 can be decided.
         async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=500)) as http:
             asked = []
             for _ in range(total // 10):
@@ -150,7 +150,7 @@ def test_ten_times_the_load(sandbox: Sandbox) -> None:
     assert set(counts) == {(200, None), (503, "1")}
     assert counts.total() == total
     assert counts[200, None] >= 10
-    # By the gateway's own clock: without a bound the last of 500 would wait for ten seconds.
+    # Measured by the gateway: without a limit the last of 500 requests would wait for 10 s.
     within_5s = f'switchcraft_decision_seconds_bucket{{le="5.0"}} {counts[200, None]:.1f}'
     refused = 'switchcraft_requests_total{model="none",policy="none",status="503"}'
     assert within_5s in text
@@ -159,8 +159,8 @@ def test_ten_times_the_load(sandbox: Sandbox) -> None:
     assert f"{shed} {counts[503, '1']:.1f}" in text
 
 
-def test_a_decision_is_waited_for_so_long(sandbox: Sandbox) -> None:
-    """What waits longer than it may is refused, though there is room in the queue."""
+def test_decision_that_waits_too_long_is_refused(sandbox: Sandbox) -> None:
+    """A request that exceeds the waiting time is refused, even if the queue has room."""
     server = ServerSettings(decision_threads=1, max_decision_wait_s=0.05)
 
     async def two(url: str) -> list[int]:
@@ -172,8 +172,8 @@ def test_a_decision_is_waited_for_so_long(sandbox: Sandbox) -> None:
         assert asyncio.run(two(url)) == [200, 503]
 
 
-def test_the_openai_client_comes_again(sandbox: Sandbox) -> None:
-    """It reads Retry-After, and is served once there is room."""
+def test_openai_client_retries_after_retry_after(sandbox: Sandbox) -> None:
+    """The client reads Retry-After and succeeds once a slot is free."""
     with limited(sandbox, ServerSettings(max_requests_in_flight=1)) as url:
         with hanging(url, 1):
             wait_for(lambda: in_flight(url) == 1, "one is in flight")
@@ -186,7 +186,7 @@ def test_the_openai_client_comes_again(sandbox: Sandbox) -> None:
 
 
 def take(slots: Slots, caller: str | None, count: int, stack: ExitStack) -> int:
-    """Take up to so many slots; return how many there were."""
+    """Take up to this many slots; return how many were free."""
     for taken in range(count):
         try:
             stack.enter_context(slots.slot(caller))
@@ -195,8 +195,8 @@ def take(slots: Slots, caller: str | None, count: int, stack: ExitStack) -> int:
     return count
 
 
-def test_busy_keys_leave_slots_to_others() -> None:
-    """One key gets three quarters of all slots; each further key gets a part of what is left."""
+def test_busy_keys_leave_slots_to_other_keys() -> None:
+    """One key gets three quarters of all slots; each further key gets a part of the rest."""
     slots = Slots(1000)
     with ExitStack() as stack:
         taken = [take(slots, name, 1000, stack) for name in "abc"]
@@ -204,14 +204,14 @@ def test_busy_keys_leave_slots_to_others() -> None:
     assert slots.in_flight == 0
 
 
-def test_without_keys_all_slots_can_be_used() -> None:
-    """A gateway without keys has one caller, with whom nobody shares."""
+def test_gateway_without_keys_can_use_all_slots() -> None:
+    """A gateway without keys has one caller, which shares the slots with nobody."""
     with ExitStack() as stack:
         assert take(Slots(10), None, 20, stack) == 10
 
 
-def test_memory_is_bounded_in_all_and_by_key() -> None:
-    """A key that holds too much gets 429, the others 503 once all memory is held."""
+def test_memory_is_limited_in_total_and_per_key() -> None:
+    """A key that uses too much memory gets 429; the others get 503 once all memory is used."""
     slots = Slots(100, max_bytes=1000)
     with slots.slot("a") as first, slots.slot("b") as second, slots.slot("c") as third:
         first.hold(700)
@@ -229,7 +229,7 @@ def test_memory_is_bounded_in_all_and_by_key() -> None:
 
 
 def stalled_upload(url: str, key: str, body: bytes) -> socket.socket:
-    """Send a request but for the last byte of its body."""
+    """Send a request without the last byte of its body."""
     address = urlsplit(url)
     connection = socket.create_connection((address.hostname, address.port), timeout=5)
     head = f"POST {CHAT} HTTP/1.1\r\nhost: h\r\nx-api-key: {key}\r\n"
@@ -245,10 +245,10 @@ def stalled_upload(url: str, key: str, body: bytes) -> socket.socket:
     ],
     ids=["slots", "memory"],
 )
-def test_stalled_uploads_of_one_key_leave_room(
+def test_stalled_uploads_of_one_key_leave_room_for_others(
     sandbox: Sandbox, count: int, size: int, server: ServerSettings
 ) -> None:
-    """Of uploads that never end some are refused with 429, and another key is served."""
+    """Some of a key's endless uploads are refused with 429, and another key is served."""
     keys = {"a": new_key(), "b": new_key()}
     settings = KeySettings(api={name: SecretStr(key) for name, key in keys.items()})
     with limited(sandbox, server, keys=settings) as url, ExitStack() as stack:
@@ -262,8 +262,8 @@ def test_stalled_uploads_of_one_key_leave_room(
         assert response.status_code == 200
 
 
-def test_answers_that_may_not_be_held_are_passed_on_as_they_arrive() -> None:
-    """Memory that is used up costs no answer; what was held for one is given back."""
+def test_answers_are_relayed_as_they_arrive_if_memory_is_used_up() -> None:
+    """Answers still arrive when all memory is used, and the memory of each answer is released."""
     size = 3_000_000
     message = {"role": "assistant", "content": "x" * size}
     answer = json.dumps({"id": "1", "choices": [{"message": message}]}).encode()
@@ -278,8 +278,8 @@ def test_answers_that_may_not_be_held_are_passed_on_as_they_arrive() -> None:
                 assert ("content-length" in response.headers) is is_held
 
 
-def test_slots_are_released() -> None:
-    """Whatever ends a request, its slot is free again, and no caller is remembered."""
+def test_slots_are_released_after_every_request() -> None:
+    """The slot is free however a request ends, and no caller is remembered."""
     slots = Slots(1, 1)
     for _ in range(3):
         with pytest.raises(KeyError), slots.slot("a"):
@@ -287,4 +287,4 @@ def test_slots_are_released() -> None:
     with slots.slot("a"), pytest.raises(OverloadedError), slots.slot("b"):
         pass
     assert slots.in_flight == 0
-    assert not slots._by_caller  # what grows with callers would be a leak
+    assert not slots._by_caller  # an entry per caller would be a leak

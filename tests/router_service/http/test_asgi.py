@@ -1,4 +1,4 @@
-"""What runs while a client stays, and what becomes of it when the client leaves."""
+"""Blocks that run while a client is connected, and what happens when it disconnects."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from router_service.http.asgi import WhileClientStays
 
 
 class Client:
-    """A client that may leave, and whose request was read before."""
+    """Client that may disconnect, and whose request has been read."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
 
     async def receive(self) -> Message:
-        """Wait until it leaves."""
+        """Wait until the client disconnects."""
         await self.left.wait()
         return {"type": "http.disconnect"}
 
 
-def test_a_block_ends_quietly_when_the_client_leaves() -> None:
-    """What is awaited is cancelled at once, and what follows the block is done."""
+def test_block_ends_quietly_when_the_client_disconnects() -> None:
+    """The awaited call is cancelled at once, and the code after the block runs."""
 
     async def serve() -> list[str]:
         client, seen = Client(), ["begun"]
@@ -38,8 +38,8 @@ def test_a_block_ends_quietly_when_the_client_leaves() -> None:
     assert asyncio.run(serve()) == ["begun", "after"]
 
 
-def test_a_cancellation_from_elsewhere_goes_on() -> None:
-    """A server that ends its tasks is obeyed, even where the client leaves in the same moment."""
+def test_cancellation_by_the_server_propagates() -> None:
+    """The server can end its tasks, even if the client disconnects at the same moment."""
 
     async def serve(client: Client) -> None:
         async with WhileClientStays(client.receive):
@@ -58,8 +58,8 @@ def test_a_cancellation_from_elsewhere_goes_on() -> None:
     assert [asyncio.run(exchange(left)) for left in (False, True)] == [True, True]
 
 
-def test_errors_leave_the_block_as_they_are() -> None:
-    """Nothing is wrapped around what is raised within."""
+def test_errors_leave_the_block_unchanged() -> None:
+    """Errors that are raised within the block are not wrapped."""
 
     async def serve() -> None:
         async with WhileClientStays(Client().receive):
@@ -69,8 +69,8 @@ def test_errors_leave_the_block_as_they_are() -> None:
         asyncio.run(serve())
 
 
-def test_a_request_leaves_nothing_for_the_collector() -> None:
-    """What watched a client goes with its request, and waits for no collection."""
+def test_request_leaves_no_garbage_cycles() -> None:
+    """The objects that watch a client are freed with its request, without a garbage collection."""
 
     async def serve() -> bool:
         watch = WhileClientStays(Client().receive)

@@ -1,4 +1,4 @@
-"""What becomes of a request whose upstream fails: who is asked next, and what the client gets."""
+"""Failing upstreams: retries, fallbacks, circuit breakers, deadlines and what the client gets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LENIENT = UpstreamSettings(
     retries=RetrySettings(budget_floor_per_s=100, backoff_s=0.01),
     breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
 )
-"""Retries as by default, and breakers that do not matter."""
+"""Default retries, and circuit breakers that have no effect."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class House:
     sandbox: Sandbox
 
     def ask(self, stream: bool = False, **body: object) -> httpx.Response:
-        """Send a request that the router gives to `medium`, then `large`, then `small`."""
+        """Send a request for which the router prefers `medium`, then `large`, then `small`."""
         return self.http.post(CHAT, json=BODY | {"stream": stream} | body)
 
     def asked(self) -> dict[str, int]:
-        """Return how many requests each model got."""
+        """Return the number of requests that each model received."""
         by_model = self.sandbox.stats()["by_model"]
         return {name: counts["requests"] for name, counts in by_model.items()}
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    """Yield a gateway that retries, before a sandbox of its own."""
+    """Yield a gateway that retries, in front of its own sandbox."""
     with (
         run_in_thread() as url,
         served(app(url, LENIENT)) as gateway,
@@ -88,8 +88,8 @@ def app(url: str, upstreams: UpstreamSettings) -> FastAPI:
         "error_after=0",
     ],
 )
-def test_the_next_best_arm_answers(house: House, fault: str, stream: bool) -> None:
-    """Whatever way the chosen arm fails, the router's next choice answers, and says so."""
+def test_next_best_arm_answers_after_a_failure(house: House, fault: str, stream: bool) -> None:
+    """However the chosen arm fails, the router's next choice answers, and the headers say so."""
     house.sandbox.set_faults("medium", fault)
     response = house.ask(stream)
     assert response.status_code == 200
@@ -99,8 +99,8 @@ def test_the_next_best_arm_answers(house: House, fault: str, stream: bool) -> No
     assert "small" not in house.asked()
 
 
-def test_a_moment_of_weakness_is_retried(house: House) -> None:
-    """A failure that may pass is tried again at the same deployment; no other model is asked."""
+def test_temporary_failure_is_retried(house: House) -> None:
+    """A temporary failure is retried at the same deployment; no other model is called."""
     house.sandbox.set_faults("medium", "status=500,times=2")
     response = house.ask()
     assert response.headers["x-switchcraft-model"] == "medium"
@@ -109,7 +109,7 @@ def test_a_moment_of_weakness_is_retried(house: House) -> None:
 
 
 def test_retry_after_is_honoured(house: House) -> None:
-    """A deployment that says when to come back is asked again then, and not before."""
+    """A deployment that sends Retry-After is called again only after that time."""
     house.sandbox.set_faults("medium", "status=429,retry_after_s=0.4,times=1")
     began_s = time.perf_counter()
     assert house.ask().headers["x-switchcraft-model"] == "medium"
@@ -117,8 +117,8 @@ def test_retry_after_is_honoured(house: House) -> None:
     assert house.asked() == {"medium": 2}
 
 
-def test_what_a_client_can_cause_opens_no_breaker() -> None:
-    """Requests for what is not there, or too large, leave the deployment to everyone else."""
+def test_errors_that_a_client_can_cause_open_no_breaker() -> None:
+    """Requests for missing or too large things do not block the deployment for other clients."""
     upstreams = LENIENT.model_copy(update={"breaker": BreakerSettings(allowed_fails=0)})
     with run_in_thread() as url, served(app(url, upstreams)) as gateway, httpx.Client() as http:
         for fault in ("status=400", "status=404", "status=413", "status=422"):
@@ -129,16 +129,16 @@ def test_what_a_client_can_cause_opens_no_breaker() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_a_clients_mistake_is_not_repeated(house: House, status: int) -> None:
-    """What is wrong with the request itself is told at once, by the model that found it."""
+def test_client_errors_are_not_retried(house: House, status: int) -> None:
+    """An error in the request itself is returned at once, by the model that reported it."""
     house.sandbox.set_faults("medium", f"status={status}")
     response = house.ask()
     assert (response.status_code, response.headers["x-switchcraft-attempts"]) == (status, "1")
     assert house.asked() == {"medium": 1}
 
 
-def test_where_nobody_answers_the_chosen_models_failure_is_told(house: House) -> None:
-    """With every arm down, each is tried, and the client gets what the chosen one said."""
+def test_if_all_arms_fail_the_chosen_models_error_is_returned(house: House) -> None:
+    """If every arm is down, each is tried, and the client gets the chosen model's error."""
     for model, status in (("small", 500), ("medium", 503), ("large", 502)):
         house.sandbox.set_faults(model, f"status={status}")
     response = house.ask()
@@ -147,8 +147,8 @@ def test_where_nobody_answers_the_chosen_models_failure_is_told(house: House) ->
     assert set(house.asked()) == {"small", "medium", "large"}
 
 
-def test_after_the_first_output_there_is_no_other_answer(house: House) -> None:
-    """An error in mid-stream is passed on as it came, counted, and nobody else is asked."""
+def test_no_fallback_after_the_first_output(house: House) -> None:
+    """An error in mid-stream is relayed and counted, and no other model is called."""
     house.sandbox.set_faults("medium", "error_after=2")
     response = house.ask(stream=True)
     assert response.status_code == 200
@@ -158,23 +158,23 @@ def test_after_the_first_output_there_is_no_other_answer(house: House) -> None:
     assert 'broken_streams_total{model="medium"} 1.0' in house.http.get("/metrics").text
 
 
-def test_comments_before_the_answer_do_not_bind(house: House) -> None:
-    """A sign of life is no output: an error after it still has another model answer."""
+def test_fallback_is_possible_after_leading_comments(house: House) -> None:
+    """Comments are not output: after an error that follows them, another model still answers."""
     house.sandbox.set_faults("medium", "keep_alives,error_after=0")
     response = house.ask(stream=True)
     assert response.headers["x-switchcraft-model"] == "large"
     assert "keep-alive" not in response.text
 
 
-def test_a_pinned_model_has_no_stand_in(house: House) -> None:
-    """A client that names a model gets that model or its failure."""
+def test_pinned_model_has_no_fallback_by_default(house: House) -> None:
+    """A client that names a model gets the answer or the failure of that model."""
     house.sandbox.set_faults("medium", "status=503,retry_after_s=60")
     assert house.ask(model="medium").status_code == 503
     assert house.asked() == {"medium": 1}
 
 
-def test_a_pinned_model_has_the_stand_ins_that_are_configured() -> None:
-    """Where the configuration names fallbacks for a model, they answer in their order."""
+def test_pinned_model_uses_its_configured_fallbacks() -> None:
+    """Fallbacks that the configuration names for a model answer in their order."""
     with run_in_thread() as url:
         base = Settings.sandbox(url, ["small", "medium", "large"], upstreams=LENIENT)
         models = tuple(
@@ -189,7 +189,7 @@ def test_a_pinned_model_has_the_stand_ins_that_are_configured() -> None:
 
 
 def two_places(first: str, second: str, **first_place: object) -> Settings:
-    """Return settings in which `medium` is served in two places."""
+    """Return settings in which `medium` has two deployments."""
     base = Settings.sandbox(second, ["small", "medium", "large"], upstreams=LENIENT)
     place = {"upstream_model": "medium", "base_url": first, **first_place}
     deployments = (Deployment.model_validate(place), base.models[1].deployments[0])
@@ -197,8 +197,8 @@ def two_places(first: str, second: str, **first_place: object) -> Settings:
     return base.model_copy(update={"models": (base.models[0], both, base.models[2])})
 
 
-def test_deployments_share_by_weight() -> None:
-    """Requests are drawn by the weights of a model's deployments."""
+def test_deployments_share_requests_by_weight() -> None:
+    """Requests are distributed by the weights of a model's deployments."""
     with run_in_thread() as first, run_in_thread() as second:
         settings = two_places(first, second, weight=3.0)
         with served(create_app(settings, FakeRouter())) as gateway, httpx.Client() as http:
@@ -206,12 +206,12 @@ def test_deployments_share_by_weight() -> None:
                 assert http.post(gateway + CHAT, json=BODY).status_code == 200
         counts = [Sandbox(url).stats()["requests"] for url in (first, second)]
     assert sum(counts) == 60
-    # Binomial(60, 3/4): fewer than 30 or more than 58 come once in a hundred thousand runs.
+    # Binomial(60, 3/4): fewer than 30 or more than 58 occur once in a hundred thousand runs.
     assert 30 <= counts[0] <= 58
 
 
-def test_the_other_deployment_comes_before_the_other_model() -> None:
-    """A place that is down costs a try, and not the model."""
+def test_other_deployment_is_tried_before_other_model() -> None:
+    """A deployment that is down costs one attempt; the model still answers."""
     with run_in_thread() as second:
         settings = two_places("http://127.0.0.1:9/v1", second)
         with served(create_app(settings, FakeRouter())) as gateway, httpx.Client() as http:
@@ -219,8 +219,8 @@ def test_the_other_deployment_comes_before_the_other_model() -> None:
     assert {answer.headers["x-switchcraft-model"] for answer in answers} == {"medium"}
 
 
-def test_a_single_deployment_cools_down() -> None:
-    """During an outage only the first requests pay its time-out: the others go to the next arm."""
+def test_single_deployment_cools_down() -> None:
+    """Only the first requests of an outage wait for the timeout; later ones use the next arm."""
     upstreams = UpstreamSettings(
         timeouts=Timeouts(first_byte_s=0.3),
         retries=RetrySettings(budget_floor_per_s=100),
@@ -238,8 +238,8 @@ def test_a_single_deployment_cools_down() -> None:
         assert Sandbox(url).stats()["by_model"]["medium"]["requests"] == 2
 
 
-def test_a_gateway_that_is_busy_blames_nobody() -> None:
-    """Without a free connection a request is 503, and no breaker opens for later ones."""
+def test_exhausted_connection_pool_opens_no_breaker() -> None:
+    """A request without a free connection gets 503, and no circuit breaker opens."""
     upstreams = UpstreamSettings(
         timeouts=Timeouts(pool_s=0.1), max_connections=1, breaker=BreakerSettings(allowed_fails=0)
     )
@@ -254,8 +254,8 @@ def test_a_gateway_that_is_busy_blames_nobody() -> None:
         assert http.post(gateway + CHAT, json=BODY).json()["model"] == "medium"
 
 
-def test_all_cooling_down_is_503_with_the_time() -> None:
-    """Where every arm is left alone, the client is told when to come back, and nobody is asked."""
+def test_if_every_breaker_is_open_the_client_gets_503_with_retry_after() -> None:
+    """If every arm cools down, the client learns when to retry, and no upstream is called."""
     upstreams = LENIENT.model_copy(
         update={"breaker": BreakerSettings(allowed_fails=0, cooldown_s=60)}
     )
@@ -267,8 +267,8 @@ def test_all_cooling_down_is_503_with_the_time() -> None:
     assert response.json()["error"]["code"] == "upstream_unavailable"
 
 
-def test_a_retry_budget_bounds_an_outages_load() -> None:
-    """With everything down, tries stay near one a request, however many each could have."""
+def test_retry_budget_limits_the_load_of_an_outage() -> None:
+    """If everything is down, the retry budget keeps attempts near one per request."""
     upstreams = UpstreamSettings(
         retries=RetrySettings(budget_share=0.2, budget_floor_per_s=0, backoff_s=0.001),
         breaker=BreakerSettings(allowed_fails=10_000),
@@ -283,8 +283,8 @@ def test_a_retry_budget_bounds_an_outages_load() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_deadline_travels(house: House, stream: bool) -> None:
-    """The client's time is told to the upstream, and ends the request with 504 at every stage."""
+def test_deadline_is_forwarded_and_enforced(house: House, stream: bool) -> None:
+    """The upstream receives the client's deadline, which ends a request with 504 at every stage."""
     house.sandbox.set_faults("medium", "hang")
     began_s = time.perf_counter()
     response = house.http.post(
@@ -296,8 +296,8 @@ def test_a_deadline_travels(house: House, stream: bool) -> None:
     assert set(house.asked()) == {"medium"}
 
 
-def test_a_deadline_ends_a_stream(house: House) -> None:
-    """A stream that goes on for too long ends with an error event."""
+def test_deadline_ends_a_stream(house: House) -> None:
+    """A stream that exceeds the deadline ends with an error event."""
     house.sandbox.set_faults("medium", "hang_after=2")
     headers = {"x-request-timeout": "0.5"}
     response = house.http.post(CHAT, json=BODY | {"stream": True}, headers=headers)
@@ -306,14 +306,14 @@ def test_a_deadline_ends_a_stream(house: House) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "0", "nan", "inf", "1e99"])
-def test_a_deadline_must_be_seconds(house: House, text: str) -> None:
-    """A time that is none is refused, with the header's name."""
+def test_invalid_deadline_is_refused(house: House, text: str) -> None:
+    """The error for an invalid deadline names the header."""
     response = house.http.post(CHAT, json=BODY, headers={"x-request-timeout": text})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "x-request-timeout")
 
 
-def test_silence_in_a_stream_ends_it() -> None:
-    """An upstream that falls silent after its first byte is left after the idle time."""
+def test_idle_stream_ends_after_the_idle_timeout() -> None:
+    """The gateway stops reading a stream whose upstream is silent for the idle time."""
     upstreams = LENIENT.model_copy(update={"timeouts": Timeouts(idle_s=0.3)})
     with run_in_thread() as url:
         Sandbox(url).set_faults("medium", "hang_after=2")
@@ -323,8 +323,8 @@ def test_silence_in_a_stream_ends_it() -> None:
     assert "upstream_timeout" in response.text
 
 
-def test_an_upstream_without_stream_options_is_asked_without(house: House) -> None:
-    """A client's wish for its usage costs no answer: it is left out, and not sent there again."""
+def test_stream_options_are_dropped_if_the_upstream_refuses_them(house: House) -> None:
+    """The options are left out, also in later requests, so that the client gets an answer."""
     house.sandbox.set_faults("medium", "reject_stream_options")
     options = {"stream_options": {"include_usage": True}}
     first = house.ask(stream=True, **options)
@@ -339,8 +339,8 @@ def test_an_upstream_without_stream_options_is_asked_without(house: House) -> No
     assert house.http.get(path).json()["usage_is_estimated"]
 
 
-def test_what_is_cancelled_is_billed(house: House) -> None:
-    """A client that leaves in mid-stream has the tokens of what it got counted, as an estimate."""
+def test_cancelled_stream_is_billed_by_an_estimate(house: House) -> None:
+    """If a client disconnects in mid-stream, its tokens are estimated and counted."""
     house.sandbox.set_faults("medium", "chunk_delay_s=0.05")
     with house.http.stream("POST", CHAT, json=BODY | {"stream": True}) as response:
         next(response.iter_bytes())
@@ -354,15 +354,15 @@ def test_what_is_cancelled_is_billed(house: House) -> None:
 
 
 class BrokenRouter(FakeRouter):
-    """A router whose graph fails."""
+    """Router whose graph fails."""
 
     def predict(self, *_args: object, **_kwargs: object) -> Prediction:
         """Fail."""
         raise RuntimeError("the graph does not run")
 
 
-def test_a_router_that_fails_costs_no_request(sandbox: Sandbox) -> None:
-    """Without a decision the dearest arm answers, and the failure is counted."""
+def test_failing_router_fails_no_request(sandbox: Sandbox) -> None:
+    """Without a decision the most expensive arm answers, and the failure is counted."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     with served(create_app(settings, BrokenRouter())) as url, httpx.Client(base_url=url) as http:
         response = http.post(CHAT, json=BODY)
@@ -387,7 +387,7 @@ LAST_LINE = b"content-length: 0\r\n\r\n"
 def breaking(
     url: str, *, deployments: int = 1, retries: RetrySettings | None = None
 ) -> AbstractContextManager[str]:
-    """Serve a gateway whose models, with fallbacks, are all at one address that breaks off."""
+    """Serve a gateway whose models, with fallbacks, share one upstream that breaks connections."""
     place = Deployment(upstream_model="m", base_url=url)
     places = tuple(place.model_copy(update={"query": f"n={n}"}) for n in range(deployments))
     models = tuple(
@@ -410,8 +410,8 @@ def breaking(
         b"HTTP/1.1 302 Go\r\nlocation: /\r\n" + LAST_LINE,
     ],
 )
-def test_a_request_that_creates_something_is_sent_once(path: str, answer: bytes) -> None:
-    """Nobody knows what an upstream did before it broke off or failed."""
+def test_request_that_creates_something_is_sent_once(path: str, answer: bytes) -> None:
+    """The upstream may have acted before it broke the connection or failed."""
     seen: list[bytes] = []
     with scripted(answer, seen) as url, breaking(url, deployments=2) as gateway:
         for headers in ({}, {"idempotency-key": "k"}):
@@ -435,10 +435,10 @@ def test_a_request_that_creates_something_is_sent_once(path: str, answer: bytes)
         ("/v1/responses", {"input": "x", "tools": [{"type": "mcp", "server_url": "x"}]}, 1),
     ],
 )
-def test_a_request_that_changes_nothing_is_repeated(
+def test_request_that_changes_nothing_is_retried(
     path: str, fields: dict[str, object], times: int
 ) -> None:
-    """Three tries of a model and three of its fallback, unless a completion has an effect."""
+    """Model and fallback are tried three times each, unless the completion has an effect."""
     seen: list[bytes] = []
     with scripted(b"", seen) as url, breaking(url) as gateway:
         response = httpx.post(gateway + path, json={"model": "small"} | fields)
@@ -447,8 +447,8 @@ def test_a_request_that_changes_nothing_is_repeated(
 
 @pytest.mark.parametrize("path", CREATING)
 @pytest.mark.parametrize("status", [401, 403, 404, 408, 409, 413, 429])
-def test_what_is_refused_may_go_to_another(path: str, status: int) -> None:
-    """An upstream that refused a request created nothing."""
+def test_refused_request_may_go_to_another_model(path: str, status: int) -> None:
+    """An upstream that refuses a request has created nothing."""
     seen: list[bytes] = []
     answer = b"HTTP/1.1 %d No\r\n" % status + LAST_LINE
     with scripted(answer, seen) as url, breaking(url) as gateway:
@@ -457,8 +457,8 @@ def test_what_is_refused_may_go_to_another(path: str, status: int) -> None:
     assert len(seen) > 1
 
 
-def test_what_was_never_sent_may_go_to_another() -> None:
-    """Where nobody listens nothing can have been created."""
+def test_unsent_request_may_go_to_another_model() -> None:
+    """If no server listens at the address, nothing can have been created."""
     with scripted(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}") as url:
         settings = two_places("http://127.0.0.1:9/v1", url, weight=1e9)
         with served(create_app(settings, FakeRouter())) as gateway:
@@ -468,10 +468,10 @@ def test_what_was_never_sent_may_go_to_another() -> None:
 
 
 @pytest.mark.parametrize(("deployments", "key", "times"), [(1, "k", 3), (1, None, 1), (2, "k", 1)])
-def test_an_idempotency_key_that_is_honoured_allows_retries(
+def test_supported_idempotency_key_allows_retries(
     deployments: int, key: str | None, times: int
 ) -> None:
-    """At the deployment that knows the key, and at no other; no other model is asked either."""
+    """Retries go only to the deployment that supports the key, and to no other model."""
     seen: list[bytes] = []
     retries = RetrySettings(budget_floor_per_s=100, backoff_s=0.01, idempotency_keys=True)
     with (
@@ -504,8 +504,8 @@ USED = b'"usage":{"prompt_tokens":3,"completion_tokens":2}'
         (b"", 502),
     ],
 )
-def test_a_whole_answer_is_passed_on_if_any_client_can_read_it(body: bytes, status: int) -> None:
-    """Bytes are relayed as they are; what nobody can read is a failure like any other."""
+def test_readable_answer_is_relayed_unchanged(body: bytes, status: int) -> None:
+    """Bytes are relayed unchanged; an answer that no client could read counts as a failure."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     with scripted(head % len(body) + body) as url, served(app(url, ONE_TRY)) as gateway:
         response = httpx.post(gateway + CHAT, json=BODY)
@@ -519,8 +519,8 @@ def test_a_whole_answer_is_passed_on_if_any_client_can_read_it(body: bytes, stat
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500])
-def test_an_upstreams_error_does_not_show_the_gateways_key(status: int) -> None:
-    """Whatever an upstream says of the key that it was sent, no client reads it."""
+def test_upstream_error_never_shows_the_gateways_key(status: int) -> None:
+    """No client sees the gateway's key, whatever an upstream's error says about it."""
 
     async def tell(request: Request) -> Response:
         told = f"bad key: {request.headers['authorization']}"

@@ -1,4 +1,4 @@
-"""API keys, metrics and admin keys, and requests of foreign web pages to a gateway without keys."""
+"""API keys, metrics and admin keys, and access of other sites' pages to a gateway without keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway makes of answers that are large, compressed, or odd in one of their values."""
+"""Answers that are large, compressed, or unusual in one of their values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOOD = b'{"id":"x","model":"m","choices":[{"message":{"content":"hi"}}],' + USAG
 
 
 class Upstream:
-    """An upstream that answers the first request of each connection with `answer`, and hangs up."""
+    """Upstream that sends `answer` to the first request of each connection, and disconnects."""
 
     def __init__(self) -> None:
         self.answer: Iterable[bytes] = ()
@@ -47,7 +47,7 @@ class Upstream:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the upstream."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(WAIT_S)
@@ -72,10 +72,10 @@ class Upstream:
 
 
 class Probe:
-    """An ASGI app around another one that measures 200 times a second how long others had to wait.
+    """ASGI middleware that measures 200 times a second how long others had to wait.
 
-    That is how long the event loop's thread worked since the last measurement: its processor time,
-    because this machine may be busy with something else.
+    The wait is the processor time that the event loop's thread used since the last measurement.
+    Elapsed time would include the work of other processes on this machine.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -84,7 +84,7 @@ class Probe:
         self.worst_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Pass a request to the app."""
         if self._task is None:
             self._task = asyncio.create_task(self._watch())
         await self._app(scope, receive, send)
@@ -105,12 +105,12 @@ class House:
         self.http = http
 
     def ask(self, *answer: bytes, path: str = CHAT, **body: object) -> httpx.Response:
-        """Send a request to which the upstream answers this; parts of an answer may be repeated."""
+        """Send a request to which the upstream sends this answer; parts of it may be repeated."""
         self.upstream.answer = answer
         return self.http.post(path, json={**BODY, "input": "hi", "model": "m", **body})
 
     def stall_s(self, exchange: Callable[[], object]) -> float:
-        """Return the longest stall of an exchange, the best of some tries."""
+        """Return the longest stall of an exchange, as the best of several tries."""
         stalls = []
         for _ in range(TRIES):
             self.probe.worst_s = 0.0
@@ -129,7 +129,7 @@ class House:
 
 @contextmanager
 def gateway() -> Iterator[House]:
-    """Serve a gateway whose model `m` is at an upstream that answers what a test wants."""
+    """Serve a gateway whose upstream sends the answers that a test defines."""
     upstream = Upstream()
     settings = Settings.sandbox(upstream.base_url, ["m", *FakeRouter().probabilities])
     router = RouterSettings(pass_through="m", unknown_prices="allow")
@@ -138,7 +138,7 @@ def gateway() -> Iterator[House]:
     try:
         with served(probe) as url, httpx.Client(base_url=url, timeout=60) as http:
             house = House(upstream, probe, http)
-            assert house.ask(*whole(GOOD)).content == GOOD  # what is loaded once, is loaded
+            assert house.ask(*whole(GOOD)).content == GOOD  # load what is loaded only once
             yield house
     finally:
         upstream.close()
@@ -152,20 +152,20 @@ def house() -> Iterator[House]:
 
 
 def whole(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> Sequence[bytes]:
-    """Return an answer with its length."""
+    """Return an answer with its content-length."""
     length = b"content-length: %d" % len(body)
     lines = (b"HTTP/1.1 " + status, b"connection: close", JSON, *headers, length, b"", b"")
     return (b"\r\n".join(lines), body)
 
 
 def unended(body: bytes, *headers: bytes) -> Sequence[bytes]:
-    """Return a stream that is chunked and breaks off after a chunk."""
+    """Return a chunked stream that breaks off after a chunk."""
     lines = (OK, EVENTS, *headers, b"transfer-encoding: chunked", b"", b"")
     return (b"\r\n".join(lines), b"%x\r\n" % len(body), body, b"\r\n")
 
 
 def many(item: bytes, size_bytes: int) -> bytes:
-    """Return so many bytes of items with commas between them."""
+    """Return at least this many bytes of items, separated by commas."""
     return b",".join([item] * (size_bytes // (len(item) + 1)))
 
 
@@ -185,8 +185,8 @@ LARGE = {
 
 
 @pytest.mark.parametrize("what", LARGE)
-def test_large_answers_pass_without_a_stall(house: House, what: str) -> None:
-    """Every byte arrives, the usage at the end counts, and other requests are served meanwhile."""
+def test_large_answers_do_not_stall_other_requests(house: House, what: str) -> None:
+    """Every byte arrives, the usage is counted, and other requests are served meanwhile."""
     body = LARGE[what]
 
     def exchange() -> None:
@@ -199,8 +199,8 @@ def test_large_answers_pass_without_a_stall(house: House, what: str) -> None:
     assert house.stall_s(exchange) < MAX_STALL_S
 
 
-def test_usage_that_is_not_named_is_estimated_by_length(house: House) -> None:
-    """An answer that was not read is billed by its length, unless its endpoint has no text."""
+def test_unread_usage_is_estimated_from_the_length(house: House) -> None:
+    """An answer that was not parsed is billed by its length, unless its endpoint has no text."""
     body = b'{"choices":[%b]}' % many(b"{}", 6 * MB)
     record = house.record(house.ask(*whole(body)))
     assert record["usage_is_estimated"]
@@ -209,24 +209,24 @@ def test_usage_that_is_not_named_is_estimated_by_length(house: House) -> None:
     assert record["completion_tokens"] is None
 
 
-def test_the_holder_of_a_large_response_is_known(house: House) -> None:
-    """A response that was not read can be asked for by its id."""
+def test_owner_of_a_large_response_is_known(house: House) -> None:
+    """A response that was not parsed can be fetched by its id."""
     body = b'{"id":"resp_large","object":"response","output":[%b]}' % many(b"{}", 6 * MB)
     assert house.ask(*whole(body), path=RESPONSES).status_code == 200
     house.upstream.answer = whole(GOOD)
     assert house.http.get(f"{RESPONSES}/resp_large").content == GOOD
 
 
-def test_a_large_answer_that_breaks_off_is_cut(house: House) -> None:
-    """Its client is told by HTTP, and the next request finds the gateway well."""
+def test_large_answer_that_breaks_off_is_cut(house: House) -> None:
+    """The client sees the cut by HTTP's framing, and the gateway serves the next request."""
     head, body = whole(b"x" * 12 * MB)
     with pytest.raises(httpx.RemoteProtocolError, match="without sending complete"):
         house.ask(head, body[: 8 * MB])
     assert house.ask(*whole(GOOD)).content == GOOD
 
 
-def test_no_answer_is_endless(house: House) -> None:
-    """One whose length says so is refused, and one without a length is cut off."""
+def test_answers_have_a_maximum_length(house: House) -> None:
+    """An answer with a larger length is refused; one without a length is cut off."""
     refused = house.ask(OK + b"\r\ncontent-length: %d\r\n\r\n" % (MAX_WHOLE_BYTES + 1))
     assert refused.status_code == 502
     assert f"more than {MAX_WHOLE_BYTES} bytes" in refused.json()["error"]["message"]
@@ -246,7 +246,7 @@ def test_no_answer_is_endless(house: House) -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500])
 def test_large_errors_are_not_read(house: House, status: int) -> None:
-    """The client gets the status, and an error of the gateway's own in place of the body."""
+    """The client gets the status, with the gateway's own error instead of the body."""
     body = b'{"error":{"message":"x","list":[%b]}}' % many(b"{}", 12 * MB)
 
     def exchange() -> None:
@@ -258,7 +258,7 @@ def test_large_errors_are_not_read(house: House, status: int) -> None:
 
 
 def zipped(data: bytes, levels: int = 1) -> bytes:
-    """Return data compressed again and again."""
+    """Return data that is compressed several times."""
     for _ in range(levels):
         data = gzip.compress(data, 6)
     return data
@@ -279,8 +279,8 @@ GZIP = b"content-encoding: gzip"
         (b"", GOOD),
     ],
 )
-def test_one_level_of_compression_is_undone(house: House, coding: bytes, packed: bytes) -> None:
-    """Upstreams that compress although they were asked not to are understood."""
+def test_single_compression_is_decoded(house: House, coding: bytes, packed: bytes) -> None:
+    """The gateway reads upstreams that compress although it did not ask for it."""
     answer = house.ask(*whole(packed, b"content-encoding: " + coding))
     assert (answer.status_code, answer.content) == (200, GOOD)
     assert "content-encoding" not in answer.headers
@@ -304,10 +304,10 @@ BOMB = zipped(bytes(100 * MB))
         (GOOD, [b"content-encoding: \xff\xfe"]),
     ],
 )
-def test_other_codings_are_refused(
+def test_other_content_codings_are_refused(
     house: House, path: str, packed: bytes, headers: list[bytes]
 ) -> None:
-    """Several levels, and what nobody asked for, are an error that names the coding."""
+    """Several layers, and codings that were not requested, give an error that names the coding."""
     lines = (OK, JSON, *headers)
     if not any(line.startswith(b"transfer-encoding") for line in headers):
         lines += (b"content-length: %d" % len(packed),)
@@ -322,10 +322,8 @@ def test_other_codings_are_refused(
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-def test_compressed_data_of_any_size_takes_little_memory_and_time(
-    house: House, path: str, coding: bytes
-) -> None:
-    """100 KB that would become 100 MB are refused at 4 MB."""
+def test_decompression_uses_bounded_memory_and_time(house: House, path: str, coding: bytes) -> None:
+    """100 KB that would expand to 100 MB are refused at 4 MB."""
     packed = BOMB if coding == b"gzip" else zlib.compress(bytes(100 * MB))
 
     def exchange() -> None:
@@ -348,14 +346,14 @@ def test_compressed_data_of_any_size_takes_little_memory_and_time(
     ],
 )
 def test_damaged_compressed_data_is_an_error(house: House, packed: bytes) -> None:
-    """What is not compressed, ends early, or goes on behind its end is no good answer."""
+    """Data that is not compressed, ends early, or continues after its end is an error."""
     answer = house.ask(*whole(packed, GZIP))
     assert answer.status_code == 502
     assert "compressed data that cannot be read" in answer.json()["error"]["message"]
 
 
-def test_an_error_in_any_coding_keeps_its_status(house: House) -> None:
-    """The client learns the status even if the body cannot be read."""
+def test_errors_keep_their_status_in_any_coding(house: House) -> None:
+    """The client learns the status even if the body cannot be decoded."""
     error = b'{"error":{"message":"Too long.","code":"context_length_exceeded"}}'
     assert house.ask(*whole(zipped(error), GZIP, status=b"400 X")).content == error
     for headers in ([b"content-encoding: br"], [GZIP, GZIP]):
@@ -365,8 +363,8 @@ def test_an_error_in_any_coding_keeps_its_status(house: House) -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
 
 
-def test_a_compressed_stream_is_read_as_the_client_reads(house: House) -> None:
-    """Its events are understood, and one that would become 100 MB waits for its client."""
+def test_compressed_stream_is_read_at_the_clients_pace(house: House) -> None:
+    """Its events are parsed, and a stream that would expand to 100 MB waits for its client."""
     event = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
     packed = zipped(event + b"data: {" + USAGE + b"}\n\ndata: [DONE]\n\n")
     length = b"content-length: %d" % len(packed)
@@ -401,16 +399,16 @@ def test_a_compressed_stream_is_read_as_the_client_reads(house: House) -> None:
         b"\xb2\xff",
     ],
 )
-def test_an_unreadable_retry_after_is_dropped(house: House, status: int, value: bytes) -> None:
-    """The client gets the upstream's status, and no wait that it could not read either."""
+def test_invalid_retry_after_is_dropped(house: House, status: int, value: bytes) -> None:
+    """The client gets the upstream's status without the invalid header."""
     for name in (b"retry-after: ", b"retry-after-ms: "):
         answer = house.ask(*whole(b"{}", name + value, status=b"%d X" % status))
         assert answer.status_code == status
         assert not {"retry-after", "retry-after-ms"} & set(answer.headers)
 
 
-def test_a_long_retry_after_is_adopted_for_a_day_at_most(house: House) -> None:
-    """A model that is cooling down for 10^10 s is asked again when the breaker allows it."""
+def test_retry_after_is_limited_to_a_day(house: House) -> None:
+    """A model with a Retry-After of 10^10 s is called again when the circuit breaker allows it."""
     answer = house.ask(*whole(b"{}", b"retry-after: 10000000000", status=b"503 X"))
     assert answer.status_code == 503
     wait_for(lambda: house.ask(*whole(GOOD)).status_code == 200, "it is asked again")
@@ -421,8 +419,10 @@ ODD = (*NUMBERS, b"1" * 400, b"true", b"null", b'"1"', b"[1]", b'{"a":1}', b"0.5
 
 
 @pytest.mark.parametrize("number", ODD)
-def test_a_break_after_any_sequence_number_is_an_error_event(house: House, number: bytes) -> None:
-    """The event that ends a broken stream has a number that every client can read."""
+def test_broken_stream_ends_with_an_error_event_after_any_sequence_number(
+    house: House, number: bytes
+) -> None:
+    """The error event has a sequence number that every client can read."""
     event = b'data: {"type":"response.output_text.delta","delta":"a","sequence_number":%b}\n\n'
     answer = house.ask(*unended(event % number), path=RESPONSES, stream=True)
     assert answer.status_code == 200
@@ -434,8 +434,8 @@ def test_a_break_after_any_sequence_number_is_an_error_event(house: House, numbe
 
 
 @pytest.mark.parametrize("number", ODD)
-def test_any_usage_leaves_the_answer_alone(house: House, number: bytes) -> None:
-    """Counts that cannot be tokens are ignored, in whole answers and in streams."""
+def test_invalid_usage_does_not_change_the_answer(house: House, number: bytes) -> None:
+    """Invalid token counts are ignored, in whole answers and in streams."""
     kinds = "prompt completion total input output cache_read_input cache_creation_input"
     names = [f"{kind}_tokens" for kind in kinds.split()]
     counts = b",".join(b'"%b":%b' % (name.encode(), number) for name in names)
@@ -450,15 +450,15 @@ def test_any_usage_leaves_the_answer_alone(house: House, number: bytes) -> None:
     assert house.record(answer)["status"] == 200
 
 
-def test_usage_is_not_sought_without_end(house: House) -> None:
-    """Responses within responses are no reason for a 500."""
+def test_search_for_usage_is_bounded(house: House) -> None:
+    """Responses nested in responses do not cause a 500."""
     body = b'{"usage":1,"response":' * 1000 + b"{}" + b"}" * 1000
     answer = house.ask(*whole(body))
     assert (answer.status_code, answer.content) == (200, body)
 
 
-def test_headers_that_clients_get_are_few_and_short(house: House) -> None:
-    """Rate limits that would exceed a client's own limits are dropped."""
+def test_headers_for_clients_are_limited_in_number_and_length(house: House) -> None:
+    """Rate-limit headers that would exceed a client's own limits are dropped."""
     lines = [b"x-ratelimit-%d: 1" % i for i in range(200)]
     answer = house.ask(*whole(GOOD, b"x-request-id: " + b"x" * 90_000, *lines))
     assert answer.status_code == 200
@@ -468,8 +468,8 @@ def test_headers_that_clients_get_are_few_and_short(house: House) -> None:
     )
 
 
-def test_comments_before_the_first_event_are_not_collected(house: House) -> None:
-    """What is held back before the first event is bounded in bytes, not only in time."""
+def test_comments_before_the_first_event_are_limited(house: House) -> None:
+    """Data that is held before the first event is limited in bytes as well as in time."""
     comments = b": wait\n\n" * 20_000
     event = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\ndata: [DONE]\n\n'
     head = OK + b"\r\n" + EVENTS + b"\r\n\r\n"
@@ -493,8 +493,8 @@ DENSE = {
 
 
 @pytest.mark.parametrize("what", DENSE)
-def test_events_that_are_slow_to_read_do_not_stall(house: House, what: str) -> None:
-    """Events with very many values, and very many events, leave time for others."""
+def test_expensive_events_do_not_stall_other_requests(house: House, what: str) -> None:
+    """Events with very many values, and very many events, leave time for other requests."""
     first = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
     stream = first + DENSE[what] + b"data: [DONE]\n\n"
     head = OK + b"\r\n" + EVENTS + b"\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Requests that cannot be served are refused in OpenAI's form, and the gateway goes on."""
+"""Invalid requests are refused in OpenAI's error format, and the gateway keeps serving."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT_BYTES = 2000
 
 
 def error_of(response: httpx.Response) -> dict[str, str | None]:
-    """Return the error of a response, which must be in OpenAI's form."""
+    """Return a response's error, which must be in OpenAI's format."""
     assert response.headers["content-type"] == "application/json"
     error: dict[str, str | None] = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -60,10 +60,10 @@ def error_of(response: httpx.Response) -> dict[str, str | None]:
         (b'{"model":"\\ud83d\\ude00","messages":[{}]}', 404, "model", "model_not_found"),
     ],
 )
-def test_bad_bodies(
+def test_invalid_bodies_are_refused(
     http: httpx.Client, body: bytes, status: int, param: str | None, code: str
 ) -> None:
-    """Each bad body has its status, the field that is wrong and a code; and none stops the rest."""
+    """Each error has its status, code and invalid field, and later requests succeed."""
     response = http.post(CHAT, content=body)
     error = error_of(response)
     assert (response.status_code, error["param"], error["code"]) == (status, param, code)
@@ -71,30 +71,30 @@ def test_bad_bodies(
     assert http.get("/healthz").json() == {"status": "ok"}
 
 
-def test_bad_policy_header(http: httpx.Client) -> None:
-    """A policy that does not parse is named with the header that it stood in."""
+def test_invalid_policy_header_is_refused(http: httpx.Client) -> None:
+    """The error names the header and the invalid policy."""
     response = http.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "theta=2"})
     error = error_of(response)
     assert (response.status_code, error["param"]) == (400, "x-switchcraft-policy")
 
 
-def test_client_raises_its_own_classes(client: openai.OpenAI) -> None:
-    """The OpenAI client raises NotFoundError and BadRequestError for what we refuse."""
+def test_openai_client_raises_its_own_error_classes(client: openai.OpenAI) -> None:
+    """The OpenAI client raises NotFoundError and BadRequestError for refused requests."""
     with pytest.raises(openai.NotFoundError, match="does not exist here"):
         client.chat.completions.create(model="none", messages=ASK)
     with pytest.raises(openai.BadRequestError, match="empty"):
         client.chat.completions.create(model="switchcraft", messages=[])
 
 
-def test_a_refusal_names_the_known_models(http: httpx.Client) -> None:
-    """Who asks for an unknown model is told the names that are known."""
+def test_unknown_model_error_lists_the_known_models(http: httpx.Client) -> None:
+    """The error for an unknown model lists the known names."""
     message = error_of(http.post(CHAT, json=BODY | {"model": "x"}))["message"] or ""
     assert all(name in message for name in ("switchcraft:economy", "small", "large"))
 
 
 @pytest.fixture(scope="module")
 def small_url(sandbox: Sandbox) -> Iterator[str]:
-    """Serve a gateway that takes small bodies alone."""
+    """Serve a gateway that accepts only small bodies."""
     server = ServerSettings(max_body_bytes=LIMIT_BYTES)
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities), server=server)
     with served(create_app(settings, FakeRouter())) as url:
@@ -102,8 +102,8 @@ def small_url(sandbox: Sandbox) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("size", [LIMIT_BYTES + 1, 3_000_000])
-def test_bodies_over_the_limit(small_url: str, size: int) -> None:
-    """A body over the limit is 413, whether its length was announced or not."""
+def test_body_over_the_limit_is_refused(small_url: str, size: int) -> None:
+    """A body over the limit gets 413, whether or not its length was announced."""
     body = b'{"a":"' + b"x" * (size - 8) + b'"}'
     pieces = (body[at : at + 1000] for at in range(0, len(body), 1000))
     for content in (body, pieces):
@@ -113,40 +113,40 @@ def test_bodies_over_the_limit(small_url: str, size: int) -> None:
         assert "server.max_body_bytes" in response.text
 
 
-def test_a_body_at_the_limit_is_read(small_url: str) -> None:
-    """The limit itself is allowed."""
+def test_body_at_the_limit_is_accepted(small_url: str) -> None:
+    """A body of exactly the maximum size is read."""
     body = json.dumps(BODY).encode()
     body += b" " * (LIMIT_BYTES - len(body))
     assert httpx.post(small_url + CHAT, content=body).status_code == 200
 
 
 def test_compressed_bodies_are_refused(http: httpx.Client) -> None:
-    """A compressed body is 415, with what to do."""
+    """A compressed body gets 415, and the error says what to do."""
     body = gzip.compress(json.dumps(BODY).encode())
     response = http.post(CHAT, content=body, headers={"content-encoding": "gzip"})
     assert response.status_code == 415
     assert "content-encoding" in (error_of(response)["message"] or "")
 
 
-def test_paths_and_methods_that_do_not_exist(http: httpx.Client) -> None:
-    """The framework's own refusals are in OpenAI's form too."""
+def test_unknown_paths_and_methods_get_openai_errors(http: httpx.Client) -> None:
+    """The web framework's own errors are in OpenAI's format, too."""
     for response, status in ((http.get("/v1/none"), 404), (http.post("/healthz"), 405)):
         assert response.status_code == status
         assert error_of(response)["type"] == "invalid_request_error"
 
 
 class BrokenRouter(FakeRouter):
-    """A router with a defect in what it says of policies."""
+    """Router with a defect in its policies."""
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
-        """Fail for any but the default one, as no router should."""
+        """Fail for every policy except the default one."""
         if text is not None:
             raise RuntimeError("a secret of the inside")
         return super().policy(text, param=param)
 
 
-def test_a_defect_is_500_without_internals(sandbox: Sandbox) -> None:
-    """What nobody expected is 500 in OpenAI's form, says nothing of the inside, and is counted."""
+def test_unexpected_error_is_500_without_internals(sandbox: Sandbox) -> None:
+    """An unexpected error is a 500 in OpenAI's format, shows no internals, and is counted."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     with served(create_app(settings, BrokenRouter())) as url:
         asked, named = BODY | {"model": "switchcraft:economy"}, {"x-request-id": "mine"}
@@ -177,8 +177,8 @@ def test_a_defect_is_500_without_internals(sandbox: Sandbox) -> None:
         (KeyError("x"), 500),
     ],
 )
-def test_statuses_of_errors(error: Exception, status: int) -> None:
-    """Each error of the tree has its status, and a body in OpenAI's form."""
+def test_each_error_has_its_status(error: Exception, status: int) -> None:
+    """Each error class has its status, and a body in OpenAI's format."""
     assert status_of(error) == error_response(error).status_code == status
     body = json.loads(bytes(error_response(error).body))
     assert set(body["error"]) == {"message", "type", "param", "code"}

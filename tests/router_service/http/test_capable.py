@@ -1,4 +1,4 @@
-"""What a model is known to lack keeps requests from it, before the choice."""
+"""Models that lack a capability of a request are excluded before the choice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHORT = Capabilities(context_window_tokens=50)
 def gateway(
     sandbox: Sandbox, known: dict[str, Capabilities], chat_model: str | None = None
 ) -> Iterator[httpx.Client]:
-    """Serve small, medium and large, of which these capabilities are known."""
+    """Serve the models small, medium and large with these capabilities."""
     base = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     models = tuple(
         model.model_copy(update={"capabilities": known.get(model.name, Capabilities())})
@@ -55,8 +55,8 @@ def chosen(http: httpx.Client, **fields: object) -> str:
     return response.headers["x-switchcraft-model"]
 
 
-def test_the_router_chooses_among_those_that_can(sandbox: Sandbox) -> None:
-    """With an image the cheapest that passes and sees is chosen; without one nothing changes."""
+def test_router_chooses_among_capable_models(sandbox: Sandbox) -> None:
+    """With an image, the cheapest good model with vision is chosen; otherwise nothing changes."""
     with gateway(sandbox, {"medium": BLIND}) as http:
         assert chosen(http) == "medium"
         assert chosen(http, messages=IMAGE) == "large"
@@ -66,16 +66,16 @@ def test_the_router_chooses_among_those_that_can(sandbox: Sandbox) -> None:
         assert set(http.get(path).json()["probabilities"]) == {"small", "large"}
 
 
-def test_a_long_input_goes_where_it_fits(sandbox: Sandbox) -> None:
-    """An input over a model's window goes to the others."""
+def test_long_input_goes_to_a_model_with_a_large_window(sandbox: Sandbox) -> None:
+    """An input that exceeds a model's context window goes to the others."""
     long: Any = [{"role": "user", "content": "word " * 100}]
     with gateway(sandbox, {"medium": SHORT}) as http:
         assert chosen(http) == "medium"
         assert chosen(http, messages=long) == "large"
 
 
-def test_a_model_without_an_endpoint_is_not_chosen_there(sandbox: Sandbox) -> None:
-    """What is served at chat completions alone is not chosen for a Responses request."""
+def test_model_without_an_endpoint_is_not_chosen_for_it(sandbox: Sandbox) -> None:
+    """A model that serves only chat completions is not chosen for a Responses request."""
     chat_alone = Capabilities(unsupported=frozenset({Feature.RESPONSES}))
     tools = [{"type": "function", **tool["function"]} for tool in BODY["tools"]]
     body = {"model": "switchcraft", "input": "What is the weather in Oslo?", "tools": tools}
@@ -85,8 +85,8 @@ def test_a_model_without_an_endpoint_is_not_chosen_there(sandbox: Sandbox) -> No
     assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "large")
 
 
-def test_plain_chat_goes_to_one_that_can(sandbox: Sandbox) -> None:
-    """A chat model that does not see leaves an image to the cheapest arm that does."""
+def test_plain_chat_goes_to_a_capable_model(sandbox: Sandbox) -> None:
+    """If the chat model lacks vision, an image goes to the cheapest arm that has it."""
     with gateway(sandbox, {"large": BLIND, "small": BLIND}, chat_model="large") as http:
         assert chosen(http, tools=[]) == "large"
         assert chosen(http, tools=[], messages=IMAGE) == "medium"
@@ -103,10 +103,10 @@ def test_plain_chat_goes_to_one_that_can(sandbox: Sandbox) -> None:
         ),
     ],
 )
-def test_where_none_can_the_error_says_what_each_lacks(
+def test_error_lists_missing_capabilities_if_no_model_is_capable(
     sandbox: Sandbox, known: dict[str, Capabilities], messages: list[object], code: str
 ) -> None:
-    """No model is asked in vain: the client learns which lacks what, and what would help."""
+    """No model is called, and the error says what each model lacks and what would help."""
     with gateway(sandbox, known) as http:
         response = http.post(CHAT, json=BODY | {"messages": messages})
     error = response.json()["error"]
@@ -115,8 +115,8 @@ def test_where_none_can_the_error_says_what_each_lacks(
     assert "'large' does not support" in error["message"]
 
 
-def test_who_names_a_model_gets_it(sandbox: Sandbox) -> None:
-    """A request for a model by name goes there; whether it can is for its upstream to say."""
+def test_capabilities_do_not_restrict_named_models(sandbox: Sandbox) -> None:
+    """A request that names a model goes to it; its upstream decides whether it can answer."""
     with gateway(sandbox, {"medium": BLIND}) as http:
         assert chosen(http, model="medium", messages=IMAGE) == "medium"
         assert chosen(http, model="medium", messages=ASK) == "medium"

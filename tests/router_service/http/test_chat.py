@@ -1,4 +1,4 @@
-"""Chat completions through the gateway, as the OpenAI client and a plain HTTP client see them."""
+"""Chat completions through the gateway, with the OpenAI client and a plain HTTP client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.serving import Sandbox, scripted, served
 
 
 def test_client_gets_a_tool_call(client: openai.OpenAI) -> None:
-    """The OpenAI client gets the chosen model's tool call, and headers that say what was chosen."""
+    """The OpenAI client gets the chosen model's tool call, and headers with the decision."""
     raw = client.chat.completions.with_raw_response.create(
         model="switchcraft", messages=ASK, tools=TOOLS
     )
@@ -29,12 +29,12 @@ def test_client_gets_a_tool_call(client: openai.OpenAI) -> None:
     assert raw.headers["x-switchcraft-policy"] == "theta=0.5"
     assert raw.headers["x-switchcraft-reason"] == "threshold"
     assert answer.usage is not None
-    cost_usd = answer.usage.total_tokens * 2.0 / 1e6  # medium's profile: 2 USD a million
+    cost_usd = answer.usage.total_tokens * 2.0 / 1e6  # medium's profile: 2 USD per million
     assert float(raw.headers["x-switchcraft-cost-usd"]) == pytest.approx(cost_usd)
 
 
 def test_client_reads_a_stream(client: openai.OpenAI) -> None:
-    """The OpenAI client's own accumulator makes the same call of a stream."""
+    """The OpenAI client's own accumulator builds the same call from a stream."""
     with client.chat.completions.stream(
         model="switchcraft",
         messages=ASK,
@@ -48,8 +48,8 @@ def test_client_reads_a_stream(client: openai.OpenAI) -> None:
     assert final.model == "medium"
 
 
-def test_a_stream_is_the_upstreams_byte_for_byte() -> None:
-    """Streamed bytes, the usage event among them, are the upstream's; their cost is not known."""
+def test_stream_is_relayed_byte_for_byte() -> None:
+    """Streamed bytes, including the usage event, are unchanged; the header shows no cost."""
     body = b'data: {"a" : 1e3}\r\n\r\n: ping\n\ndata: [DONE]\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nset-cookie: a=b\r\n"
     with scripted(head + b"content-length: %d\r\n\r\n" % len(body) + body) as url:
@@ -74,10 +74,8 @@ ESCAPED = (
 
 
 @pytest.mark.parametrize("body", [SPACED, ESCAPED])
-def test_a_body_is_forwarded_byte_for_byte(
-    http: httpx.Client, sandbox: Sandbox, body: bytes
-) -> None:
-    """Spacing, escapes, numbers, unknown and double fields reach the upstream as they were."""
+def test_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox, body: bytes) -> None:
+    """Whitespace, escapes, numbers, unknown and duplicate fields reach the upstream unchanged."""
     response = http.post(CHAT, content=body)
     assert response.status_code == 200, response.text
     chosen = f'"{response.headers["x-switchcraft-model"]}"'.encode()
@@ -88,7 +86,7 @@ def test_a_body_is_forwarded_byte_for_byte(
 
 
 def test_credentials_do_not_reach_the_upstream(http: httpx.Client, sandbox: Sandbox) -> None:
-    """The client's keys and cookies stay here; its trace and its request id go on."""
+    """The client's keys and cookies are not forwarded; its trace and request id are."""
     headers = {
         "authorization": "Bearer client-key",
         "api-key": "client-key",
@@ -107,8 +105,8 @@ def test_credentials_do_not_reach_the_upstream(http: httpx.Client, sandbox: Sand
 
 
 @pytest.mark.parametrize("content", [json.dumps(BODY), "{"])
-def test_a_request_id_comes_back_as_it_was(http: httpx.Client, content: str) -> None:
-    """Answers and refusals alike give a client its own id, of whatever bytes that is."""
+def test_request_id_is_returned_unchanged(http: httpx.Client, content: str) -> None:
+    """Answers and errors return the client's own request id, whatever bytes it has."""
     sent = "m\u00efne".encode()
     response = http.post(CHAT, content=content, headers=[(b"x-request-id", sent)])
     assert dict(response.headers.raw)[b"x-request-id"] == sent
@@ -126,10 +124,10 @@ def test_a_request_id_comes_back_as_it_was(http: httpx.Client, content: str) -> 
         ("switchcraft:economy", "default", "medium", "theta=0.5", "threshold"),
     ],
 )
-def test_policies(
+def test_policy_header_overrides_policy_in_model_name(
     http: httpx.Client, model: str, header: str | None, arm: str, policy: str, reason: str
 ) -> None:
-    """A policy comes with the model's name or in a header, and the header counts more."""
+    """A policy may be in the model's name or in a header; the header has priority."""
     headers = {} if header is None else {"x-switchcraft-policy": header}
     response = http.post(CHAT, json=BODY | {"model": model}, headers=headers)
     told = [response.headers[f"x-switchcraft-{name}"] for name in ("model", "policy", "reason")]
@@ -137,8 +135,8 @@ def test_policies(
     assert response.json()["model"] == arm
 
 
-def test_a_pool_models_own_name_skips_routing(http: httpx.Client, router: FakeRouter) -> None:
-    """A request for a model of the pool goes there; the router is not asked."""
+def test_naming_a_pool_model_skips_routing(http: httpx.Client, router: FakeRouter) -> None:
+    """A request for a model of the pool goes to it without the router."""
     asked = len(router.asked)
     response = http.post(CHAT, json=BODY | {"model": "large"})
     assert response.json()["model"] == "large"
@@ -150,7 +148,7 @@ def test_a_pool_models_own_name_skips_routing(http: httpx.Client, router: FakeRo
 def test_requests_without_tools_go_to_the_chat_model(
     http: httpx.Client, sandbox: Sandbox, router: FakeRouter
 ) -> None:
-    """Without tools the cheapest arm's model answers, or the one that is configured."""
+    """Without tools, the cheapest arm's model or the configured chat model answers."""
     asked = len(router.asked)
     plain = {"model": "switchcraft", "messages": ASK}
     response = http.post(CHAT, json=plain)
@@ -164,8 +162,8 @@ def test_requests_without_tools_go_to_the_chat_model(
 
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
-def test_upstream_errors_are_passed_on(http: httpx.Client, status: int) -> None:
-    """An upstream's error keeps its status, its body and what it says about a retry."""
+def test_upstream_errors_are_relayed(http: httpx.Client, status: int) -> None:
+    """An upstream's error keeps its status, body and retry headers."""
     response = http.post(CHAT, json=BODY, headers={"x-sandbox": f"status={status}"})
     assert response.status_code == status
     assert f"status {status}" in response.json()["error"]["message"]
@@ -173,8 +171,8 @@ def test_upstream_errors_are_passed_on(http: httpx.Client, status: int) -> None:
     assert response.headers.get("retry-after") == ("1" if status == 429 else None)
 
 
-def test_client_sees_an_upstreams_rate_limit(client: openai.OpenAI) -> None:
-    """The OpenAI client raises its own class for an upstream's status, in a stream too."""
+def test_openai_client_raises_rate_limit_error(client: openai.OpenAI) -> None:
+    """The OpenAI client raises its own class for an upstream's status, also in a stream."""
     with pytest.raises(openai.RateLimitError):
         client.chat.completions.create(
             model="switchcraft",
@@ -185,8 +183,8 @@ def test_client_sees_an_upstreams_rate_limit(client: openai.OpenAI) -> None:
         )
 
 
-def test_foreign_errors_are_wrapped() -> None:
-    """An error that is not in OpenAI's form gets it, with the upstream's status and headers."""
+def test_errors_in_other_formats_are_converted() -> None:
+    """Such an error is converted to OpenAI's format, with the upstream's status and headers."""
     head = b"HTTP/1.1 503 Busy\r\ncontent-type: text/html\r\nretry-after: 7\r\n"
     with scripted(head + b"x-ratelimit-remaining: 0\r\ncontent-length: 4\r\n\r\noops") as upstream:
         settings = Settings.sandbox(upstream, list(FakeRouter().probabilities))
@@ -204,7 +202,7 @@ def test_foreign_errors_are_wrapped() -> None:
 
 
 def test_unreachable_upstream_is_502() -> None:
-    """Where nobody listens the client gets 502, with the model's name and not its address."""
+    """If no server listens, the client gets 502 with the model's name but not its address."""
     settings = Settings.sandbox("http://127.0.0.1:9/v1", list(FakeRouter().probabilities))
     with served(create_app(settings, FakeRouter())) as url:
         response = httpx.post(url + CHAT, json=BODY)
@@ -216,7 +214,7 @@ def test_unreachable_upstream_is_502() -> None:
 
 
 def test_silent_upstream_is_504(sandbox: Sandbox) -> None:
-    """An upstream that says nothing in time is 504, streamed or not."""
+    """An upstream that does not answer in time gives 504, streamed or not."""
     upstreams = UpstreamSettings(timeouts=Timeouts(first_byte_s=0.2))
     arms = list(FakeRouter().probabilities)
     settings = Settings.sandbox(sandbox.base_url, arms, upstreams=upstreams)
@@ -229,23 +227,21 @@ def test_silent_upstream_is_504(sandbox: Sandbox) -> None:
             assert response.json()["error"]["code"] == "upstream_timeout"
 
 
-def test_a_broken_whole_answer_is_502(http: httpx.Client) -> None:
-    """A body that breaks off is never passed on by half."""
+def test_broken_whole_answer_is_502(http: httpx.Client) -> None:
+    """Half of a body is never relayed."""
     response = http.post(CHAT, json=BODY, headers={"x-sandbox": "cut_after=0"})
     assert response.status_code == 502
     assert response.json()["error"]["code"] == "upstream_unavailable"
 
 
-def test_a_stream_that_breaks_before_its_first_event_is_502(http: httpx.Client) -> None:
-    """As long as nothing was passed on, a failure has its own status."""
+def test_stream_that_breaks_before_its_first_event_is_502(http: httpx.Client) -> None:
+    """Until the first byte is relayed, a failure has its own status."""
     response = http.post(CHAT, json=BODY | {"stream": True}, headers={"x-sandbox": "cut_after=0"})
     assert response.status_code == 502
 
 
-def test_a_broken_stream_ends_with_an_error_event(
-    http: httpx.Client, client: openai.OpenAI
-) -> None:
-    """After the first byte a break is a last event, which the OpenAI client raises as an error."""
+def test_broken_stream_ends_with_an_error_event(http: httpx.Client, client: openai.OpenAI) -> None:
+    """After the first byte, the last event is an error that the OpenAI client raises."""
     faults = {"x-sandbox": "cut_after=2"}
     response = http.post(CHAT, json=BODY | {"stream": True}, headers=faults)
     assert response.status_code == 200
@@ -261,17 +257,17 @@ def test_a_broken_stream_ends_with_an_error_event(
 
 
 @pytest.mark.parametrize("fault", ["malformed", "error_in_body"])
-def test_a_good_status_does_not_make_a_good_answer(http: httpx.Client, fault: str) -> None:
-    """What is not JSON, or an error inside a 200, is a failure with a status of its own."""
+def test_invalid_answer_with_status_200_is_a_failure(http: httpx.Client, fault: str) -> None:
+    """Invalid JSON, or an error with status 200, is a failure with its own status."""
     for stream in (False, True):
         response = http.post(CHAT, json=BODY | {"stream": stream}, headers={"x-sandbox": fault})
-        is_cut = fault == "malformed" and stream  # its first event is a good one
+        is_cut = fault == "malformed" and stream  # its first event is valid
         assert response.status_code == (200 if is_cut else 502)
         assert '"error"' in response.text
 
 
-def test_a_refused_key_is_the_gateways(http: httpx.Client) -> None:
-    """An upstream that refuses the key says so to the operator; the client gets no part of it."""
+def test_refused_upstream_key_is_not_the_clients_error(http: httpx.Client) -> None:
+    """The error code says that the gateway's key is wrong; the client sees no part of the key."""
     response = http.post(CHAT, json=BODY, headers={"x-sandbox": "status=401"})
     assert response.status_code == 401
     assert response.json()["error"]["code"] == "upstream_credentials"

@@ -1,4 +1,4 @@
-"""What an answer cost: in its header, in metrics and in its record; unknown is never 0."""
+"""An answer's cost in its header, in metrics and in its record; an unknown cost is never 0."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COST_HEADER = "x-switchcraft-cost-usd"
 
 
 def answer(stream: bool) -> bytes:
-    """Return an upstream's answer whose usage is as above."""
+    """Return an upstream's answer with the usage above."""
     body: dict[str, Any] = {"id": "c", "choices": [], "usage": USAGE}
     data = orjson.dumps(body)
     kind = b"application/json"
@@ -49,7 +49,7 @@ def answer(stream: bool) -> bytes:
 
 
 def settings(url: str, price: Price | None, **router: str) -> Settings:
-    """Return settings with one arm, and a model `priced` of this price."""
+    """Return settings with one arm, and a model `priced` with this price."""
     models = [("small", None), ("priced", price)]
     return Settings(
         models=tuple(
@@ -69,7 +69,7 @@ def settings(url: str, price: Price | None, **router: str) -> Settings:
 def asked(
     price: Price | None, *, stream: bool, **router: str
 ) -> Iterator[tuple[httpx.Client, httpx.Response]]:
-    """Ask the model once; yield the gateway's client and the answer."""
+    """Call the model once; yield the gateway's client and the answer."""
     with (
         scripted(answer(stream)) as url,
         served(create_app(settings(url, price, **router), FakeRouter())) as gateway,
@@ -82,7 +82,7 @@ def asked(
 
 
 def record(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
-    """Return the record of an answer, once it is written."""
+    """Return an answer's record once it is written."""
     path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
     wait_for(lambda: http.get(path).status_code == 200, "the answer is recorded")
     found: dict[str, Any] = http.get(path).json()
@@ -91,7 +91,7 @@ def record(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_cached_and_reasoning_tokens_have_their_own_price(stream: bool) -> None:
-    """The cost follows from the answer's own usage, streamed or not, each token once."""
+    """The cost follows from the answer's usage, streamed or not, and counts each token once."""
     with asked(PRICE, stream=stream) as (http, response):
         assert record(http, response)["actual_cost_usd"] == pytest.approx(COST_USD)
         metrics = http.get("/metrics").text
@@ -102,8 +102,8 @@ def test_cached_and_reasoning_tokens_have_their_own_price(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_unknown_price_shows_as_unknown_everywhere(stream: bool) -> None:
-    """Where it is allowed there is no header, no sum, a null in the record, and a count of it."""
+def test_unknown_price_is_never_shown_as_zero(stream: bool) -> None:
+    """If unknown prices are allowed, there is no header and no sum; the record has null."""
     with asked(None, stream=stream, unknown_prices="allow") as (http, response):
         assert COST_HEADER not in response.headers
         assert record(http, response)["actual_cost_usd"] is None
@@ -112,7 +112,7 @@ def test_an_unknown_price_shows_as_unknown_everywhere(stream: bool) -> None:
     assert 'switchcraft_cost_usd_total{model="priced"' not in metrics
 
 
-def test_an_unknown_price_stops_the_start() -> None:
-    """Where it is not allowed, no gateway is made."""
+def test_unknown_price_prevents_startup() -> None:
+    """If unknown prices are not allowed, startup fails."""
     with pytest.raises(ConfigError, match=r"config.yaml: model_list: priced: its price is unknown"):
         create_app(settings("http://h/v1", None), FakeRouter())

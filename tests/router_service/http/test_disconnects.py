@@ -1,4 +1,4 @@
-"""A client that leaves takes its upstream call with it."""
+"""When a client disconnects, its upstream call is cancelled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.serving import Sandbox, served, wait_for
 
 @contextmanager
 def asking(url: str, faults: str, *, stream: bool) -> Iterator[socket.socket]:
-    """Send a chat request over a connection of its own, and yield that."""
+    """Send a chat request over a new connection, and yield the connection."""
     address = urlsplit(url)
     body = json.dumps(BODY | {"stream": stream}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nx-sandbox: {faults}\r\n"
@@ -34,20 +34,20 @@ def asking(url: str, faults: str, *, stream: bool) -> Iterator[socket.socket]:
 
 
 def disconnects(http: httpx.Client) -> float:
-    """Return how many clients have left, by the gateway's own count."""
+    """Return the gateway's own count of disconnected clients."""
     lines = http.get("/metrics").text.splitlines()
     (line,) = [x for x in lines if x.startswith("switchcraft_client_disconnects_total ")]
     return float(line.split()[1])
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_leaving_before_the_first_byte(
+def test_disconnect_before_the_first_byte_cancels_the_upstream_call(
     http: httpx.Client,
     gateway_url: str,
     sandbox: Sandbox,
     stream: bool,
 ) -> None:
-    """The upstream's work is cancelled while it has not answered yet, and the client is counted."""
+    """The call is cancelled while the upstream prepares its answer, and the client is counted."""
     before, counted = sandbox.stats(), disconnects(http)
     with asking(gateway_url, "hang", stream=stream):
         wait_for(lambda: sandbox.stats()["in_flight"] > before["in_flight"], "the call is made")
@@ -55,10 +55,10 @@ def test_leaving_before_the_first_byte(
     wait_for(lambda: disconnects(http) == counted + 1, "it is counted")
 
 
-def test_leaving_in_the_middle_of_a_stream(
+def test_disconnect_in_mid_stream_cancels_the_upstream_call(
     http: httpx.Client, gateway_url: str, sandbox: Sandbox
 ) -> None:
-    """The upstream's work is cancelled between two events, and the client is counted."""
+    """The call is cancelled between two events, and the client is counted."""
     before, counted = sandbox.stats(), disconnects(http)
     with asking(gateway_url, "chunk_delay_s=60", stream=True) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
@@ -66,8 +66,10 @@ def test_leaving_in_the_middle_of_a_stream(
     wait_for(lambda: disconnects(http) == counted + 1, "it is counted")
 
 
-def test_leaving_while_the_request_is_sent(http: httpx.Client, gateway_url: str) -> None:
-    """A client that leaves with half of its body sent is counted, and nobody is asked."""
+def test_disconnect_during_the_upload_calls_no_upstream(
+    http: httpx.Client, gateway_url: str
+) -> None:
+    """A client that disconnects after half of its body is counted, and no upstream is called."""
     counted = disconnects(http)
     address = urlsplit(gateway_url)
     with socket.create_connection((address.hostname, address.port), timeout=5) as connection:
@@ -76,10 +78,10 @@ def test_leaving_while_the_request_is_sent(http: httpx.Client, gateway_url: str)
     wait_for(lambda: disconnects(http) == counted + 1, "it is counted")
 
 
-def test_many_that_leave_do_not_wear_out_the_pool(
+def test_many_disconnects_do_not_exhaust_the_connection_pool(
     http: httpx.Client, gateway_url: str, sandbox: Sandbox
 ) -> None:
-    """After many cancelled calls, requests are served as before."""
+    """After many cancelled calls, requests succeed as before."""
     before = sandbox.stats()
     for _ in range(20):
         with asking(gateway_url, "hang", stream=True):
@@ -89,20 +91,20 @@ def test_many_that_leave_do_not_wear_out_the_pool(
 
 
 class PausedRouter(FakeRouter):
-    """Decides once it is told to."""
+    """Router that decides when a test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.may_decide = threading.Event()
 
     def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
-        """Wait, and decide."""
+        """Wait, then decide."""
         self.may_decide.wait(10)
         return super().predict(conversation, timer)
 
 
-def test_leaving_before_a_decision_is_made(sandbox: Sandbox) -> None:
-    """Who waits for a decision, or whose decision is made, frees its place at once."""
+def test_disconnect_before_the_decision_frees_the_slot(sandbox: Sandbox) -> None:
+    """The slot is freed at once, whether the decision is queued or in progress."""
     router = PausedRouter()
     server = ServerSettings(decision_threads=1)
     settings = Settings.sandbox(sandbox.base_url, list(router.probabilities), server=server)

@@ -1,4 +1,4 @@
-"""What the next turn says against a call is weak evidence, found once, and only where asked for."""
+"""Evidence against a call from later turns: weak, counted once, and only if it is enabled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERIES = 'weak_evidence_total{{arm="medium",kind="{}"}}'
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[str]:
-    """Serve models that call the weather tool with what `user` says, each call with its own id."""
+    """Serve models that call the weather tool with the user's text; each call has a unique id."""
     numbers = count()
 
     async def chat(request: Request) -> JSONResponse:
@@ -52,7 +52,7 @@ def upstream() -> Iterator[str]:
 
 
 class Talk:
-    """One conversation, a turn at a time."""
+    """One conversation that is sent turn by turn."""
 
     def __init__(self, gateway: LoggingGateway, key: str | None = None) -> None:
         self.gateway = gateway
@@ -61,14 +61,14 @@ class Talk:
         self.headers = {"authorization": f"Bearer {key}"} if key else {}
 
     def turn(self, arguments: str, result: str | None = None, **fields: object) -> None:
-        """Give the last call this result, and let the next answer call with these arguments."""
+        """Add a result for the last call, and let the next answer call with these arguments."""
         if result is not None:
             call_id = self.messages[-1]["tool_calls"][0]["id"]
             self.messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
         self.send(arguments, **fields)
 
     def send(self, arguments: str, **fields: object) -> None:
-        """Send the conversation as it is, and add the answer."""
+        """Send the conversation so far, and add the answer."""
         body = BODY | {"messages": self.messages, "user": arguments} | fields
         response = self.gateway.http.post(CHAT, json=body, headers=self.headers)
         self.messages.append(response.json()["choices"][0]["message"])
@@ -76,14 +76,14 @@ class Talk:
 
 
 def settled(gateway: LoggingGateway, decisions: int) -> list[LoggedEvidence]:
-    """Return the evidence once so many decisions are logged, and so all before them."""
+    """Return the evidence once this many decisions are logged and the queue is empty."""
     gateway.decisions(decisions)
     wait_for(lambda: gateway.metric("decision_log_queued") == 0, "all is written")
     return gateway.evidence(0)
 
 
-def test_a_result_that_is_an_error(upstream: str, tmp_path: Path) -> None:
-    """It speaks against the call that it answers, however often later turns repeat it."""
+def test_error_result_is_evidence_against_its_call(upstream: str, tmp_path: Path) -> None:
+    """The error counts once against the call, however often later turns repeat it."""
     with logging_gateway(upstream, tmp_path, evidence=True, content=True) as gateway:
         talk = Talk(gateway)
         talk.turn(OSLO)
@@ -97,8 +97,8 @@ def test_a_result_that_is_an_error(upstream: str, tmp_path: Path) -> None:
     assert (line.tool, line.strength) == ("get_weather", "weak")
 
 
-def test_a_name_without_end_is_not_kept(upstream: str, tmp_path: Path) -> None:
-    """A name of a megabyte that an upstream makes up is known by its hash."""
+def test_very_long_tool_name_is_stored_as_a_hash(upstream: str, tmp_path: Path) -> None:
+    """A tool name of a megabyte from an upstream is replaced by its hash."""
     tool: dict[str, Any] = {"metadata": {"tool": "x" * 1_000_000}}
     with logging_gateway(upstream, tmp_path, evidence=True, content=True) as gateway:
         talk = Talk(gateway)
@@ -108,8 +108,8 @@ def test_a_name_without_end_is_not_kept(upstream: str, tmp_path: Path) -> None:
     assert len(line.tool) == 32
 
 
-def test_a_call_that_is_repeated_with_other_arguments(upstream: str, tmp_path: Path) -> None:
-    """The next answer calls the same tool otherwise; with equal arguments it says nothing."""
+def test_repeated_call_with_other_arguments_is_evidence(upstream: str, tmp_path: Path) -> None:
+    """A repeated call with equal arguments is no evidence."""
     with logging_gateway(upstream, tmp_path, evidence=True) as gateway:
         talk = Talk(gateway)
         talk.turn(OSLO)
@@ -121,8 +121,8 @@ def test_a_call_that_is_repeated_with_other_arguments(upstream: str, tmp_path: P
     assert line.tool != "get_weather"
 
 
-def test_a_request_that_is_sent_again_counts_once(upstream: str, tmp_path: Path) -> None:
-    """A client's retry repeats the error, and nothing is learned twice."""
+def test_resent_request_counts_once(upstream: str, tmp_path: Path) -> None:
+    """A client's retry repeats the error, but adds no evidence."""
     with logging_gateway(upstream, tmp_path, evidence=True) as gateway:
         talk = Talk(gateway)
         talk.turn(OSLO)
@@ -134,10 +134,10 @@ def test_a_request_that_is_sent_again_counts_once(upstream: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("log", [{"evidence": False}, {"evidence": True, "path": None}])
-def test_evidence_is_an_opt_in_and_needs_no_log(
+def test_evidence_is_opt_in_and_needs_no_log(
     upstream: str, tmp_path: Path, log: dict[str, Any]
 ) -> None:
-    """Without it nothing is searched; without a log the metric counts alone."""
+    """If it is disabled, nothing is searched; without a log, only the metric counts."""
     with logging_gateway(upstream, tmp_path, **log) as gateway:
         talk = Talk(gateway)
         talk.turn(OSLO)
@@ -150,8 +150,8 @@ def test_evidence_is_an_opt_in_and_needs_no_log(
         assert gateway.evidence(0) == []
 
 
-def test_only_what_an_arm_chose_is_held_against_it(upstream: str, tmp_path: Path) -> None:
-    """A pinned model's calls are nobody's fault; its turn speaks against those before it."""
+def test_only_routed_calls_get_evidence(upstream: str, tmp_path: Path) -> None:
+    """Pinned calls get no evidence, but their turn may be evidence against earlier calls."""
     with logging_gateway(upstream, tmp_path, evidence=True) as gateway:
         talk = Talk(gateway)
         talk.turn(OSLO, model="small")
@@ -162,8 +162,8 @@ def test_only_what_an_arm_chose_is_held_against_it(upstream: str, tmp_path: Path
         assert [line.decision_id for line in gateway.evidence(1)] == [talk.decisions[1]]
 
 
-def test_nobody_speaks_against_another_keys_calls(upstream: str, tmp_path: Path) -> None:
-    """An id that is another client's is unknown, as is one of another conversation."""
+def test_other_keys_cannot_give_evidence(upstream: str, tmp_path: Path) -> None:
+    """A call id of another client or another conversation counts as unknown."""
     keys = KeySettings(api={"a": SecretStr("key-of-a-3c81d0"), "b": SecretStr("key-of-b-77aa21")})
     changes = {"keys": keys, "router": RouterSettings()}
     with logging_gateway(upstream, tmp_path, evidence=True, changes=changes) as gateway:
@@ -178,10 +178,10 @@ def test_nobody_speaks_against_another_keys_calls(upstream: str, tmp_path: Path)
         assert [line.decision_id for line in gateway.evidence(1)] == [mine.decisions[0]]
 
 
-def test_the_responses_api_and_other_replicas(
+def test_evidence_works_for_the_responses_api_and_across_replicas(
     upstream: str, tmp_path: Path, redis_url: str
 ) -> None:
-    """One replica answers, another sees the result: they share what was called."""
+    """One replica answers and another one sees the result, because they share the call ids."""
     server = {"server": ServerSettings(redis_url=SecretStr(redis_url))}
     tool = {"type": "function", **WEATHER["function"]}
     body: dict[str, Any] = {"model": "switchcraft", "tools": [tool], "user": OSLO}
@@ -205,8 +205,8 @@ def test_the_responses_api_and_other_replicas(
     assert line.decision_id == first.headers["x-switchcraft-decision-id"]
 
 
-def test_a_store_that_is_away_costs_evidence_alone(upstream: str, tmp_path: Path) -> None:
-    """Answers and their lines go on."""
+def test_unavailable_store_loses_only_evidence(upstream: str, tmp_path: Path) -> None:
+    """Answers and their log lines continue."""
     server = {"server": ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))}
     with logging_gateway(upstream, tmp_path, evidence=True, changes=server) as gateway:
         talk = Talk(gateway)

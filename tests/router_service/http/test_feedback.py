@@ -1,4 +1,4 @@
-"""`POST /v1/feedback`: counted once, logged each time, refused where it cannot be kept."""
+"""`POST /v1/feedback`: counted once, logged each time, refused if it cannot be stored."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ KEYS = KeySettings(
 
 
 def bearer(key: SecretStr | None) -> dict[str, str]:
-    """Return the header that carries a key."""
+    """Return the header with a key."""
     return {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
 
 
 def decided(http: httpx.Client, key: SecretStr | None = None, **fields: object) -> str:
-    """Return the id of a decision that was made and is known."""
+    """Return the id of a stored decision."""
     response = http.post(CHAT, json=BODY | fields, headers=bearer(key))
     name: str = response.headers["x-switchcraft-decision-id"]
     path = f"/v1/decisions/{name}"
@@ -43,7 +43,7 @@ def give(gateway: LoggingGateway, name: str, **said: Any) -> httpx.Response:  # 
 
 
 def test_feedback_is_counted_and_logged(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A verdict of either kind shows beside the probability that the chosen arm was given."""
+    """Each verdict is counted by the predicted probability of the chosen arm."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         assert gateway.metric('calibration_decisions_total{bin="0.9"}') == 0
         names = [decided(gateway.http) for _ in range(3)]
@@ -61,8 +61,8 @@ def test_feedback_is_counted_and_logged(sandbox: Sandbox, tmp_path: Path) -> Non
         assert gateway.metric('calibration_correct_total{bin="0.7"}') == 2
 
 
-def test_all_bins_are_there_from_the_start(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A rate over what was never seen would have no value."""
+def test_all_bins_exist_from_the_start(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A rate over a series that does not exist would have no value."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         shown = gateway.http.get("/metrics").text
     for kind in ("decisions", "predicted", "correct"):
@@ -72,10 +72,10 @@ def test_all_bins_are_there_from_the_start(sandbox: Sandbox, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("probability", "label"), [(0.0, "0.0"), (0.3, "0.3"), (0.69999999, "0.7"), (1.0, "0.9")]
 )
-def test_a_probability_is_in_its_bin(
+def test_probability_is_counted_in_its_bin(
     sandbox: Sandbox, tmp_path: Path, probability: float, label: str
 ) -> None:
-    """Rounding errors do not put one into the bin below, and 1 is in the last."""
+    """Rounding errors do not move a probability to the bin below, and 1 is in the last bin."""
     router = FakeRouter({"small": probability})
     with logging_gateway(sandbox.base_url, tmp_path, router) as gateway:
         give(gateway, decided(gateway.http), correct=True)
@@ -83,7 +83,7 @@ def test_a_probability_is_in_its_bin(
 
 
 def test_repeated_feedback_counts_once(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Metrics have the first, the log has all of them in order, so that the last one counts."""
+    """Metrics count the first verdict; the log has all in order, and the last one counts."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         name = decided(gateway.http)
         for correct in (False, False, True):
@@ -94,8 +94,8 @@ def test_repeated_feedback_counts_once(sandbox: Sandbox, tmp_path: Path) -> None
         assert gateway.metric('calibration_decisions_total{bin="0.7"}') == 1
 
 
-def test_expected_calls_are_kept_for_the_checker(sandbox: Sandbox, tmp_path: Path) -> None:
-    """With the log's content, as they were sent; none at all is an answer without calls."""
+def test_expected_calls_are_kept_with_content_logging(sandbox: Sandbox, tmp_path: Path) -> None:
+    """They are logged as they were sent; an empty list means an answer without calls."""
     with logging_gateway(sandbox.base_url, tmp_path, content=True) as gateway:
         name = decided(gateway.http)
         assert give(gateway, name, expected=CALLS).json()["verdict"] == "expected"
@@ -108,10 +108,10 @@ def test_expected_calls_are_kept_for_the_checker(sandbox: Sandbox, tmp_path: Pat
 
 
 @pytest.mark.parametrize("log", [{}, {"path": None, "content": True}])
-def test_expected_calls_are_refused_where_they_would_not_be_kept(
+def test_expected_calls_are_refused_without_content_logging(
     sandbox: Sandbox, tmp_path: Path, log: dict[str, Any]
 ) -> None:
-    """They are content; the message says what to send instead, and what to set."""
+    """Expected calls are content; the error says what to send instead, and what to configure."""
     with logging_gateway(sandbox.base_url, tmp_path, **log) as gateway:
         name = decided(gateway.http)
         refused = give(gateway, name, expected=CALLS)
@@ -122,8 +122,8 @@ def test_expected_calls_are_refused_where_they_would_not_be_kept(
     assert "decision_log.content" in error["message"]
 
 
-def test_feedback_on_what_the_router_did_not_decide(sandbox: Sandbox, tmp_path: Path) -> None:
-    """It is taken, and tells nothing of an arm or of its probability."""
+def test_feedback_on_unrouted_requests_is_accepted(sandbox: Sandbox, tmp_path: Path) -> None:
+    """It is logged, but counts for no arm and no probability."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         for name in (decided(gateway.http, model="small"), decided(gateway.http, tools=[])):
             assert give(gateway, name, correct=True).status_code == 200
@@ -132,8 +132,8 @@ def test_feedback_on_what_the_router_did_not_decide(sandbox: Sandbox, tmp_path: 
         assert 'switchcraft_calibration_decisions_total{bin="0.3"} 0.0' in shown
 
 
-def test_an_unknown_decision_is_not_found(sandbox: Sandbox, tmp_path: Path) -> None:
-    """With OpenAI's body, and nothing counted or logged."""
+def test_feedback_on_unknown_decision_gets_404(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The error is in OpenAI's format, and nothing is counted or logged."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         answer = give(gateway, "dec_unknown", correct=True)
     assert answer.status_code == 404
@@ -143,8 +143,8 @@ def test_an_unknown_decision_is_not_found(sandbox: Sandbox, tmp_path: Path) -> N
     assert gateway.lines() == []
 
 
-def test_a_key_sees_its_own_decisions_alone(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Another key's are unknown to it, to look at and to judge; the admin's sees all."""
+def test_keys_can_access_only_their_own_decisions(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Another key's decisions are unknown to view and to judge; the admin key has access to all."""
     with logging_gateway(sandbox.base_url, tmp_path, changes={"keys": KEYS}) as gateway:
         http, owner = gateway.http, KEYS.api["team-a"]
         name = decided(http, owner)
@@ -176,32 +176,30 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "param"), BAD)
-def test_what_cannot_be_read_is_refused(
-    http: httpx.Client, body: dict[str, Any], param: str
-) -> None:
-    """The error names the field."""
+def test_invalid_feedback_is_refused(http: httpx.Client, body: dict[str, Any], param: str) -> None:
+    """The error names the invalid field."""
     answer = http.post("/v1/feedback", json={"decision_id": "dec_1", **body})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"decision_id": "a", "decision_id": "b"}'])
-def test_what_is_no_object_is_refused(http: httpx.Client, body: bytes) -> None:
-    """As everywhere."""
+def test_feedback_that_is_no_object_is_refused(http: httpx.Client, body: bytes) -> None:
+    """JSON values other than objects get the usual error."""
     assert http.post("/v1/feedback", content=body).status_code == 400
 
 
-def test_feedback_has_the_bounds_of_every_body(sandbox: Sandbox, tmp_path: Path) -> None:
-    """One that is too large is not read to its end."""
+def test_feedback_body_size_is_limited(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A body that is too large is not read to its end."""
     server = {"server": ServerSettings(max_body_bytes=1000)}
     with logging_gateway(sandbox.base_url, tmp_path, changes=server) as gateway:
         assert give(gateway, "dec_1", expected=[{"x": "y" * 1000}]).status_code == 413
 
 
-def test_replicas_take_each_others_feedback(
+def test_replicas_accept_feedback_on_each_others_decisions(
     sandbox: Sandbox, tmp_path: Path, redis_url: str
 ) -> None:
-    """One decided, the other is told, and both together count it once."""
+    """One replica decided, another one gets the feedback, and together they count it once."""
     server = {"server": ServerSettings(redis_url=SecretStr(redis_url))}
     with (
         logging_gateway(sandbox.base_url, tmp_path, changes=server) as one,
@@ -215,8 +213,10 @@ def test_replicas_take_each_others_feedback(
         assert one.metric(series) + other.metric(series) == 1
 
 
-def test_without_its_store_feedback_says_so(sandbox: Sandbox, tmp_path: Path) -> None:
-    """It is the one thing that waits for the store, and it waits shortly."""
+def test_feedback_gets_an_error_if_the_store_is_unavailable(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Only feedback waits for the store, and only for a short time."""
     server = {"server": ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))}
     with logging_gateway(sandbox.base_url, tmp_path, changes=server) as gateway:
         answer = give(gateway, "dec_1", correct=True)
@@ -236,8 +236,8 @@ LARGE: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("members", "param"), LARGE, ids=range(len(LARGE)))
-def test_only_the_first_mistake_is_looked_for(http: httpx.Client, members: str, param: str) -> None:
-    """A million mistakes take no longer than one: to collect them took 3 s and 955 MB for 1 MB."""
+def test_validation_stops_at_the_first_error(http: httpx.Client, members: str, param: str) -> None:
+    """Collecting the errors of a 1 MB body took 3 s and 955 MB; the first one is enough."""
     started_s = time.process_time()
     answer = http.post("/v1/feedback", content=f'{{"decision_id":"dec_1",{members}}}')
     assert time.process_time() - started_s < 1
@@ -245,8 +245,8 @@ def test_only_the_first_mistake_is_looked_for(http: httpx.Client, members: str, 
     assert len(answer.content) < 500
 
 
-def test_feedback_is_smaller_than_requests(http: httpx.Client) -> None:
-    """A megabyte is enough for the calls of an answer."""
+def test_feedback_limit_is_below_the_request_limit(http: httpx.Client) -> None:
+    """One megabyte is enough for the calls of an answer."""
     arguments = {"text": "x" * 1_100_000}
     body = {"decision_id": "dec_1", "expected": [{"name": "f", "arguments": arguments}]}
     answer = http.post("/v1/feedback", json=body)

@@ -1,4 +1,4 @@
-"""Goals as clients ask for them: in the model's name and in a header."""
+"""Goals in requests: in the model's name and in a header."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
         ("switchcraft:accuracy=best@95", "usd_per_1k=0.5@95", "drift=0.1"),
     ],
 )
-def test_a_goal_becomes_the_rule_that_reaches_it(
+def test_goal_is_converted_to_the_rule_that_reaches_it(
     http: httpx.Client, model: str, header: str | None, rule: str
 ) -> None:
-    """A goal in the model's name or in a header is answered under the rule that was measured."""
+    """A goal in the model's name or in a header is answered by the rule that was measured."""
     headers = {} if header is None else {"x-switchcraft-policy": header}
     response = http.post(CHAT, json=BODY | {"model": model}, headers=headers)
     assert response.status_code == 200
@@ -50,8 +50,8 @@ def test_a_goal_becomes_the_rule_that_reaches_it(
 
 
 @pytest.mark.parametrize("where", ["model", "x-switchcraft-policy"])
-def test_a_goal_out_of_reach_is_refused(http: httpx.Client, where: str) -> None:
-    """The error names the field that asked, and says what comes nearest."""
+def test_unreachable_goal_is_refused(http: httpx.Client, where: str) -> None:
+    """The error names the field with the goal, and the closest goal that can be reached."""
     goal = "accuracy=0.89@95"
     body = BODY | ({"model": f"switchcraft:{goal}"} if where == "model" else {})
     headers = {"x-switchcraft-policy": goal} if where != "model" else {}

@@ -1,4 +1,4 @@
-"""A gateway that runs by a LiteLLM user's file alone."""
+"""A gateway that is configured only by a LiteLLM file."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ IMAGE = [
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    """Yield a sandbox of this file's own, whose counts nobody else moves."""
+    """Yield a sandbox that only this file uses, so that its counts are exact."""
     with run_in_thread() as url:
         yield Sandbox(url)
 
 
 @pytest.fixture
 def http(sandbox: Sandbox, tmp_path: Path) -> Iterator[httpx.Client]:
-    """Yield a client of a gateway that was configured by the file."""
+    """Yield a client of the gateway that the file configures."""
     path = tmp_path / "config.yaml"
     path.write_text(FILE)
     settings = load_settings(path, {"BASE": sandbox.base_url})
@@ -63,7 +63,7 @@ def http(sandbox: Sandbox, tmp_path: Path) -> Iterator[httpx.Client]:
 
 
 def asked(sandbox: Sandbox) -> Counter[str]:
-    """Return how many requests each upstream model has got."""
+    """Return the number of requests that each upstream model received."""
     by_model = sandbox.stats()["by_model"]
     return Counter({name: counts["requests"] for name, counts in by_model.items()})
 
@@ -79,8 +79,8 @@ def test_deployments_share_requests_by_weight(http: httpx.Client, sandbox: Sandb
     assert 40 < got["small-a"] < 76
 
 
-def test_an_alias_and_its_fallback(http: httpx.Client, sandbox: Sandbox) -> None:
-    """A client's old name reaches the model; where it fails, what the file names answers."""
+def test_alias_resolves_and_fallback_answers(http: httpx.Client, sandbox: Sandbox) -> None:
+    """A client's alias reaches the model; if it fails, the file's fallback answers."""
     response = http.post(CHAT, json={"model": "gpt-4", "messages": ASK})
     assert response.headers["x-switchcraft-model"] == "medium"
     sandbox.set_faults("medium", "status=500")
@@ -91,15 +91,15 @@ def test_an_alias_and_its_fallback(http: httpx.Client, sandbox: Sandbox) -> None
     assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "large")
 
 
-def test_what_the_file_denies_is_not_asked_for(http: httpx.Client) -> None:
-    """The router's choice for an image is a model of which the file does not deny vision."""
+def test_disabled_capability_excludes_a_model(http: httpx.Client) -> None:
+    """For an image, the router chooses a model whose vision the file does not disable."""
     assert http.post(CHAT, json=BODY).headers["x-switchcraft-model"] == "medium"
     response = http.post(CHAT, json=BODY | {"messages": IMAGE})
     assert response.headers["x-switchcraft-model"] == "large"
 
 
-def test_all_names_are_listed(http: httpx.Client) -> None:
-    """Groups and aliases are models; deployments are not."""
+def test_models_lists_groups_and_aliases(http: httpx.Client) -> None:
+    """Groups and aliases are listed as models; deployments are not."""
     names = {model["id"] for model in http.get("/v1/models").json()["data"]}
     assert {"small", "medium", "large", "embed", "gpt-4"} <= names
     assert not {"small-a", "small-b"} & names

@@ -1,4 +1,4 @@
-"""Each request has one log line, whoever ends it; none has what people said, or their keys."""
+"""Each request has one log line, however it ends, without content and without keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAYS: list[tuple[dict[str, Any], str]] = [
     ({}, "malformed"),
     ({"messages": [{"role": SAID}]}, ""),
 ]
-"""What a request changes, and what its upstream does wrong."""
+"""Changes to a request, and faults of its upstream."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def http(sandbox: Sandbox) -> Iterator[httpx.Client]:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """Return the fields of the requests' lines so far."""
+    """Return the fields of the log lines of all requests so far."""
     found = (record for record in caplog.records if record.name == "switchcraft.request")
     return [getattr(record, FIELDS) for record in found]
 
@@ -78,7 +78,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
         ("GET /ui", None, {}, {"path": "/ui"}),
     ],
 )
-def test_one_line_a_request(
+def test_every_request_has_one_log_line(
     http: httpx.Client,
     caplog: pytest.LogCaptureFixture,
     request_line: str,
@@ -86,7 +86,7 @@ def test_one_line_a_request(
     changes: dict[str, str],
     expected: dict[str, object],
 ) -> None:
-    """Routed, passed, refused or unknown: one line, with the client's id and how it ended."""
+    """Routed, relayed, refused or unknown: one line, with the client's id and the outcome."""
     method, path = request_line.split()
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         headers = {"x-request-id": "mine", **changes}
@@ -101,10 +101,10 @@ def test_one_line_a_request(
     assert answer.headers["x-request-id"] == "mine"
 
 
-def test_a_request_that_found_no_slot_has_a_line(
+def test_refused_request_without_slot_has_a_log_line(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is shed is told as well, with the key that had its share already."""
+    """Requests that are refused for overload are logged with the key that had used its share."""
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         slow = {"x-sandbox": "chunk_delay_s=60"}
         with http.stream("POST", CHAT, json=BODY | {"stream": True}, headers=slow):
@@ -116,10 +116,10 @@ def test_a_request_that_found_no_slot_has_a_line(
     assert left["ending"] == "client_left"
 
 
-def test_probes_are_quiet_and_a_probe_that_fails_is_not(
+def test_successful_probes_are_logged_only_at_debug(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is asked every few seconds is logged for debugging alone, unless it is refused."""
+    """Frequent probes are logged only at level debug, unless they are refused."""
     with caplog.at_level(logging.DEBUG, "switchcraft.request"):
         http.get("/readyz")
         http.get("/metrics")
@@ -129,10 +129,10 @@ def test_probes_are_quiet_and_a_probe_that_fails_is_not(
     assert levels == [logging.DEBUG, logging.DEBUG, logging.INFO]
 
 
-def test_a_clients_words_cannot_forge_a_line(
+def test_client_data_cannot_forge_a_log_line(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ids and paths are JSON strings in one line, whatever is in them, and of bounded length."""
+    """Ids and paths are JSON strings of bounded length in one line, whatever they contain."""
     forged = 'a","level":"error\\n\xe9' + "x" * 300
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         headers = [(b"x-request-id", forged.encode("latin-1"))]
@@ -148,8 +148,8 @@ def test_a_clients_words_cannot_forge_a_line(
     assert len(line["path"]) == 200
 
 
-def test_no_level_has_content_or_keys(sandbox: Sandbox, tmp_path: Path) -> None:
-    """With all that any library tells at level debug, no prompt, answer or key is in the log."""
+def test_no_log_level_shows_content_or_keys(sandbox: Sandbox, tmp_path: Path) -> None:
+    """With every library at level debug, the log contains no prompt, answer or key."""
     body = BODY | {"messages": [{"role": "user", "content": f"Weather in '{SAID}'?"}]}
     keys = {"admin": ADMIN, "api": {"team-a": KEY}}
     config = write_config(

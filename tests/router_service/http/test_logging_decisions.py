@@ -1,4 +1,4 @@
-"""What a real gateway writes of its decisions, in front of a real sandbox."""
+"""The decision log that a real gateway writes in front of a real sandbox."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESPONSES_BODY: Any = {
 
 
 def test_every_routed_request_is_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Of both APIs, whole and streamed; what the router was not asked for is none."""
+    """Both APIs, whole and streamed, are logged; requests that are not routed are not."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         for stream in (False, True):
             gateway.ask(stream=stream)
@@ -41,10 +41,8 @@ def test_every_routed_request_is_one_line(sandbox: Sandbox, tmp_path: Path) -> N
     assert decisions[-1].id == asked.headers["x-switchcraft-decision-id"]
 
 
-def test_a_line_says_what_was_decided_and_what_became_of_it(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """Probabilities, costs and the artifact, tokens and times, and hashes in place of content."""
+def test_line_contains_decision_and_outcome(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Probabilities, costs, the artifact, tokens, times, and hashes in place of content."""
     body = orjson.dumps(BODY)
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         answer = gateway.http.post(CHAT, content=body)
@@ -64,10 +62,8 @@ def test_a_line_says_what_was_decided_and_what_became_of_it(
     assert line.content is None
 
 
-def test_the_turns_of_a_conversation_are_known_by_one_hash(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """It is the same at each turn, in either API, and another for another opening."""
+def test_turns_of_a_conversation_share_one_hash(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The hash is equal at each turn and in either API, and differs for another opening."""
     later = [*ASK, {"role": "assistant", "content": "It rains."}, {"role": "user", "content": "?"}]
     other = [{"role": "user", "content": "What is the weather in Bergen?"}]
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
@@ -84,10 +80,8 @@ SAID = "Whether-planted-words-are-in-the-log"
 
 
 @pytest.mark.parametrize("content", [False, True])
-def test_content_is_kept_where_the_operator_wants_it(
-    sandbox: Sandbox, tmp_path: Path, content: bool
-) -> None:
-    """By default nothing of a request, an answer, a tool or a key; by opt-in all but the key."""
+def test_content_is_logged_only_by_opt_in(sandbox: Sandbox, tmp_path: Path, content: bool) -> None:
+    """By default the log has no request, answer, tool or key; with the opt-in, all but the key."""
     keys = KeySettings(api={"team-a": SecretStr(KEY)})
     messages = [{"role": "user", "content": f"What is the weather in Oslo? {SAID}"}]
     with logging_gateway(
@@ -122,10 +116,10 @@ def test_content_is_kept_where_the_operator_wants_it(
         ("", True, (200, "complete", 1)),
     ],
 )
-def test_of_an_answer_that_failed_no_calls_are_known(
+def test_failed_answer_has_no_logged_calls(
     sandbox: Sandbox, tmp_path: Path, faults: str, stream: bool, expected: tuple[Any, ...]
 ) -> None:
-    """Half an answer is none to be judged by."""
+    """The calls of an incomplete answer would be misleading."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         gateway.ask(faults, stream=stream)
         (line,) = gateway.decisions(1)
@@ -134,7 +128,7 @@ def test_of_an_answer_that_failed_no_calls_are_known(
 
 
 def answer_with(name: str, arguments: str) -> bytes:
-    """Return an upstream's whole HTTP answer that calls a tool."""
+    """Return an upstream's HTTP answer that calls a tool."""
     call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     body = orjson.dumps(
@@ -153,10 +147,10 @@ def answer_with(name: str, arguments: str) -> bytes:
         ("send_mail", "{}", "unknown_tool", False),
     ],
 )
-def test_calls_are_held_against_their_schemas(
+def test_calls_are_checked_against_their_schemas(
     tmp_path: Path, name: str, arguments: str, fits: str, calls_fit: bool
 ) -> None:
-    """By model, with a log and without one, and not where the operator turns it off."""
+    """Results are counted by model, with or without a log, unless the check is disabled."""
     series = f'tool_calls_total{{fits="{fits}",model="medium"}}'
     with scripted(answer_with(name, arguments)) as upstream:
         with logging_gateway(upstream, tmp_path / "log") as gateway:
@@ -174,8 +168,8 @@ def test_calls_are_held_against_their_schemas(
     assert list(tmp_path.glob("*.jsonl")) == []
 
 
-def test_content_that_cannot_be_written_costs_its_line_alone(tmp_path: Path) -> None:
-    """Answers are read deeper than lines are written. The lost line is counted, the log is up."""
+def test_unwritable_content_loses_only_its_line(tmp_path: Path) -> None:
+    """Answers may be nested deeper than log lines. The lost line is counted; the log continues."""
     deep = '{"a":' * 400 + "1" + "}" * 400
     with (
         scripted(answer_with("get_weather", deep)) as upstream,
@@ -191,8 +185,8 @@ def test_content_that_cannot_be_written_costs_its_line_alone(tmp_path: Path) -> 
         assert gateway.metric("decision_log_up") == 1
 
 
-def test_a_schema_that_cannot_be_checked_is_told(tmp_path: Path) -> None:
-    """Neither good nor bad is said of the call."""
+def test_schema_that_cannot_be_checked_is_reported(tmp_path: Path) -> None:
+    """The call counts as neither valid nor invalid."""
     function = WEATHER["function"] | {"parameters": {"$ref": "https://127.0.0.1:9/schema"}}
     with (
         scripted(answer_with("get_weather", "{}")) as upstream,
@@ -203,8 +197,8 @@ def test_a_schema_that_cannot_be_checked_is_told(tmp_path: Path) -> None:
         assert gateway.metric('tool_calls_total{fits="unchecked",model="medium"}') == 1
 
 
-def test_requests_go_on_without_the_log(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A folder that disappears costs no request: a metric and one log line tell of it."""
+def test_requests_continue_without_the_log(sandbox: Sandbox, tmp_path: Path) -> None:
+    """If the folder disappears, requests succeed; a metric and one log line report the loss."""
     folder = tmp_path / "log"
     with logging_gateway(sandbox.base_url, folder) as gateway:
         assert gateway.metric("decision_log_up") == 1
@@ -215,8 +209,8 @@ def test_requests_go_on_without_the_log(sandbox: Sandbox, tmp_path: Path) -> Non
         assert gateway.metric("decision_log_up") == 0
 
 
-def test_all_that_was_answered_is_written_before_the_end(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A gateway that is stopped writes what is queued."""
+def test_queued_lines_are_written_before_shutdown(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A gateway that stops writes the queued lines."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         for _ in range(20):
             gateway.ask()
@@ -224,16 +218,14 @@ def test_all_that_was_answered_is_written_before_the_end(sandbox: Sandbox, tmp_p
 
 
 def explored(gateway: LoggingGateway, requests: int) -> list[tuple[str, str, float]]:
-    """Send requests; return what each line says of its choice."""
+    """Send requests; return the logged choice of each."""
     for _ in range(requests):
         gateway.ask()
     return [(d.arm, d.reason, d.propensity) for d in gateway.decisions(requests)]
 
 
-def test_exploration_draws_arms_and_says_how_likely_they_were(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """With a share of 1 each of three arms has a third, and the log says so; others obey."""
+def test_exploration_draws_arms_and_logs_their_propensity(sandbox: Sandbox, tmp_path: Path) -> None:
+    """With a share of 1, each of three arms has propensity 1/3; pinned requests do not explore."""
     everything = {"router": RouterSettings(exploration_share=1)}
     with logging_gateway(sandbox.base_url, tmp_path, changes=everything) as gateway:
         seen = explored(gateway, 40)
@@ -243,7 +235,8 @@ def test_exploration_draws_arms_and_says_how_likely_they_were(
         assert gateway.http.get(record_path).json()["propensity"] == pytest.approx(1 / 3)
         pinned = gateway.ask(model="large")
         unread = gateway.ask(tools=[*TOOLS, {"type": "function"}])
-    assert {arm for arm, _, _ in seen} == {"small", "medium", "large"}  # else by 3 * (2/3)**40
+    # The probability that 40 draws miss one of three arms is below 3 * (2/3)**40.
+    assert {arm for arm, _, _ in seen} == {"small", "medium", "large"}
     assert all(
         reason == ("threshold" if arm == "medium" else "explored") for arm, reason, _ in seen
     )
@@ -252,7 +245,7 @@ def test_exploration_draws_arms_and_says_how_likely_they_were(
     assert unread.headers["x-switchcraft-reason"] == "unread"
 
 
-def test_without_exploration_every_decision_is_certain(sandbox: Sandbox, tmp_path: Path) -> None:
-    """By default the policy decides, with propensity 1."""
+def test_without_exploration_every_propensity_is_one(sandbox: Sandbox, tmp_path: Path) -> None:
+    """By default, only the policy decides."""
     with logging_gateway(sandbox.base_url, tmp_path) as gateway:
         assert set(explored(gateway, 5)) == {("medium", "threshold", 1.0)}

@@ -1,4 +1,4 @@
-"""What a request leaves in the metrics: times by stage, savings, and what was decided by."""
+"""Metrics of a request: times by stage, savings, and the decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUESTS = "switchcraft_requests_total{"
 
 
 def settings_of(sandbox: Sandbox, **router: object) -> Settings:
-    """Return settings of a sandbox that plays the fake router's arms."""
+    """Return settings of a sandbox that serves the fake router's arms."""
     settings = Settings.sandbox(
         sandbox.base_url, list(FakeRouter().probabilities), upstreams=ONE_TRY
     )
@@ -28,7 +28,7 @@ def settings_of(sandbox: Sandbox, **router: object) -> Settings:
 
 @contextmanager
 def measured(settings: Settings) -> Iterator[tuple[httpx.Client, Metered]]:
-    """Serve a gateway; yield its client, and what its metrics say."""
+    """Serve a gateway; yield its client and its metrics."""
     with (
         served(create_app(settings, FakeRouter())) as url,
         httpx.Client(base_url=url, timeout=10) as http,
@@ -37,13 +37,13 @@ def measured(settings: Settings) -> Iterator[tuple[httpx.Client, Metered]]:
 
 
 class Metered:
-    """The series of a gateway."""
+    """Metrics of a gateway."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
 
     def after(self, requests: int) -> Mapping[str, float]:
-        """Return values by series once so many requests were counted: right after their answer."""
+        """Return values by series once this many requests are counted, just after their answers."""
         wait_for(lambda: self._requests() == requests, f"{requests} requests are counted")
         return self._series()
 
@@ -56,10 +56,10 @@ class Metered:
         return {name: float(value) for name, _, value in pairs}
 
 
-def test_a_decision_is_measured(sandbox: Sandbox) -> None:
-    """Of a routed request what it was decided by; of any that was planned the time of each stage.
+def test_routed_request_is_measured(sandbox: Sandbox) -> None:
+    """A routed request has metrics of its decision; any planned request has the time of each stage.
 
-    The fake chooses the arm of 0.7 where the best has 0.9.
+    The fake chooses the arm with 0.7, while the best one has 0.9.
     """
     with measured(settings_of(sandbox)) as (http, metrics):
         http.post(CHAT, json=BODY)
@@ -73,15 +73,17 @@ def test_a_decision_is_measured(sandbox: Sandbox) -> None:
     assert series["switchcraft_packed_tokens_sum"] == 7
     assert series["switchcraft_request_bytes_count"] == 1
     assert 100 < series["switchcraft_request_bytes_sum"] < 1000
-    # What names its model waits for no thread.
+    # A request that names its model waits for no thread.
     for stage, requests in {"body": 2, "queue": 1, "parse": 2}.items():
         assert series[f'switchcraft_stage_seconds_count{{stage="{stage}"}}'] == requests
         assert 0 < series[f'switchcraft_stage_seconds_sum{{stage="{stage}"}}'] < 5
 
 
 @pytest.mark.parametrize(("budget_s", "over"), [(1e-9, 2), (1e9, 0)])
-def test_decisions_over_budget_are_counted(sandbox: Sandbox, budget_s: float, over: int) -> None:
-    """A decision that takes longer than the configured time is counted, and obeyed."""
+def test_decisions_over_the_time_budget_are_counted(
+    sandbox: Sandbox, budget_s: float, over: int
+) -> None:
+    """A decision that takes longer than the configured time is counted, and still used."""
     with measured(settings_of(sandbox, latency_budget_s=budget_s)) as (http, metrics):
         answers = [http.post(CHAT, json=BODY) for _ in range(2)]
         series = metrics.after(2)
@@ -92,7 +94,7 @@ def test_decisions_over_budget_are_counted(sandbox: Sandbox, budget_s: float, ov
 
 
 def test_savings_are_counted_against_the_baseline(sandbox: Sandbox) -> None:
-    """The same tokens at the baseline's price, for routed requests whose usage is known alone."""
+    """The same tokens are priced as the baseline's, only for routed requests with known usage."""
     prices = {name: p.price for name, p in FakeRouter().artifact.manifest.profile.items()}
     with measured(settings_of(sandbox, baseline_model="large")) as (http, metrics):
         tokens = http.post(CHAT, json=BODY).json()["usage"]["total_tokens"]
@@ -106,7 +108,7 @@ def test_savings_are_counted_against_the_baseline(sandbox: Sandbox) -> None:
 
 
 def test_without_a_baseline_no_savings_are_counted(sandbox: Sandbox) -> None:
-    """There is nothing to compare with, and so neither cost is there."""
+    """Without a baseline, neither of the two costs has a series."""
     with measured(settings_of(sandbox)) as (http, metrics):
         http.post(CHAT, json=BODY)
         series = metrics.after(1)
@@ -114,14 +116,14 @@ def test_without_a_baseline_no_savings_are_counted(sandbox: Sandbox) -> None:
     assert series['switchcraft_cost_usd_total{model="medium",source="upstream"}'] > 0
 
 
-def test_a_baseline_must_be_in_the_pool(sandbox: Sandbox) -> None:
-    """A name that is of no model stops the start, and the error lists those that there are."""
+def test_baseline_must_be_in_the_pool(sandbox: Sandbox) -> None:
+    """An unknown name prevents startup, and the error lists the models."""
     with pytest.raises(ConfigError, match=r"router\.baseline_model: there is no model 'x' in"):
         create_app(settings_of(sandbox, baseline_model="x"), FakeRouter())
 
 
-def test_only_streams_have_a_first_token(sandbox: Sandbox) -> None:
-    """An answer that comes whole has no first token that a client could see before the others."""
+def test_only_streams_have_a_time_to_first_token(sandbox: Sandbox) -> None:
+    """In a whole answer, the client cannot see the first token before the others."""
     with measured(settings_of(sandbox)) as (http, metrics):
         http.post(CHAT, json=BODY)
         http.post(CHAT, json=BODY | {"stream": True})

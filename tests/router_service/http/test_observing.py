@@ -1,4 +1,4 @@
-"""What the gateway tells of itself: models, health, metrics, logs and decisions."""
+"""Introspection: models, health, metrics, logs and decisions."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ REQUESTS = "switchcraft_requests_total{"
 
 
 def decision(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
-    """Return the record of a response's decision, once it is written."""
+    """Return the record of a response's decision once it is written."""
     path = PATH + response.headers["x-switchcraft-decision-id"]
     wait_for(lambda: http.get(path).status_code == 200, "the decision is recorded")
     record: dict[str, Any] = http.get(path).json()
     return record
 
 
-def test_models(client: openai.OpenAI, http: httpx.Client) -> None:
-    """The list has the router's name, its policies and the pool's models, in OpenAI's form."""
+def test_models_are_listed_in_openai_format(client: openai.OpenAI, http: httpx.Client) -> None:
+    """The list has the router's name, its policies and the pool's models."""
     names = [model.id for model in client.models.list()]
     policies = ["switchcraft:economy", "switchcraft:quality"]
     assert names == ["switchcraft", *policies, "small", "medium", "large"]
@@ -45,14 +45,14 @@ def test_models(client: openai.OpenAI, http: httpx.Client) -> None:
     assert http.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
 
 
-def test_health(http: httpx.Client) -> None:
-    """A gateway with its artifact is alive and ready."""
+def test_gateway_with_artifact_is_healthy_and_ready(http: httpx.Client) -> None:
+    """Liveness and readiness probes succeed."""
     assert http.get("/healthz").json() == {"status": "ok"}
     assert http.get("/readyz").json() == {"status": "ready", "artifact": "fake", "store": "ok"}
 
 
-def test_a_routed_decision_is_recorded(http: httpx.Client) -> None:
-    """What was decided, by what, and what became of it can be asked for afterwards."""
+def test_routed_decision_is_recorded(http: httpx.Client) -> None:
+    """The record contains the decision, its inputs and its outcome."""
     response = http.post(CHAT, json=BODY)
     record = decision(http, response)
     usage = response.json()["usage"]
@@ -94,22 +94,22 @@ def test_a_routed_decision_is_recorded(http: httpx.Client) -> None:
 def test_every_outcome_is_recorded(
     http: httpx.Client, changes: dict[str, Any], faults: str, expected: dict[str, Any]
 ) -> None:
-    """Pinned, chat, streamed, broken and failed requests have their record too."""
+    """Pinned, chat, streamed, broken and failed requests have records, too."""
     headers = {"x-sandbox": faults} if faults else {}
     record = decision(http, http.post(CHAT, json=BODY | changes, headers=headers))
     assert {name: record[name] for name in expected} == expected
 
 
-def test_a_streams_usage_is_recorded(http: httpx.Client) -> None:
-    """Tokens that a stream tells in its last event are priced like any others."""
+def test_streamed_usage_is_recorded(http: httpx.Client) -> None:
+    """Tokens that a stream reports in its last event are priced like any others."""
     body = BODY | {"stream": True, "stream_options": {"include_usage": True}}
     record = decision(http, http.post(CHAT, json=body))
     tokens = record["prompt_tokens"] + record["completion_tokens"]
     assert record["actual_cost_usd"] == pytest.approx(tokens * 2 / 1e6)
 
 
-def test_unknown_decisions(http: httpx.Client) -> None:
-    """An id that is not known is 404 in OpenAI's form."""
+def test_unknown_decision_gets_404(http: httpx.Client) -> None:
+    """The error for an unknown id is in OpenAI's format."""
     response = http.get(PATH + "dec_none")
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "not_found"
@@ -121,13 +121,13 @@ def _requests_counted(http: httpx.Client) -> float:
 
 
 def tries(series: Mapping[str, str], outcome: str) -> float:
-    """Return how many tries of a deployment had this outcome."""
+    """Return the number of a deployment's attempts with this outcome."""
     counted = {name: float(value) for name, value in series.items() if "attempts_total{" in name}
     return sum(value for name, value in counted.items() if f'outcome="{outcome}"' in name)
 
 
-def test_metrics_count(sandbox: Sandbox) -> None:
-    """Requests, decisions, tokens, cost and troubles are counted, and no client names a label."""
+def test_metrics_count_requests_and_failures(sandbox: Sandbox) -> None:
+    """Requests, decisions, tokens, cost and failures are counted; clients cannot define labels."""
     arms = list(FakeRouter().probabilities)
     settings = Settings.sandbox(sandbox.base_url, arms, upstreams=ONE_TRY)
     with served(create_app(settings, FakeRouter())) as url, httpx.Client(base_url=url) as http:
@@ -138,7 +138,7 @@ def test_metrics_count(sandbox: Sandbox) -> None:
         http.post(CHAT, json=BODY, headers={"x-sandbox": "cut_after=0"})
         http.post(CHAT, json=BODY | {"model": "by-the-client"})
         http.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "theta=0.123"})
-        # A request is counted right after its last byte, which the client has by then.
+        # A request is counted right after its last byte, which the client may already have.
         wait_for(lambda: _requests_counted(http) == 7, "all requests are counted")
         text = http.get("/metrics").text
     series = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
@@ -165,8 +165,10 @@ def test_metrics_count(sandbox: Sandbox) -> None:
     assert "0.123" not in text
 
 
-def test_one_line_a_request(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
-    """The log has one line a request, with its id, model, reason and status, and no content."""
+def test_every_request_has_one_log_line(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line has the request's id, model, reason and status, and no content."""
     with caplog.at_level(logging.INFO, "switchcraft.request"):
         headers = {"x-request-id": "mine", "authorization": "Bearer client-key"}
         response = http.post(CHAT, json=BODY, headers=headers)
@@ -187,7 +189,7 @@ def with_redis(sandbox: Sandbox, url: str) -> Settings:
 
 
 def test_replicas_share_decisions(sandbox: Sandbox, redis_url: str) -> None:
-    """What one replica decided another can tell."""
+    """A replica can show the decisions of another one."""
     settings = with_redis(sandbox, redis_url)
     with (
         served(create_app(settings, FakeRouter())) as first,
@@ -199,8 +201,8 @@ def test_replicas_share_decisions(sandbox: Sandbox, redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("answers", ["never", "no"])
-def test_redis_away_is_degraded_not_down(sandbox: Sandbox, answers: str) -> None:
-    """With Redis gone, or silent, requests succeed as fast as ever; the loss is counted."""
+def test_gateway_without_redis_is_degraded_but_serves(sandbox: Sandbox, answers: str) -> None:
+    """If Redis is gone or silent, requests succeed as fast as before; the failures are counted."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1] if answers == "never" else 9
         settings = with_redis(sandbox, f"redis://127.0.0.1:{port}/0")
@@ -210,7 +212,7 @@ def test_redis_away_is_degraded_not_down(sandbox: Sandbox, answers: str) -> None
             for _ in range(10):
                 response = http.post(CHAT, json=BODY)
                 assert response.status_code == 200
-            # Ten waits for Redis' timeout would be 2 s.
+            # Ten waits for the timeout of Redis would take 2 s.
             assert time.perf_counter() - started_s < 1.5
             wait_for(lambda: http.get("/readyz").json()["store"] == "away", "it is noticed")
             assert http.get("/readyz").status_code == 200
@@ -222,7 +224,7 @@ def test_redis_away_is_degraded_not_down(sandbox: Sandbox, answers: str) -> None
 
 
 def settings_with(models: dict[str, Price | None], **router: object) -> Settings:
-    """Return settings with these models, and a router section."""
+    """Return settings with these models and a router section."""
     made = tuple(
         Model(
             name=name,
@@ -235,7 +237,7 @@ def settings_with(models: dict[str, Price | None], **router: object) -> Settings
 
 
 def test_arms_are_mapped_to_models() -> None:
-    """An arm is the model of its name unless it is mapped; prices are the file's, else profiled."""
+    """An arm uses the model of its name unless it is mapped; prices in the file have priority."""
     price = Price(input_usd_per_mtok=0.5, output_usd_per_mtok=0.5)
     settings = settings_with(
         {"small": None, "b": price, "extra": None},
@@ -271,25 +273,25 @@ def test_arms_are_mapped_to_models() -> None:
         ),
     ],
 )
-def test_a_file_that_does_not_fit_the_artifact_stops_the_start(
+def test_file_that_does_not_fit_the_artifact_prevents_startup(
     router: dict[str, Any], wanted: str
 ) -> None:
-    """A file that does not fit the artifact is an error that names file, place and cure."""
+    """The error names the file, the place in it, and the remedy."""
     name = router.pop("only", "small")
     with pytest.raises(ConfigError, match=wanted) as caught:
         create_app(settings_with({name: None}, **router), FakeRouter())
     assert caught.value.source == "config.yaml"
 
 
-def test_a_pool_may_have_fewer_models_than_the_artifact_has_arms() -> None:
-    """Arms without a model are left out, and the cheapest of the rest answers plain chat."""
+def test_pool_may_have_fewer_models_than_the_artifact_has_arms() -> None:
+    """Arms without a model are left out, and the cheapest remaining one answers plain chat."""
     pool = Pool.build(settings_with({"medium": None, "large": None}), manifest())
     assert set(pool.by_arm) == {"medium", "large"}
     assert [model.name for model in pool.chat_models] == ["medium", "large"]
 
 
-def test_default_policy_and_name_can_be_configured(sandbox: Sandbox) -> None:
-    """An operator's default policy and model name take the place of the artifact's and ours."""
+def test_default_policy_and_model_name_can_be_configured(sandbox: Sandbox) -> None:
+    """The operator's default policy and model name replace those of the artifact and of ours."""
     base = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     section = RouterSettings(default_policy="quality", model_name="auto")
     settings = base.model_copy(update={"router": section})
@@ -299,8 +301,8 @@ def test_default_policy_and_name_can_be_configured(sandbox: Sandbox) -> None:
         assert httpx.post(url + CHAT, json=BODY).status_code == 404
 
 
-def test_without_models_a_sandbox_plays_them(caplog: pytest.LogCaptureFixture) -> None:
-    """Settings without models get a sandbox, and the log says so; others get none."""
+def test_settings_without_models_use_a_sandbox(caplog: pytest.LogCaptureFixture) -> None:
+    """Settings without models start a sandbox, and the log says so; other settings do not."""
     with sandbox_for(Settings()) as url:
         assert httpx.get(f"{url}/models").headers["x-sandbox"] == "true"
     assert "no upstream is configured" in caplog.text

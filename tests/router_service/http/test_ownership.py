@@ -1,4 +1,4 @@
-"""What upstreams store for one client key is nothing to the others."""
+"""Objects that an upstream stores for one client key are hidden from the other keys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 @dataclass
 class Provider:
-    """An upstream that stores whatever it is sent, and tells anyone who knows an id."""
+    """Upstream that stores everything, and shows it to everyone who knows the id."""
 
     url: str = ""
     asked: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Provider:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     async def answer(self, request: Request) -> Response:
-        """Create something for a POST, and repeat the path otherwise."""
+        """Create something for a POST; otherwise repeat the path."""
         path, body = request.path_params["path"], await request.body()
         self.asked.append(f"{request.method} /{path}")
         segments = path.split("/")
@@ -87,7 +87,7 @@ def provided() -> Iterator[Provider]:
 
 @dataclass
 class Client:
-    """Someone with a key."""
+    """Client with a key."""
 
     http: httpx.Client
 
@@ -119,7 +119,7 @@ class World:
 
     @contextmanager
     def asks_nothing(self) -> Iterator[None]:
-        """Fail if the upstream is asked while the block runs."""
+        """Fail if the upstream is called within the block."""
         before = list(self.provider.asked)
         yield
         assert self.provider.asked == before
@@ -133,7 +133,7 @@ def world(
     shared: bool = False,
     server: ServerSettings | None = None,
 ) -> Iterator[World]:
-    """Serve a gateway with these keys and an admin key, which passes everything else on."""
+    """Serve a gateway with these keys and an admin key, which relays everything else."""
     deployment = Deployment(upstream_model="m", base_url=provider.url)
     price = Price(input_usd_per_mtok=0, output_usd_per_mtok=0)
     settings = Settings(
@@ -175,18 +175,18 @@ def apart(provider: Provider) -> Iterator[World]:
 
 
 def answering(fields: dict[str, object]) -> dict[str, object]:
-    """Return a body that has the upstream answer with these fields too."""
+    """Return a body that makes the upstream add these fields to its answer."""
     return {"metadata": {"answer": json.dumps(fields)}}
 
 
 def response_body(**fields: object) -> dict[str, object]:
-    """Return a body of the Responses API."""
+    """Return a body for the Responses API."""
     return {"model": "medium", "input": "Hi", **fields}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_is_continued_by_its_key_only(apart: World, stream: bool) -> None:
-    """For another key it is the same 404 as one that nobody has; the admin key may go on."""
+def test_only_the_creating_key_can_continue_a_response(apart: World, stream: bool) -> None:
+    """Other keys get the same 404 as for an unknown response; the admin key may continue it."""
     first = apart.a.ask("POST", "/responses", response_body(stream=stream))
     told = json.loads(first.text.split("data: ")[-1])["response"] if stream else first.json()
     for model in ("medium", "switchcraft", "large"):
@@ -204,8 +204,8 @@ def test_a_response_is_continued_by_its_key_only(apart: World, stream: bool) -> 
 @pytest.mark.parametrize(
     ("method", "end"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]
 )
-def test_a_stored_response_is_its_keys(apart: World, method: str, end: str) -> None:
-    """Others can neither read, delete, nor cancel it, nor list its input, in any spelling."""
+def test_stored_response_belongs_to_its_key(apart: World, method: str, end: str) -> None:
+    """Other keys cannot read, delete or cancel it, nor list its input, in any spelling."""
     made = apart.a.create("/responses", response_body())
     with apart.asks_nothing():
         for spelling in (made, made.replace("-", "%2D"), f"%72{made[1:]}"):
@@ -227,8 +227,10 @@ COLLECTIONS = [
 
 @pytest.mark.parametrize("collection", COLLECTIONS)
 @pytest.mark.parametrize("body", [{}, {"model": "small"}])
-def test_an_object_is_its_keys(apart: World, collection: str, body: dict[str, str]) -> None:
-    """What a key has created is reached by it and the admin key, whoever answered the request."""
+def test_created_object_belongs_to_its_key(
+    apart: World, collection: str, body: dict[str, str]
+) -> None:
+    """Only the creating key and the admin key reach it, whatever upstream answered the request."""
     made = apart.a.create(collection, body)
     requests = [
         (method, f"{collection}/{made}{end}", sent)
@@ -253,8 +255,8 @@ def test_an_object_is_its_keys(apart: World, collection: str, body: dict[str, st
             assert apart.b.status("GET", path) == 404
 
 
-def test_anothers_object_below_an_own_one(apart: World) -> None:
-    """An own object in the path opens no other's."""
+def test_own_object_in_the_path_opens_no_other_object(apart: World) -> None:
+    """Another key's object gets 404, even below the client's own object in the path."""
     own, others = apart.b.create("/vector_stores"), apart.a.create("/files")
     assert apart.b.status("GET", f"/vector_stores/{own}/files/{others}") == 404
     assert apart.b.status("GET", f"/vector_stores/{own}/files/file-0A") == 200
@@ -269,7 +271,7 @@ def test_anothers_object_below_an_own_one(apart: World) -> None:
     ],
 )  # fmt: skip
 def test_lists_need_the_admin_key(apart: World, method: str, path: str) -> None:
-    """Whatever concerns the objects of all keys is refused, and says what to do."""
+    """Requests for the objects of all keys are refused, and the error says what to do."""
     with apart.asks_nothing():
         refused = apart.a.ask(method, path)
     assert refused.status_code == 403
@@ -278,8 +280,8 @@ def test_lists_need_the_admin_key(apart: World, method: str, path: str) -> None:
     assert apart.admin.status(method, path) == 200
 
 
-def test_what_creates_is_passed_on(apart: World) -> None:
-    """Inference and creation need no object of one's own."""
+def test_requests_that_create_are_relayed(apart: World) -> None:
+    """Inference and creation need no existing object."""
     for path in (*COLLECTIONS, "/images/generations", "/audio/speech", "/realtime/client_secrets"):
         assert apart.b.status("POST", path, {"prompt": "x"}) == 200
 
@@ -295,10 +297,10 @@ CONTENT: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("content", CONTENT)
 @pytest.mark.parametrize("model", ["small", "switchcraft"])
-def test_a_body_names_ones_own_objects(
+def test_body_may_name_only_own_objects(
     apart: World, content: dict[str, object], model: str
 ) -> None:
-    """A model reads no file of another key; one that nobody is known to own is the operator's."""
+    """A model reads no file of another key; a file without a known owner is the operator's."""
     path = "/chat/completions" if "messages" in content else "/responses"
     made = apart.a.create("/files")
 
@@ -326,10 +328,10 @@ def test_a_body_names_ones_own_objects(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("model", [None, "small"])
-def test_what_is_passed_on_names_ones_own_objects(
+def test_relayed_request_may_name_only_own_objects(
     apart: World, body: dict[str, object], model: str | None
 ) -> None:
-    """A batch of one key does not read the file of another, whichever upstream is asked."""
+    """A batch of one key cannot read another key's file, whichever upstream is called."""
     made = apart.a.create("/files")
     sent = json.loads(json.dumps(body | ({"model": model} if model else {})).replace("ID", made))
     for method, path in (("POST", "/batches"), ("POST", "/responses/compact")):
@@ -338,8 +340,8 @@ def test_what_is_passed_on_names_ones_own_objects(
         assert apart.a.status(method, path, sent) == 200
 
 
-def test_no_other_spelling_continues_anothers(apart: World) -> None:
-    """A second reference, another case, blanks, a query or an unnamed type of body open nothing."""
+def test_unusual_spellings_do_not_continue_another_keys_response(apart: World) -> None:
+    """A second reference, another case, blanks, a query or an untyped body are all refused."""
     response, own = (client.create("/responses", response_body()) for client in (apart.a, apart.b))
     conversation, file = apart.a.create("/conversations"), apart.a.create("/files")
     with apart.asks_nothing():
@@ -370,8 +372,8 @@ def test_no_other_spelling_continues_anothers(apart: World) -> None:
     assert apart.b.status("POST", "/batches?" + "&".join(f"a{n}=1" for n in range(200))) == 400
 
 
-def test_conversations_are_continued_by_their_key_only(apart: World) -> None:
-    """A conversation is named by its id, or by an object with it."""
+def test_only_the_creating_key_can_continue_a_conversation(apart: World) -> None:
+    """A conversation is named by its id, or by an object that contains the id."""
     made = apart.a.create("/conversations")
     for conversation in (made, {"id": made}):
         body = response_body(conversation=conversation)
@@ -384,8 +386,8 @@ def test_conversations_are_continued_by_their_key_only(apart: World) -> None:
         assert apart.b.status("POST", "/responses", response_body(conversation="conv_0A")) == 404
 
 
-def test_results_belong_to_who_created_the_job(apart: World) -> None:
-    """A batch's file is its creator's, even if the admin key is the first to see its id."""
+def test_results_belong_to_the_creator_of_the_job(apart: World) -> None:
+    """A batch's output belongs to its creator, even if the admin key sees its id first."""
     batch = apart.a.create("/batches")
     output = apart.admin.ask("GET", f"/batches/{batch}").json()["output_file_id"]
     assert apart.a.status("GET", f"/files/{output}/content") == 200
@@ -393,8 +395,8 @@ def test_results_belong_to_who_created_the_job(apart: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/vector_stores", "/vector_stores/{own}/files", "/uploads"])
-def test_an_answer_gives_nobody_what_is_anothers(apart: World, path: str) -> None:
-    """An answer that repeats an id, whether it is known or was only named, changes no owner."""
+def test_answers_do_not_change_owners(apart: World, path: str) -> None:
+    """An answer that repeats an id changes no owner, whether the id is known or only named."""
     own, others = apart.b.create("/vector_stores"), apart.a.create("/files")
     path = path.format(own=own)
     for field_name in ("id", "output_file_id", "thread_id"):
@@ -408,23 +410,23 @@ def test_an_answer_gives_nobody_what_is_anothers(apart: World, path: str) -> Non
     assert apart.a.status("GET", f"/files/{others}") == 200
 
 
-def test_a_long_answer_arrives_as_it_is(apart: World) -> None:
-    """What is too long to be read is relayed, and what it has created is nobody's."""
+def test_long_answer_is_relayed_unchanged(apart: World) -> None:
+    """An answer that is too long to parse is relayed, and the objects in it have no owner."""
     answer = apart.a.ask("POST", "/files", answering({"text": "x" * MAX_NOTED_BYTES})).json()
     assert len(answer["text"]) == MAX_NOTED_BYTES
     assert apart.a.status("GET", f"/files/{answer['id']}") == 404
 
 
-def test_too_many_names_are_refused(apart: World) -> None:
-    """A body cannot have the gateway look up names without end."""
+def test_too_many_object_names_are_refused(apart: World) -> None:
+    """The number of names that a body makes the gateway look up is limited."""
     refused = apart.a.ask("POST", "/batches", {"file_ids": [f"file-{n}" for n in range(2001)]})
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "too_many_objects"
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_with_one_key_or_shared_everything_is_passed_on(provider: Provider, shared: bool) -> None:
-    """A single client key has the upstream's account for itself; several may be told to share."""
+def test_single_key_or_shared_mode_relays_everything(provider: Provider, shared: bool) -> None:
+    """A single client key has the upstream's account to itself; a setting lets several share it."""
     names = ("team-a", "team-b") if shared else ("team-a",)
     with world(provider, names, shared=shared) as made:
         clients = (made.a, made.b) if shared else (made.a,)
@@ -438,7 +440,7 @@ def test_with_one_key_or_shared_everything_is_passed_on(provider: Provider, shar
 
 
 def test_replicas_agree_on_owners(provider: Provider, redis_url: str) -> None:
-    """What a key created at one replica it can use at another, and others cannot there either."""
+    """A key can use its objects at every replica, and other keys cannot use them at any."""
     server = ServerSettings(redis_url=SecretStr(redis_url))
     with world(provider, server=server) as one, world(provider, server=server) as other:
         file, response = one.a.create("/files"), one.a.create("/responses", response_body())
@@ -452,8 +454,8 @@ def test_replicas_agree_on_owners(provider: Provider, redis_url: str) -> None:
         assert other.a.status("POST", "/responses", body) == 200
 
 
-def test_records_of_older_versions_are_the_admins(provider: Provider, redis_url: str) -> None:
-    """A record without an owner is shown to no client key of several."""
+def test_records_without_owner_belong_to_the_admin_key(provider: Provider, redis_url: str) -> None:
+    """Records of older versions have no owner, and are hidden if there are several client keys."""
     deployment_id = Deployment(upstream_model="m", base_url=provider.url).id
     old = UpstreamObject(id="resp_old", model="medium", deployment_id=deployment_id)
     with redis.Redis.from_url(redis_url) as client:
@@ -466,8 +468,8 @@ def test_records_of_older_versions_are_the_admins(provider: Provider, redis_url:
             assert client.status("POST", "/responses", body) == status
 
 
-def test_without_redis_ones_own_objects_are_there(provider: Provider) -> None:
-    """What this process knows is used while Redis is away; anything else is 503, not a guess."""
+def test_own_objects_are_available_without_redis(provider: Provider) -> None:
+    """Known owners are used while Redis is unavailable; requests for other objects get 503."""
     server = ServerSettings(redis_url=SecretStr("redis://127.0.0.1:9/0"))
     with world(provider, server=server) as made:
         file = made.a.create("/files")

@@ -1,4 +1,4 @@
-"""Endpoints that are not routed: to the model that a body names, else to one upstream."""
+"""Unrouted endpoints: relayed to the model that a body names, or to the pass-through upstream."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEY = "upstream-secret-key"
 
 
 async def echo(request: Request) -> Response:
-    """Tell what arrived."""
+    """Describe the received request."""
     body = await request.body()
     told = {
         "method": request.method,
@@ -59,7 +59,7 @@ async def parts(_request: Request) -> Response:
 
 @contextmanager
 def echoing() -> Iterator[str]:
-    """Serve a gateway whose models are all at an upstream that tells what it gets."""
+    """Serve a gateway whose models share an upstream that describes what it receives."""
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     routes = [
         Route("/base/parts", parts),
@@ -82,13 +82,13 @@ def echoing() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def passing() -> Iterator[httpx.Client]:
-    """Yield a client of a gateway that passes everything else to an echoing upstream."""
+    """Yield a client of a gateway that relays everything else to an echoing upstream."""
     with echoing() as url, httpx.Client(base_url=url) as client:
         yield client
 
 
-def test_embeddings(client: openai.OpenAI) -> None:
-    """The OpenAI client gets the embeddings of the model that it names, and their price."""
+def test_embeddings_go_to_the_named_model(client: openai.OpenAI) -> None:
+    """The OpenAI client gets the embeddings and their cost."""
     raw = client.embeddings.with_raw_response.create(model="large", input=["a", "b"])
     answer = raw.parse()
     assert (answer.model, len(answer.data)) == ("large", 2)
@@ -96,8 +96,8 @@ def test_embeddings(client: openai.OpenAI) -> None:
     assert float(raw.headers["x-switchcraft-cost-usd"]) > 0
 
 
-def test_completions(client: openai.OpenAI) -> None:
-    """Completions go to the model that is named, whole and streamed."""
+def test_completions_go_to_the_named_model(client: openai.OpenAI) -> None:
+    """Completions are relayed whole and streamed."""
     whole = client.completions.create(model="small", prompt="Once")
     stream = client.completions.create(model="small", prompt="Once", stream=True)
     assert "".join(chunk.choices[0].text for chunk in stream) == whole.choices[0].text
@@ -105,10 +105,10 @@ def test_completions(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("path", ["embeddings", "completions"])
 @pytest.mark.parametrize("model", ["switchcraft", "unknown"])
-def test_what_is_not_routed_needs_a_pool_models_name(
+def test_unrouted_endpoints_need_a_pool_models_name(
     http: httpx.Client, path: str, model: str
 ) -> None:
-    """The router's own names are for chat and responses; the refusal tells the models."""
+    """The router's names are valid only for chat and responses; the error lists the models."""
     response = http.post(f"/v1/{path}", json={"model": model, "input": "x", "prompt": "x"})
     assert response.status_code == 404
     error = response.json()["error"]
@@ -117,8 +117,8 @@ def test_what_is_not_routed_needs_a_pool_models_name(
     assert "switchcraft:economy" not in error["message"]
 
 
-def test_any_other_inference_goes_to_the_model_that_it_names(passing: httpx.Client) -> None:
-    """A JSON body that names a pool model goes there, with only the name exchanged."""
+def test_other_inference_goes_to_the_named_model(passing: httpx.Client) -> None:
+    """A JSON body that names a pool model goes to it, with only the name replaced."""
     body = b'{ "query":"\\u00e9",\n "model" : "small", "n":1e0}'
     answer = passing.post("/v1/rerank", content=body)
     told = answer.json()
@@ -126,15 +126,15 @@ def test_any_other_inference_goes_to_the_model_that_it_names(passing: httpx.Clie
     assert answer.headers["x-switchcraft-model"] == "small"
 
 
-def test_an_answer_need_not_be_json(passing: httpx.Client) -> None:
-    """Speech of a pool's model arrives as its upstream sent it, at the first try."""
+def test_answer_need_not_be_json(passing: httpx.Client) -> None:
+    """Speech from a pool's model is relayed unchanged after one attempt."""
     answer = passing.post("/v1/audio/speech", json={"model": "small", "input": "hi"})
     assert (answer.status_code, answer.content) == (200, b"one two three")
     assert answer.headers["content-type"] == "audio/mpeg"
     assert answer.headers["x-switchcraft-attempts"] == "1"
 
 
-def test_everything_else_is_passed_on_as_it_is(passing: httpx.Client) -> None:
+def test_other_requests_are_relayed_unchanged(passing: httpx.Client) -> None:
     """Method, path, query, content type and the body's bytes reach the upstream unchanged."""
     body = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\nsmall\r\n--x--\r\n\xff'
     answer = passing.put(
@@ -150,8 +150,8 @@ def test_everything_else_is_passed_on_as_it_is(passing: httpx.Client) -> None:
     assert told["body"].encode("latin-1") == body
 
 
-def test_the_answer_is_passed_back(passing: httpx.Client) -> None:
-    """Status and body are the upstream's, with the headers that clients need and no others."""
+def test_answer_is_relayed_with_selected_headers(passing: httpx.Client) -> None:
+    """Status and body are the upstream's, with only the headers that clients need."""
     answer = passing.get("/v1/files")
     assert answer.headers["x-ratelimit-limit-requests"] == "7"
     assert answer.headers["x-switchcraft-reason"] == "passed"
@@ -161,8 +161,8 @@ def test_the_answer_is_passed_back(passing: httpx.Client) -> None:
     assert (answer.content, answer.headers["content-type"]) == (b"one two three", "audio/mpeg")
 
 
-def test_credentials_stay_on_their_side(passing: httpx.Client) -> None:
-    """The upstream gets its own key, which it cannot tell the client, and no client's."""
+def test_credentials_are_not_relayed(passing: httpx.Client) -> None:
+    """The upstream gets only its own key; the client never sees that key."""
     sent = {
         "authorization": "Bearer client-key",
         "api-key": "client-key",
@@ -175,8 +175,8 @@ def test_credentials_stay_on_their_side(passing: httpx.Client) -> None:
     assert told["headers"]["authorization"] == "Bearer [redacted]"
 
 
-def test_the_configurations_query_counts(passing: httpx.Client) -> None:
-    """A client cannot replace what the configuration puts into the query."""
+def test_configured_query_has_priority(passing: httpx.Client) -> None:
+    """A client cannot replace the query parameters of the configuration."""
     told = passing.get("/v1/files?api-version=2&a=1").json()
     assert told["target"] == "/base/files?a=1&api-version=1"
     for query in (
@@ -188,15 +188,15 @@ def test_the_configurations_query_counts(passing: httpx.Client) -> None:
         assert target == "/base/files?a=1&api-version=1", query
 
 
-def test_broken_json_is_refused(passing: httpx.Client) -> None:
-    """A body that says that it is JSON is read before it is passed on."""
+def test_invalid_json_is_refused(passing: httpx.Client) -> None:
+    """A body with a JSON content type is parsed before it is relayed."""
     answer = passing.post("/v1/rerank", content=b"{", headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "invalid_json"
 
 
 def test_large_json_is_read_in_bounded_time(passing: httpx.Client) -> None:
-    """Images and token arrays pass; a body of too many values is refused before it is read."""
+    """Images and token arrays pass; a body with too many values is refused before it is parsed."""
     for text in (b'"' + b"iVBORw0K" * 1_000_000 + b'"', b"[" + b"12345," * 300_000 + b"1]"):
         told = passing.post("/v1/rerank", content=b'{"query":' + text + b',"model":"small"}')
         assert told.json()["body"].endswith(',"model":"theirs"}')
@@ -211,8 +211,8 @@ def test_large_json_is_read_in_bounded_time(passing: httpx.Client) -> None:
         assert answer.json()["error"]["code"] == "too_many_values"
 
 
-def test_without_an_upstream_it_is_404(http: httpx.Client) -> None:
-    """Nothing is passed on unless it is configured; the refusal says what to set."""
+def test_without_an_upstream_unrouted_paths_get_404(http: httpx.Client) -> None:
+    """Requests are relayed only if an upstream is configured; the error names the setting."""
     for method, path in (("GET", "/v1/files"), ("POST", "/v1/audio/speech"), ("DELETE", "/v1/x/y")):
         response = http.request(method, path)
         assert response.status_code == 404
@@ -222,8 +222,8 @@ def test_without_an_upstream_it_is_404(http: httpx.Client) -> None:
         assert "router.pass_through" in error["message"]
 
 
-def test_an_unknown_model_to_pass_to_is_a_configuration_error(sandbox: Sandbox) -> None:
-    """A name that is of no model is found at the start."""
+def test_unknown_pass_through_model_is_a_configuration_error(sandbox: Sandbox) -> None:
+    """A name that is not a model's prevents startup."""
     base = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     settings = base.model_copy(update={"router": RouterSettings(pass_through="none")})
     with pytest.raises(ConfigError, match=r"router\.pass_through"):
@@ -231,7 +231,7 @@ def test_an_unknown_model_to_pass_to_is_a_configuration_error(sandbox: Sandbox) 
 
 
 def raw_request(url: str, target: bytes) -> bytes:
-    """Send a request line as it is; return the whole answer."""
+    """Send a request line unchanged; return the whole answer."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(
@@ -241,15 +241,16 @@ def raw_request(url: str, target: bytes) -> bytes:
 
 
 def raw_told(url: str, target: bytes) -> str:
-    """Send a request line as it is; return the target that the upstream got."""
+    """Send a request line unchanged; return the target that the upstream received."""
     answer = raw_request(url, target)
     found = re.search(rb'"target":"([^"]*)"', answer)
     assert found, answer
     return found[1].decode()
 
 
-# What some server reads as a dot segment, a slash or the end of the path: path parameters (Tomcat),
-# overlong UTF-8, `%u` (IIS), decoding twice, NFKC, trailing blanks, best-fit mappings (Windows).
+# Some servers read these as a dot segment, a slash or the end of the path: path parameters
+# (Tomcat), overlong UTF-8, `%u` (IIS), decoding twice, NFKC, trailing blanks, best-fit mappings
+# (Windows).
 AMBIGUOUS = (
     b"..; ..;x .; .;x ;x a;b x%3bc %3b %2e %2E%2e .%2e %2e. %252e %25 ... .x ..x ..%20 %20.. +.. "
     b"%20 %c0%ae %c0%ae%c0%ae %c0%af %e0%80%ae %e0%80%af %f0%80%80%ae %c1%9c %ff %80 %ed%a0%80 "
@@ -281,8 +282,8 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("target", HOSTILE)
-def test_no_address_leaves_the_base_url(passing: httpx.Client, target: bytes) -> None:
-    """Dots, double and encoded slashes, and control characters are refused, never passed on."""
+def test_no_path_leaves_the_base_url(passing: httpx.Client, target: bytes) -> None:
+    """Dots, double and encoded slashes, and control characters are refused, never relayed."""
     status = raw_request(str(passing.base_url).rstrip("/"), target)
     assert status.split()[1] in {b"400", b"404"}, status
 
@@ -295,15 +296,15 @@ def test_no_address_leaves_the_base_url(passing: httpx.Client, target: bytes) ->
         "/x/mod%C3%A8le", "/x/%E6%A8%A1%E5%9E%8B", "/x/%E0%A4%B9%E0%A4%BF", "/x/a(b)$&+,='!*",
     ],
 )  # fmt: skip
-def test_plain_ids_are_passed_on(passing: httpx.Client, path: str) -> None:
-    """Colons, `@`, inner dots, encoded blanks and letters of any script are not refused."""
+def test_plain_ids_are_relayed(passing: httpx.Client, path: str) -> None:
+    """Colons, `@`, inner dots, encoded blanks and letters of any script are accepted."""
     target = raw_told(str(passing.base_url).rstrip("/"), f"/v1{path}".encode())
     assert target == f"/base{path}?api-version=1"
 
 
 @given(raw=st.binary(max_size=30), query=st.binary(max_size=20))
-def test_what_is_passed_on_has_plain_segments(raw: bytes, query: bytes) -> None:
-    """Whatever the path, what comes through has no dots, no empty segments and no controls."""
+def test_relayed_paths_have_plain_segments(raw: bytes, query: bytes) -> None:
+    """No relayed path has dot segments, empty segments or control characters."""
     scope = {"raw_path": b"/v1/" + raw, "query_string": query, "path": "/v1/x"}
     try:
         path, passed = upstream_path(scope)
@@ -316,8 +317,8 @@ def test_what_is_passed_on_has_plain_segments(raw: bytes, query: bytes) -> None:
     assert "#" not in passed
 
 
-def test_a_client_that_leaves_cancels_the_upstream() -> None:
-    """The upstream's connection is closed as soon as the client has gone."""
+def test_disconnect_cancels_the_upstream_request() -> None:
+    """The upstream's connection is closed as soon as the client disconnects."""
     closed = threading.Event()
 
     async def slow(_request: Request) -> Response:
@@ -336,14 +337,14 @@ def test_a_client_that_leaves_cancels_the_upstream() -> None:
         settings = base.model_copy(update={"router": RouterSettings(pass_through="small")})
         with served(create_app(settings, FakeRouter())) as url:
             with httpx.stream("GET", f"{url}/v1/slow") as response:
-                parts = response.iter_raw()  # held: one that is dropped hangs up
+                parts = response.iter_raw()  # keep a reference: a dropped iterator would disconnect
                 next(parts)
                 assert not closed.is_set()
             assert closed.wait(5)
 
 
 async def repeat(request: Request) -> Response:
-    """Repeat the key that was sent, with the status and in the way that the body asks for."""
+    """Repeat the received key with the status and in the place that the body names."""
     sent = request.headers["authorization"]
     asked = await request.json()
     status = asked["status"]
@@ -374,7 +375,7 @@ async def repeat(request: Request) -> Response:
 
 @pytest.fixture(scope="module")
 def repeating() -> Iterator[httpx.Client]:
-    """Yield a client of a gateway whose upstream repeats the key that it was sent."""
+    """Yield a client of a gateway whose upstream repeats the key that it receives."""
     route = Route("/v1/{path:path}", repeat, methods=["POST"])
     with served(Starlette(routes=[route])) as upstream:
         place = Deployment(upstream_model="m", base_url=f"{upstream}/v1", api_key=SecretStr(KEY))
@@ -391,12 +392,12 @@ HOWS = ["headers", "coding", "json", "error", "base64", "text", "stream", "bytes
 @pytest.mark.parametrize("model", ["none", "small"])
 @pytest.mark.parametrize("status", [200, 201, 400, 404, 409, 422, 429, 500, 503])
 @pytest.mark.parametrize("how", HOWS)
-def test_an_echo_of_the_gateways_key_is_redacted(
+def test_echo_of_the_gateways_key_is_redacted(
     repeating: httpx.Client, status: int, how: str, model: str
 ) -> None:
-    """Whatever an upstream repeats of the request's headers, no client reads the key.
+    """No client sees the key, whichever request headers an upstream repeats.
 
-    A request for `small` is sent to the pool's model, any other is passed on unread.
+    A request for `small` goes to the pool's model; any other request is relayed unread.
     """
     answer = repeating.post("/v1/rerank", json={"model": model, "status": status, "how": how})
     is_failure = status < 400 and (how == "coding" or (how == "error" and model == "small"))
@@ -414,8 +415,8 @@ def test_an_echo_of_the_gateways_key_is_redacted(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_what_an_upstream_says_of_its_key_stays_here(status: int) -> None:
-    """A provider repeats parts of the key that it refuses: the client gets the status alone."""
+def test_upstreams_error_about_its_key_is_hidden(status: int) -> None:
+    """Providers repeat parts of a key that they refuse: the client gets only the status."""
 
     async def refuse(_request: Request) -> Response:
         return JSONResponse({"error": {"message": f"Incorrect API key: {KEY}"}}, status)
@@ -431,7 +432,7 @@ def test_what_an_upstream_says_of_its_key_stays_here(status: int) -> None:
 
 
 def test_refusals_are_counted(http: httpx.Client) -> None:
-    """A path that is not served, and a body that is broken, are in the metrics."""
+    """Unknown paths and invalid bodies are counted."""
     series = 'switchcraft_requests_total{model="none",policy="none",status='
 
     def count(status: int) -> float:
@@ -446,10 +447,10 @@ def test_refusals_are_counted(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("model", ["small", "none"])
-def test_what_creates_something_meets_no_connection_that_closes(model: str) -> None:
-    """An upstream takes one request of a connection and hangs up on the next: none is lost.
+def test_creating_request_uses_no_closing_connection(model: str) -> None:
+    """An upstream closes each connection on its second request, and no request is lost.
 
-    Nor is one sent twice, whether a pool's model is asked or the request is passed on.
+    No request is sent twice either, whether it goes to a pool's model or is relayed.
     """
     seen: list[bytes] = []
     answered = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -477,7 +478,7 @@ def test_what_creates_something_meets_no_connection_that_closes(model: str) -> N
 def played(
     play: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> Iterator[str]:
-    """Play an upstream for each connection, in a thread; yield its base URL."""
+    """Serve each connection by a function in a thread; yield the base URL."""
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(play, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -490,8 +491,8 @@ def played(
         server.close()
 
 
-def test_an_unreachable_upstream_is_502() -> None:
-    """A passed request that gets no answer has the gateway's own, without the address."""
+def test_unreachable_upstream_is_502() -> None:
+    """A relayed request that gets no answer gives the gateway's own error, without the address."""
     base = Settings.sandbox("http://127.0.0.1:9/v1", list(FakeRouter().probabilities))
     settings = base.model_copy(update={"router": RouterSettings(pass_through="small")})
     with served(create_app(settings, FakeRouter())) as url:

@@ -1,4 +1,4 @@
-"""The Responses API through the gateway, as the OpenAI client and a plain HTTP client see it."""
+"""The Responses API through the gateway, with the OpenAI client and a plain HTTP client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BODY: dict[str, Any] = {"model": "switchcraft", "input": ASK, "tools": FLAT}
 
 
 def test_client_gets_a_tool_call(client: openai.OpenAI) -> None:
-    """The OpenAI client gets the chosen model's call, and headers that say what it cost."""
+    """The OpenAI client gets the chosen model's call, and headers with the cost."""
     raw = client.responses.with_raw_response.create(
         model="switchcraft", input=ASK[0]["content"], tools=FLAT
     )
@@ -39,12 +39,12 @@ def test_client_gets_a_tool_call(client: openai.OpenAI) -> None:
     assert response.model == raw.headers["x-switchcraft-model"] == "medium"
     assert raw.headers["x-switchcraft-reason"] == "threshold"
     assert response.usage is not None
-    cost_usd = response.usage.total_tokens * 2.0 / 1e6  # medium's profile: 2 USD a million
+    cost_usd = response.usage.total_tokens * 2.0 / 1e6  # medium's profile: 2 USD per million
     assert float(raw.headers["x-switchcraft-cost-usd"]) == pytest.approx(cost_usd)
 
 
 def test_client_reads_a_stream(client: openai.OpenAI) -> None:
-    """The OpenAI client's own accumulator makes the same response of the relayed events."""
+    """The OpenAI client's own accumulator builds the same response from the relayed events."""
     with client.responses.stream(
         model="switchcraft", input=ASK[0]["content"], tools=FLAT
     ) as stream:
@@ -54,8 +54,8 @@ def test_client_reads_a_stream(client: openai.OpenAI) -> None:
     assert json.loads(call.arguments) == {"city": "Oslo"}
 
 
-def test_both_forms_of_a_request_are_decided_alike(http: httpx.Client, router: FakeRouter) -> None:
-    """The router is asked about the very same conversation, and answers the same."""
+def test_both_apis_get_the_same_decision(http: httpx.Client, router: FakeRouter) -> None:
+    """The router sees the same conversation, and decides equally."""
     asked = len(router.asked)
     chat = http.post(CHAT, json={"model": "switchcraft", "messages": ASK, "tools": TOOLS})
     response = http.post(RESPONSES, json=BODY)
@@ -74,25 +74,25 @@ def test_both_forms_of_a_request_are_decided_alike(http: httpx.Client, router: F
         ({"tools": [{"type": "web_search"}]}, "medium", "threshold"),
     ],
 )
-def test_names_and_tools_count_as_in_chat(
+def test_model_names_and_tools_work_as_in_chat(
     http: httpx.Client, fields: dict[str, Any], model: str, reason: str
 ) -> None:
-    """Policies, pool models and requests without tools are treated as in chat."""
+    """Policies, pool models and requests without tools are handled as in chat."""
     response = http.post(RESPONSES, json=BODY | fields)
     assert response.status_code == 200, response.text
     assert (response.headers["x-switchcraft-model"], response.json()["model"]) == (model, model)
     assert response.headers["x-switchcraft-reason"] == reason
 
 
-def test_a_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox) -> None:
-    """All but the value of `model` reaches the upstream as it was."""
+def test_body_is_forwarded_byte_for_byte(http: httpx.Client, sandbox: Sandbox) -> None:
+    """Everything except the value of `model` reaches the upstream unchanged."""
     body = b'{ "input":"\\u00e9", "new":{"model":1e3},\n "model" : "large" ,"seed":0.10}'
     assert http.post(RESPONSES, content=body).status_code == 200
     assert sandbox.last_body() == body
 
 
-def test_usage_reaches_the_record(http: httpx.Client) -> None:
-    """What a streamed response says that it used is in the stored decision."""
+def test_streamed_usage_is_recorded(http: httpx.Client) -> None:
+    """The stored decision contains the usage of a streamed response."""
     response = http.post(RESPONSES, json=BODY | {"stream": True})
     used = json.loads(response.text.split("data: ")[-1])["response"]["usage"]
     page = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
@@ -102,10 +102,8 @@ def test_usage_reaches_the_record(http: httpx.Client) -> None:
     assert record["completion_tokens"] == used["output_tokens"]
 
 
-def test_a_broken_stream_ends_with_an_error_event(
-    http: httpx.Client, client: openai.OpenAI
-) -> None:
-    """After the first byte a break is an event in this API's form, which the client raises."""
+def test_broken_stream_ends_with_an_error_event(http: httpx.Client, client: openai.OpenAI) -> None:
+    """After the first byte, a failure is an error event of this API, which the client raises."""
     faults = {"x-sandbox": "cut_after=3"}
     text = http.post(RESPONSES, json=BODY | {"stream": True}, headers=faults).text
     name, data = text.split("\n\n")[-2].split("\n")
@@ -127,15 +125,17 @@ def test_a_broken_stream_ends_with_an_error_event(
 @pytest.mark.parametrize(
     "body", [{"model": "switchcraft"}, {"input": "x"}, {"model": "none", "input": "x"}]
 )
-def test_refusals(http: httpx.Client, body: dict[str, Any]) -> None:
-    """What cannot be served is refused in OpenAI's form."""
+def test_invalid_requests_are_refused(http: httpx.Client, body: dict[str, Any]) -> None:
+    """Errors are in OpenAI's format."""
     response = http.post(RESPONSES, json=body)
     assert response.status_code in {400, 404}
     assert response.json()["error"]["param"] in {"input", "model"}
 
 
-def test_goes_on_where_the_response_is_held(client: openai.OpenAI, http: httpx.Client) -> None:
-    """A request that goes on from a response is sent to who made it, whole or streamed."""
+def test_continuation_goes_to_the_holder_of_the_response(
+    client: openai.OpenAI, http: httpx.Client
+) -> None:
+    """A request that continues a response goes to its deployment, whole or streamed."""
     for stream in (False, True):
         first = http.post(RESPONSES, json=BODY | {"model": "switchcraft:quality", "stream": stream})
         shown = first.json() if not stream else json.loads(first.text.split("data: ")[-1])
@@ -153,8 +153,8 @@ def test_goes_on_where_the_response_is_held(client: openai.OpenAI, http: httpx.C
         assert "Oslo" in raw.parse().output_text
 
 
-def test_an_unknown_response_is_404(client: openai.OpenAI) -> None:
-    """What nobody here has relayed is a 404 with OpenAI's code, and says what to do."""
+def test_unknown_response_is_404(client: openai.OpenAI) -> None:
+    """A response that no replica relayed is a 404 with OpenAI's code, and says what to do."""
     with pytest.raises(openai.NotFoundError, match="Send the whole conversation") as caught:
         client.responses.create(model="switchcraft", previous_response_id="resp_none", input="x")
     assert caught.value.code == "previous_response_not_found"
@@ -167,8 +167,8 @@ def test_an_unknown_response_is_404(client: openai.OpenAI) -> None:
     assert caught.value.code == "response_not_found"
 
 
-def test_stored_responses(client: openai.OpenAI) -> None:
-    """A response can be fetched, cancelled, deleted, and its input listed, by its id alone."""
+def test_stored_response_is_reached_by_its_id(client: openai.OpenAI) -> None:
+    """It can be fetched, cancelled and deleted, and its input can be listed."""
     made = client.responses.create(model="medium", input="hello", background=True)
     assert client.responses.retrieve(made.id).output_text == made.output_text
     assert [item.type for item in client.responses.input_items.list(made.id)] == ["message"]
@@ -192,8 +192,8 @@ def served_at(*urls: str, pass_through: str | None = None) -> Settings:
     )
 
 
-def test_the_deployment_is_remembered_not_the_model_alone() -> None:
-    """With two deployments, what goes on from a response reaches the one that holds it."""
+def test_continuation_goes_to_the_deployment_of_the_response() -> None:
+    """If a model has two deployments, the one that holds the response continues it."""
     with run_in_thread() as first, run_in_thread() as second:
         with served(create_app(served_at(first, second), FakeRouter())) as url:
             for _ in range(20):
@@ -206,8 +206,8 @@ def test_the_deployment_is_remembered_not_the_model_alone() -> None:
     assert sum(seen) == 40
 
 
-def test_a_named_model_goes_on_where_its_account_holds_the_response() -> None:
-    """Another model of the same account may go on; one that another account serves is refused."""
+def test_named_model_can_continue_a_response_of_its_account() -> None:
+    """Another model of the same account may continue it; a model of another account is refused."""
     with run_in_thread() as first, run_in_thread() as second:
         at_second = Deployment(upstream_model="far", base_url=second)
         far = Model(name="far", deployments=(at_second,), price=FREE)
@@ -226,8 +226,8 @@ def test_a_named_model_goes_on_where_its_account_holds_the_response() -> None:
     assert "'small'" in error["message"]
 
 
-def test_what_is_unknown_is_asked_of_the_pass_through_upstream() -> None:
-    """Where one is configured, its own answer about an unknown response is the client's."""
+def test_unknown_response_is_requested_from_the_pass_through_upstream() -> None:
+    """If such an upstream is configured, the client gets its answer about an unknown response."""
     with run_in_thread() as base_url:
         made = httpx.post(f"{base_url}/responses", json=BODY | {"model": "m"}).json()
         settings = served_at(base_url, pass_through="large")
@@ -242,12 +242,12 @@ def test_what_is_unknown_is_asked_of_the_pass_through_upstream() -> None:
 
 
 def is_answered(url: str, body: dict[str, Any]) -> bool:
-    """Tell whether a request is answered well."""
+    """Return whether a request succeeds."""
     return httpx.post(url, json=body).is_success
 
 
-def test_replicas_share_who_holds_what(redis_url: str) -> None:
-    """A response that one replica relayed can be gone on from at another, through Redis."""
+def test_replicas_share_the_holders_of_responses(redis_url: str) -> None:
+    """Through Redis, one replica can continue a response that another one relayed."""
     with run_in_thread() as first, run_in_thread() as second, ExitStack() as stack:
         server = ServerSettings(redis_url=SecretStr(redis_url))
         settings = served_at(first, second).model_copy(update={"server": server})
@@ -260,8 +260,8 @@ def test_replicas_share_who_holds_what(redis_url: str) -> None:
             wait_for(partial(is_answered, other + RESPONSES, body), "the other replica knows")
 
 
-def test_redis_away_is_said_and_not_waited_for() -> None:
-    """Without Redis what this replica relayed goes on, and for anything else it says 503."""
+def test_without_redis_only_local_responses_can_be_continued() -> None:
+    """Responses of this replica continue at once; any other gets 503 without a long wait."""
     with run_in_thread() as base_url, socket.create_server(("127.0.0.1", 0)) as silent:
         away = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
         server = ServerSettings(redis_url=SecretStr(away))
@@ -277,7 +277,7 @@ def test_redis_away_is_said_and_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_next_best_model_answers_where_the_chosen_one_fails(stream: bool) -> None:
+def test_next_best_model_answers_if_the_chosen_one_fails(stream: bool) -> None:
     """An upstream that fails before its first event is replaced, as in chat."""
     with run_in_thread() as base_url, served(create_app(served_at(base_url), FakeRouter())) as url:
         Sandbox(base_url).set_faults("medium", "status=500")
@@ -286,8 +286,8 @@ def test_the_next_best_model_answers_where_the_chosen_one_fails(stream: bool) ->
     assert answer.headers["x-switchcraft-reason"] == "fallback"
 
 
-def test_nobody_else_answers_for_who_holds_a_response() -> None:
-    """What goes on from a response fails with its holder: no other model knows what was said."""
+def test_continuation_has_no_fallback() -> None:
+    """If the holder of a response fails, no other model knows the conversation so far."""
     with run_in_thread() as base_url, served(create_app(served_at(base_url), FakeRouter())) as url:
         made = httpx.post(url + RESPONSES, json=BODY).json()
         Sandbox(base_url).set_faults("medium", "status=500")

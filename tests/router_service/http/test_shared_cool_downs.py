@@ -1,4 +1,4 @@
-"""Cool-downs in Redis that no gateway has written."""
+"""Cool-downs in Redis that no gateway wrote."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_S = 2.0
 
 @pytest.mark.parametrize("ends_in_s", [115 * 24 * 3600.0, 1e300])
 def test_mistaken_cool_down_is_bounded(sandbox: Sandbox, redis_url: str, ends_in_s: float) -> None:
-    """It lasts at most `max_cooldown_s`, is adopted once, and ends when it is deleted."""
+    """The cool-down lasts at most `max_cooldown_s`, is adopted once, and ends if it is deleted."""
     upstreams = UpstreamSettings(breaker=BreakerSettings(max_cooldown_s=LONGEST_S))
     server = ServerSettings(redis_url=SecretStr(redis_url))
     settings = Settings.sandbox(
@@ -45,7 +45,7 @@ def test_mistaken_cool_down_is_bounded(sandbox: Sandbox, redis_url: str, ends_in
             adopted_s = time.monotonic()
             wait_for(lambda: answers(200), "it has ended though the entry stays")
             assert time.monotonic() - adopted_s < LONGEST_S + 1
-            time.sleep(0.6)  # another look, which must not adopt it again
+            time.sleep(0.6)  # time for another read, which must not adopt it again
             assert answers(200)
             client.zadd(COOL_DOWNS, {deployment_id: time.time() + 2 * ends_in_s})
             wait_for(lambda: answers(503), "another entry is adopted")

@@ -22,7 +22,7 @@ from tests.fakes import FakeRouter, manifest
 
 
 class Looking(FakeRouter):
-    """Router with a cache that the test uses."""
+    """Router with a cache that the test can use."""
 
     def __init__(self, cache: Cache[str, str]) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Looking(FakeRouter):
 
 
 class Shown:
-    """Parts of a gateway whose gauges are shown, and the samples of a scrape."""
+    """Parts of a gateway whose gauges are registered, and the samples of a scrape."""
 
     def __init__(self) -> None:
         self.metrics = Metrics()
@@ -120,7 +120,7 @@ def test_gauges_show_requests_in_flight_and_queued(shown: Shown) -> None:
 
 
 def test_cache_lookups_are_counted_once(shown: Shown) -> None:
-    """Each refresh adds the lookups since the last one, also if routers share a cache."""
+    """Each refresh adds the lookups since the last one, even if routers share a cache."""
     cache: Cache[str, str] = Cache(max_bytes=1000)
     cache.put("known", "value", size_bytes=1)
     engine = shown.engine(Looking(cache), "small")

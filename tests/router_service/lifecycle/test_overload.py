@@ -1,4 +1,4 @@
-"""Decisions wait in turns, for a bounded time, and not for clients that have left."""
+"""Decisions take turns, wait for a bounded time, and do not wait for disconnected clients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.serving import wait_for_async
 
 
 class Work:
-    """Functions that run in threads until they are told to end; `started` has their names."""
+    """Functions that run in threads until a test ends them; `started` has their names."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
         self._may_end: dict[str, threading.Event] = {}
 
     def named(self, name: str) -> Callable[[], str]:
-        """Return a function that notes its name, waits, and returns the name."""
+        """Return a function that records its name, waits, and returns the name."""
         event = self._may_end.setdefault(name, threading.Event())
 
         def work() -> str:
@@ -32,7 +32,7 @@ class Work:
         return work
 
     def end(self, *names: str) -> None:
-        """Let these functions return, the ones to come included."""
+        """Let these functions return, including those that start later."""
         for name in names:
             self._may_end.setdefault(name, threading.Event()).set()
 
@@ -61,7 +61,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_callers_take_turns() -> None:
-    """A caller with many decisions does not make one with few wait for all of them."""
+    """A caller with few decisions does not wait for all decisions of a caller with many."""
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 100, 10.0), Work()
@@ -77,8 +77,8 @@ def test_callers_take_turns() -> None:
     run(test)
 
 
-def test_a_place_is_free_when_its_client_leaves() -> None:
-    """It waits no longer, and nobody waits for it."""
+def test_place_is_freed_when_its_client_disconnects() -> None:
+    """The client's decision leaves the queue, and later decisions do not wait for it."""
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 2, 10.0), Work()
@@ -99,8 +99,8 @@ def test_a_place_is_free_when_its_client_leaves() -> None:
     run(test)
 
 
-def test_a_thread_is_free_when_its_function_returns() -> None:
-    """Not when its client leaves: there are never more threads than allowed."""
+def test_thread_is_freed_when_its_function_returns() -> None:
+    """A disconnect does not free the thread: there are never more threads than allowed."""
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 10, 10.0), Work()
@@ -120,8 +120,8 @@ def test_a_thread_is_free_when_its_function_returns() -> None:
     run(test)
 
 
-def test_a_thread_is_passed_on_if_its_client_leaves_in_the_same_moment() -> None:
-    """Whatever comes first, the place or the cancellation, no thread is lost."""
+def test_thread_is_passed_on_if_its_client_disconnects_simultaneously() -> None:
+    """Whether the place or the cancellation comes first, no thread is lost."""
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 100, 10.0), Work()
@@ -131,7 +131,7 @@ def test_a_thread_is_passed_on_if_its_client_leaves_in_the_same_moment() -> None
             waiting = [asyncio.create_task(queue.run("a", work.named("w"))) for _ in range(3)]
             await work.has_started(1)
             work.end("running", "w")
-            await running  # the next one has its thread now, or gets it in this very moment
+            await running  # the next one has its thread now, or gets it at this moment
             waiting[0].cancel()
             await asyncio.wait(waiting)
             assert queue.waiting == 0
@@ -141,8 +141,8 @@ def test_a_thread_is_passed_on_if_its_client_leaves_in_the_same_moment() -> None
     run(test)
 
 
-def test_a_full_queue_has_room_for_those_who_wait_for_little() -> None:
-    """The caller with most loses its latest; one that would have most itself is refused."""
+def test_full_queue_has_room_for_callers_with_few_decisions() -> None:
+    """The caller with most decisions loses its latest; one that would exceed it is refused."""
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 4, 10.0), Work()
@@ -165,8 +165,8 @@ def test_a_full_queue_has_room_for_those_who_wait_for_little() -> None:
     run(test)
 
 
-def test_nobody_waits_for_ever() -> None:
-    """A decision that does not begin in time is refused, and leaves no place behind."""
+def test_waiting_time_is_limited() -> None:
+    """A decision that does not start in time is refused, and leaves the queue."""
 
     async def test() -> None:
         queue, work = DecisionQueue(1, 4, 0.05), Work()
@@ -183,8 +183,8 @@ def test_nobody_waits_for_ever() -> None:
     run(test)
 
 
-def test_a_failure_frees_the_thread() -> None:
-    """And is the caller's to handle."""
+def test_failure_frees_the_thread() -> None:
+    """The caller handles the error."""
 
     async def test() -> None:
         queue = DecisionQueue(1, 4, 1.0)

@@ -1,4 +1,4 @@
-"""The first router of a gateway, which starts whatever is published."""
+"""Startup: the first router of a gateway, whatever state the publication is in."""
 
 from __future__ import annotations
 

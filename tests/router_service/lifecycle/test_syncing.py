@@ -27,7 +27,7 @@ PUBLICATION = Publication(serial=1, stable=RELEASE, canary=Canary(release=RELEAS
 
 
 class Clock:
-    """Clock that stands still until it is set."""
+    """Clock that stands still until a test sets it."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -167,7 +167,7 @@ def test_only_the_canarys_rejection_is_read() -> None:
         await gateway.syncer.sync()
         assert gateway.last() == (None, frozenset({RELEASE.key}))
         assert gateway.up == 0
-        gateway.state.pointer = b"\xff" * 1000  # cannot be read: that is for the follower to say
+        gateway.state.pointer = b"\xff" * 1000  # the follower reports that it cannot be read
         gateway.clock.now_s += FIRST_PAUSE_S
         await gateway.syncer.sync()
         assert gateway.last()[0] == gateway.state.pointer

@@ -1,4 +1,4 @@
-"""Who decides for which conversation, and what a release that is tried may cost: nothing."""
+"""Canary and shadow releases: which one decides, and why neither can fail a request."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ BOUNDS = Canary(release=RELEASE, share=0.3, min_requests=10)
 
 
 class BrokenRouter(FakeRouter):
-    """A router that cannot decide."""
+    """Router that cannot decide."""
 
     def predict(self, *_args: object, **_kwargs: object) -> Prediction:
-        """Fail as a graph that is damaged does."""
+        """Fail like a damaged graph."""
         raise RuntimeError("the graph is damaged")
 
 
 class SlowRouter(FakeRouter):
-    """A router that decides once it is told to."""
+    """Router that decides when a test allows it."""
 
     def __init__(self, go_on: Callable[[], object]) -> None:
         super().__init__()
         self._go_on = go_on
 
     def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
-        """Wait, and decide."""
+        """Wait, then decide."""
         self._go_on()
         return super().predict(conversation, timer)
 
@@ -62,7 +62,7 @@ EXPLORING = SETTINGS.model_copy(
 
 
 def planner(router: FakeRouter, settings: Settings = SETTINGS) -> Planner:
-    """Return a planner of a router."""
+    """Return a planner for a router."""
     return make_planner(settings, router, Pool.build(settings, router.artifact.manifest))
 
 
@@ -80,7 +80,7 @@ def trial(
 
 
 def plan(trials: Releases, *texts: str, **fields: object) -> Plan:
-    """Plan for a conversation whose user says these texts."""
+    """Plan a conversation whose user messages are these texts."""
     messages: list[Mapping[str, object]] = [{"role": "system", "content": "Be brief."}]
     for text in texts:
         messages += [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}]
@@ -92,8 +92,8 @@ def plan(trials: Releases, *texts: str, **fields: object) -> Plan:
     return plan if prediction is None else trials.choose(plan, prediction)
 
 
-def test_a_canary_decides_for_its_share_of_conversations() -> None:
-    """Of 1,000 conversations about 300 are the canary's, each of them at every turn."""
+def test_canary_decides_for_its_share_of_conversations() -> None:
+    """About 300 of 1,000 conversations are the canary's, and each of them at every turn."""
     trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
     taken = 0
     for number in range(1000):
@@ -105,8 +105,8 @@ def test_a_canary_decides_for_its_share_of_conversations() -> None:
     assert 250 < taken < 350
 
 
-def test_another_canary_takes_other_conversations() -> None:
-    """Lots are drawn anew for each release, so that not the same users try all of them."""
+def test_each_canary_gets_other_conversations() -> None:
+    """The share is drawn anew for each release, so that the same users do not try all of them."""
     other = BOUNDS.model_copy(update={"release": RELEASE.model_copy(update={"created": "later"})})
     router = planner(FakeRouter(TRIED))
     one, two = (CanaryTrial(bounds, router, lambda *_: None) for bounds in (BOUNDS, other))
@@ -116,8 +116,8 @@ def test_another_canary_takes_other_conversations() -> None:
 
 
 @pytest.mark.parametrize("router", [BrokenRouter(), FakeRouter(TRIED)])
-def test_a_canary_that_fails_costs_no_request(router: FakeRouter) -> None:
-    """Where the canary cannot decide, the stable release does, and the canary is counted down."""
+def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
+    """If the canary cannot decide, the stable release does; the failure counts for the canary."""
     trials = Releases(planner(FakeRouter(STABLE)), canary=trial(router))
     plans = [plan(trials, f"Question {number}") for number in range(100)]
     tried = [p for p in plans if p.track is Track.CANARY]
@@ -129,23 +129,23 @@ def test_a_canary_that_fails_costs_no_request(router: FakeRouter) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"model": "medium"}, {"tools": []}])
-def test_what_no_router_decides_is_no_canarys(fields: dict[str, object]) -> None:
-    """A pinned model and a request without tools are the stable release's, and not compared."""
+def test_unrouted_requests_are_not_the_canarys(fields: dict[str, object]) -> None:
+    """Pinned models and requests without tools use the stable release, and are not compared."""
     trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
     plans = [plan(trials, f"Question {number}", **fields) for number in range(30)]
     assert {p.track for p in plans} == {Track.STABLE}
 
 
-def test_a_clients_error_is_the_clients() -> None:
-    """A model that does not exist is the same error with a canary as without."""
+def test_client_errors_are_equal_with_a_canary() -> None:
+    """An unknown model gives the same error with and without a canary."""
     trials = Releases(planner(FakeRouter(STABLE)), canary=trial(FakeRouter(TRIED)))
     for number in range(30):
         with pytest.raises(ModelNotFoundError):
             plan(trials, f"Question {number}", model="nobody")
 
 
-def test_a_canary_beyond_its_bounds_decides_no_more() -> None:
-    """From the request on that shows it, all is the stable release's; it is told once."""
+def test_canary_beyond_its_limits_is_stopped() -> None:
+    """The stable release decides from that request on; the stop is reported once."""
     told: list[str] = []
     canary = trial(FakeRouter(TRIED), lambda _canary, excess: told.append(excess.limit))
     trials = Releases(planner(FakeRouter(STABLE)), canary=canary)
@@ -157,8 +157,8 @@ def test_a_canary_beyond_its_bounds_decides_no_more() -> None:
     assert {plan(trials, f"Question {n}").track for n in range(50)} == {Track.STABLE}
 
 
-def test_a_shadow_is_asked_and_not_obeyed() -> None:
-    """The plan is the stable release's; the shadow's arm comes with it, and counts as unlike."""
+def test_shadow_predicts_but_does_not_decide() -> None:
+    """The stable release makes the plan; the shadow's arm is recorded, and counted as different."""
     metrics = Metrics()
     shadow = Shadow(planner(FakeRouter(TRIED)), metrics)
     trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
@@ -170,8 +170,8 @@ def test_a_shadow_is_asked_and_not_obeyed() -> None:
     assert plan(trials, "Question", tools=[]).shadow_arm is None
 
 
-def test_a_shadow_is_compared_with_the_policy_and_explores_nothing() -> None:
-    """An arm that was drawn is nobody's opinion: equal releases agree at each request."""
+def test_shadow_is_compared_with_the_policy_without_exploration() -> None:
+    """Arms drawn by exploration are not compared: equal releases agree on every request."""
     metrics = Metrics()
     shadow = Shadow(planner(FakeRouter(STABLE), EXPLORING), metrics)
     trials = Releases(planner(FakeRouter(STABLE), EXPLORING), shadow=shadow)
@@ -181,8 +181,8 @@ def test_a_shadow_is_compared_with_the_policy_and_explores_nothing() -> None:
     assert {p.model.name for p in plans} == {"small", "medium", "large"}
 
 
-def test_either_release_explores_its_own_arms() -> None:
-    """A canary keeps its share of the conversations, and draws among the arms that it has."""
+def test_canary_and_stable_release_explore_their_own_arms() -> None:
+    """A canary keeps its share of the conversations, and explores among its own arms."""
     tried = FakeRouter({"medium": 0.9, "large": 0.9})
     canary = CanaryTrial(BOUNDS, planner(tried, EXPLORING), lambda *_: None)
     trials = Releases(planner(FakeRouter(STABLE), EXPLORING), canary=canary)
@@ -193,8 +193,8 @@ def test_either_release_explores_its_own_arms() -> None:
         assert {d.propensity for d in decisions} == {1 / len(arms)}
 
 
-def test_a_shadow_that_fails_is_counted() -> None:
-    """A shadow's error is its own."""
+def test_failing_shadow_is_counted() -> None:
+    """A shadow's error affects no request."""
     metrics = Metrics()
     trials = Releases(planner(FakeRouter(STABLE)), shadow=Shadow(planner(BrokenRouter()), metrics))
     planned = plan(trials, "Question")
@@ -203,8 +203,8 @@ def test_a_shadow_that_fails_is_counted() -> None:
     assert count(metrics, "failed") == 1
 
 
-def test_a_slow_shadow_holds_up_nothing() -> None:
-    """So many requests wait for it and no more; the others are counted as dropped."""
+def test_slow_shadow_delays_nothing() -> None:
+    """The number of requests that wait is limited; the others are dropped and counted."""
     go_on, metrics = threading.Event(), Metrics()
     shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
     trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
@@ -214,8 +214,8 @@ def test_a_slow_shadow_holds_up_nothing() -> None:
     wait_for(lambda: count(metrics, "yes") + count(metrics, "no") == MAX_WAITING, "all decided")
 
 
-def test_large_requests_wait_for_a_shadow_up_to_a_size() -> None:
-    """Bodies that wait take memory that no limit on requests in flight counts."""
+def test_bodies_that_wait_for_a_shadow_are_limited_in_size() -> None:
+    """Waiting bodies use memory that the limit on requests in flight does not cover."""
     go_on, metrics = threading.Event(), Metrics()
     shadow = Shadow(planner(SlowRouter(lambda: go_on.wait(10))), metrics)
     trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
@@ -228,6 +228,6 @@ def test_large_requests_wait_for_a_shadow_up_to_a_size() -> None:
 
 
 def count(metrics: Metrics, agrees: str) -> float:
-    """Return how many shadow decisions were counted so."""
+    """Return the number of shadow decisions with this outcome."""
     name = "switchcraft_shadow_decisions_total"
     return metrics.registry.get_sample_value(name, {"agrees": agrees}) or 0

@@ -74,7 +74,7 @@ def background_log(metrics: Metrics, settings: DecisionLogSettings) -> Backgroun
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
-    """Return a series' value; 0 where it is not."""
+    """Return a series' value, or 0 if it does not exist."""
     return metrics.registry.get_sample_value(f"switchcraft_{name}", labels) or 0
 
 

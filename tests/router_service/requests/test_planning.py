@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class CountingGateway(Gateway):
-    """A gateway that runs what belongs in a thread at once, and counts it."""
+    """Gateway that runs thread work at once, and counts it."""
 
     def __init__(self, router: DecidingRouter) -> None:
         super().__init__(
@@ -44,7 +44,7 @@ class CountingGateway(Gateway):
     async def in_queue(
         self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run it here, or refuse it."""
+        """Run the function here, or refuse it."""
         del caller
         if self.is_full:
             raise OverloadedError("decisions_queued", "Too many requests wait for a decision.")
@@ -53,7 +53,7 @@ class CountingGateway(Gateway):
 
 
 def planned(router: DecidingRouter, *bodies: bytes) -> tuple[CountingGateway, list[Plan]]:
-    """Plan these bodies one after the other."""
+    """Plan these bodies in order."""
 
     async def plan() -> tuple[CountingGateway, list[Plan]]:
         gateway = CountingGateway(router)
@@ -77,7 +77,7 @@ def large(small: bytes) -> bytes:
     [({"model": "small"}, GatewayReason.PINNED), ({"tools": []}, GatewayReason.CHAT)],
 )
 def test_unrouted_requests_need_no_thread(fields: dict[str, object], reason: GatewayReason) -> None:
-    """Neither a named model nor a chat without tools does, unless the body is large."""
+    """Named models and chat without tools need no thread, unless the body is large."""
     gateway, (plan,) = planned(FakeRouter(), body(**fields))
     assert (plan.reason, gateway.hops) == (reason, 0)
     assert [stage.name for stage in plan.stages] == [StageName.PARSE]
@@ -87,7 +87,7 @@ def test_unrouted_requests_need_no_thread(fields: dict[str, object], reason: Gat
 
 
 def test_prediction_runs_once_and_in_a_thread() -> None:
-    """The same request again is decided alike without a thread, and also as a large body."""
+    """A repeated request gets the same decision without a thread, also as a large body."""
     small = body()
     gateway, plans = planned(Router(Artifact.load(SHIPPED)), small, small, large(small))
     first, again, large_one = plans
@@ -108,7 +108,7 @@ def test_prediction_runs_once_and_in_a_thread() -> None:
 
 
 def test_large_body_is_parsed_and_predicted_in_one_hop() -> None:
-    """A large body that the model has not seen takes no second hop to a thread."""
+    """A large body that the model has not seen takes one hop to a thread, not two."""
     gateway, (plan,) = planned(Router(Artifact.load(SHIPPED)), large(body()))
     assert gateway.hops == 1
     names = [stage.name for stage in plan.stages]
@@ -133,7 +133,7 @@ def test_invalid_and_overloaded_requests_are_refused() -> None:
     asyncio.run(check())
 
 
-def test_plans_are_equal_but_for_their_stages() -> None:
-    """The release plans the same request in the same way each time."""
+def test_plans_are_equal_except_for_their_stages() -> None:
+    """The release plans the same request equally each time."""
     _, (first, second) = planned(FakeRouter(), body(), body())
     assert replace(first, stages=()) == replace(second, stages=())

@@ -1,4 +1,4 @@
-"""What an answer cost, as far as that can be known, and whose failure it was."""
+"""Costs of answers, as far as they are known, and responsibility for failures."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ USAGE = Usage(prompt_tokens=100, completion_tokens=10)
         ("unknown", USAGE, None),
     ],
 )
-def test_a_cost_is_known_or_none(name: str, usage: Usage | None, cost_usd: float | None) -> None:
-    """Two seconds at 3.60 USD an hour need no tokens; what a price asks for must be there."""
+def test_cost_is_none_if_a_needed_value_is_missing(
+    name: str, usage: Usage | None, cost_usd: float | None
+) -> None:
+    """Two seconds at 3.60 USD per hour need no tokens; other prices need the token counts."""
     deployment = Deployment(upstream_model=name, base_url="http://h/v1")
     model = Model(name=name, deployments=(deployment,), price=PRICES.get(name))
     assert answer_cost_usd(model, usage, upstream_s=2) == (
@@ -54,13 +56,13 @@ def test_a_cost_is_known_or_none(name: str, usage: Usage | None, cost_usd: float
 
 
 class Trial:
-    """What learns how requests ended: it takes notes."""
+    """Trial that records how requests ended."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Track, bool]] = []
 
     def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:  # noqa: ARG002
-        """Take a note."""
+        """Record the outcome."""
         self.seen.append((track, has_failed))
 
 
@@ -68,7 +70,7 @@ class Trial:
     ("status", "ending", "seen"),
     [
         (200, Ending.COMPLETE, [(Track.CANARY, False)]),
-        (400, Ending.COMPLETE, [(Track.CANARY, False)]),  # the client's own
+        (400, Ending.COMPLETE, [(Track.CANARY, False)]),  # the client's own error
         (429, Ending.COMPLETE, [(Track.CANARY, True)]),
         (500, Ending.COMPLETE, [(Track.CANARY, True)]),
         (502, Ending.FAILED, [(Track.CANARY, True)]),
@@ -76,10 +78,10 @@ class Trial:
         (499, Ending.CLIENT_LEFT, []),
     ],
 )
-def test_a_release_is_judged_by_what_was_not_the_clients_fault(
+def test_release_is_not_judged_by_the_clients_errors(
     status: int, ending: Ending, seen: list[tuple[Track, bool]]
 ) -> None:
-    """A trial learns of each routed request whether upstream or gateway failed at it."""
+    """A trial learns of each routed request whether the upstream or the gateway failed."""
     metrics, trial, router = Metrics(), Trial(), FakeRouter()
     settings = Settings.sandbox("http://127.0.0.1:9/v1", list(router.probabilities))
     pool = Pool.build(settings, router.artifact.manifest)
