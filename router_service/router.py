@@ -310,7 +310,7 @@ class Router:
         return {"predictions": self._predictions, **self._packer.caches}
 
     def _check_arms(self, arms: Collection[str]) -> None:
-        """Raise ArtifactError if the artifact lacks one of these arms, or if there are none."""
+        """Raise ArtifactError if `arms` is empty or if the artifact lacks one of them."""
         known = self.artifact.manifest.arms
         unknown = sorted(set(arms) - set(known))
         if unknown or not arms:

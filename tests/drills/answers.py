@@ -26,7 +26,7 @@ class AnswerSummary:
 
     @property
     def is_good(self) -> bool:
-        """Whether this is exactly one complete answer."""
+        """Return whether exactly one complete answer arrived."""
         return (self.status, self.ends, self.errors) == (200, 1, 0)
 
 

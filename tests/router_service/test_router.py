@@ -264,7 +264,7 @@ def cached_decision(
     policy: Policy | None = None,
     arms: Sequence[str] | None = None,
 ) -> Decision | None:
-    """Return the decision from the cached prediction, or None if there is none."""
+    """Return the decision from the cached prediction; None without a cached prediction."""
     prediction = router.cached(conversation)
     if prediction is None:
         return None

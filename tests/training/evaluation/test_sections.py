@@ -133,7 +133,7 @@ def test_what_a_budget_buys() -> None:
 
 
 def test_the_cheapest_rule_as_good_as_the_best_single_model() -> None:
-    """The match is the cheapest entry that is accurate enough, or None if there is none."""
+    """The match is the cheapest entry that is accurate enough, or None if no entry is."""
     found = matching(entries((1, 0.6), (4, 0.9), (3, 0.8)))
     assert found is not None
     assert found.name == "rule 2"

@@ -110,7 +110,7 @@ class Evaluation:
         return tuple(entry.point for entry in self.sweep)
 
     def entry(self, name: str) -> Entry:
-        """Return the entry with that name; raises KeyError if there is none."""
+        """Return the entry with that name; raises KeyError for an unknown name."""
         return {entry.name: entry for entry in self.entries}[name]
 
 
