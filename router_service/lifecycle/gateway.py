@@ -195,7 +195,7 @@ class Gateway:
             with self.reloader.on_hang_up():
                 yield
         finally:
-            syncing.cancel()
+            self.syncer.stop()
             await asyncio.wait([syncing])
             await self.aclose()
 

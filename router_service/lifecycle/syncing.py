@@ -81,6 +81,7 @@ class Syncer:
         self._rejected: frozenset[str] = frozenset()
         self._parsed: tuple[bytes | None, str | None] = (None, None)
         self._pointer = _PointerReader()
+        self._stopping = asyncio.Event()
         self.is_reachable = True
         """Whether the last read of the shared state succeeded."""
 
@@ -93,13 +94,24 @@ class Syncer:
         self._unsent_rejections[release_key] = reason
 
     async def run(self) -> None:
-        """Synchronize periodically until cancelled."""
-        while True:
+        """Synchronize periodically until `stop`."""
+        while not self._stopping.is_set():
             try:
                 await self.sync()
             except Exception:  # noqa: BLE001 - a bug here must not end the synchronization
                 _log.exception("synchronization with the shared state failed")
-            await asyncio.sleep(PERIOD_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD_S):
+                    await self._stopping.wait()
+
+    def stop(self) -> None:
+        """End `run` after the synchronization that is under way, which is short.
+
+        Cancelling `run` instead is not reliable: redis-py sends with `asyncio.wait_for`, which in
+        Python 3.11 loses a cancellation that arrives when the send has just ended. The shutdown
+        would then wait forever (https://github.com/python/cpython/issues/86296).
+        """
+        self._stopping.set()
 
     async def sync(self) -> None:
         """Write and read once; does not raise if the shared state cannot be reached."""
