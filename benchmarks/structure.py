@@ -158,7 +158,7 @@ def request_path() -> tuple[int, list[str], list[str], int]:
     from router_service.core.artifact import SHIPPED  # noqa: PLC0415
     from router_service.http.app import create_app  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
-    from router_service.sandbox.server import run_in_thread  # noqa: PLC0415
+    from router_service.sandbox.app import run_in_thread  # noqa: PLC0415
     from router_service.settings import Settings  # noqa: PLC0415
     from tests.serving import served  # noqa: PLC0415
 

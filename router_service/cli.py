@@ -134,7 +134,7 @@ def route_command(arguments: argparse.Namespace) -> int:
 def policies_command(arguments: argparse.Namespace) -> int:
     """Show the measured results of policies, or of the rule that reaches a goal."""
     from router_service.core.artifact import SHIPPED, Artifact  # noqa: PLC0415
-    from router_service.policies import explain_goal, list_policies  # noqa: PLC0415
+    from router_service.offline import explain_goal, list_policies  # noqa: PLC0415
 
     manifest = Artifact.load(arguments.artifact or SHIPPED).manifest
     lines = (
@@ -158,8 +158,7 @@ def sandbox_command(arguments: argparse.Namespace) -> int:
     """Run the sandbox."""
     import uvicorn  # noqa: PLC0415
 
-    from router_service.sandbox.app import create_sandbox  # noqa: PLC0415
-    from router_service.sandbox.server import KEEP_ALIVE_S  # noqa: PLC0415
+    from router_service.sandbox.app import KEEP_ALIVE_S, create_sandbox  # noqa: PLC0415
 
     print(f"sandbox upstream at http://{arguments.host}:{arguments.port}/v1", file=sys.stderr)
     uvicorn.run(

@@ -1,17 +1,21 @@
-"""Decisions without a gateway: request bodies in, one decision per line out."""
+"""The commands `switchcraft route` and `switchcraft policies`: decisions without a gateway."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import orjson
 
-from router_service.core.errors import InvalidRequestError
+from router_service.core.artifact import FrontierPoint, Interval, Manifest, Measure
+from router_service.core.errors import InvalidRequestError, PolicyError
+from router_service.core.goals import find_point, pareto_front, parse_goal
 from router_service.core.selection import Policy
 from router_service.router import Router
 
 _FIELDS = ("arm", "probabilities", "cost_usd", "policy", "reason", "packed_tokens")
 """The fields of an output line; they are a contract with users of `switchcraft route`."""
+
+HEAD = ("policy", "accuracy, %", "points vs. best", "USD per 1,000", "cost, % of best")
 
 
 def decide_lines(router: Router, policy: Policy, lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -25,3 +29,94 @@ def decide_lines(router: Router, policy: Policy, lines: Iterable[bytes]) -> Iter
         else:
             result = {name: getattr(decision, name) for name in _FIELDS}
         yield orjson.dumps(result, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
+    """Yield the frontier as a table by increasing cost, then the best single model.
+
+    A rule that a cheaper one matches is left out, unless it has a name or `every` is set.
+    """
+    front = pareto_front(manifest.frontier)
+    named = set(manifest.policies.values())
+    shown = [
+        point
+        for point in sorted(manifest.frontier, key=lambda point: point.cost_usd.value)
+        if every or point in front or point.policy in named
+    ]
+    rows = [HEAD, *(_row(point, manifest, is_matched=point not in front) for point in shown)]
+    accuracy = manifest.metrics.get("best_single_accuracy")
+    cost = manifest.metrics.get("best_single_cost_usd")
+    if accuracy is not None:
+        paid = "" if cost is None else _with_error(cost, None, 1_000, ".3f")
+        rows.append(("best single model", _with_error(accuracy, None, 100, ".1f"), "", paid, ""))
+    yield from _aligned(rows)
+    left_out = len(manifest.frontier) - len(shown)
+    if left_out:
+        yield f"{left_out} rules that a cheaper one matches are left out; --all shows them."
+    if any(point not in front for point in shown):
+        yield "*: a cheaper rule is as accurate."
+    yield _legend(manifest)
+
+
+def explain_goal(text: str, manifest: Manifest) -> Iterator[str]:
+    """Yield the rule that reaches a goal, and its measured results.
+
+    Raises PolicyError if the text is not a goal, or if no rule reaches it.
+    """
+    goal = parse_goal(text, param="--goal")
+    if goal is None:
+        problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5, each also with @95"
+        raise PolicyError(text, problem, param="--goal")
+    point = find_point(goal, manifest.frontier, manifest.best_single_accuracy, param="--goal")
+    cells = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
+    yield from _aligned([("goal", str(goal)), *((name, cell) for name, cell in cells if cell)])
+    yield _legend(manifest)
+
+
+def _row(point: FrontierPoint, manifest: Manifest, *, is_matched: bool) -> tuple[str, ...]:
+    names = [name for name, rule in manifest.policies.items() if rule == point.policy]
+    called = f"{point.policy}{'*' if is_matched else ''} {', '.join(names)}".rstrip()
+    versus = point.versus_best
+    share = versus.cost_share if versus else None
+    return (
+        called,
+        _with_error(point.accuracy, point.accuracy_interval, 100, ".1f"),
+        f"{versus.difference * 100:+.1f}{_within(versus.difference_interval, 100, '+.1f')}"
+        if versus
+        else "",
+        _with_error(point.cost_usd, point.cost_usd_interval, 1_000, ".3f"),
+        ""
+        if versus is None or share is None
+        else f"{share * 100:.1f}{_within(versus.cost_share_interval, 100, '.1f')}",
+    )
+
+
+def _legend(manifest: Manifest) -> str:
+    measured = {point.accuracy.n for point in manifest.frontier}
+    on = f"Measured on {', '.join(map(str, sorted(measured)))} queries held out from training"
+    if all(point.versus_best for point in manifest.frontier):
+        return f"{on}; brackets: 95% intervals, ±: standard errors."
+    return f"{on}; ±: standard errors."
+
+
+def _with_error(measure: Measure, interval: Interval | None, scale: float, form: str) -> str:
+    value = format(measure.value * scale, form)
+    if interval is None:
+        return f"{value} ± {format(measure.stderr * scale, form)}"
+    return value + _within(interval, scale, form)
+
+
+def _within(interval: Interval | None, scale: float, form: str) -> str:
+    if interval is None:
+        return ""
+    low, high = (format(bound * scale, form) for bound in interval)
+    return f" [{low}, {high}]"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows in columns, two spaces apart; a column with only a heading is left out."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

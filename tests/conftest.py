@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from router_service.sandbox.server import run_in_thread
+from router_service.sandbox.app import run_in_thread
 from tests.debian import program
 from tests.serving import Sandbox, wait_for
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from router_service import __version__
-from router_service.http import errors, inference, operations, resources, schemas
+from router_service.http import errors, inference, passing, resources, schemas
 from router_service.http.auth import UI_PATH, Authentication
-from router_service.http.middleware import Accounting, Admission, Shortcut
+from router_service.http.middleware import Accounting, Admission, PageHeaders, Shortcut
 from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadSource
 from router_service.requests.planning import DecidingRouter
@@ -51,12 +51,12 @@ def create_app(
     app.add_middleware(
         Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
     )
-    app.add_middleware(pages.PageHeaders)
+    app.add_middleware(PageHeaders)
     tracer = gateway.tracing.tracer if gateway.tracing else None
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=tracer)
-    for module in (inference, resources, operations, pages):
+    for module in (inference, passing, resources, pages):
         app.include_router(module.routes)
-    app.include_router(inference.catch_all)
+    app.include_router(passing.catch_all)
     app.mount(f"{UI_PATH}/static", pages.static)
     errors.register(app)
     return app

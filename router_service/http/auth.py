@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from router_service.accounts.access import Access, is_loopback
+from router_service.access import Access, is_loopback
 from router_service.core.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
 from router_service.http.errors import error_response
 from router_service.telemetry.metrics import Metrics

@@ -1,44 +1,62 @@
-"""Routes of the model API: chat and responses are routed, the rest goes to one model."""
+"""Routes that are answered by models of the pool: read, plan, call upstreams, relay, record."""
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
-from dataclasses import dataclass
-from urllib.parse import parse_qsl
+import time
+from collections.abc import AsyncIterator
 
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Message
+from starlette.types import Receive, Scope, Send
 
-from router_service.core.errors import (
-    InvalidRequestError,
-    NotServedError,
-    ResponseNotFoundError,
-    SwitchcraftError,
+from router_service.core.answers import Usage, fix_surrogates, parse_answer, read_usage
+from router_service.core.errors import SwitchcraftError, UpstreamError, UpstreamRefusedError
+from router_service.core.messages import Json
+from router_service.core.stages import StageName, Timer
+from router_service.http.errors import (
+    error_body,
+    foreign_error_body,
+    refuse,
+    refused_body,
+    retry_after,
+    status_of,
 )
-from router_service.core.messages import Reference, as_text, decode_object, find_references
-from router_service.http.answer import RoutedAnswer
-from router_service.http.auth import caller_of
-from router_service.http.errors import refuse
-from router_service.http.incoming import gateway_of, read_body, read_by, read_info
-from router_service.http.passing import PassedAnswer
-from router_service.http.paths import segments_of, upstream_path
 from router_service.http.schemas import ANSWER, chat_request, model_request, responses_request
-from router_service.lifecycle.engine import Engine
+from router_service.http.transfer import (
+    RawHeaders,
+    WhileClientStays,
+    gateway_of,
+    read_body,
+    read_deadline,
+    read_info,
+    send_part,
+    send_whole,
+    slot_of,
+    start,
+    unless_client_leaves,
+    upstream_path,
+)
 from router_service.lifecycle.gateway import Gateway
-from router_service.requests.parsing import CHAT, RESPONSES, unrouted
-from router_service.settings import Model
-
-METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-
-MAX_PARAMETERS = 100
-"""Parameters of a query; each may have to be looked up."""
+from router_service.requests.exchange import Ending, Exchange, answer_cost_usd
+from router_service.requests.parsing import CHAT, RESPONSES, Endpoint, unrouted
+from router_service.requests.planning import POLICY_HEADER, plan_request
+from router_service.store.base import UpstreamObject
+from router_service.upstream.answers import (
+    SKIM_BYTES,
+    StartedAnswer,
+    identity_of,
+    is_openai_error,
+    skim,
+)
+from router_service.upstream.body_template import REPEATABLE_PATHS
+from router_service.upstream.client import unlimited
+from router_service.upstream.relay import CHARACTERS_PER_TOKEN, EventReader
+from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
 routes = APIRouter()
-catch_all = APIRouter()
-"""Takes every path under `/v1/`, so it must be the last router of the app."""
+
+_JSON = (b"content-type", b"application/json")
 
 
 @routes.post(
@@ -75,90 +93,244 @@ async def named_model(request: Request) -> Response:
     return RoutedAnswer(gateway_of(request), unrouted(path), request)
 
 
-@routes.get("/v1/responses/{response_id}", response_class=Response, responses=ANSWER)
-@routes.delete("/v1/responses/{response_id}", response_class=Response, responses=ANSWER)
-@routes.post("/v1/responses/{response_id}/cancel", response_class=Response, responses=ANSWER)
-@routes.get("/v1/responses/{response_id}/input_items", response_class=Response, responses=ANSWER)
-async def stored_response(request: Request, response_id: str) -> Response:
-    """Get, delete or cancel a stored response at the deployment that has it.
+class RoutedAnswer(Response):
+    """The answer to a request that is planned, and sent to models of the pool.
 
-    A response belongs to the key that created it; to other keys it does not exist.
+    If the client leaves, the call to the upstream is cancelled at once. Nothing is sent before the
+    answer's first bytes have arrived, so that until then a failure has its own status.
     """
-    gateway, caller = gateway_of(request), caller_of(request)
 
-    async def holder(engine: Engine) -> Model:
-        held = await gateway.held.fetch(response_id)
-        found = engine.pool.holder(held) if engine.viewer(caller).sees(held) else None
-        if found is None:
-            raise ResponseNotFoundError(response_id[:200])
-        return found
+    def __init__(self, gateway: Gateway, endpoint: Endpoint, request: Request) -> None:
+        """Do nothing until awaited."""
+        super().__init__()
+        self._gateway = gateway
+        self._endpoint = endpoint
+        self._request = request
 
-    return PassedAnswer(gateway, request, holder)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request, from its body to its decision record."""
+        gateway, request, info = self._gateway, self._request, read_info(self._request)
+        # One engine from the start to the end, even if the configuration is reloaded meanwhile.
+        async with gateway.engine.lease() as engine:
+            try:
+                with info.trace.decision_span():
+                    deadline_s = read_deadline(request)
+                    timer = Timer(time.perf_counter)
+                    body = await read_body(request, gateway.server)
+                    timer.end(StageName.BODY)
+                    planning = plan_request(
+                        gateway,
+                        engine,
+                        self._endpoint,
+                        body,
+                        caller=info.key,
+                        policy=request.headers.get(POLICY_HEADER),
+                        timer=timer,
+                    )
+                    plan = await unless_client_leaves(receive, planning)
+            except (ClientDisconnect, SwitchcraftError) as exc:
+                await refuse(gateway.recorder, info, exc)(scope, receive, send)
+                return
+            except Exception:
+                gateway.recorder.refused(info, 500)
+                raise
+            slot = slot_of(request)
+            upstream_request = UpstreamRequest(
+                plan.candidates,
+                plan.request.endpoint.path,
+                plan.request.body,
+                request.headers,
+                deadline_s,
+                expects_json=plan.request.endpoint.is_json,
+                client=info.key,
+                trace=info.trace,
+                reserve_memory=slot.hold if slot is not None else unlimited,
+            )
+            exchange = Exchange(info, plan)
+            relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
+            try:
+                async with WhileClientStays(receive):
+                    await relay.run()
+            except Exception as exc:
+                exchange.end(status_of(exc), Ending.FAILED)
+                raise
+            finally:
+                exchange.upstream_s = time.perf_counter() - exchange.started_s
+                relay.settle_usage()
+                gateway.recorder.answered(exchange)
 
 
-@catch_all.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
-async def other(request: Request) -> Response:
-    """Answer with the pool's model that a JSON body names, else with the pass-through upstream."""
-    gateway, named = gateway_of(request), NamedObjects()
-    try:
-        path, _ = upstream_path(request.scope)
-        if request.method in WITH_BODY:
-            body = await read_body(request, gateway.server)
-            is_json = "json" in request.headers.get("content-type", "").lower()
-            if body and (is_json or body.removeprefix(BOM_UTF8).lstrip()[:1] == b"{"):
-                named = await read_by(NamedObjects.parse, request, body)
+class AnswerRelay:
+    """Sends one exchange's request to upstreams, and relays the first good answer."""
 
-            async def receive() -> Message:
-                """Return the body, which has been read, once more."""
-                return {"type": "http.request", "body": body, "more_body": False}
+    def __init__(
+        self,
+        exchange: Exchange,
+        gateway: Gateway,
+        upstreams: RetryingClient,
+        request: UpstreamRequest,
+        send: Send,
+    ) -> None:
+        """Relay to `send`; the exchange is updated on the way."""
+        self._exchange = exchange
+        self._gateway = gateway
+        self._upstreams = upstreams
+        self._request = request
+        self._send = send
+        self._reader: EventReader | None = None
+        self._is_remembered = False
+        self._unread_bytes = 0
 
-            request = Request(request.scope, receive)
-        if request.method == "POST" and named.model in gateway.engine.pool.models:
-            await _check_owner(gateway, gateway.engine, request, named)
-            return RoutedAnswer(gateway, unrouted(path), request)
-    except (ClientDisconnect, SwitchcraftError) as exc:
-        return refuse(gateway.recorder, read_info(request), exc)
+    async def run(self) -> None:
+        """Relay the answer, or the error of the upstreams."""
+        exchange = self._exchange
+        try:
+            async with self._upstreams.open(self._request, exchange.attempts) as opened:
+                exchange.model = opened.model
+                exchange.first_byte_s = time.perf_counter() - exchange.started_s
+                self._reader = opened.reader
+                await self._remember_objects(opened)
+                if opened.reader is not None:
+                    await self._send_stream(opened, opened.reader)
+                elif opened.rest is not None:
+                    await self._send_large(opened, opened.rest)
+                else:
+                    await self._send_whole(opened)
+        except UpstreamError as exc:
+            candidates = exchange.plan.candidates
+            exchange.model = next(model for model in candidates if model.name == exc.model)
+            exchange.may_be_clients = exc.may_be_clients
+            if isinstance(exc, UpstreamRefusedError):
+                status, ending = exc.status, Ending.COMPLETE
+                headers = [header for header in exc.headers if header[0] != _JSON[0]]
+                headers = [*headers, *exchange.headers(), _JSON]
+                body = refused_body(exc)
+            else:
+                status, ending = status_of(exc), Ending.FAILED
+                hints = [(name.encode(), text.encode()) for name, text in retry_after(exc).items()]
+                headers = [*exchange.headers(), _JSON, *hints]
+                body = error_body(exc)
+            await send_whole(self._send, status, headers, body)
+            exchange.end(status, ending)
 
-    async def pass_through(engine: Engine) -> Model:
-        model = engine.pool.pass_through
-        if model is None:
-            raise NotServedError(request.method, request.url.path[:200])
-        await _check_owner(gateway, engine, request, named)
-        return model
+    async def _send_whole(self, opened: StartedAnswer) -> None:
+        """Relay an answer that has been read to its end."""
+        exchange = self._exchange
+        body, headers = self._head(opened)
+        exchange.identity = identity_of(opened.value)
+        exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
+        elapsed_s = time.perf_counter() - exchange.started_s
+        cost_usd = answer_cost_usd(opened.model, exchange.usage, elapsed_s)
+        if cost_usd is not None:
+            headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
+        if opened.status < 400 and not opened.is_skimmed:
+            exchange.answer = parse_answer(opened.value)
+        opened.value = None  # many times as large as the body, and the client may be slow
+        await send_whole(self._send, opened.status, headers, body)
+        exchange.end(opened.status, Ending.COMPLETE)
 
-    ids = frozenset(reference.id for reference in named.references)
-    return PassedAnswer(gateway, request, pass_through, ids)
+    async def _send_large(self, opened: StartedAnswer, rest: AsyncIterator[bytes]) -> None:
+        """Relay an answer that is too large for memory, as it arrives.
 
+        If it breaks off, the client's connection is closed: HTTP/1.1 has no other sign for it.
+        """
+        exchange = self._exchange
+        _, headers = self._head(opened)
+        exchange.identity = identity_of(opened.value)
+        await start(self._send, opened.status, headers)
+        await send_part(self._send, opened.body, more=True)
+        end, self._unread_bytes = opened.body[-SKIM_BYTES:], len(opened.body)
+        opened.body = b""
+        try:
+            async for part in rest:
+                end = (end + part)[-SKIM_BYTES:]
+                self._unread_bytes += len(part)
+                await send_part(self._send, part, more=True)
+        except UpstreamError as exc:
+            self._count_break(opened, exc)
+            exchange.end(opened.status, Ending.BROKEN)
+            return
+        exchange.usage = self._usage(skim(end), self._unread_bytes)
+        await send_part(self._send, b"", more=False)
+        exchange.end(opened.status, Ending.COMPLETE)
 
-@dataclass(frozen=True, slots=True)
-class NamedObjects:
-    """The model and the stored objects that a JSON body names."""
+    async def _send_stream(self, opened: StartedAnswer, reader: EventReader) -> None:
+        """Relay events as they arrive; if the stream breaks, send an error as the last event.
 
-    model: str = ""
-    references: tuple[Reference, ...] = ()
+        The upstream is read no faster than the client reads, because each `send` waits.
+        """
+        exchange = self._exchange
+        await start(self._send, opened.status, [*opened.headers, *exchange.headers()])
+        await send_part(self._send, opened.body, more=True)
+        error: UpstreamError | None = None
+        try:
+            async for events in reader.events:
+                if reader.response_id is not None and not self._is_remembered:
+                    await self._remember_objects(opened)
+                await send_part(self._send, events, more=True)
+        except UpstreamError as exc:
+            error = exc
+            endpoint = exchange.plan.request.endpoint
+            event = endpoint.error_event(error_body(exc), reader.last_number + 1)
+            gap = b"\n\n" if reader.is_within_event else b""
+            await send_part(self._send, gap + event, more=True)
+        await send_part(self._send, b"", more=False)
+        error = error or reader.error
+        if error is None:
+            exchange.answer = reader.accumulator.answer()
+        else:
+            self._count_break(opened, error)
+        exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
 
-    @classmethod
-    def parse(cls, body: bytes) -> NamedObjects:
-        """Parse a body; raises InvalidRequestError."""
-        decoded = decode_object(body)
-        return cls(as_text(decoded.get("model")), find_references(decoded))
+    def _head(self, opened: StartedAnswer) -> tuple[bytes, RawHeaders]:
+        """Return the body and the headers to send, with any error in the API's format."""
+        body, headers = opened.body, [*opened.headers, *self._exchange.headers()]
+        if opened.status >= 400 and not is_openai_error(body):
+            body = foreign_error_body(opened.model.name, opened.status)
+            headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
+        return body, headers
 
+    async def _remember_objects(self, opened: StartedAnswer) -> None:
+        """Remember what the upstream has stored, and for which key, before the client knows it."""
+        owner, value = self._exchange.info.key, opened.value
+        response_id: str | None = None
+        if opened.reader is not None:
+            response_id = opened.reader.response_id
+        elif isinstance(value, dict) and value.get("object") == "response":
+            found = value.get("id")
+            response_id = fix_surrogates(found) if isinstance(found, str) else None
+        if response_id is None and (owner is None or self._request.path in REPEATABLE_PATHS):
+            return
+        stored = UpstreamObject(
+            id=response_id or "",
+            model=opened.model.name,
+            deployment_id=opened.deployment.id,
+            owner=owner,
+        )
+        if response_id is not None:
+            self._gateway.held.remember(stored)
+            self._is_remembered = True
+        elif opened.status < 400:
+            await self._gateway.ownership.note(value, stored)
 
-async def _check_owner(
-    gateway: Gateway, engine: Engine, request: Request, named: NamedObjects
-) -> None:
-    """Raise ObjectNotFoundError or ForbiddenError if the caller may not use a named object."""
-    viewer = engine.viewer(caller_of(request))
-    if viewer.sees_unowned:
-        return
-    path, query = upstream_path(request.scope)
-    await gateway.ownership.check_path(viewer, request.method, segments_of(path))
-    try:
-        parameters = parse_qsl(query.replace(";", "&"), max_num_fields=MAX_PARAMETERS)
-    except ValueError as exc:
-        raise InvalidRequestError(
-            f"The query has more than {MAX_PARAMETERS} parameters. Send fewer.",
-            code="too_many_parameters",
-        ) from exc
-    in_query = (Reference(name.casefold(), value) for name, value in parameters)
-    await gateway.ownership.check_references(viewer, (*named.references, *in_query))
+    def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
+        self._exchange.may_be_clients = exc.may_be_clients
+        self._upstreams.record_break(opened, exc, self._request)
+
+    def settle_usage(self) -> None:
+        """Set a stream's usage, or estimate it: cancelled and broken answers are billed too."""
+        exchange, reader = self._exchange, self._reader
+        if reader is not None:
+            exchange.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
+            exchange.identity = reader.identity
+        elif exchange.ending is Ending.CLIENT_LEFT and exchange.usage is None:
+            usage = self._usage(None, self._unread_bytes)
+            exchange.usage = usage or exchange.estimate_usage(0)
+
+    def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
+        """Return the usage that an answer reports, or an estimate if its text was not read."""
+        usage = read_usage(value)
+        is_routed = self._exchange.plan.request.endpoint.is_routed
+        if usage is not None or not (unread_bytes and is_routed):
+            return usage
+        return self._exchange.estimate_usage(unread_bytes // CHARACTERS_PER_TOKEN)

@@ -21,7 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from router_service import signals
-from router_service.accounts.access import permitted_listen_host, warn_about_open_redis
+from router_service.access import permitted_listen_host, warn_about_open_redis
 from router_service.core.artifact import MANIFEST, read_manifest
 from router_service.core.memory import bound_heap
 from router_service.http.app import create_app
@@ -30,7 +30,7 @@ from router_service.lifecycle.engine import EngineBuilder
 from router_service.lifecycle.gateway import Drain
 from router_service.lifecycle.reloading import ReloadSource
 from router_service.lifecycle.startup import load_first_router
-from router_service.sandbox.server import run_in_thread
+from router_service.sandbox.app import run_in_thread
 from router_service.settings import ServerSettings, Settings, read_settings
 from router_service.telemetry.logs import configure_logging
 from router_service.telemetry.metrics import SHARED_DIRECTORY, shared_metrics_directory

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from router_service.accounts.access import Access
+from router_service.access import Access
 from router_service.core.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import ArtifactError, ConfigError, PolicyError
 from router_service.core.memory import return_freed

@@ -18,7 +18,7 @@ import anyio.to_thread
 from pydantic import BaseModel
 
 from router_service import signals
-from router_service.accounts.access import permitted_listen_host
+from router_service.access import permitted_listen_host
 from router_service.core.errors import ConfigError, ReloadRefusedError, SwitchcraftError
 from router_service.core.releases import Canary, ExceededLimit, Publication
 from router_service.lifecycle.engine import (

@@ -1,19 +1,23 @@
-"""The sandbox as an ASGI app: OpenAI's inference endpoints, and pages for tests.
+"""The sandbox as an ASGI app with OpenAI's endpoints and pages for tests, and its server.
 
 Every answer has the response header `x-sandbox: true`. A request may ask for faults in a header of
 the same name. `PUT /sandbox/faults/{model}` sets the faults of all requests for a model that do not
-ask for any themselves; see `faults.Faults`.
+ask for any themselves; see `sending.Faults`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import socket
+import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import orjson
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,18 +25,29 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from router_service.core.errors import InvalidRequestError, NotFoundError
+from router_service.core.errors import InvalidRequestError, NotFoundError, SwitchcraftError
 from router_service.core.messages import Json, decode_object, read_model
 from router_service.sandbox.completions import chat, completions, embeddings
-from router_service.sandbox.faults import HEADER, Faults, ModelFaults
 from router_service.sandbox.responses import Responses
 from router_service.sandbox.sending import (
+    HEADER,
     ClientConnection,
     ClientLeftError,
+    Faults,
+    ModelFaults,
     Reply,
     RequestEnding,
     error_body,
 )
+
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 5.0
+_DRAIN_TIMEOUT_S = 1  # requests that hang on purpose must not delay the end of the process
+_BACKLOG = 2048
+
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections, as with providers; otherwise a request could meet the
+end of its connection."""
 
 Endpoint = Callable[[Mapping[str, Json], Faults], Reply]
 """Function that returns the good answer to a body, or raises InvalidRequestError."""
@@ -240,3 +255,49 @@ def _state(request: Request) -> SandboxState:
 def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     marked = {HEADER: "true", **(headers or {})}
     return Response(body, status, marked, media_type="application/json")
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server with an event that it is ready."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the server and set the event."""
+        await super().startup(sockets=sockets)
+        self.ready.set()
+
+
+@contextmanager
+def run_in_thread(
+    host: str = "127.0.0.1", port: int = 0, *, keep_requests: int = 0
+) -> Iterator[str]:
+    """Serve the sandbox from a daemon thread, and yield its base URL, `http://HOST:PORT/v1`.
+
+    Port 0 chooses a free one. The server is ready when the URL is yielded, and stops when the block
+    ends. Raise OSError if the port is taken. The process's logging is unchanged; a cut that a
+    request asked for is an error line of the logger `uvicorn.error`.
+    """
+    listener = socket.create_server((host, port), backlog=_BACKLOG)
+    address = f"http://{host}:{listener.getsockname()[1]}/v1"
+    config = uvicorn.Config(
+        create_sandbox(keep_requests=keep_requests),
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_DRAIN_TIMEOUT_S,
+    )
+    server = _Server(config)
+    thread = threading.Thread(
+        target=server.run, args=([listener],), name="switchcraft-sandbox", daemon=True
+    )
+    thread.start()
+    try:
+        if not server.ready.wait(START_TIMEOUT_S):
+            raise SwitchcraftError(f"The sandbox did not start within {START_TIMEOUT_S:.0f} s.")
+        yield address
+    finally:
+        server.should_exit = True
+        thread.join(STOP_TIMEOUT_S)

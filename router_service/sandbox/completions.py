@@ -29,9 +29,8 @@ from router_service.sandbox.answers import (
     read_alternatives,
     read_request,
 )
-from router_service.sandbox.faults import Faults
 from router_service.sandbox.filling import mapping
-from router_service.sandbox.sending import DONE, Reply, event
+from router_service.sandbox.sending import DONE, Faults, Reply, event
 
 MAX_COPIES = 128
 """Largest `n`, the same as OpenAI's."""

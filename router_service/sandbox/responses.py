@@ -26,9 +26,8 @@ from router_service.sandbox.answers import (
     read_alternatives,
     read_request,
 )
-from router_service.sandbox.faults import Faults
 from router_service.sandbox.filling import mapping, sequence
-from router_service.sandbox.sending import Reply, event
+from router_service.sandbox.sending import Faults, Reply, event
 
 MAX_STORED = 1000
 

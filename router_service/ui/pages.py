@@ -8,11 +8,9 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service import __version__
 from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
@@ -20,10 +18,9 @@ from router_service.core.cost import ArmProfile
 from router_service.core.decision_log import DecisionRecord
 from router_service.core.errors import NotFoundError
 from router_service.core.goals import pareto_front
-from router_service.http.answer import RoutedAnswer
-from router_service.http.asgi import unless_client_leaves
-from router_service.http.auth import UI_PATH, caller_of, is_ui_path
-from router_service.http.incoming import gateway_of, read_body
+from router_service.http.auth import UI_PATH, caller_of
+from router_service.http.inference import RoutedAnswer
+from router_service.http.transfer import gateway_of, read_body, unless_client_leaves
 from router_service.lifecycle.engine import Engine
 from router_service.requests.explain import Explained
 from router_service.requests.parsing import CHAT, RESPONSES
@@ -31,17 +28,6 @@ from router_service.requests.pool import arm_prices
 from router_service.requests.record import MAX_RECENT
 
 FOLDER = Path(__file__).parent / "web"
-
-HEADERS = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    # Browsers revalidate files on each use, so that an update of the gateway is visible at once.
-    "cache-control": "private, no-cache",
-}
 
 routes = APIRouter(prefix=UI_PATH, include_in_schema=False)
 static = StaticFiles(directory=FOLDER / "static")
@@ -141,29 +127,6 @@ class ArtifactCard(BaseModel):
             arms=tuple(sorted(arms, key=lambda card: card.cost_usd)),
             provenance=manifest.provenance,
         )
-
-
-class PageHeaders:
-    """ASGI middleware that restricts the page to its own files by security headers."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        """Wrap an app."""
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, and add the headers to answers below `/ui`."""
-        if scope["type"] != "http" or not is_ui_path(scope["path"]):
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 @routes.get("")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Measure, VersusBest
-from router_service.policies import explain_goal, list_policies
+from router_service.offline import explain_goal, list_policies
 from tests.fakes import manifest as fake_manifest
 
 

@@ -17,7 +17,7 @@ import pytest
 import redis
 import yaml
 
-from router_service.accounts.access import Access
+from router_service.access import Access
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
 from router_service.core.keys import is_weak

@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from router_service.accounts.access import Access
+from router_service.access import Access
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.requests.pool import Pool
 from router_service.settings import Settings, load_settings

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from router_service.http.app import create_app
 from router_service.router import Prediction
-from router_service.sandbox.server import run_in_thread
+from router_service.sandbox.app import run_in_thread
 from router_service.settings import (
     BreakerSettings,
     Deployment,

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from router_service.accounts.access import (
+from router_service.access import (
     Access,
     is_loopback,
     permitted_listen_host,

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from router_service.http.corking import CorkedTransport
-from router_service.http.protocol import ConnectionLimits, protocol_with_limits
+from router_service.http.protocol import ConnectionLimits, CorkedTransport, protocol_with_limits
 from tests.serving import served, wait_for
 
 LIMITS = ConnectionLimits(

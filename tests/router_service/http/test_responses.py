@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from router_service.core.cost import Price
 from router_service.http.app import create_app
-from router_service.sandbox.server import run_in_thread
+from router_service.sandbox.app import run_in_thread
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from tests.bodies import ASK, CHAT, TOOLS
 from tests.fakes import FakeRouter

@@ -13,9 +13,8 @@ import openai
 import pytest
 
 from router_service.core.errors import InvalidRequestError
-from router_service.sandbox.app import create_sandbox
-from router_service.sandbox.faults import Faults
-from router_service.sandbox.server import run_in_thread
+from router_service.sandbox.app import create_sandbox, run_in_thread
+from router_service.sandbox.sending import Faults
 
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

@@ -9,7 +9,7 @@ import weakref
 import pytest
 from starlette.types import Message
 
-from router_service.http.asgi import WhileClientStays
+from router_service.http.transfer import WhileClientStays
 
 
 class Client:
