@@ -5,7 +5,7 @@
 
 Each client sends chat requests of a hundred bytes and reads the whole answers, one after another
 over one kept-alive connection, on uvloop. `switchcraft` is the gateway's client
-(`upstream/transport.py`); `transport` is the lower half of a client, with a new request object for
+(`upstream/connection.py`); `transport` is the lower half of a client, with a new request object for
 each. Clients that are not installed are skipped and listed. Contenders take turns; medians over
 rounds (least to most).
 """
@@ -33,7 +33,7 @@ from benchmarks.load import bodies
 from benchmarks.load.processes import Program, free_port, running
 from benchmarks.stamp import stamp
 from router_service.settings import Timeouts
-from router_service.upstream.transport import Address, HttpRequest, transport_to
+from router_service.upstream.connection import Address, HttpRequest, transport_to
 
 Send = Callable[[], Awaitable[object]]
 

@@ -43,15 +43,14 @@ from router_service.requests.parsing import CHAT, RESPONSES, Endpoint, unrouted
 from router_service.requests.planning import POLICY_HEADER, plan_request
 from router_service.store.base import UpstreamObject
 from router_service.upstream.answers import (
-    SKIM_BYTES,
+    CHARACTERS_PER_TOKEN,
+    EventReader,
     StartedAnswer,
     identity_of,
     is_openai_error,
-    skim,
 )
-from router_service.upstream.body_template import REPEATABLE_PATHS
+from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
 from router_service.upstream.client import unlimited
-from router_service.upstream.relay import CHARACTERS_PER_TOKEN, EventReader
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
 routes = APIRouter()

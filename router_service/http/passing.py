@@ -47,7 +47,7 @@ from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.requests.parsing import unrouted
 from router_service.settings import Model
 from router_service.store.base import UpstreamObject
-from router_service.upstream.body_template import REPEATABLE_PATHS
+from router_service.upstream.bodies import REPEATABLE_PATHS
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]

@@ -13,8 +13,7 @@ from router_service.core.decision_log import DecisionRecord
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.settings import Model
 from router_service.tracing import UNTRACED, Trace
-from router_service.upstream.answers import AnswerIdentity
-from router_service.upstream.relay import CHARACTERS_PER_TOKEN
+from router_service.upstream.answers import CHARACTERS_PER_TOKEN, AnswerIdentity
 from router_service.upstream.retries import Attempt
 
 CLIENT_LEFT = 499

@@ -20,7 +20,7 @@ from router_service.core.messages import (
     read_model,
     read_stream,
 )
-from router_service.upstream.body_template import BodyTemplate
+from router_service.upstream.bodies import BodyTemplate
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,27 @@
-"""Answers of upstreams: JSON as providers write it, errors in it, and what can be forwarded."""
+"""Answers of upstreams, whole or as streams of events: what they contain, and what is forwarded."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import orjson
-
-from router_service.core.answers import fix_surrogates, read_usage
+from router_service.core.answers import AnswerAccumulator, Usage, fix_surrogates, read_usage
 from router_service.core.errors import Failure, UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
 from router_service.settings import Deployment, Model
+from router_service.upstream.bodies import (
+    BYTE_ORDER_MARK,
+    MAX_IDENTITY,
+    UNCOUNTED_BYTES,
+    UnreadableError,
+    decode_json,
+    read_json,
+    skim,
+)
 from router_service.upstream.client import UpstreamAnswer
 from router_service.upstream.connection import RawHeaders
-
-if TYPE_CHECKING:
-    from router_service.upstream.relay import EventReader
 
 MAX_HELD_BYTES = 4 * 1024 * 1024
 """Longest answer that is read to its end before it is forwarded, so that another deployment may
@@ -30,23 +33,26 @@ MAX_WHOLE_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 256 * 1024
 """Longest body of an error that clients get. Servers that validate requests may repeat them."""
 
-MAX_IDENTITY = 200
-"""Longest id or model of an answer that is kept, in characters."""
+MAX_EVENT_BYTES = 1024 * 1024
+"""An event longer than this is forwarded before it is complete, and is not read."""
 
-MAX_VALUES = 25_000
-"""Most values of a JSON text that are read, roughly: its commas and opening brackets are counted.
-Reading them takes up to 25 ms of the event loop. 60 MB of `{}` would take seconds and 2 GB."""
+MAX_READ_BYTES = 8 * 1024
+"""Bytes of a stream that are read before other requests have their turn. If 60 upstreams send small
+events as fast as they can, this stalls the event loop for 0.04 s, and 64 KB for 0.1 to 0.24 s."""
 
-UNCOUNTED_BYTES = 32 * 1024
-"""A text of this length cannot have many more values than `MAX_VALUES`, and takes little memory."""
+KEEP_ALIVE_HOLD_S = 5.0
+"""How long comments before an answer's first event are held back, so that another deployment may
+still answer. Clients wait longer than that for a sign of life."""
 
-SKIM_BYTES = 16 * 1024
-"""How much of the end of an unread answer is searched for its usage."""
+KEEP_ALIVE_HOLD_BYTES = 64 * 1024
+"""Most bytes of such comments that are held back."""
 
-MAX_USAGES = 4
-"""Most occurrences of `usage` that `skim` tries to decode."""
+CHARACTERS_PER_TOKEN = 4
+"""OpenAI's rule of thumb for English, for answers whose provider does not count tokens."""
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+MAX_SEQUENCE_NUMBER = 2**53
+"""Numbers from here on are ignored. JavaScript clients could not add one to them (RFC 8259, section
+6), and from 2**64 on they could not be written here."""
 
 _UPSTREAMS_FAULT = {401, 407, 408, 429}
 """Statuses below 500 that another deployment or model may avoid: they are due to the operator's key
@@ -82,10 +88,13 @@ _CLIENTS_CODE_PREFIXES = ("invalid_image", "invalid_base64", "invalid_prompt", "
 
 _NOT_CLIENTS_STATUSES = frozenset({401, 408, 429})
 
-_MAX_DIGITS = 20
-_VALUE_STARTS = (b",", b"{", b"[")
-_NAMED_TEXT = re.compile(rb'"(id|model|object|type)"\s*:\s*"([^"\\]{1,%d})"' % MAX_IDENTITY)
-_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+# With all blank lines that follow: as events of their own, 64 KB of them would take 0.1 s.
+_BLANK_LINE = re.compile(rb"(?:\n\n|\n\r\n|\r\r)[\r\n]*")
+_SEAM_BYTES = 2  # a blank line may begin in the last two of the buffered bytes
+_DONE = b"[DONE]"
+# A tuple instead of a set, because an upstream may send a type that cannot be hashed, as a list.
+_LAST_TYPES = ("response.completed", "response.incomplete", "response.failed")
+_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
 @dataclass(slots=True)
@@ -256,77 +265,205 @@ def identity_of(value: Json) -> AnswerIdentity:
     )
 
 
-class UnreadableError(ValueError):
-    """Bytes that cannot be read as JSON."""
+async def start_stream(
+    answer: UpstreamAnswer, started: StartedAnswer, *, expects_json: bool = True
+) -> None:
+    """Read events until the first that is output, or raise UpstreamError if there is no output."""
+    reader = started.reader = EventReader(answer, expects_json=expects_json)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    async for part in reader.events:
+        started.body += part
+        is_long = len(started.body) > KEEP_ALIVE_HOLD_BYTES
+        if reader.has_output or is_long or loop.time() > began_s + KEEP_ALIVE_HOLD_S:
+            return
+        if reader.error:
+            raise reader.error
+    raise UpstreamError(answer.model, "ended its answer without any output", Failure.BROKEN)
 
-    def __init__(self, *, is_cut_off: bool = False, is_too_much: bool = False) -> None:
-        super().__init__("cut off" if is_cut_off else "too much" if is_too_much else "not JSON")
-        self.is_cut_off = is_cut_off
-        """Whether the text begins as an object or an array but does not end as one."""
-        self.is_too_much = is_too_much
-        """Whether the text is valid JSON with more values or levels than this gateway reads."""
 
+class EventReader:
+    """Reader of server-sent events, which records their content in its attributes."""
 
-def read_json(data: bytes) -> Json:
-    """Return the value of a JSON text as lenient clients read it, or raise UnreadableError.
+    def __init__(self, answer: UpstreamAnswer, *, expects_json: bool = True) -> None:
+        """Read an answer. Without `expects_json`, its events may be of any kind."""
+        self._answer = answer
+        self._expects_json = expects_json
+        self._has_begun = False
+        self._held = bytearray()
+        self._tail = b""
+        self.is_within_event = False
+        """Whether the last forwarded bytes were not the end of an event."""
+        self._is_done = False
+        self._characters = 0
+        self.usage: Usage | None = None
+        """The usage that the upstream has reported."""
+        self.has_output = False
+        """Whether an event was part of an answer: neither a comment nor an error."""
+        self.error: UpstreamError | None = None
+        """The error that an event reported."""
+        self.last_number = -1
+        """The number of the last event, if events have one (Responses API)."""
+        self.response_id: str | None = None
+        """The id of a response that the upstream may store (Responses API)."""
+        self.identity = AnswerIdentity()
+        self.accumulator = AnswerAccumulator()
+        self.events = self._read_events()
+        """The stream's bytes, unchanged and cut only between events. Iterate over it once.
 
-    Beyond JSON (RFC 8259), providers send lone surrogates, NaN and infinities, numbers of any
-    length, control characters in strings, broken UTF-8 and a byte order mark. Clients that can read
-    those get the bytes unchanged, so reading them here must not fail either. Strings may have lone
-    surrogates (see `fix_surrogates`).
-    """
-    is_too_much = len(data) > UNCOUNTED_BYTES and sum(map(data.count, _VALUE_STARTS)) > MAX_VALUES
-    if not is_too_much:
+        So a client never gets half an event before the error that reports a broken stream. It
+        raises UpstreamError if the stream breaks, if an event before the first output cannot be
+        read, or if a later event is cut off.
+        """
+        self._unreadable: UpstreamError | None = None
+
+    @property
+    def written_tokens(self) -> int:
+        """Return roughly how many tokens the events had so far."""
+        return -(-self._characters // CHARACTERS_PER_TOKEN)
+
+    async def _read_events(self) -> AsyncIterator[bytes]:
+        async for chunk in self._answer.chunks():
+            for start in range(0, len(chunk), MAX_READ_BYTES):
+                if start:
+                    await asyncio.sleep(0)
+                ready = self._feed(chunk[start : start + MAX_READ_BYTES])
+                if ready:
+                    yield ready
+                if self._unreadable:
+                    raise self._unreadable
+        if rest := bytes(self._held):
+            self._read_event(rest)
+            if self._unreadable:
+                raise self._unreadable
+            yield rest
+            self.is_within_event = True  # no blank line ended it
+        is_complete = self._is_done or self.error or self._answer.is_delimited
+        if self._expects_json and not is_complete:
+            problem = "broke the connection while it answered"
+            raise UpstreamError(self._answer.model, problem, Failure.BROKEN)
+
+    def _feed(self, chunk: bytes) -> bytes:
+        """Add a chunk to the buffer and return the bytes that can be forwarded.
+
+        No byte is searched twice: an event of 1 MB in chunks of 1 KB would take seconds.
+        """
+        seam = self._tail + chunk
+        ends = [found.end() - len(seam) for found in _BLANK_LINE.finditer(seam)]
+        self._held += chunk
+        self._tail = seam[-_SEAM_BYTES:]
+        if not ends:
+            # Hold the start of an event, if it is short or there is memory for it.
+            unreserved_bytes = len(self._held) - self._answer.reserved_bytes
+            if unreserved_bytes <= UNCOUNTED_BYTES or (
+                len(self._held) <= MAX_EVENT_BYTES and self._answer.try_reserve(unreserved_bytes)
+            ):
+                return b""
+            data = self._empty_buffer()
+            self.is_within_event = self.has_output = True  # comments are never so long
+            self.accumulator.is_incomplete = True
+            return data
+        data, start = self._empty_buffer(), 0
+        for end in ends:  # counted from the end of the data
+            self._read_event(data[start : len(data) + end])
+            if self._unreadable:
+                return data[:start]
+            start = len(data) + end
+        self._held += data[start:]
+        self._tail = data[start:][-_SEAM_BYTES:]
+        return data[:start]
+
+    def _empty_buffer(self) -> bytes:
+        data = bytes(self._held)
+        self._held.clear()
+        if self._answer.reserved_bytes:
+            self._answer.release_memory()
+        return data
+
+    def _read_event(self, event: bytes) -> None:
+        """Record one event (WHATWG HTML, "Interpreting an event stream")."""
+        if not self._has_begun:
+            self._has_begun = True
+            event = event.removeprefix(BYTE_ORDER_MARK)
+        if self.is_within_event:
+            self.is_within_event = False
+            return
+        fields = [line[5:] for line in event.splitlines() if line.startswith(b"data:")]
+        data = b"\n".join(fields).strip()
+        if not data or data == _DONE:
+            self._is_done = self._is_done or data == _DONE
+            return
         try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            pass
-    text = data.removeprefix(BYTE_ORDER_MARK).strip()
-    if text[:1] + text[-1:] not in (b"{}", b"[]"):
-        raise UnreadableError(is_cut_off=text.startswith((b"{", b"[")))
-    if is_too_much:
-        raise UnreadableError(is_too_much=True)
-    # As fast as orjson for many small values. Long strings take twice as long.
-    try:
-        return _LENIENT.decode(text.decode(errors="replace"))
-    except RecursionError:
-        is_too_much = True
-    except ValueError:
-        pass
-    # Not raised from the other errors, because those hold the text.
-    raise UnreadableError(is_too_much=is_too_much)
+            content = read_json(data)
+        except UnreadableError as exc:
+            self._skip_unreadable(data, exc)
+            return
+        if not (self._expects_json or isinstance(content, dict)):
+            self.has_output = self.accumulator.is_incomplete = True
+            return
+        if is_error(content):
+            problem = "sent an error within its answer"
+            self.error = UpstreamError(self._answer.model, problem, failure_of_error(content))
+            return
+        self.has_output = True
+        self._is_done = self._is_done or content.get("type") in _LAST_TYPES
+        self.usage = read_usage(content) or self.usage
+        response = content.get("response")
+        response_id = response.get("id") if isinstance(response, dict) else None
+        if isinstance(response_id, str) and not self.response_id:
+            self.response_id = fix_surrogates(response_id)
+        if self.identity.id is None:
+            self.identity = identity_of(content)
+        number = content.get("sequence_number")
+        if type(number) is int and 0 <= number < MAX_SEQUENCE_NUMBER:
+            self.last_number = number
+        self._characters += _written_characters(content)
+        self.accumulator.feed(content)
+
+    def _skip_unreadable(self, data: bytes, exc: UnreadableError) -> None:
+        """Forward an event that cannot be read, or record it as a failure.
+
+        Before the first output it is a failure, because another deployment may do better. After
+        that the client gets all events, and may be able to read more than the gateway. But if an
+        event is cut off, a part of the answer is lost, and the client gets an error.
+        """
+        is_failure = exc.is_cut_off or not (self.has_output or exc.is_too_much)
+        if self._expects_json and is_failure:
+            problem = "sent an event that cannot be read"
+            # Raised where the event is out of scope, because a traceback would keep it in memory.
+            self._unreadable = UpstreamError(self._answer.model, problem, Failure.MALFORMED)
+            return
+        self.has_output = self.accumulator.is_incomplete = True
+        if exc.is_too_much:
+            found = skim(data)
+            self.usage = read_usage(found) or self.usage
+            self._is_done = self._is_done or found.get("type") in _LAST_TYPES
 
 
-def decode_json(body: bytes) -> Json:
-    """Return a body as JSON, or None if it cannot be read."""
-    try:
-        return read_json(body)
-    except UnreadableError:
-        return None
+def _written_characters(event: Json) -> int:
+    """Count the characters that an event adds to an answer.
 
-
-def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
-    """Return texts and the usage from an answer or event that is not decoded.
-
-    `start` is its beginning, or all of it without `end`. For each name, the first text is returned.
-    The usage is the last one.
+    Text, reasoning, refusals and the names and arguments of calls count.
     """
-    found: dict[str, Json] = {}
-    for name, value in _NAMED_TEXT.findall(start[:SKIM_BYTES]):
-        found.setdefault(name.decode(), value.decode(errors="replace"))
-    tail = (start[-SKIM_BYTES:] + end)[-SKIM_BYTES:]
-    for match in list(_USAGE.finditer(tail))[: -MAX_USAGES - 1 : -1]:
-        try:
-            usage, _ = _LENIENT.raw_decode(tail[match.end() :].decode(errors="replace"))
-        except (ValueError, RecursionError):
+    if isinstance(delta := event.get("delta"), str):  # the Responses API
+        return len(delta)
+    count = 0
+    for choice in _objects(event.get("choices")):
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            count += _length(choice.get("text"))
             continue
-        if read_usage({"usage": usage}) is not None:
-            return found | {"usage": usage}
-    return found
+        count += sum([_length(text) for name, text in delta.items() if name in _TEXTS])
+        for call in _objects(delta.get("tool_calls")):
+            function = call.get("function")
+            if isinstance(function, dict):
+                count += _length(function.get("name")) + _length(function.get("arguments"))
+    return count
 
 
-# Integers of more than 64 bits become floats, because a million digits take quadratic time.
-_LENIENT = json.JSONDecoder(
-    strict=False,
-    parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else float(digits),
-)
+def _objects(value: Json) -> Sequence[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
+
+
+def _length(value: Json) -> int:
+    return len(value) if isinstance(value, str) else 0

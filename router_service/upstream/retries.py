@@ -23,8 +23,8 @@ from router_service.core.errors import (
 )
 from router_service.settings import Deployment, Model, RetrySettings
 from router_service.tracing import UNTRACED, Trace
-from router_service.upstream.answers import StartedAnswer, read_whole
-from router_service.upstream.body_template import (
+from router_service.upstream.answers import StartedAnswer, read_whole, start_stream
+from router_service.upstream.bodies import (
     REPEATABLE_PATHS,
     BodyTemplate,
     asks_for_usage,
@@ -32,13 +32,7 @@ from router_service.upstream.body_template import (
     without_stream_options,
 )
 from router_service.upstream.breaker import CircuitBreakers
-from router_service.upstream.client import (
-    OutgoingRequest,
-    ReserveMemory,
-    UpstreamClient,
-    unlimited,
-)
-from router_service.upstream.relay import start_stream
+from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
 
 CLOCK_SLACK_S = 0.005
 """A sleep may end a little before the moment that it is meant to reach."""

@@ -15,17 +15,16 @@ import httpx
 
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
-from router_service.upstream.client import UpstreamAnswer
+from router_service.upstream.answers import MAX_EVENT_BYTES, EventReader
+from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
 from router_service.upstream.connection import HttpResponse
-from router_service.upstream.relay import MAX_HELD_BYTES, EventReader
-from router_service.upstream.timeouts import TimeoutGuard
 from tests.fuzz.mutation import of_json, of_lines
 from tests.fuzz.target import Target, expect, held_bytes, randomness, splits, virtual_loop
 
-MAX_READER_BYTES = 4 * MAX_HELD_BYTES
+MAX_READER_BYTES = 4 * MAX_EVENT_BYTES
 """Most memory of a reader: an event, its text, and its notes on the answer."""
 
-LONG_BYTES = MAX_HELD_BYTES + 70_000
+LONG_BYTES = MAX_EVENT_BYTES + 70_000
 
 
 class Stream(HttpResponse):
@@ -122,7 +121,7 @@ def _check_relayed(relayed: Relayed, sent: bytes) -> None:
     elif not relayed.is_within_event:
         message = f"an error follows half an event: {relayed.data!r}"
         expect(is_between_events(relayed.data), message)
-    if len(sent) < MAX_HELD_BYTES:
+    if len(sent) < MAX_EVENT_BYTES:
         end = b""
         for part in relayed.parts[:-1]:
             end = (end + part)[-4:]
@@ -212,7 +211,7 @@ TARGET = Target(
     mutate=_mutate,
     tokens=(*TOKENS, *WORDS),
     measured=(
-        "router_service/upstream/relay.py",
+        "router_service/upstream/answers.py",
         "router_service/core/answers.py",
     ),
     runs=1_000,

@@ -12,11 +12,7 @@ from typing import Any
 
 from router_service.core import strict_json
 from router_service.core.errors import InvalidRequestError
-from router_service.upstream.body_template import (
-    BodyTemplate,
-    asks_for_usage,
-    without_stream_options,
-)
+from router_service.upstream.bodies import BodyTemplate, asks_for_usage, without_stream_options
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Target, expect, fail, randomness
 
@@ -174,7 +170,7 @@ TARGET = Target(
     tokens=TOKENS,
     measured=(
         "router_service/core/strict_json.py",
-        "router_service/upstream/body_template.py",
+        "router_service/upstream/bodies.py",
     ),
     runs=20_000,
 )

@@ -19,9 +19,8 @@ import httpx
 
 from router_service.core.errors import UpstreamError
 from router_service.settings import Timeouts
-from router_service.upstream.client import UpstreamAnswer
+from router_service.upstream.client import TimeoutGuard, UpstreamAnswer
 from router_service.upstream.connection import Connection, HttpResponse
-from router_service.upstream.timeouts import TimeoutGuard
 from tests.fuzz.mutation import of_lines
 from tests.fuzz.target import (
     Target,
@@ -377,7 +376,6 @@ TARGET = Target(
     measured=(
         "router_service/upstream/connection.py",
         "router_service/upstream/client.py",
-        "router_service/upstream/timeouts.py",
     ),
     runs=1_500,
 )

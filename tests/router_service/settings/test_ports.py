@@ -10,7 +10,7 @@ import pytest
 from router_service.cli import main
 from router_service.core.errors import ConfigError
 from router_service.settings import read_settings
-from router_service.upstream.transport import transport_to
+from router_service.upstream.connection import transport_to
 from tests.router_service.settings.conftest import LoadFile as Load
 
 MODELS = "model_list: [{model_name: m, litellm_params: {model: openai/m, api_base: 'http://h'}}]\n"

@@ -1,32 +1,45 @@
-"""Limits on what an upstream can send, however it is split into packets, and decompression."""
+"""Connections to an upstream: limits on what it can send, what HTTP allows, and timeouts."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gzip
-import tracemalloc
-import zlib
-from collections.abc import Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
+import trustme
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from router_service.settings import Timeouts
 from router_service.upstream.connection import (
     MAX_FRAMING_BYTES,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_INFORMATIONAL,
-    MAX_PART_BYTES,
+    MAX_UNREAD_BYTES,
+    Address,
     Connection,
-    Decompressor,
-    read_codings,
+    HttpRequest,
+    Proxy,
+    RawHeaders,
+    Transport,
+    transport_to,
 )
 
+Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
 HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+
+
 OK = HEAD + b"content-length: 2\r\n\r\n{}"
 
 
@@ -175,94 +188,447 @@ def test_packet_boundaries_do_not_matter(chunks: list[tuple[bytes, int]], cuts: 
     assert asyncio.run(run()) == (200, b"".join(chunk for chunk, _ in chunks))
 
 
-class Parts:
-    """A body that arrives in parts of a given size."""
-
-    def __init__(self, data: bytes, size: int) -> None:
-        self._data = data
-        self._size = size
-        self.position = 0
-
-    async def read(self) -> bytes:
-        """Return the next part."""
-        part = self._data[self.position : self.position + self._size]
-        self.position += len(part)
-        return part
+@asynccontextmanager
+async def upstream(play: Play) -> AsyncIterator[httpx.URL]:
+    """Run an upstream that handles each connection with `play`, and yield its address."""
+    server = await asyncio.start_server(play, "127.0.0.1", 0)
+    try:
+        yield httpx.URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+    finally:
+        server.close()
 
 
-async def iterate(parts: Parts, limit_bytes: int | None = None) -> list[bytes]:
-    """Return the parts of a decompressed body, up to a limit."""
-    body, found, size = Decompressor(parts.read), [], 0
-    while part := await body.read():
-        found.append(part)
-        size += len(part)
-        if limit_bytes is not None and size >= limit_bytes:
-            break
-    return found
+@asynccontextmanager
+async def transport_of(url: httpx.URL, max_connections: int = 5) -> AsyncIterator[Transport]:
+    """Yield the connections to an upstream."""
+    transport = Transport(url, httpx.create_ssl_context(), max_connections)
+    try:
+        yield transport
+    finally:
+        await transport.aclose()
 
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    """Read a request, and return its head."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    await reader.readexactly(length)
+    return head
 
 
-@settings(deadline=None)
-@given(
-    st.binary(max_size=300), st.integers(0, 5000), st.integers(1, 500), st.sampled_from([*PACKERS])
-)
-def test_any_body_is_decompressed_however_it_is_split(
-    data: bytes, times: int, size: int, coding: str
-) -> None:
-    """The result is the original, in parts of at most 64 KB."""
-    packed = PACKERS[coding](data * times)
-    found = asyncio.run(iterate(Parts(packed, size)))
-    assert b"".join(found) == data * times
-    assert max(map(len, found), default=0) <= MAX_PART_BYTES
+def answering(*answers: bytes) -> Play:
+    """Return an upstream that answers each request of a connection in turn, then hangs up."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await read_request(reader)
+            writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    return play
 
 
-@settings(deadline=None)
-@given(st.binary(min_size=1, max_size=300), st.integers(1, 500), st.data())
-def test_incomplete_or_overlong_body_is_an_error(
-    data: bytes, size: int, draw: st.DataObject
-) -> None:
-    """An end that comes too early is an error wherever it is, and so is data after the end."""
-    packed = gzip.compress(data)
-    cut = draw.draw(st.integers(1, len(packed) - 1))
-    for damaged in (packed[:cut], packed + packed[:cut]):
-        with pytest.raises(httpx.DecodingError):
-            asyncio.run(iterate(Parts(damaged, size)))
+def outbound(
+    url: httpx.URL,
+    headers: RawHeaders | None = None,
+    body: bytes = b"hi",
+    timeouts: Timeouts | None = None,
+) -> HttpRequest:
+    """Return a request."""
+    return HttpRequest("POST", Address.of(str(url)), headers or [], body, timeouts or Timeouts())
 
 
-@settings(deadline=None)
-@given(st.binary(max_size=200), st.integers(1, 50))
-def test_any_bytes_are_decompressed_or_refused(data: bytes, size: int) -> None:
-    """No other error is raised."""
-    for start in (b"", b"\x1f\x8b\x08\0", b"\x78\x9c"):
-        with contextlib.suppress(httpx.DecodingError):
-            asyncio.run(iterate(Parts(start + data, size)))
+async def whole(transport: Transport, connection: Connection) -> bytes:
+    """Return a body to its end, and release its connection."""
+    body = b""
+    while part := await connection.read():
+        body += part
+    transport.release(connection)
+    return body
 
 
-def test_no_more_is_decompressed_than_is_read() -> None:
-    """Of a body that would become 100 MB, the first megabyte takes a few kilobytes."""
-    packed = gzip.compress(bytes(100_000_000))
-    parts = Parts(packed, 65536)
-    tracemalloc.start()
-    found = asyncio.run(iterate(parts, 1_000_000))
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert sum(map(len, found)) < 1_100_000
-    assert peak_bytes < 2_000_000
-    assert parts.position == 65536
+async def asked(*answers: bytes) -> tuple[int, bytes]:
+    """Return the status and the body of the answer to one request."""
+    async with upstream(answering(*answers)) as url, transport_of(url) as transport:
+        answer = await transport.send(outbound(url))
+        return answer.status, await whole(transport, answer)
 
 
 @pytest.mark.parametrize(
-    ("headers", "found"),
+    "answer",
     [
-        ([(b"content-encoding", b"gzip, gzip")], ["gzip", "gzip"]),
-        ([(b"content-encoding", b"GZIP"), (b"content-encoding", b" br ")], ["gzip", "br"]),
-        ([(b"content-encoding", b"identity,, ,identity")], []),
-        ([(b"transfer-encoding", b"gzip, chunked")], ["gzip"]),
-        ([(b"transfer-encoding", b"Chunked"), (b"x", b"gzip")], []),
+        OK,
+        b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + OK,
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n" + OK,
+        CHUNKED + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\ntrailer: 1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n{}",
+        b"HTTP/1.0 200 OK\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}",
     ],
 )
-def test_all_codings_are_found(headers: list[tuple[bytes, bytes]], found: list[str]) -> None:
-    """Codings count in all header lines, in any case, and also as transfer codings."""
-    assert read_codings(headers) == found
+def test_every_kind_of_body_end_is_supported(answer: bytes) -> None:
+    """Bodies end by a length, by chunks with trailers, or by the connection's end."""
+    assert asyncio.run(asked(answer)) == (200, b"{}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-le",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{}",
+        CHUNKED + b"2\r\n{}\r\n",
+        CHUNKED + b"zz\r\n{}\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n{}",
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"a" * (MAX_HEAD_BYTES + 1),
+    ],
+)
+def test_incomplete_or_invalid_http_is_an_error(answer: bytes) -> None:
+    """Neither an answer that ends too early nor one that is not HTTP counts as a good one."""
+    with pytest.raises(httpx.TransportError):
+        asyncio.run(asked(answer))
+
+
+def test_connection_is_reused_after_a_whole_answer() -> None:
+    """Successive requests share a connection. One whose answer was not read is closed."""
+    connections = 0
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await answering(OK, OK, OK)(reader, writer)
+
+    async def exchange() -> list[int]:
+        seen = []
+        async with upstream(play) as url, transport_of(url) as transport:
+            for _ in range(2):
+                await whole(transport, await transport.send(outbound(url)))
+            seen.append(connections)
+            left = await transport.send(outbound(url))
+            transport.release(left)
+            await whole(transport, await transport.send(outbound(url)))
+        return [*seen, connections]
+
+    assert asyncio.run(exchange()) == [1, 2]
+
+
+def test_a_request_may_need_a_new_connection() -> None:
+    """A request that must not use an idle connection opens a new one, which is kept afterwards."""
+    connections: list[int] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(0)
+        for index in range(10):
+            await read_request(reader)
+            writer.write(OK)
+            connections[-1] = index + 1
+
+    async def exchange() -> None:
+        async with upstream(play) as url, transport_of(url) as transport:
+            for is_new in (False, False, True, True, False):
+                request = replace(outbound(url), needs_new_connection=is_new)
+                await whole(transport, await transport.send(request))
+
+    asyncio.run(exchange())
+    assert connections == [2, 1, 2]
+
+
+@pytest.mark.parametrize("late", [b"", OK])
+def test_stale_connections_are_not_reused(late: bytes) -> None:
+    """A connection that was closed, or that received unexpected bytes, serves no other request."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answering(OK + late)(reader, writer)
+
+    async def exchange() -> list[bytes]:
+        async with upstream(play) as url, transport_of(url) as transport:
+            return [await whole(transport, await transport.send(outbound(url))) for _ in range(3)]
+
+    assert asyncio.run(exchange()) == [b"{}"] * 3
+
+
+def test_waits_for_connections_and_writes_time_out() -> None:
+    """Timeouts apply if all connections are in use, or if the upstream stops reading a body."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        await asyncio.sleep(60)
+        writer.close()
+
+    async def exchange() -> None:
+        times = Timeouts(pool_s=0.05, write_s=0.1)
+        async with upstream(play) as url, transport_of(url, 1) as transport:
+            first = asyncio.create_task(transport.send(outbound(url)))
+            await asyncio.sleep(0)
+            with pytest.raises(httpx.PoolTimeout):
+                await transport.send(outbound(url, timeouts=times))
+            first.cancel()
+            await asyncio.wait([first])
+            with pytest.raises(httpx.WriteTimeout):
+                await transport.send(outbound(url, body=b"x" * 50_000_000, timeouts=times))
+
+    asyncio.run(exchange())
+
+
+def test_early_answer_to_a_large_request_is_read() -> None:
+    """An upstream may refuse a large body early. Its connection is not kept."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK.replace(b"200 OK", b"413 Too Large"))
+        await asyncio.sleep(60)
+
+    async def exchange() -> tuple[int, bytes]:
+        async with upstream(play) as url, transport_of(url) as transport:
+            large = outbound(url, body=b"x" * 50_000_000, timeouts=Timeouts(write_s=0.1))
+            answer = await transport.send(large)
+            return answer.status, await whole(transport, answer)
+
+    assert asyncio.run(exchange()) == (413, b"{}")
+
+
+def test_unread_answer_stays_at_the_upstream() -> None:
+    """A large body is received only as it is read, and then completely."""
+    size, written = 50_000_000, 0
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
+        while written < size:
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+            written += 100_000
+
+    async def exchange() -> tuple[int, int]:
+        async with upstream(play) as url, transport_of(url) as transport:
+            answer = await transport.send(outbound(url))
+            at_rest = -1
+            while at_rest != written:
+                at_rest = written
+                await asyncio.sleep(0.05)
+            return at_rest, len(await whole(transport, answer))
+
+    at_rest, read = asyncio.run(exchange())
+    assert (read, at_rest < size - MAX_UNREAD_BYTES) == (size, True)
+
+
+def test_header_with_a_line_break_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """It could smuggle another header."""
+
+    async def exchange() -> None:
+        async with upstream(answering(OK)) as url, transport_of(url) as transport:
+            for value in (b"a\r\nx: b", b"a\nb", b"a\rb", b"a\0b"):
+                with pytest.raises(httpx.LocalProtocolError):
+                    await transport.send(outbound(url, [(b"x-request-id", value)]))
+
+    asyncio.run(exchange())
+    assert not caplog.records
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer each request of a connection with its own body."""
+    try:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length)
+            writer.write(await reader.readexactly(length))
+            await writer.drain()
+    except asyncio.IncompleteReadError:
+        writer.close()
+
+
+@asynccontextmanager
+async def behind_tls(authority: trustme.CA, name: str) -> AsyncIterator[httpx.URL]:
+    """Yield the address of an upstream with a certificate for a name."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(tls)
+    server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield httpx.URL(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_tls_carries_bodies_of_any_size(run: Callable[[Awaitable[list[int]]], list[int]]) -> None:
+    """Small and large requests and answers share an encrypted connection."""
+    authority, sizes = trustme.CA(), [10, 3_000_000, 10]
+
+    async def exchange() -> list[int]:
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        async with behind_tls(authority, "localhost") as url:
+            transport = Transport(url, trusting, 1)
+            requests = (outbound(url, body=bytes(size)) for size in sizes)
+            got = [
+                len(await whole(transport, await transport.send(request))) for request in requests
+            ]
+            await transport.aclose()
+            return got
+
+    assert run(exchange()) == sizes
+
+
+@pytest.mark.parametrize(("name", "is_trusted"), [("localhost", False), ("other.example", True)])
+def test_certificate_must_be_trusted_and_match_the_host(name: str, is_trusted: bool) -> None:
+    """An untrusted certificate and one for another host are refused."""
+    authority = trustme.CA()
+
+    async def exchange() -> None:
+        tls = httpx.create_ssl_context()
+        if is_trusted:
+            authority.configure_trust(tls)
+        async with behind_tls(authority, name) as url:
+            transport = Transport(url, tls, 1)
+            with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+                await transport.send(outbound(url))
+
+    asyncio.run(exchange())
+
+
+def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For http, the proxy gets the whole address. Hosts in `no_proxy` are contacted directly."""
+    heads: list[bytes] = []
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await read_request(reader))
+        writer.write(OK)
+        writer.close()
+
+    async def exchange() -> bytes:
+        async with upstream(play) as proxy:
+            monkeypatch.setenv("http_proxy", f"me:secret@{proxy.host}:{proxy.port}")
+            monkeypatch.setenv("no_proxy", "127.0.0.1")
+            direct = transport_to(str(proxy), httpx.create_ssl_context(), 1)
+            await whole(direct, await direct.send(outbound(proxy)))
+            origin = "http://upstream.example"
+            transport = transport_to(origin, httpx.create_ssl_context(), 1)
+            answer = await transport.send(outbound(httpx.URL(f"{origin}/v1/x")))
+            body = await whole(transport, answer)
+            await transport.aclose()
+            return body
+
+    assert asyncio.run(exchange()) == b"{}"
+    direct_head, head = heads
+    assert direct_head.startswith(b"POST /v1 HTTP/1.1\r\n")
+    assert b"proxy-authorization" not in direct_head
+    assert head.startswith(b"POST http://upstream.example/v1/x HTTP/1.1\r\n")
+    assert b"host: upstream.example\r\n" in head
+    assert b"proxy-authorization: Basic bWU6c2VjcmV0\r\n" in head
+
+
+def test_answers_through_a_proxy_have_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Endless informational responses are refused, even from a proxy."""
+    answer = b"HTTP/1.1 102 Processing\r\n\r\n" * 1000 + OK
+
+    async def exchange() -> None:
+        async with upstream(answering(answer)) as proxy:
+            monkeypatch.setenv("http_proxy", str(proxy))
+            transport = transport_to("http://upstream.example", httpx.create_ssl_context(), 1)
+            with pytest.raises(httpx.RemoteProtocolError, match="informational"):
+                await transport.send(outbound(httpx.URL("http://upstream.example/v1/x")))
+
+    asyncio.run(exchange())
+
+
+def tunnelling(heads: list[bytes]) -> Play:
+    """Return a proxy that opens tunnels and records the requests for them."""
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        host, _, port = heads[-1].split(b" ")[1].rpartition(b":")
+        theirs = await asyncio.open_connection(host.decode(), int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(pipe(reader, theirs[1]))
+                group.create_task(pipe(theirs[0], writer))
+        except* (ConnectionError, ssl.SSLError):
+            writer.close()
+
+    return play
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("is_proxy_encrypted", [False, True])
+def test_https_goes_through_a_tunnel(
+    run: Callable[[Awaitable[list[int]]], list[int]], is_proxy_encrypted: bool
+) -> None:
+    """The proxy sees only the host and its own credentials.
+
+    Requests share the encrypted connection.
+    """
+    authority, heads, sizes = trustme.CA(), list[bytes](), [10, 3_000_000, 10]
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(server_tls)
+
+    async def exchange() -> list[int]:
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        server = await asyncio.start_server(
+            tunnelling(heads), "127.0.0.1", 0, ssl=server_tls if is_proxy_encrypted else None
+        )
+        scheme, port = "https" if is_proxy_encrypted else "http", server.sockets[0].getsockname()[1]
+        proxy = Proxy(httpx.URL(f"{scheme}://me:p%40ss@localhost:{port}"))
+        async with behind_tls(authority, "localhost") as url:
+            transport = Transport(url, trusting, 1, proxy)
+            requests = (outbound(url, body=bytes(size)) for size in sizes)
+            got = [
+                len(await whole(transport, await transport.send(request))) for request in requests
+            ]
+            await transport.aclose()
+        server.close()
+        return got
+
+    assert run(exchange()) == sizes
+    (head,) = heads
+    assert head.startswith(b"CONNECT localhost:")
+    assert b"proxy-authorization: Basic bWU6cEBzcw==\r\n" in head
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 102 Processing\r\n\r\n" * 200,
+        b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 100_000,
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"",
+    ],
+)
+def test_refused_tunnel_is_a_proxy_error(answer: bytes) -> None:
+    """Whatever the proxy answers, nothing was sent to the upstream."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async def exchange() -> None:
+        async with upstream(play) as url:
+            proxy = Proxy(httpx.URL(f"http://{url.host}:{url.port}"))
+            origin = httpx.URL("https://upstream.example")
+            transport = Transport(origin, httpx.create_ssl_context(), 1, proxy)
+            for _ in range(3):  # a connection that failed takes nobody's place
+                with pytest.raises(httpx.ProxyError):
+                    await transport.send(outbound(origin))
+
+    asyncio.run(exchange())
+
+
+def test_socks_proxies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SOCKS proxy in the environment is a proxy error, not a crash."""
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:1")
+    transport = transport_to("https://upstream.example", httpx.create_ssl_context(), 1)
+    with pytest.raises(httpx.ProxyError, match="'socks5'"):
+        asyncio.run(transport.send(outbound(httpx.URL("https://upstream.example"))))

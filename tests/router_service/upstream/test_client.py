@@ -1,31 +1,40 @@
-"""Requests that upstreams get, and how their failures are translated."""
+"""Requests that upstreams get, their failures, and the waits that they ask for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import httpx
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from router_service.core.answers import Usage
 from router_service.core.errors import Failure, UpstreamError
 from router_service.settings import Deployment, Timeouts
-from router_service.upstream.answers import is_openai_error
+from router_service.upstream.answers import EventReader
 from router_service.upstream.client import (
+    MAX_RETRY_AFTER_S,
     NEVER_SENT,
     PROBLEMS,
     OutgoingRequest,
     UpstreamAnswer,
     UpstreamClient,
+    read_retry_after,
     translate_error,
 )
-from router_service.upstream.relay import EventReader
 from tests.serving import Sandbox, scripted
 
 BODY = b'{"model":"m", "messages":[{"role":"user","content":"hi"}],"temperature":1e0}'
+
+
 EVENTS = b'data: {"choices":[]}\n\ndata: {"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+
+
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 
 
@@ -234,14 +243,75 @@ def test_every_byte_of_a_stream_arrives(mark: bytes) -> None:
     assert (usage, error) == (Usage(3, 2), None)
 
 
-def test_openai_errors_are_recognized() -> None:
-    """Only an object with an `error` object has OpenAI's format."""
-    assert is_openai_error(b'{"error": {"message": "x"}}')
-    assert not any(map(is_openai_error, (b'{"error": "x"}', b"[]", b"oops", b'{"detail": 1}')))
-
-
 def test_error_is_never_a_stream() -> None:
     """An error's body is read whole, even if its content type is a stream."""
     head = STREAM_HEAD.replace(b"200 OK", b"500 Oops") + b"content-length: 2\r\n\r\n{}"
     with scripted(head) as url:
         assert ask(served_at(url)) == (500, b"{}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected_s"),
+    [
+        (b"retry-after", b"7", 7.0),
+        (b"retry-after", b" 0.25 ", 0.25),
+        (b"retry-after", b"Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        (b"retry-after", b"99999999999", MAX_RETRY_AFTER_S),
+        (b"retry-after", b"Fri, 31 Dec 9999 23:59:59 -2359", MAX_RETRY_AFTER_S),
+        (b"retry-after-ms", b"1500", 1.5),
+        (b"retry-after-ms", b"9" * 64, MAX_RETRY_AFTER_S),
+    ],
+)
+def test_seconds_and_dates_are_read(name: bytes, value: bytes, expected_s: float) -> None:
+    """Seconds, milliseconds and dates are read as waits from now of at most a day."""
+    assert read_retry_after({name: value}) == expected_s
+
+
+def test_a_date_is_counted_from_now() -> None:
+    """A date a minute ahead is a wait of about a minute."""
+    moment = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    wait_s = read_retry_after({b"retry-after": moment.encode()})
+    assert wait_s is not None
+    assert 30 < wait_s <= 60
+
+
+def test_milliseconds_are_preferred_if_they_can_be_read() -> None:
+    """OpenAI sends both headers. The exact one counts, unless it cannot be read."""
+    assert read_retry_after({b"retry-after": b"2", b"retry-after-ms": b"1500"}) == 1.5
+    assert read_retry_after({b"retry-after": b"2", b"retry-after-ms": b"nan"}) == 2
+
+
+UNREADABLE = [
+    b"",
+    b"Mon, 01 Jan 999999999999 00:00:00 GMT",
+    b"Mon, 01 Jan 2026 00:00:00 +99999999999999999999",
+    b"Mon, 99 Jan 2026 99:99:99 GMT",
+    b"nan",
+    b"inf",
+    b"-inf",
+    b"1e400",
+    b"-1",
+    b"1_000",
+    b"0x10",
+    b"\xb2",
+    b"\xd9\xa1",
+    b"9" * 5000,
+    b"soon",
+]
+
+
+@pytest.mark.parametrize("value", UNREADABLE)
+@pytest.mark.parametrize("name", [b"retry-after", b"retry-after-ms"])
+def test_unreadable_waits_are_ignored(name: bytes, value: bytes) -> None:
+    """An unreadable value counts as no wait."""
+    assert read_retry_after({name: value}) is None
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80))
+@example(b"Mon, 01 Jan 0001 00:00:00 +2359")
+def test_no_value_raises(value: bytes) -> None:
+    """Every header value is read as a wait within the limit, or as none."""
+    for name in (b"retry-after", b"retry-after-ms"):
+        wait_s = read_retry_after({name: value})
+        assert wait_s is None or 0 <= wait_s <= MAX_RETRY_AFTER_S

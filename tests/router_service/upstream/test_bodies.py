@@ -1,23 +1,45 @@
-"""Request bodies: replacing the model, stream options, and which requests may be repeated."""
+"""Request bodies with another model, JSON as providers write it, and decompression."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gzip
 import json
 import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
 
+import httpx
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from router_service.core.answers import (
+    ParsedAnswer,
+    parse_answer,
+    read_usage,
+)
 from router_service.core.errors import InvalidRequestError
-from router_service.upstream.body_template import (
+from router_service.upstream.bodies import (
+    MAX_PART_BYTES,
+    MAX_VALUES,
     BodyTemplate,
+    Decompressor,
+    UnreadableError,
     asks_for_usage,
     is_repeatable,
+    read_codings,
+    read_json,
+    skim,
     without_stream_options,
 )
 
 SPACE = st.text(alphabet=" \t\r\n", max_size=2)
+
+
 KEYS = st.sampled_from(
     [
         '"model"',
@@ -29,6 +51,8 @@ KEYS = st.sampled_from(
         '"a,\\"model\\""',
     ]
 )
+
+
 LEAVES = st.one_of(
     st.text().map(json.dumps),
     st.text(alphabet='{}[]",:\\model ').map(json.dumps),
@@ -46,6 +70,8 @@ def _array(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 VALUES = st.recursive(LEAVES, lambda inner: _object(inner) | _array(inner), max_leaves=8)
+
+
 MEMBERS = st.lists(st.tuples(SPACE, KEYS, SPACE, SPACE, VALUES, SPACE), max_size=5)
 
 
@@ -195,3 +221,158 @@ def test_requests_without_lasting_effect_are_repeatable(
 ) -> None:
     """Unknown endpoints may create something. A completion does so only with certain options."""
     assert is_repeatable(path, BodyTemplate.of(body)) is expected
+
+
+def test_deep_json_is_distinguished_from_invalid_json() -> None:
+    """JSON that is nested too deeply to be read here is not reported as invalid."""
+    assert read_json(b'{"a":' * 1000 + b"1" + b"}" * 1000)
+    with pytest.raises(UnreadableError) as deep:
+        read_json(b"[" * 100_000 + b"]" * 100_000)
+    assert deep.value.is_too_much
+    with pytest.raises(UnreadableError) as cut:
+        read_json(b"[" * 100_000)
+    assert (cut.value.is_too_much, cut.value.is_cut_off) == (False, True)
+
+
+def test_lenient_reading_agrees_with_strict_reading() -> None:
+    """Valid JSON is read alike by both."""
+    value = {"a": [1, 2.5, None, True, "\u00e9\U0001f600", -(2**63), 2**64 - 1], "b": {"c": ""}}
+    assert read_json(orjson.dumps(value)) == value
+    text = json.dumps(value | {"odd": float("-inf")}).encode()
+    assert read_json(text) == value | {"odd": float("-inf")}
+    assert parse_answer(
+        read_json(b'{"choices":[{"message":{"content":"a","x":NaN}}]}')
+    ) == ParsedAnswer((), "a")
+
+
+def test_json_of_too_many_values_is_not_read() -> None:
+    """It is neither cut off nor a failure. Long texts with few values are read."""
+    many = b'{"a":[' + b"{}," * MAX_VALUES + b"{}]}"
+    with pytest.raises(UnreadableError) as failed:
+        read_json(many)
+    assert (failed.value.is_too_much, failed.value.is_cut_off) == (True, False)
+    with pytest.raises(UnreadableError) as cut:
+        read_json(many[:-1])
+    assert (cut.value.is_too_much, cut.value.is_cut_off) == (False, True)
+    assert read_json(b'["' + b"x" * 1_000_000 + b'"]')
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        (b"", b"", {}),
+        (b'{"id":"x"}', b"", {"id": "x"}),
+        (b'{"id" : "x" , "id":"y","model":"\xff"', b"", {"id": "x", "model": "\ufffd"}),
+        (b'{"id":7,"model":"' + b"x" * 201 + b'"}', b"", {}),
+        (b'{"usage": {"prompt_tokens":3,"completion_tokens":2}}', b"", {"usage": (3, 2)}),
+        (b"[" * 50_000, b'"usage":{"prompt_tokens":3,"completion_tokens":2}', {"usage": (3, 2)}),
+        (
+            b'{"usage":{"prompt_tokens":3,"completion_tokens":2},"usage":{"a"',
+            b"",
+            {"usage": (3, 2)},
+        ),
+        (b'{"usage":{"prompt_tokens":3,"completion_tokens":-2}}', b"", {}),
+        (b'{"a":"\\"usage\\":{\\"prompt_tokens\\":3}"}', b"", {}),
+        (b'"usage":{' * 50_000, b"", {}),
+    ],
+)
+def test_unread_answers_are_skimmed(start: bytes, end: bytes, found: dict[str, object]) -> None:
+    """Texts at the beginning and the last usage at the end are found without decoding."""
+    skimmed = skim(start, end)
+    usage = read_usage(skimmed)
+    skimmed.pop("usage", None)
+    read = skimmed | ({"usage": (usage.prompt_tokens, usage.completion_tokens)} if usage else {})
+    assert read == found
+
+
+class Parts:
+    """A body that arrives in parts of a given size."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._data = data
+        self._size = size
+        self.position = 0
+
+    async def read(self) -> bytes:
+        """Return the next part."""
+        part = self._data[self.position : self.position + self._size]
+        self.position += len(part)
+        return part
+
+
+async def iterate(parts: Parts, limit_bytes: int | None = None) -> list[bytes]:
+    """Return the parts of a decompressed body, up to a limit."""
+    body, found, size = Decompressor(parts.read), [], 0
+    while part := await body.read():
+        found.append(part)
+        size += len(part)
+        if limit_bytes is not None and size >= limit_bytes:
+            break
+    return found
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+
+
+@settings(deadline=None)
+@given(
+    st.binary(max_size=300), st.integers(0, 5000), st.integers(1, 500), st.sampled_from([*PACKERS])
+)
+def test_any_body_is_decompressed_however_it_is_split(
+    data: bytes, times: int, size: int, coding: str
+) -> None:
+    """The result is the original, in parts of at most 64 KB."""
+    packed = PACKERS[coding](data * times)
+    found = asyncio.run(iterate(Parts(packed, size)))
+    assert b"".join(found) == data * times
+    assert max(map(len, found), default=0) <= MAX_PART_BYTES
+
+
+@settings(deadline=None)
+@given(st.binary(min_size=1, max_size=300), st.integers(1, 500), st.data())
+def test_incomplete_or_overlong_body_is_an_error(
+    data: bytes, size: int, draw: st.DataObject
+) -> None:
+    """An end that comes too early is an error wherever it is, and so is data after the end."""
+    packed = gzip.compress(data)
+    cut = draw.draw(st.integers(1, len(packed) - 1))
+    for damaged in (packed[:cut], packed + packed[:cut]):
+        with pytest.raises(httpx.DecodingError):
+            asyncio.run(iterate(Parts(damaged, size)))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_any_bytes_are_decompressed_or_refused(data: bytes, size: int) -> None:
+    """No other error is raised."""
+    for start in (b"", b"\x1f\x8b\x08\0", b"\x78\x9c"):
+        with contextlib.suppress(httpx.DecodingError):
+            asyncio.run(iterate(Parts(start + data, size)))
+
+
+def test_no_more_is_decompressed_than_is_read() -> None:
+    """Of a body that would become 100 MB, the first megabyte takes a few kilobytes."""
+    packed = gzip.compress(bytes(100_000_000))
+    parts = Parts(packed, 65536)
+    tracemalloc.start()
+    found = asyncio.run(iterate(parts, 1_000_000))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(map(len, found)) < 1_100_000
+    assert peak_bytes < 2_000_000
+    assert parts.position == 65536
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ([(b"content-encoding", b"gzip, gzip")], ["gzip", "gzip"]),
+        ([(b"content-encoding", b"GZIP"), (b"content-encoding", b" br ")], ["gzip", "br"]),
+        ([(b"content-encoding", b"identity,, ,identity")], []),
+        ([(b"transfer-encoding", b"gzip, chunked")], ["gzip"]),
+        ([(b"transfer-encoding", b"Chunked"), (b"x", b"gzip")], []),
+    ],
+)
+def test_all_codings_are_found(headers: list[tuple[bytes, bytes]], found: list[str]) -> None:
+    """Codings count in all header lines, in any case, and also as transfer codings."""
+    assert read_codings(headers) == found

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
-import orjson
 import pytest
 
 from router_service.core.answers import (
@@ -13,24 +11,30 @@ from router_service.core.answers import (
     Usage,
     WrittenCall,
     fix_surrogates,
-    parse_answer,
-    read_usage,
 )
 from router_service.core.errors import Failure, OverloadedError, UpstreamError
 from router_service.settings import Deployment
 from router_service.upstream.answers import (
-    MAX_VALUES,
-    UnreadableError,
+    MAX_EVENT_BYTES,
+    EventReader,
     identity_of,
-    read_json,
-    skim,
+    is_openai_error,
 )
-from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
-from router_service.upstream.relay import MAX_HELD_BYTES, EventReader
+from router_service.upstream.bodies import read_json
+from router_service.upstream.client import (
+    OutgoingRequest,
+    ReserveMemory,
+    UpstreamClient,
+    unlimited,
+)
 from tests.serving import scripted
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+
+
 GOOD = b'{"choices":[{"index":0,"delta":{"content":"good"}}]}'
+
+
 USED = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
 
 
@@ -152,28 +156,6 @@ def test_events_of_other_endpoints_may_be_anything(data: bytes) -> None:
     assert (reader.has_output, reader.error) == (True, None)
 
 
-def test_deep_json_is_distinguished_from_invalid_json() -> None:
-    """JSON that is nested too deeply to be read here is not reported as invalid."""
-    assert read_json(b'{"a":' * 1000 + b"1" + b"}" * 1000)
-    with pytest.raises(UnreadableError) as deep:
-        read_json(b"[" * 100_000 + b"]" * 100_000)
-    assert deep.value.is_too_much
-    with pytest.raises(UnreadableError) as cut:
-        read_json(b"[" * 100_000)
-    assert (cut.value.is_too_much, cut.value.is_cut_off) == (False, True)
-
-
-def test_lenient_reading_agrees_with_strict_reading() -> None:
-    """Valid JSON is read alike by both."""
-    value = {"a": [1, 2.5, None, True, "\u00e9\U0001f600", -(2**63), 2**64 - 1], "b": {"c": ""}}
-    assert read_json(orjson.dumps(value)) == value
-    text = json.dumps(value | {"odd": float("-inf")}).encode()
-    assert read_json(text) == value | {"odd": float("-inf")}
-    assert parse_answer(
-        read_json(b'{"choices":[{"message":{"content":"a","x":NaN}}]}')
-    ) == ParsedAnswer((), "a")
-
-
 def test_long_events_count_towards_the_memory_of_requests() -> None:
     """Memory for a buffered event is reserved and released.
 
@@ -194,44 +176,10 @@ def test_long_events_count_towards_the_memory_of_requests() -> None:
     whole, reader, error = relay(GOOD, event, USED, b"[DONE]", reserve_memory=refuse)
     assert (b"".join(whole), error, reader.usage) == (b"".join(parts), None, Usage(3, 2))
     assert reader.written_tokens < 10
-    assert len(max(whole, key=len)) < MAX_HELD_BYTES / 2
+    assert len(max(whole, key=len)) < MAX_EVENT_BYTES / 2
 
 
-def test_json_of_too_many_values_is_not_read() -> None:
-    """It is neither cut off nor a failure. Long texts with few values are read."""
-    many = b'{"a":[' + b"{}," * MAX_VALUES + b"{}]}"
-    with pytest.raises(UnreadableError) as failed:
-        read_json(many)
-    assert (failed.value.is_too_much, failed.value.is_cut_off) == (True, False)
-    with pytest.raises(UnreadableError) as cut:
-        read_json(many[:-1])
-    assert (cut.value.is_too_much, cut.value.is_cut_off) == (False, True)
-    assert read_json(b'["' + b"x" * 1_000_000 + b'"]')
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "found"),
-    [
-        (b"", b"", {}),
-        (b'{"id":"x"}', b"", {"id": "x"}),
-        (b'{"id" : "x" , "id":"y","model":"\xff"', b"", {"id": "x", "model": "\ufffd"}),
-        (b'{"id":7,"model":"' + b"x" * 201 + b'"}', b"", {}),
-        (b'{"usage": {"prompt_tokens":3,"completion_tokens":2}}', b"", {"usage": (3, 2)}),
-        (b"[" * 50_000, b'"usage":{"prompt_tokens":3,"completion_tokens":2}', {"usage": (3, 2)}),
-        (
-            b'{"usage":{"prompt_tokens":3,"completion_tokens":2},"usage":{"a"',
-            b"",
-            {"usage": (3, 2)},
-        ),
-        (b'{"usage":{"prompt_tokens":3,"completion_tokens":-2}}', b"", {}),
-        (b'{"a":"\\"usage\\":{\\"prompt_tokens\\":3}"}', b"", {}),
-        (b'"usage":{' * 50_000, b"", {}),
-    ],
-)
-def test_unread_answers_are_skimmed(start: bytes, end: bytes, found: dict[str, object]) -> None:
-    """Texts at the beginning and the last usage at the end are found without decoding."""
-    skimmed = skim(start, end)
-    usage = read_usage(skimmed)
-    skimmed.pop("usage", None)
-    read = skimmed | ({"usage": (usage.prompt_tokens, usage.completion_tokens)} if usage else {})
-    assert read == found
+def test_openai_errors_are_recognized() -> None:
+    """Only an object with an `error` object has OpenAI's format."""
+    assert is_openai_error(b'{"error": {"message": "x"}}')
+    assert not any(map(is_openai_error, (b'{"error": "x"}', b"[]", b"oops", b'{"detail": 1}')))

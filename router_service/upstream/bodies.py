@@ -1,0 +1,331 @@
+"""Bodies: the model of a request, JSON as providers write it, and compressed answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import httpx
+import orjson
+
+from router_service.core.answers import read_usage
+from router_service.core.errors import InvalidRequestError
+from router_service.core.messages import Json, as_list
+
+MAX_KEYS = 10_000
+"""Most keys of one name at all levels of a body. Each tool with a parameter called `model` has one.
+Finding the level of a key takes 2 us."""
+
+REPEATABLE_PATHS = frozenset(
+    (
+        "/chat/completions",
+        "/responses",
+        "/completions",
+        "/embeddings",
+        "/moderations",
+        "/rerank",
+        "/audio/speech",
+    )
+)
+"""Endpoints that compute an answer and change nothing, so that sending a request twice only costs
+twice. Everything else under `/v1/` may create something, such as a job, a batch, a file or a
+video."""
+
+MAX_IDENTITY = 200
+"""Longest id or model of an answer that is kept, in characters."""
+
+MAX_VALUES = 25_000
+"""Most values of a JSON text that are read, roughly: its commas and opening brackets are counted.
+Reading them takes up to 25 ms of the event loop. 60 MB of `{}` would take seconds and 2 GB."""
+
+UNCOUNTED_BYTES = 32 * 1024
+"""A text of this length cannot have many more values than `MAX_VALUES`, and takes little memory."""
+
+SKIM_BYTES = 16 * 1024
+"""How much of the end of an unread answer is searched for its usage."""
+
+MAX_USAGES = 4
+"""Most occurrences of `usage` that `skim` tries to decode."""
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+MAX_PART_BYTES = 64 * 1024
+"""Longest part that is decompressed at a time, which takes 0.2 ms. Other requests are served in
+between."""
+
+ACCEPTED_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+"""Content codings that can be read (RFC 9110, section 8.4.1). `deflate` is zlib's format."""
+
+_EFFECT_MARKS = (b'"background"', b'"conversation"', b'"mcp"', b"\\u00")
+"""Every body that has an effect contains one of these. The last one starts an escaped letter."""
+
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRINGS = re.compile(_STRING + rb'(?:[^"{}\[\]]*+' + _STRING + rb")*+", re.DOTALL)
+# Keys. Each letter of "model" may be escaped. The patterns start with a literal byte instead of a
+# lookbehind, so that memchr skips most of a body, at 0.3 ns a byte instead of 12.
+_MODEL = re.compile(
+    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"\s*:\s*'
+)
+_STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
+_PLAIN_OPTIONS = re.compile(rb'\{\s*"include_usage"\s*:\s*(?:true|false)\s*\}')
+_STREAM = re.compile(rb'"stream"\s*:\s*')
+_SCALAR = re.compile(_STRING + rb"|[^\s,}\]{\[]++", re.DOTALL)
+_BEFORE_KEY = b"{, \t\r\n"
+_BRACKETS_OUTSIDE_STRINGS = re.compile(_STRING + rb"|([{\[])|([}\]])", re.DOTALL)
+
+_MAX_DIGITS = 20
+_VALUE_STARTS = (b",", b"{", b"[")
+_NAMED_TEXT = re.compile(rb'"(id|model|object|type)"\s*:\s*"([^"\\]{1,%d})"' % MAX_IDENTITY)
+_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+
+
+@dataclass(frozen=True, slots=True)
+class BodyTemplate:
+    """A request body without its model. `parts` are the bytes between the names of the model."""
+
+    parts: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, body: bytes) -> BodyTemplate:
+        """Split a body, which must be a valid JSON object.
+
+        If there are several top-level keys `model`, each value is replaced, because parsers differ
+        in which one they read. Raise InvalidRequestError if there are more than `MAX_KEYS` at all
+        levels.
+        """
+        parts: list[bytes] = []
+        end = 0
+        for _, start in _top_level(_MODEL, body):
+            parts.append(body[end:start])
+            end = _value_end(body, start)
+        return cls((*parts, body[end:]))
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the body's length without the name of its model."""
+        return sum(map(len, self.parts))
+
+    def with_model(self, model: str) -> bytes:
+        """Return the body with `model` as its top-level model."""
+        return orjson.dumps(model).join(self.parts)
+
+
+def is_repeatable(path: str, body: BodyTemplate) -> bool:
+    """Return whether sending a request twice has no effect other than its price.
+
+    A completion has an effect in three cases: `background` starts a job that could not be found or
+    cancelled, `conversation` adds to a stored conversation, and a tool of the type `mcp` lets the
+    provider call third-party servers. A response that is only stored (`store`, which is OpenAI's
+    default) counts as repeatable, because nothing refers to the lost one and it expires.
+    """
+    if path not in REPEATABLE_PATHS:
+        return False
+    if not any(mark in part for part in body.parts for mark in _EFFECT_MARKS):
+        return True
+    fields: Mapping[str, Json] = orjson.loads(body.with_model(""))
+    if fields.get("background") or fields.get("conversation") is not None:
+        return False
+    tools = [tool for tool in as_list(fields.get("tools")) if isinstance(tool, dict)]
+    return all(tool.get("type") != "mcp" for tool in tools)
+
+
+def asks_for_usage(body: bytes) -> bool:
+    """Return whether a body, a valid JSON object, streams and asks for usage with plain options.
+
+    Plain is `"stream": true` and `"stream_options": {"include_usage": BOOLEAN}` with nothing else
+    (API reference: "Create chat completion"). An upstream that refuses these does not support the
+    option. One that refuses other options may do so for good reasons.
+    """
+    try:
+        stream = next(_top_level(_STREAM, body), None)
+        options = next(_top_level(_STREAM_OPTIONS, body), None)
+    except InvalidRequestError:
+        return False
+    if stream is None or options is None or not body.startswith(b"true", stream[1]):
+        return False
+    return _PLAIN_OPTIONS.match(body, options[1]) is not None
+
+
+def without_stream_options(body: bytes) -> bytes:
+    """Return a body, a valid JSON object, without its top-level `stream_options`."""
+    found = next(_top_level(_STREAM_OPTIONS, body), None)
+    if found is None:
+        return body
+    head, tail = body[: found[0]], body[_value_end(body, found[1]) :].lstrip(b" \t\r\n")
+    if tail.startswith(b","):
+        return head + tail[1:]
+    return head.rstrip(b" \t\r\n").removesuffix(b",") + tail
+
+
+def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each top-level member of a name starts, and where its value starts.
+
+    Raise InvalidRequestError after `MAX_KEYS` members of this name at any level.
+    """
+    depth, position = 0, 0
+    for count, key in enumerate(name.finditer(body)):
+        if count == MAX_KEYS:
+            raise InvalidRequestError(
+                f"The request has more than {MAX_KEYS:,} objects with a key "
+                f"{key[0].rstrip()[:-1].decode()}. Send fewer.",
+                code="too_many_values",
+            )
+        # In valid JSON, a quote after one of these bytes opens a string, and a string before a
+        # colon is a key. So no match lies inside a string.
+        if body[key.start() - 1] not in _BEFORE_KEY:
+            continue
+        # Counted by library code, because a loop over the tokens of 10 MiB would take seconds.
+        gap = _STRINGS.sub(b"", body[position : key.start()])
+        depth += gap.count(b"{") + gap.count(b"[") - gap.count(b"}") - gap.count(b"]")
+        position = key.start()
+        if depth == 1:
+            yield key.start(), key.end()
+
+
+def _value_end(body: bytes, start: int) -> int:
+    scalar = _SCALAR.match(body, start)
+    if scalar:
+        return scalar.end()
+    depth = 0
+    for token in _BRACKETS_OUTSIDE_STRINGS.finditer(body, start):
+        depth += bool(token[1]) - bool(token[2])
+        if depth == 0:
+            return token.end()
+    raise ValueError("the body is not valid JSON")
+
+
+class UnreadableError(ValueError):
+    """Bytes that cannot be read as JSON."""
+
+    def __init__(self, *, is_cut_off: bool = False, is_too_much: bool = False) -> None:
+        super().__init__("cut off" if is_cut_off else "too much" if is_too_much else "not JSON")
+        self.is_cut_off = is_cut_off
+        """Whether the text begins as an object or an array but does not end as one."""
+        self.is_too_much = is_too_much
+        """Whether the text is valid JSON with more values or levels than this gateway reads."""
+
+
+def read_json(data: bytes) -> Json:
+    """Return the value of a JSON text as lenient clients read it, or raise UnreadableError.
+
+    Beyond JSON (RFC 8259), providers send lone surrogates, NaN and infinities, numbers of any
+    length, control characters in strings, broken UTF-8 and a byte order mark. Clients that can read
+    those get the bytes unchanged, so reading them here must not fail either. Strings may have lone
+    surrogates (see `fix_surrogates`).
+    """
+    is_too_much = len(data) > UNCOUNTED_BYTES and sum(map(data.count, _VALUE_STARTS)) > MAX_VALUES
+    if not is_too_much:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            pass
+    text = data.removeprefix(BYTE_ORDER_MARK).strip()
+    if text[:1] + text[-1:] not in (b"{}", b"[]"):
+        raise UnreadableError(is_cut_off=text.startswith((b"{", b"[")))
+    if is_too_much:
+        raise UnreadableError(is_too_much=True)
+    # As fast as orjson for many small values. Long strings take twice as long.
+    try:
+        return _LENIENT.decode(text.decode(errors="replace"))
+    except RecursionError:
+        is_too_much = True
+    except ValueError:
+        pass
+    # Not raised from the other errors, because those hold the text.
+    raise UnreadableError(is_too_much=is_too_much)
+
+
+def decode_json(body: bytes) -> Json:
+    """Return a body as JSON, or None if it cannot be read."""
+    try:
+        return read_json(body)
+    except UnreadableError:
+        return None
+
+
+def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
+    """Return texts and the usage from an answer or event that is not decoded.
+
+    `start` is its beginning, or all of it without `end`. For each name, the first text is returned.
+    The usage is the last one.
+    """
+    found: dict[str, Json] = {}
+    for name, value in _NAMED_TEXT.findall(start[:SKIM_BYTES]):
+        found.setdefault(name.decode(), value.decode(errors="replace"))
+    tail = (start[-SKIM_BYTES:] + end)[-SKIM_BYTES:]
+    for match in list(_USAGE.finditer(tail))[: -MAX_USAGES - 1 : -1]:
+        try:
+            usage, _ = _LENIENT.raw_decode(tail[match.end() :].decode(errors="replace"))
+        except (ValueError, RecursionError):
+            continue
+        if read_usage({"usage": usage}) is not None:
+            return found | {"usage": usage}
+    return found
+
+
+# Integers of more than 64 bits become floats, because a million digits take quadratic time.
+_LENIENT = json.JSONDecoder(
+    strict=False,
+    parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else float(digits),
+)
+
+
+def read_codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """Return the codings of a body from all header lines, without `identity`.
+
+    Transfer codings other than `chunked` are included, because `Connection` does not decode them.
+    """
+    found: list[str] = []
+    for name, value in headers:
+        if name in {b"content-encoding", b"transfer-encoding"}:
+            plain = "identity" if name == b"content-encoding" else "chunked"
+            items = (item.strip().lower() for item in value.decode("latin-1").split(","))
+            found += [item for item in items if item not in {"", plain}]
+    return found
+
+
+class Decompressor:
+    """Decompresses a gzip or zlib body into parts of at most `MAX_PART_BYTES`.
+
+    Some upstreams compress although they are asked not to. Only a single level is accepted: two
+    levels of 7 KB unpack to 8 GB. A single level still unpacks to a thousand times its size, so
+    no more is unpacked than is read.
+
+    The format is recognized by its header. `read` raises httpx.DecodingError if the body has
+    neither format, ends too early, or continues after its end. A second gzip member is not read.
+    """
+
+    def __init__(self, read_compressed: Callable[[], Awaitable[bytes]]) -> None:
+        """Read from a function that returns the next part, or no bytes at the end."""
+        self._read_compressed = read_compressed
+        self._decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        self._has_more = False
+        """Whether the decompressor may have more output for the input that it already has."""
+        self._is_empty = True
+
+    async def read(self) -> bytes:
+        """Return the next part of the body, or no bytes at its end."""
+        while not self._decompressor.eof:
+            compressed = self._decompressor.unconsumed_tail
+            if not compressed and not self._has_more:
+                compressed = await self._read_compressed()
+                if not compressed and self._is_empty:
+                    return b""  # there is no body at all, in whatever coding
+                if not compressed:
+                    raise httpx.DecodingError("the compressed data ends too early")
+                self._is_empty = False
+            try:
+                part = self._decompressor.decompress(compressed, MAX_PART_BYTES)
+            except zlib.error as exc:
+                raise httpx.DecodingError(str(exc)) from exc
+            self._has_more = len(part) == MAX_PART_BYTES
+            if part:
+                await asyncio.sleep(0)
+                return part
+        if self._decompressor.unused_data or await self._read_compressed():
+            raise httpx.DecodingError("there is data after the end of the compressed body")
+        return b""
