@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.cache import Cache
-from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import find_point, parse_goal
 from router_service.core.messages import (
@@ -33,8 +31,10 @@ from router_service.core.messages import (
 )
 from router_service.core.model import Classifier
 from router_service.core.packing import PackedView, PackedViewer, Packer
+from router_service.core.resources import Cache, StageName, Timer
 from router_service.core.selection import (
     Policy,
+    Price,
     Reason,
     explore,
     least_probability,
@@ -42,7 +42,6 @@ from router_service.core.selection import (
     ranking,
     select,
 )
-from router_service.core.stages import StageName, Timer
 
 PREDICTIONS_BYTES = 8 * 2**20
 """Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""

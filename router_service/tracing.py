@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from router_service.core.errors import UpstreamError, UpstreamRefusedError
-from router_service.core.stages import Stage
+from router_service.core.resources import Stage
 from router_service.settings.deployments import PROVIDERS
 
 AttributeValue = str | int | float | bool

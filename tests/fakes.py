@@ -17,12 +17,10 @@ from router_service.core.artifact import (
     Manifest,
     Provenance,
 )
-from router_service.core.cache import Cache
-from router_service.core.cost import ArmProfile, Price
 from router_service.core.messages import Conversation
 from router_service.core.packing import PackedView, PackingSpec
-from router_service.core.selection import Policy, parse_policy
-from router_service.core.stages import Timer
+from router_service.core.resources import Cache, Timer
+from router_service.core.selection import ArmProfile, Policy, Price, parse_policy
 from router_service.router import Decision, Prediction, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}

@@ -11,12 +11,11 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from tokenizers import Tokenizer
 
-from router_service.core.calibration import IDENTITY, Calibration, Probability
-from router_service.core.cost import ArmProfile, Price
 from router_service.core.errors import ArtifactError, SwitchcraftError
 from router_service.core.messages import Conversation, parse_conversation
+from router_service.core.model import IDENTITY, Calibration, Probability
 from router_service.core.packing import PackingSpec
-from router_service.core.selection import parse_policy
+from router_service.core.selection import ArmProfile, Price, parse_policy
 
 SHIPPED = Path(__file__).parents[1] / "artifacts" / "reference-pool"
 """The artifact that the package ships. The service runs with it by default."""

@@ -19,9 +19,9 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from router_service.core.cache import Cache
 from router_service.core.features import FEATURES, extract
 from router_service.core.messages import Conversation, Role, Schema, ToolSpec, Turn
+from router_service.core.resources import Cache
 
 TRUNCATED = "[truncated]"
 MAX_ENUM_VALUES = 8

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from router_service.core.answers import Usage, fix_surrogates, parse_answer, read_usage
 from router_service.core.errors import SwitchcraftError, UpstreamError, UpstreamRefusedError
 from router_service.core.messages import Json
-from router_service.core.stages import StageName, Timer
+from router_service.core.resources import StageName, Timer
 from router_service.http.errors import (
     error_body,
     foreign_error_body,

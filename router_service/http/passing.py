@@ -23,7 +23,8 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.core.messages import Reference, as_text, decode_object, find_references
+from router_service.core.messages import Reference, as_text, decode_object
+from router_service.core.responses import find_references
 from router_service.http.auth import caller_of
 from router_service.http.errors import error_response, refuse, refused_body, status_of
 from router_service.http.inference import RoutedAnswer

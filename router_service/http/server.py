@@ -23,7 +23,7 @@ from fastapi import FastAPI
 from router_service import signals
 from router_service.access import permitted_listen_host, warn_about_open_redis
 from router_service.core.artifact import MANIFEST, read_manifest
-from router_service.core.memory import bound_heap
+from router_service.core.resources import bound_heap
 from router_service.http.app import create_app
 from router_service.http.protocol import ConnectionLimits, protocol_with_limits
 from router_service.lifecycle.engine import EngineBuilder

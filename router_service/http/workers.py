@@ -28,7 +28,7 @@ import uvicorn
 
 from router_service import signals
 from router_service.core.errors import ConfigError, SwitchcraftError
-from router_service.core.memory import bound_heap
+from router_service.core.resources import bound_heap
 from router_service.http.server import (
     DrainingServer,
     ServeOptions,

@@ -13,9 +13,9 @@ from typing import Protocol
 from router_service.access import Access
 from router_service.core.artifact import MANIFEST, Artifact, sha256
 from router_service.core.errors import ArtifactError, ConfigError, PolicyError
-from router_service.core.memory import return_freed
-from router_service.core.messages import may_contain_references
 from router_service.core.releases import Canary, ExceededLimit, Publication, Release
+from router_service.core.resources import return_freed
+from router_service.core.responses import may_contain_references
 from router_service.lifecycle.trials import CanaryTrial, Releases, Shadow, Tallies
 from router_service.requests.explain import Explainer
 from router_service.requests.parsing import Endpoint

@@ -8,9 +8,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from router_service import __version__
-from router_service.core.cache import Cache, CacheCounts
-from router_service.core.schema_check import CallValidity
+from router_service.core.resources import Cache, CacheCounts
 from router_service.core.selection import Reason
+from router_service.core.tool_checks import CallValidity
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.overload import DecisionQueue, Slots
 from router_service.requests.feedback import Verdict

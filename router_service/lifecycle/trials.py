@@ -12,7 +12,7 @@ from dataclasses import replace
 from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import Conversation
 from router_service.core.releases import Canary, ExceededLimit, ReleaseStats, find_exceeded_limit
-from router_service.core.stages import Timer
+from router_service.core.resources import Timer
 from router_service.requests.parsing import ParsedRequest
 from router_service.requests.planning import DecidingRouter, Plan, Planner, Track
 from router_service.router import Prediction

@@ -24,9 +24,14 @@ from router_service.core.decision_log import (
     LoggedFeedback,
 )
 from router_service.core.errors import StoreError
-from router_service.core.messages import Json, as_list, to_chat_messages, unwrap_tool
-from router_service.core.schema_check import CallChecker, CallValidity, parameters_by_tool
-from router_service.core.tool_errors import latest_tool_results
+from router_service.core.messages import Json, as_list, unwrap_tool
+from router_service.core.responses import to_chat_messages
+from router_service.core.tool_checks import (
+    CallChecker,
+    CallValidity,
+    latest_tool_results,
+    parameters_by_tool,
+)
 from router_service.requests.exchange import Exchange
 from router_service.requests.parsing import RESPONSES, Endpoint
 from router_service.settings import DecisionLogSettings

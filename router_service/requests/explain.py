@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from router_service.core.packing import PackedView
+from router_service.core.resources import StageName, Timer
 from router_service.core.selection import Policy, parse_policy
-from router_service.core.stages import StageName, Timer
 from router_service.requests.parsing import Endpoint, parse_request
 from router_service.requests.planning import DecidingRouter, GatewayReason, Planner
 from router_service.requests.pool import Pool

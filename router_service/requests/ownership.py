@@ -16,7 +16,8 @@ from router_service.core.errors import (
     ResponseNotFoundError,
     StoreError,
 )
-from router_service.core.messages import CONTINUATION_FIELDS, Json, Reference
+from router_service.core.messages import Json, Reference
+from router_service.core.responses import CONTINUATION_FIELDS
 from router_service.store.base import UpstreamObject
 from router_service.store.upstream_objects import ObjectAccess, UpstreamObjectIndex
 

@@ -8,7 +8,6 @@ from hashlib import sha256
 
 import orjson
 
-from router_service.core.cache import Cache
 from router_service.core.capabilities import Requirements, read_requirements
 from router_service.core.messages import (
     ChatRequest,
@@ -16,10 +15,11 @@ from router_service.core.messages import (
     Json,
     decode_object,
     parse_chat_request,
-    parse_responses_request,
     read_model,
     read_stream,
 )
+from router_service.core.resources import Cache
+from router_service.core.responses import parse_responses_request
 from router_service.upstream.bodies import BodyTemplate
 
 

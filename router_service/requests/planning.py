@@ -16,16 +16,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from router_service.core.artifact import Artifact
-from router_service.core.cache import Cache
 from router_service.core.errors import (
     ModelNotFoundError,
     ResponseElsewhereError,
     ResponseNotFoundError,
 )
-from router_service.core.messages import Conversation, decode_object, find_references
+from router_service.core.messages import Conversation, decode_object
 from router_service.core.packing import PackedView
+from router_service.core.resources import Cache, Stage, StageName, Timer
+from router_service.core.responses import find_references
 from router_service.core.selection import Policy, Reason
-from router_service.core.stages import Stage, StageName, Timer
 from router_service.requests.parsing import Endpoint, ParsedRequest, parse_request
 from router_service.requests.pool import Pool, capable_models
 from router_service.router import Decision, Prediction, explored

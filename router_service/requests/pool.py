@@ -9,8 +9,8 @@ from typing import Literal
 
 from router_service.core.artifact import Manifest
 from router_service.core.capabilities import Requirements
-from router_service.core.cost import Price
 from router_service.core.errors import ConfigError, NoCapableModelError
+from router_service.core.selection import Price
 from router_service.prices import Listing, look_up
 from router_service.settings import Deployment, Model, Settings
 from router_service.store.base import UpstreamObject

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 
 from router_service.core.errors import InvalidRequestError, NotFoundError
-from router_service.core.messages import Json, parse_responses_request, to_chat_messages
+from router_service.core.messages import Json
+from router_service.core.responses import parse_responses_request, to_chat_messages
 from router_service.sandbox.answers import (
     Answer,
     Kind,

@@ -21,13 +21,8 @@ from pydantic import (
 
 from router_service.core.addresses import host_in_address
 from router_service.core.capabilities import Capabilities, Feature
-from router_service.core.cost import (
-    SECONDS_PER_HOUR,
-    TOKENS_PER_MTOK,
-    LongPromptPrice,
-    Price,
-)
 from router_service.core.messages import Json
+from router_service.core.selection import SECONDS_PER_HOUR, TOKENS_PER_MTOK, LongPromptPrice, Price
 from router_service.settings.values import (
     ClientKey,
     Count,

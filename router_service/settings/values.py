@@ -34,8 +34,8 @@ from router_service.core.addresses import (
 )
 from router_service.core.artifact import SHIPPED
 from router_service.core.capabilities import Capabilities
-from router_service.core.cost import Price
 from router_service.core.keys import digest_of
+from router_service.core.selection import Price
 
 NEVER_FORWARDED = frozenset(
     "authorization api-key x-api-key cookie proxy-authorization openai-organization openai-project "

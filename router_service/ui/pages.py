@@ -14,10 +14,10 @@ from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
 from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
-from router_service.core.cost import ArmProfile
 from router_service.core.decision_log import DecisionRecord
 from router_service.core.errors import NotFoundError
 from router_service.core.goals import pareto_front
+from router_service.core.selection import ArmProfile
 from router_service.http.auth import UI_PATH, caller_of
 from router_service.http.inference import RoutedAnswer
 from router_service.http.transfer import gateway_of, read_body, unless_client_leaves

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact, Manifest, file_hashes, save_manifest
-from router_service.core.calibration import IDENTITY, Platt
 from router_service.core.errors import ArtifactError
-from router_service.core.model import Classifier
+from router_service.core.model import IDENTITY, Classifier, Platt
 from router_service.core.packing import Packer
 from router_service.router import Router
 from switchcraft_training.config import load_config

@@ -23,9 +23,9 @@ from router_service.core.messages import (
     Turn,
     decode_object,
     parse_chat_request,
-    parse_responses_request,
 )
 from router_service.core.packing import Packer, PackingSpec
+from router_service.core.responses import parse_responses_request
 from tests.fuzz.mutation import of_json
 from tests.fuzz.target import Target, expect, randomness
 
@@ -238,12 +238,11 @@ TARGET = Target(
     mutate=of_json(TOKENS),
     tokens=TOKENS,
     measured=(
-        "router_service/core/messages/reading.py",
-        "router_service/core/messages/responses.py",
+        "router_service/core/messages.py",
+        "router_service/core/responses.py",
         "router_service/core/capabilities.py",
         "router_service/core/packing.py",
-        "router_service/core/features/tools.py",
-        "router_service/core/features/overlap.py",
+        "router_service/core/features.py",
     ),
     runs=4_000,
 )

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from router_service.core.capabilities import Capabilities
-from router_service.core.cost import LongPromptPrice, Price
 from router_service.core.errors import ConfigError
+from router_service.core.selection import LongPromptPrice, Price
 from router_service.prices import look_up
 from router_service.requests.pool import Pool
 from router_service.settings import Deployment, Model, RouterSettings, Settings

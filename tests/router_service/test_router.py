@@ -10,14 +10,20 @@ from itertools import count
 import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.cache import CacheCounts
-from router_service.core.calibration import IDENTITY
-from router_service.core.cost import Price
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.features import extract
 from router_service.core.messages import Conversation, Role, ToolSpec, Turn
-from router_service.core.selection import Drift, Policy, Reason, Threshold, parse_policy, select
-from router_service.core.stages import Timer
+from router_service.core.model import IDENTITY
+from router_service.core.resources import CacheCounts, Timer
+from router_service.core.selection import (
+    Drift,
+    Policy,
+    Price,
+    Reason,
+    Threshold,
+    parse_policy,
+    select,
+)
 from router_service.router import Decision, Router, choices, explored
 
 

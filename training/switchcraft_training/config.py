@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from router_service.core.cost import Price
 from router_service.core.errors import ConfigError, PolicyError
 from router_service.core.packing import PackingSpec
-from router_service.core.selection import parse_policy
+from router_service.core.selection import Price, parse_policy
 
 PACKAGE = Path(__file__).parent
 

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from router_service.core.calibration import sigmoid
 from router_service.core.messages import parse_conversation
-from router_service.core.model import Classifier
+from router_service.core.model import Classifier, sigmoid
 from router_service.core.packing import Ids, Packer
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.costs import profile_arms

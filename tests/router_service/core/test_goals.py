@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.artifact import Artifact, FrontierPoint
-from router_service.core.cost import Price
 from router_service.core.errors import PolicyError
 from router_service.core.goals import (
     AccuracyGoal,
@@ -16,7 +15,7 @@ from router_service.core.goals import (
     pareto_front,
     parse_goal,
 )
-from router_service.core.selection import parse_policy
+from router_service.core.selection import Price, parse_policy
 from router_service.router import Router
 from tests.frontiers import POINTS, with_frontier
 

@@ -11,22 +11,20 @@ from hypothesis import strategies as st
 
 from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import (
+    MAX_MESSAGES,
+    MAX_PARTS,
     MAX_SCHEMA_DEPTH,
+    MAX_TOOL_CHARACTERS,
+    MAX_TOOL_VALUES,
+    MAX_TOOLS,
     Conversation,
     Role,
     ToolCall,
     decode_object,
     parse_chat_request,
     parse_conversation,
-    parse_responses_request,
 )
-from router_service.core.messages.reading import (
-    MAX_MESSAGES,
-    MAX_PARTS,
-    MAX_TOOL_CHARACTERS,
-    MAX_TOOL_VALUES,
-    MAX_TOOLS,
-)
+from router_service.core.responses import parse_responses_request
 
 USER = {"role": "user", "content": "hi"}
 

@@ -17,8 +17,8 @@ from router_service.core.messages import (
     Role,
     ToolCall,
     parse_chat_request,
-    parse_responses_request,
 )
+from router_service.core.responses import parse_responses_request
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PICTURE = "data:image/png;base64,AAAA"

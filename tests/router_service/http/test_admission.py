@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from router_service.core.errors import OverloadedError
 from router_service.core.keys import new_key
 from router_service.core.messages import Conversation
-from router_service.core.stages import Timer
+from router_service.core.resources import Timer
 from router_service.http.app import create_app
 from router_service.lifecycle.overload import Slots
 from router_service.router import Prediction

@@ -11,8 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
+from router_service.core.selection import Price
 from router_service.http.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.bodies import ASK, CHAT

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from router_service.core.messages import Conversation
-from router_service.core.stages import Timer
+from router_service.core.resources import Timer
 from router_service.http.app import create_app
 from router_service.router import Prediction
 from router_service.settings import ServerSettings, Settings

@@ -13,8 +13,8 @@ import openai
 import pytest
 from pydantic import SecretStr
 
-from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
+from router_service.core.selection import Price
 from router_service.http.app import create_app
 from router_service.http.server import sandbox_for
 from router_service.requests.pool import Pool, arm_prices

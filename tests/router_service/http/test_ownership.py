@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from router_service.core.cost import Price
 from router_service.core.keys import new_key
+from router_service.core.selection import Price
 from router_service.http.app import create_app
 from router_service.requests.ownership import MAX_NOTED_BYTES
 from router_service.settings import (

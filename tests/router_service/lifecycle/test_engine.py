@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.cost import Price
+from router_service.core.selection import Price
 from router_service.lifecycle.engine import EngineBuilder
 from router_service.requests.planning import DecidingRouter
 from router_service.settings import BreakerSettings, Deployment, Model, Settings

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from router_service.core.artifact import Artifact
-from router_service.core.cache import Cache
 from router_service.core.errors import UpstreamError
+from router_service.core.resources import Cache
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gauges import Gauges
 from router_service.lifecycle.overload import DecisionQueue, Slots

@@ -11,7 +11,7 @@ import pytest
 from router_service.core.errors import ModelNotFoundError
 from router_service.core.messages import Conversation
 from router_service.core.releases import Canary, ExceededLimit, Release
-from router_service.core.stages import Timer
+from router_service.core.resources import Timer
 from router_service.lifecycle.engine import make_planner
 from router_service.lifecycle.trials import (
     MAX_WAITING,

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from router_service.core.answers import Usage
-from router_service.core.cost import Price
 from router_service.core.decision_log import DecisionRecord
+from router_service.core.selection import Price
 from router_service.lifecycle.engine import make_planner
 from router_service.requests.exchange import Ending, Exchange, RequestInfo, answer_cost_usd
 from router_service.requests.parsing import CHAT, parse_request

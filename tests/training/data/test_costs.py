@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from router_service.core.cost import Price
+from router_service.core.selection import Price
 from switchcraft_training.data.costs import costs_usd, profile_arms
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.records import Example

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from router_service.core.artifact import Provenance
-from router_service.core.cost import Price
+from router_service.core.selection import Price
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import Entrant
 from switchcraft_training.evaluation.experiment import Experiment, Run

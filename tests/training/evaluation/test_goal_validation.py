@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router_service.core.calibration import sigmoid
 from router_service.core.errors import PolicyError
 from router_service.core.goals import find_point, parse_goal
+from router_service.core.model import sigmoid
 from switchcraft_training.data.table import Table
 from switchcraft_training.evaluation.calibrating import choose_calibration
 from switchcraft_training.evaluation.experiment import Experiment

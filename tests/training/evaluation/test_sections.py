@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from router_service.core.cost import Price
+from router_service.core.selection import Price
 from switchcraft_training.evaluation.breakdowns import (
     by_category,
     confusion,

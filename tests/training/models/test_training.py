@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from router_service.core.calibration import sigmoid
+from router_service.core.model import sigmoid
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.batches import collate, shuffled_batches
 from switchcraft_training.models.checkpoints import Epoch, best_epoch, macro_f1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from router_service.core.cost import SECONDS_PER_HOUR, TOKENS_PER_MTOK, ArmProfile, Price
+from router_service.core.selection import SECONDS_PER_HOUR, TOKENS_PER_MTOK, ArmProfile, Price
 from switchcraft_training.data.table import Floats, Table
 
 

@@ -12,7 +12,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.model_selection import GroupKFold
 
 from router_service.core.artifact import Measure
-from router_service.core.calibration import (
+from router_service.core.model import (
     IDENTITY,
     NEAREST,
     Calibration,

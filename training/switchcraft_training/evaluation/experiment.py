@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from router_service.core.cost import Price
+from router_service.core.selection import Price
 from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.calibrating import CalibrationStudy
 from switchcraft_training.evaluation.evaluate import (

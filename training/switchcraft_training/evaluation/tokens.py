@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from router_service.core.artifact import Measure
-from router_service.core.cost import Price
+from router_service.core.selection import Price
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import Estimate, bootstrap, mean_measure
 

@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from router_service.core.addresses import check_http_address
-from router_service.core.cost import Price
 from router_service.core.errors import ConfigError
+from router_service.core.selection import Price
 from switchcraft_training.config import find_config
 from switchcraft_training.records import Json
 

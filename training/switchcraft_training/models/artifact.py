@@ -21,11 +21,10 @@ from router_service.core.artifact import (
     file_hashes,
     save_manifest,
 )
-from router_service.core.calibration import IDENTITY, Calibration
-from router_service.core.cost import ArmProfile
 from router_service.core.messages import parse_conversation
-from router_service.core.model import Classifier
+from router_service.core.model import IDENTITY, Calibration, Classifier
 from router_service.core.packing import Packer
+from router_service.core.selection import ArmProfile
 from switchcraft_training.config import RunConfig
 
 GRAPH = "model.int8.onnx"

@@ -16,8 +16,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
-from router_service.core.cost import Price
 from router_service.core.errors import SwitchcraftError, UpstreamError
+from router_service.core.selection import Price
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,
     Change,

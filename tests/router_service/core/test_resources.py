@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.cache import ENTRY_BYTES, Cache, CacheCounts
+from router_service.core.resources import ENTRY_BYTES, Cache, CacheCounts
 
 PUTS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 400)))
 

@@ -1,0 +1,409 @@
+"""Structural features of a request, which the artifact's graph reads beside the token ids.
+
+The structure of a request says as much about its difficulty as its words: how many things it asks
+for, their types, the number of tools, and whether the query contains what the tools need.
+`training/EXPERIMENTS.md` measures each group of features.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from router_service.core.messages import Conversation, Role, Schema, ToolSpec
+from router_service.core.resources import Cache
+from router_service.core.text_features import (
+    FUNCTION_WORDS,
+    STEM_CHARS,
+    TEXT_FEATURES,
+    WORD,
+    Query,
+    Stems,
+    analyze_query,
+    jaccard,
+    overlap,
+    topic_stems,
+)
+
+MAX_COMPARED = 12
+"""Tools compared with each other. 66 pairs take 40 us, all pairs of a hundred tools 3 ms."""
+
+MAX_TOOLS_BY_CLAUSE = 32
+"""Tools that each clause is compared with."""
+CLAUSE_FITS_FROM = 0.25
+"""A clause is about a tool if the tool's vocabulary has more than this share of its words."""
+NEAR_BEST = 0.6
+"""A tool is near the best one if it has at least this share of its score."""
+MAX_SCANNED = 1_000_000
+"""Enum values times characters of the query. Up to here, `in` searches for each value: that takes
+0.1 to 1 ns for a character, and 50 ns if value and query repeat the same letters. Beyond it, the
+query is indexed first."""
+WINDOW_CHARS = 256
+MAX_QUERY_CHARS = 20_000
+"""Characters of the query that are read: the features describe sentences, not documents."""
+
+_QUERY_CHAR_BYTES = 60
+_ENTRY_BYTES = 10_000
+"""Upper bounds of the memory that a query takes for each character, and that an entry of the
+caches below takes besides."""
+
+_NUMBER_TYPES = frozenset({"integer", "number", "float", "long", "double"})
+_EXAMPLE = re.compile(r"format|e\.g\.|example|such as", re.IGNORECASE)
+_OPTIONAL = re.compile("optional", re.IGNORECASE)
+_FOREIGN = re.compile(r"\b(?:Java|JavaScript)\b")
+"""Descriptions of parameters that stand for a value of another language's type."""
+_CAMEL_CASE = re.compile("[a-z][A-Z]")
+_IDENTIFIER_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFacts:
+    """Stems and counts of one tool."""
+
+    name: Stems
+    description: Stems
+    """Stems of all words of the description, without function words."""
+    vocabulary: Stems
+    """Stems of the name, of the parameters' names, and of the topics of all descriptions."""
+    topic: Stems
+    """Stems of the description's words that carry its topic."""
+    parameters: tuple[Stems, ...]
+    """Stems of each parameter's name."""
+    required_parameters: tuple[Stems, ...]
+    """Stems of each required parameter's name and topic."""
+    required: int
+    required_numbers: int
+    required_strings: int
+    enums: tuple[frozenset[str], ...]
+    """Values of each enum, in lower case."""
+    name_chars: int
+    description_chars: int
+    parameter_description_chars: int
+    nodes: int
+    """Schema nodes of all parameters."""
+    depth: int
+    """Levels of schema nodes."""
+    types: Counter[str]
+    """Schema nodes by type."""
+    numbers: int
+    """Schema nodes that take a number."""
+    defaults: int
+    """Schema nodes with a default value, declared or described."""
+    undescribed: int
+    examples: int
+    called_optional: int
+    foreign_types: int
+    is_camel_case: bool
+    size_bytes: int
+    """Approximate memory. Most of it is stems, one for a few letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """The tools of a request and their features."""
+
+    tools: tuple[ToolFacts, ...]
+    vocabulary: Stems
+    parameters: int
+    enum_values: int
+    features: Mapping[str, float]
+    size_bytes: int
+
+
+_facts: Cache[ToolSpec, ToolFacts] = Cache(max_bytes=8 * 2**20)
+"""Requests with different lists of tools share tools; analyzing one takes 0.05 ms."""
+
+
+def analyze_tool(tool: ToolSpec) -> ToolFacts:
+    """Return the stems and counts of a tool, from the cache if possible."""
+    found = _facts.get(tool)
+    if found is not None:
+        return found
+    nodes: list[Schema] = []
+    depth = 0
+    level = [p.schema for p in tool.parameters]
+    while level:
+        nodes += level
+        depth += 1
+        level = [child for node in level for child in node.children()]
+    required = [p for p in tool.parameters if p.required]
+    name, topic = _identifier_stems(tool.name), topic_stems(tool.description)
+    parameters = tuple([_identifier_stems(p.name) for p in tool.parameters])
+    topics = [topic_stems(p.schema.description) for p in tool.parameters]
+    words = set(WORD.findall(tool.description.lower())) - FUNCTION_WORDS
+    types = Counter([node.type.lower() for node in nodes])
+    parameter_description_chars = sum(len(p.schema.description) for p in tool.parameters)
+    chars = len(tool.name) + len(tool.description) + parameter_description_chars
+    facts = ToolFacts(
+        name=name,
+        description=frozenset([word[:STEM_CHARS] for word in words]),
+        vocabulary=topic.union(name, *topics, *parameters),
+        topic=topic,
+        parameters=parameters,
+        required_parameters=tuple(
+            [
+                about | named
+                for p, named, about in zip(tool.parameters, parameters, topics, strict=True)
+                if p.required
+            ]
+        ),
+        required=len(required),
+        required_numbers=sum(p.schema.type.lower() in _NUMBER_TYPES for p in required),
+        required_strings=sum(p.schema.type.lower() == "string" for p in required),
+        enums=tuple([frozenset([v.lower() for v in node.enum]) for node in nodes if node.enum]),
+        name_chars=len(tool.name),
+        description_chars=len(tool.description),
+        parameter_description_chars=parameter_description_chars,
+        nodes=len(nodes),
+        depth=depth,
+        types=types,
+        numbers=sum(types[name] for name in _NUMBER_TYPES),
+        defaults=sum(n.has_default or "default" in n.description.lower() for n in nodes),
+        undescribed=sum(not node.description for node in nodes),
+        examples=sum(_EXAMPLE.search(node.description) is not None for node in nodes),
+        called_optional=sum(_OPTIONAL.search(node.description) is not None for node in nodes),
+        foreign_types=sum(
+            _FOREIGN.search(p.schema.description) is not None for p in tool.parameters
+        ),
+        is_camel_case=_CAMEL_CASE.search(tool.name) is not None,
+        size_bytes=2_000 + 400 * len(nodes) + 20 * chars,
+    )
+    _facts.put(tool, facts, facts.size_bytes)
+    return facts
+
+
+def _identifier_stems(name: str) -> Stems:
+    """Return the stems of a name's words; `getUserById` and `get_user_by_id` have the same."""
+    return frozenset([word.lower()[:STEM_CHARS] for word in _IDENTIFIER_WORD.findall(name)])
+
+
+def analyze_tools(specs: Sequence[ToolSpec]) -> Toolset:
+    """Return the tools of a request with their features."""
+    tools = tuple([analyze_tool(spec) for spec in specs])
+    compared = list(combinations(tools[:MAX_COMPARED], 2))
+    topic_similarities = [jaccard(one.topic, other.topic) for one, other in compared]
+    name_similarities = [jaccard(one.name, other.name) for one, other in compared]
+    types: Counter[str] = Counter()
+    for tool in tools:
+        types.update(tool.types)
+    enums = [values for tool in tools for values in tool.enums]
+    parameters = sum(len(tool.parameters) for tool in tools)
+    required = sum(tool.required for tool in tools)
+    parameter_description_chars = sum(tool.parameter_description_chars for tool in tools)
+    features: dict[str, float] = {
+        "tools": len(tools),
+        "parameters": parameters,
+        "parameters_per_tool": parameters / max(1, len(tools)),
+        "parameters_max": max((len(tool.parameters) for tool in tools), default=0),
+        "required": required,
+        "required_max": max((tool.required for tool in tools), default=0),
+        "required_min": min((tool.required for tool in tools), default=0),
+        "optional": parameters - required,
+        "schema_depth": max((tool.depth for tool in tools), default=0),
+        "schema_nodes": sum(tool.nodes for tool in tools),
+        "enums": len(enums),
+        "enum_size_max": max(map(len, enums), default=0),
+        "defaults": sum(tool.defaults for tool in tools),
+        "examples": sum(tool.examples for tool in tools),
+        "called_optional": sum(tool.called_optional for tool in tools),
+        "undescribed": sum(tool.undescribed for tool in tools),
+        "integers": types["integer"],
+        "numbers_typed": types["number"] + types["float"],
+        "strings": types["string"],
+        "booleans": types["boolean"],
+        "arrays": types["array"],
+        "objects": types["object"],
+        "foreign_types": sum(tool.foreign_types for tool in tools),
+        "camel_case_tools": sum(tool.is_camel_case for tool in tools),
+        "name_chars": sum(tool.name_chars for tool in tools) / max(1, len(tools)),
+        "description_chars": sum(tool.description_chars for tool in tools) / max(1, len(tools)),
+        "parameter_description_chars": parameter_description_chars / max(1, parameters),
+        "tools_alike_max": max(topic_similarities, default=0.0),
+        "tools_alike_mean": sum(topic_similarities) / max(1, len(topic_similarities)),
+        "names_alike_max": max(name_similarities, default=0.0),
+    }
+    return Toolset(
+        tools=tools,
+        vocabulary=frozenset[str]().union(*(tool.vocabulary for tool in tools)),
+        parameters=parameters,
+        enum_values=sum(map(len, enums)),
+        features=features,
+        size_bytes=sum(tool.size_bytes for tool in tools),
+    )
+
+
+TOOL_FEATURES = tuple(analyze_tools(()).features)
+
+
+_NO_TOOL = analyze_tool(ToolSpec(""))
+
+
+def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
+    """Return the features of a query and its tools together, by name."""
+    tools = toolset.tools
+    name_overlaps = [overlap(tool.name, query.stems) for tool in tools]
+    description_overlaps = [overlap(tool.description, query.stems) for tool in tools]
+    mentioned = sum(
+        not parameter.isdisjoint(query.stems) for tool in tools for parameter in tool.parameters
+    )
+    enum_hits = count_enum_values(query.lower, toolset)
+    all_hits = [hits for hits_of_tool in enum_hits for hits in hits_of_tool]
+
+    # How well each tool fits: shares of the query's words, of its name and of its description.
+    topic = query.topic
+    fits = [
+        (overlap(topic, tool.vocabulary), overlap(tool.name, topic), overlap(tool.topic, topic))
+        for tool in tools
+    ]
+    scores = [of_query + of_name + of_description for of_query, of_name, of_description in fits]
+    best, best_fit = _NO_TOOL, (0.0, 0.0, 0.0)
+    best_hits: list[int] = []
+    if tools:
+        index = scores.index(max(scores))
+        best, best_fit, best_hits = tools[index], fits[index], enum_hits[index]
+    first, second = sorted([*scores, 0.0, 0.0], reverse=True)[:2]
+
+    # Clauses by the tool that they are about.
+    clauses: Counter[int] = Counter()
+    compared = tools[:MAX_TOOLS_BY_CLAUSE]
+    for clause in query.clauses if compared else ():
+        shares = [overlap(clause, tool.vocabulary) for tool in compared]
+        largest = max(shares)
+        if largest > CLAUSE_FITS_FROM:
+            clauses[shares.index(largest)] += 1
+    clause_pairs = combinations(query.clauses, 2)
+
+    return {
+        # All tools.
+        "mentioned": mentioned,
+        "mentioned_share": mentioned / max(1, toolset.parameters),
+        "name_overlap_max": max(name_overlaps, default=0.0),
+        "name_overlap_mean": sum(name_overlaps) / max(1, len(name_overlaps)),
+        "description_overlap_max": max(description_overlaps, default=0.0),
+        "description_overlap_mean": sum(description_overlaps) / max(1, len(description_overlaps)),
+        "numbers_per_parameter": len(query.numbers) / max(1, toolset.parameters),
+        "known_share": overlap(topic, toolset.vocabulary),
+        "known_words": len(topic & toolset.vocabulary),
+        "unknown_words": len(topic - toolset.vocabulary),
+        "tools_half_named": sum(of_name >= 0.5 for _, of_name, _ in fits),
+        "tools_named": sum(of_name >= 0.99 for _, of_name, _ in fits),
+        "enum_values_said": sum(all_hits),
+        "enum_values_said_max": max(all_hits, default=0),
+        "enums_said_twice": sum(hits >= 2 for hits in all_hits),
+        # How well the best tool fits, and whether others fit as well.
+        "best_of_query": best_fit[0],
+        "best_of_name": best_fit[1],
+        "best_of_description": best_fit[2],
+        "best_score": first,
+        "second_score": second,
+        "best_lead": first - second,
+        "tools_near_best": sum(score >= NEAR_BEST * first for score in scores),
+        **_best_tool_features(query, best, best_hits),
+        # Clauses.
+        "clause_tools": len(clauses),
+        "clauses_of_one_tool": max(clauses.values(), default=0),
+        "clauses_alike_max": max((jaccard(one, other) for one, other in clause_pairs), default=0.0),
+    }
+
+
+def _best_tool_features(
+    query: Query, tool: ToolFacts, enum_hits: Sequence[int]
+) -> dict[str, float]:
+    """Return what the best tool needs, and how much of that the query has."""
+    numbers, names, quoted = len(query.numbers), len(query.names), query.quoted_texts
+    parameters = len(tool.parameters)
+    said = sum(not stems.isdisjoint(query.topic) for stems in tool.parameters)
+    required_said = sum(not stems.isdisjoint(query.topic) for stems in tool.required_parameters)
+    enums_said = sum(hits > 0 for hits in enum_hits)
+    return {
+        "best_parameters": parameters,
+        "best_required": tool.required,
+        "best_optional": parameters - tool.required,
+        "best_numbers": tool.numbers,
+        "best_required_numbers": tool.required_numbers,
+        "best_required_strings": tool.required_strings,
+        "best_booleans": tool.types["boolean"],
+        "best_arrays": tool.types["array"],
+        "best_objects": tool.types["object"],
+        "best_enums": len(tool.enums),
+        "best_defaults": tool.defaults,
+        "best_depth": tool.depth,
+        "best_description_chars": tool.description_chars,
+        "best_said": said,
+        "best_unsaid": parameters - said,
+        "best_required_said": required_said,
+        "best_required_unsaid": len(tool.required_parameters) - required_said,
+        "best_enums_said": enums_said,
+        "best_enums_unsaid": len(tool.enums) - enums_said,
+        # More values than the tool needs mean several calls.
+        "numbers_per_best_number": numbers / max(1, tool.required_numbers),
+        "numbers_left": numbers - tool.required_numbers,
+        "numbers_left_optional": numbers - tool.numbers,
+        "numbers_missing": tool.required_numbers > 0 and not numbers,
+        "names_per_best_string": names / max(1, tool.required_strings),
+        "names_left": names + quoted - tool.required_strings,
+        "values_left": numbers + len(set(query.names)) + quoted - tool.required,
+    }
+
+
+def count_enum_values(text: str, toolset: Toolset) -> list[list[int]]:
+    """Return for each enum of each tool how many of its values occur in a lower-case text."""
+    if toolset.enum_values * len(text) <= MAX_SCANNED:
+        return [
+            [sum([value in text for value in values]) for values in tool.enums]
+            for tool in toolset.tools
+        ]
+    # Index of the text: 20,000 characters take 5 to 20 ms, and a look-up 1 us.
+    windows = sorted({text[i : i + WINDOW_CHARS] for i in range(len(text))})
+
+    def occurs(value: str) -> bool:
+        start = value[:WINDOW_CHARS]
+        index = bisect_left(windows, start)
+        is_found = index < len(windows) and windows[index].startswith(start)
+        return is_found and (len(value) <= WINDOW_CHARS or value in text)
+
+    return [[sum(map(occurs, values)) for values in tool.enums] for tool in toolset.tools]
+
+
+OVERLAP_FEATURES = tuple(overlap_features(analyze_query(""), analyze_tools(())))
+
+
+FEATURES = (*TEXT_FEATURES, *TOOL_FEATURES, *OVERLAP_FEATURES, "turns", "system_chars")
+"""Names of all features. The meaning of a name never changes: a changed feature gets a new name."""
+
+# These caches belong to the process and not to a router, because their values depend only on their
+# keys: all releases of an artifact that are loaded share them.
+_queries: Cache[str, Query] = Cache(max_bytes=4 * 2**20)
+"""While an agent works on a task, all its requests have the same latest user text. Analyzing one
+takes 0.3 ms."""
+_toolsets: Cache[tuple[ToolSpec, ...], Toolset] = Cache(max_bytes=8 * 2**20)
+"""Analyzing 20 tools takes 1 ms."""
+
+
+def extract(conversation: Conversation, names: Sequence[str]) -> tuple[float, ...]:
+    """Return the named features of a conversation in that order, (len(names),)."""
+    if not names:
+        return ()
+    latest = conversation.latest_user
+    text = conversation.turns[latest].text[:MAX_QUERY_CHARS] if latest is not None else ""
+    query = _queries.get(text)
+    if query is None:
+        query = analyze_query(text)
+        _queries.put(text, query, size_bytes=_ENTRY_BYTES + _QUERY_CHAR_BYTES * len(text))
+    toolset = _toolsets.get(conversation.tools)
+    if toolset is None:
+        toolset = analyze_tools(conversation.tools)
+        _toolsets.put(conversation.tools, toolset, size_bytes=_ENTRY_BYTES + toolset.size_bytes)
+    system = [turn.text for turn in conversation.turns if turn.role is Role.SYSTEM]
+    features = {
+        **query.features,
+        **toolset.features,
+        **overlap_features(query, toolset),
+        "turns": len(conversation.turns),
+        "system_chars": sum(map(len, system)),
+    }
+    return tuple([float(features[name]) for name in names])

@@ -1,0 +1,162 @@
+"""Memory and time: a cache with a bound in bytes, glibc's allocator, and timing of stages."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import Lock
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+ENTRY_BYTES = 200
+"""Memory of an entry besides its key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """Look-ups since the cache was created."""
+
+    hits: int = 0
+    misses: int = 0
+
+
+class Cache(Generic[K, V]):
+    """Cache that drops the least recently used entries; may be shared by threads.
+
+    `cachetools.LRUCache` with `getsizeof` is not used: it still needs a lock, counters and a
+    wrapper that carries the size of the key, and `put` takes 2.8 us instead of 0.6 us, `get`
+    0.48 us instead of 0.34 us. `functools.lru_cache` bounds the number of entries, but clients
+    choose how large one is.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        """Create an empty cache; its entries never take more than `max_bytes` together."""
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._lock = Lock()
+        self._hits = self._misses = 0
+        self.size_bytes = 0
+
+    @property
+    def counts(self) -> CacheCounts:
+        """Look-ups so far."""
+        return CacheCounts(self._hits, self._misses)
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, or None."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                self._misses += 1
+                return None
+            self._hits += 1
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def peek(self, key: K) -> V | None:
+        """Return the value of a key, or None, without counting a look-up."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[0]
+
+    def put(self, key: K, value: V, size_bytes: int) -> None:
+        """Store a value that takes `size_bytes` with its key, unless that exceeds the bound."""
+        size_bytes += ENTRY_BYTES
+        with self._lock:
+            _, before_bytes = self._entries.pop(key, (None, 0))
+            self.size_bytes -= before_bytes
+            if size_bytes > self._max_bytes:
+                return
+            self._entries[key] = value, size_bytes
+            self.size_bytes += size_bytes
+            while self.size_bytes > self._max_bytes:
+                _, (_, freed_bytes) = self._entries.popitem(last=False)
+                self.size_bytes -= freed_bytes
+
+
+# Parameters of mallopt(3).
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+_LARGE_BYTES = 128 * 1024
+"""Blocks of this size are mapped separately and returned when freed. This is glibc's initial
+threshold, which glibc would raise to up to 32 MB."""
+_ARENAS = 2
+
+
+def bound_heap() -> None:
+    """Return large blocks to the system as soon as they are freed; call before starting threads.
+
+    By default glibc keeps blocks of up to 32 MB in heaps, and each thread may have its own heap.
+    After ten publications under load, 307 of 401 MB of heap were free but not returned.
+    """
+    mallopt = _find_glibc_function("mallopt")
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def return_freed() -> None:
+    """Return free heap memory to the system: 33 MB after loading the shipped graph."""
+    malloc_trim = _find_glibc_function("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _find_glibc_function(name: str) -> ctypes._NamedFuncPointer | None:
+    """Return a function of glibc, or None if the C library is another."""
+    if sys.platform != "linux":
+        return None
+    return getattr(ctypes.CDLL(None), name, None)
+
+
+Clock = Callable[[], float]
+"""Returns seconds and never goes back."""
+
+
+class StageName(StrEnum):
+    """Stages of the gateway's own work on a request, in order."""
+
+    BODY = "body"
+    """Reading the body."""
+    PARSE = "parse"
+    QUEUE = "queue"
+    """Waiting for a thread; a large body waits before it is parsed."""
+    PACK = "pack"
+    CLASSIFY = "classify"
+    SELECT = "select"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of one request; `started_s` is in seconds of the clock that timed it."""
+
+    name: StageName
+    started_s: float
+    seconds: float
+
+
+class Timer:
+    """Timer of consecutive stages: each begins when the previous one ends."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Begin the first stage now."""
+        self._clock = clock
+        self._started_s = clock()
+        self._stages: list[Stage] = []
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that have ended."""
+        return tuple(self._stages)
+
+    def end(self, name: StageName) -> None:
+        """End the present stage and begin the next."""
+        now_s = self._clock()
+        self._stages.append(Stage(name, self._started_s, now_s - self._started_s))
+        self._started_s = now_s
