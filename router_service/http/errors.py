@@ -34,8 +34,7 @@ from router_service.core.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
-from router_service.requests.record import Recorder
+from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
 from router_service.upstream.answers import is_openai_error
 
 Fault = dict[str, str | None]

@@ -39,9 +39,15 @@ from router_service.http.transfer import (
 )
 from router_service.lifecycle.gateway import Gateway
 from router_service.requests.exchange import Ending, Exchange, answer_cost_usd
-from router_service.requests.parsing import CHAT, RESPONSES, Endpoint, unrouted
-from router_service.requests.planning import POLICY_HEADER, plan_request
-from router_service.store.base import UpstreamObject
+from router_service.requests.planning import (
+    CHAT,
+    POLICY_HEADER,
+    RESPONSES,
+    Endpoint,
+    plan_request,
+    unrouted,
+)
+from router_service.store.records import UpstreamObject
 from router_service.upstream.answers import (
     CHARACTERS_PER_TOKEN,
     EventReader,

@@ -18,10 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router_service.core.errors import OverloadedError
 from router_service.http.auth import CALLER, is_ui_path
 from router_service.http.errors import error_response, status_of
-from router_service.lifecycle.gateway import Drain
-from router_service.lifecycle.overload import Slots
-from router_service.requests.exchange import CLIENT_LEFT, RequestInfo
-from router_service.requests.record import Recorder
+from router_service.lifecycle.overload import Drain, Slots
+from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, Trace
 

@@ -45,9 +45,9 @@ from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.gateway import Gateway
 from router_service.requests.exchange import CLIENT_LEFT, Ending, RequestInfo
 from router_service.requests.ownership import MAX_NOTED_BYTES
-from router_service.requests.parsing import unrouted
+from router_service.requests.planning import unrouted
 from router_service.settings import Model
-from router_service.store.base import UpstreamObject
+from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import REPEATABLE_PATHS
 from router_service.upstream.client import OutgoingRequest, UpstreamClient
 

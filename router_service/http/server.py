@@ -27,9 +27,8 @@ from router_service.core.resources import bound_heap
 from router_service.http.app import create_app
 from router_service.http.protocol import ConnectionLimits, protocol_with_limits
 from router_service.lifecycle.engine import EngineBuilder
-from router_service.lifecycle.gateway import Drain
-from router_service.lifecycle.reloading import ReloadSource
-from router_service.lifecycle.startup import load_first_router
+from router_service.lifecycle.overload import Drain
+from router_service.lifecycle.reloading import ReloadSource, load_first_router
 from router_service.sandbox.app import run_in_thread
 from router_service.settings import ServerSettings, Settings, read_settings
 from router_service.telemetry.logs import configure_logging

@@ -6,27 +6,34 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
+from router_service import __version__
 from router_service.core.decision_log import DecisionRecord
-from router_service.core.errors import OverloadedError
+from router_service.core.resources import Cache, CacheCounts
+from router_service.core.selection import Reason
+from router_service.core.tool_checks import CallValidity
 from router_service.lifecycle.engine import Engine
-from router_service.lifecycle.gauges import Gauges
-from router_service.lifecycle.overload import DecisionQueue, Slots
+from router_service.lifecycle.overload import DecisionQueue, Drain, Slots
 from router_service.lifecycle.reloading import Reloader, ReloadSource
-from router_service.lifecycle.startup import Stores, shared_state
 from router_service.lifecycle.syncing import Syncer
-from router_service.requests.background import BackgroundLog, WeakEvidence
-from router_service.requests.exchange import Exchange
-from router_service.requests.feedback import Feedback
-from router_service.requests.ownership import Ownership
-from router_service.requests.planning import DecidingRouter
-from router_service.requests.record import RecentRecords, Recorder
-from router_service.settings import Settings
-from router_service.store.base import (
+from router_service.requests.exchange import Exchange, RecentRecords, Recorder
+from router_service.requests.feedback import BackgroundLog, Feedback, Verdict, WeakEvidence
+from router_service.requests.ownership import Ownership, UpstreamObjectIndex
+from router_service.requests.planning import DecidingRouter, Track
+from router_service.settings import ServerSettings, Settings
+from router_service.store.records import (
     EvidenceMark,
     FeedbackMark,
+    GuardedStore,
+    MemoryStore,
+    R,
+    RecordStore,
     RememberedCall,
+    UpstreamObject,
+    shared_state,
 )
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
@@ -34,69 +41,9 @@ from router_service.upstream.breaker import CircuitBreakers
 if TYPE_CHECKING:
     from router_service.telemetry.tracing import OtlpExport
 
-SHUTTING_DOWN = "shutting_down"
-"""Reason, in metrics and errors, of requests that are refused during the shutdown."""
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Drain:
-    """Graceful shutdown of the process.
-
-    For `delay_s` after the signal, requests are served as before, while readiness probes fail:
-    load balancers take some seconds to notice. Then new requests are refused, and those in flight
-    have `timeout_s` to end.
-    """
-
-    def __init__(
-        self, *, delay_s: float, timeout_s: float, clock: Callable[[], float],
-        in_flight: Callable[[], int],
-    ) -> None:  # fmt: skip
-        """Serve until `begin`; `clock` returns seconds and never goes back."""
-        self._delay_s = delay_s
-        self._timeout_s = timeout_s
-        self._clock = clock
-        self._count_in_flight = in_flight
-        self._begun_s: float | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the process was asked to stop, so that readiness probes fail."""
-        return self._begun_s is not None
-
-    @property
-    def is_refusing(self) -> bool:
-        """Return whether new requests are refused."""
-        return self._begun_s is not None and self._clock() >= self._begun_s + self._delay_s
-
-    @property
-    def in_flight(self) -> int:
-        """Number of requests whose answers are not complete."""
-        return self._count_in_flight()
-
-    @property
-    def remaining_s(self) -> float:
-        """Seconds that requests in flight still have."""
-        begun_s = self._clock() if self._begun_s is None else self._begun_s
-        return max(0.0, begun_s + self._delay_s + self._timeout_s - self._clock())
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether no request is in flight any more, or the time is over."""
-        return self.is_refusing and (self.in_flight == 0 or self.remaining_s == 0)
-
-    def begin(self) -> None:
-        """Begin the shutdown; a second call has no effect."""
-        if self._begun_s is None:
-            self._begun_s = self._clock()
-
-    def check(self) -> None:
-        """Raise OverloadedError if new requests are refused."""
-        if self.is_refusing:
-            problem = "This gateway is shutting down. Retry: another gateway may answer."
-            raise OverloadedError(SHUTTING_DOWN, problem)
 
 
 class Gateway:
@@ -220,3 +167,140 @@ class Gateway:
     def _circuit_opened(self, deployment_id: str, seconds: float) -> None:
         self.syncer.opened(deployment_id, seconds)
         self.metrics.breaker_openings.labels(deployment_id).inc()
+
+
+class Gauges:
+    """Gauges that are set when metrics are read, at no cost for requests.
+
+    The files of worker processes keep a label forever, so a gauge that no longer applies is set to
+    0 and never removed.
+    """
+
+    def __init__(
+        self, metrics: Metrics, breakers: CircuitBreakers, slots: Slots, decisions: DecisionQueue
+    ) -> None:
+        """Show these from now on, and create the series that do not depend on the engine."""
+        self._metrics = metrics
+        self._breakers = breakers
+        self._slots = slots
+        self._decisions = decisions
+        self._artifact: tuple[str, ...] | None = None
+        self._deployment_ids: set[str] = set()
+        self._counted: WeakKeyDictionary[Cache[Any, Any], CacheCounts] = WeakKeyDictionary()
+        metrics.build_info.labels(__version__).set(1)
+        # Prometheus does not see the first increase of a series that did not exist before.
+        for kind in ("config", "artifact"):
+            metrics.last_reload_successful.labels(kind).set(1)
+            metrics.last_reload_timestamp_seconds.labels(kind).set(time.time())
+            for outcome in ("taken", "refused"):
+                metrics.reloads.labels(kind, outcome)
+        for reason in ("overloaded", "decisions_queued", "too_many_requests", "shutting_down"):
+            metrics.shed_requests.labels(reason)
+        for operation in ("put", "get", "overflow", "pause"):
+            metrics.store_errors.labels(operation)
+        for track in Track:
+            metrics.router_failures.labels(track)
+            metrics.release_requests.labels(track)
+            metrics.release_failures.labels(track)
+            metrics.release_cost_usd.labels(track)
+        for bound in ("errors", "cost"):
+            metrics.canary_withdrawals.labels(bound)
+        for line in ("decision", "feedback", "evidence"):
+            metrics.log_lines.labels(line)
+        for reason in ("full", "failed"):
+            metrics.log_dropped.labels(reason)
+
+    def show_engine(self, engine: Engine) -> None:
+        """Show the engine that answers from now on, and create the series of its models."""
+        manifest, metrics = engine.manifest, self._metrics
+        artifact = (manifest.name, manifest.encoder.name, manifest.provenance.commit)
+        if self._artifact is not None:
+            metrics.artifact_info.labels(*self._artifact).set(0)
+        metrics.artifact_info.labels(*artifact).set(1)
+        self._artifact = artifact
+        metrics.latency_budget_seconds.set(engine.settings.router.latency_budget_s)
+        for arm in engine.pool.by_arm:
+            metrics.chosen_probability.labels(arm)
+            for reason in Reason:
+                metrics.decisions.labels(arm, reason)
+            for verdict in Verdict:
+                metrics.feedback.labels(arm, verdict)
+            for kind in ("tool_error", "repeated_call"):
+                metrics.weak_evidence.labels(arm, kind)
+        for deployment_id in engine.deployment_ids:
+            metrics.breaker_openings.labels(deployment_id)
+        baseline = engine.pool.baseline  # a model without a price has no cost series, not 0
+        for model in {model.name: model for model in engine.pool.models.values()}.values():
+            metrics.broken_streams.labels(model.name)
+            metrics.upstream_seconds.labels(model.name)
+            metrics.time_to_first_token.labels(model.name)
+            for fits in CallValidity:
+                metrics.tool_calls.labels(model.name, fits)
+            for source in ("upstream", "gateway"):
+                if model.price is not None:
+                    metrics.cost_usd.labels(model.name, source)
+                for kind in ("prompt", "completion", "cached", "reasoning"):
+                    metrics.tokens.labels(model.name, kind, source)
+            if baseline is not None and baseline.price is not None and model.price is not None:
+                metrics.routed_cost_usd.labels(model.name)
+                metrics.baseline_cost_usd.labels(model.name)
+        self.refresh(engine)
+
+    def refresh(self, engine: Engine) -> None:
+        """Set the gauges to the present state."""
+        metrics = self._metrics
+        try:
+            metrics.tasks.set(len(asyncio.all_tasks()))
+        except RuntimeError:  # the event loop does not run yet
+            metrics.tasks.set(0)
+        metrics.requests_in_flight.set(self._slots.in_flight)
+        metrics.decisions_queued.set(self._decisions.waiting)
+        present = set(engine.deployment_ids)
+        open_ids = self._breakers.open_ids() & present
+        metrics.deployments_available.set(len(present) - len(open_ids))
+        self._deployment_ids |= present
+        for deployment_id in self._deployment_ids:
+            metrics.breaker_open.labels(deployment_id).set(deployment_id in open_ids)
+        caches = {item for router in engine.releases.routers for item in router.caches.items()}
+        for name, cache in caches:
+            before, now = self._counted.get(cache, CacheCounts()), cache.counts
+            metrics.cache_lookups.labels(name, "hit").inc(now.hits - before.hits)
+            metrics.cache_lookups.labels(name, "miss").inc(now.misses - before.misses)
+            self._counted[cache] = now
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Factory of a process's stores: in Redis if it is configured, otherwise in memory.
+
+    `on_failed` is called with the name of an operation that failed.
+    """
+
+    server: ServerSettings
+    on_failed: Callable[[str], None]
+
+    def records(self, kind: type[R]) -> GuardedStore[R]:
+        """Return a store whose records live as long as decision records."""
+        server = self.server
+        store = self._redis(kind, server.decision_ttl_s)
+        return GuardedStore(
+            store or _in_memory(server.decision_ttl_s, server.max_decisions), self.on_failed
+        )
+
+    def held_responses(self) -> UpstreamObjectIndex:
+        """Return the index of the responses that upstreams store, with deployment and key."""
+        ttl_s = self.server.response_ttl_s
+        seen: MemoryStore[UpstreamObject] = _in_memory(ttl_s, self.server.max_responses)
+        shared = self._redis(UpstreamObject, ttl_s)
+        return UpstreamObjectIndex(seen, GuardedStore(shared, self.on_failed) if shared else None)
+
+    def _redis(self, kind: type[R], ttl_s: int) -> RecordStore[R] | None:
+        if self.server.redis_url is None:
+            return None
+        from router_service.store.redis import RedisStore  # noqa: PLC0415 - as in `shared_state`
+
+        return RedisStore(self.server.redis_url.get_secret_value(), kind, ttl_s=ttl_s)
+
+
+def _in_memory(ttl_s: int, max_records: int) -> MemoryStore[R]:
+    return MemoryStore(ttl_s=ttl_s, max_records=max_records, clock=time.monotonic)

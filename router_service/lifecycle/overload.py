@@ -26,6 +26,10 @@ each, and something is always left for the next one (Choudhury and Hahne, "Dynam
 Thresholds for Shared-Memory Packet Switches", 1998)."""
 
 
+SHUTTING_DOWN = "shutting_down"
+"""Reason, in metrics and errors, of requests that are refused during the shutdown."""
+
+
 class Slots:
     """Requests in flight and the memory that they hold, in total and by caller.
 
@@ -209,3 +213,60 @@ class DecisionQueue:
                 place.set_result(None)
                 return
         self._free += 1
+
+
+class Drain:
+    """Graceful shutdown of the process.
+
+    For `delay_s` after the signal, requests are served as before, while readiness probes fail:
+    load balancers take some seconds to notice. Then new requests are refused, and those in flight
+    have `timeout_s` to end.
+    """
+
+    def __init__(
+        self, *, delay_s: float, timeout_s: float, clock: Callable[[], float],
+        in_flight: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """Serve until `begin`; `clock` returns seconds and never goes back."""
+        self._delay_s = delay_s
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._count_in_flight = in_flight
+        self._begun_s: float | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the process was asked to stop, so that readiness probes fail."""
+        return self._begun_s is not None
+
+    @property
+    def is_refusing(self) -> bool:
+        """Return whether new requests are refused."""
+        return self._begun_s is not None and self._clock() >= self._begun_s + self._delay_s
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests whose answers are not complete."""
+        return self._count_in_flight()
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds that requests in flight still have."""
+        begun_s = self._clock() if self._begun_s is None else self._begun_s
+        return max(0.0, begun_s + self._delay_s + self._timeout_s - self._clock())
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether no request is in flight any more, or the time is over."""
+        return self.is_refusing and (self.in_flight == 0 or self.remaining_s == 0)
+
+    def begin(self) -> None:
+        """Begin the shutdown; a second call has no effect."""
+        if self._begun_s is None:
+            self._begun_s = self._clock()
+
+    def check(self) -> None:
+        """Raise OverloadedError if new requests are refused."""
+        if self.is_refusing:
+            problem = "This gateway is shutting down. Retry: another gateway may answer."
+            raise OverloadedError(SHUTTING_DOWN, problem)

@@ -1,4 +1,7 @@
-"""Applies a changed configuration or publication between two requests, or rejects all of it."""
+"""Loads the first router, and applies a changed configuration or publication between two requests.
+
+A change applies as a whole, or is rejected as a whole.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ from router_service.lifecycle.engine import (
     pointer_directory,
 )
 from router_service.lifecycle.syncing import Syncer
+from router_service.router import Router
 from router_service.settings import Settings
+from router_service.store.records import read_pointer, shared_state
 from router_service.telemetry.logs import FIELDS
 
 FIRST_RETRY_S = 5.0
@@ -40,6 +45,7 @@ POINTER = "the pointer"
 
 Kind = Literal["config", "artifact"]
 _log = logging.getLogger("switchcraft.reload")
+_startup_log = logging.getLogger("switchcraft.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +275,42 @@ class Reloader:
     def _show_publication(self) -> None:
         serial = self.publication.serial if self.publication else 0
         self._gateway.metrics.publication_serial.set(serial)
+
+
+def load_first_router(
+    settings: Settings, builder: EngineBuilder
+) -> tuple[Router, Publication | None]:
+    """Return the stable release's router and its publication, without canary and shadow release.
+
+    Those are added once the gateway runs. If nothing usable is published, this returns the router
+    of `router.artifact` and logs a warning. Raises ArtifactError and ConfigError.
+    """
+    place = settings.router.publication
+    if place == "redis" and settings.server.redis_url is None:
+        problem = "redis needs server.redis_url"
+        raise ConfigError(settings.source, "router.publication", problem)
+    if place is None:
+        return builder.router(settings, None), None
+
+    async def read_shared_pointer() -> bytes | None:
+        state = shared_state(settings.server)
+        try:
+            return (await state.read(())).publication
+        finally:
+            await state.aclose()
+
+    try:
+        text = asyncio.run(read_shared_pointer()) if place == "redis" else read_pointer(place)
+        if text is not None:
+            publication = Publication.parse(text, str(place))
+            publication = publication.model_copy(update={"shadow": None, "canary": None})
+            return builder.router(settings, publication), publication
+        _startup_log.warning("nothing is published yet; router.artifact serves")
+    except SwitchcraftError as exc:
+        _startup_log.warning(
+            "the publication cannot be used; router.artifact serves: cause=%s", exc
+        )
+    return builder.router(settings, None), None
 
 
 def _without_rejected_canary(publication: Publication, rejections: frozenset[str]) -> Publication:

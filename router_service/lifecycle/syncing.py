@@ -15,9 +15,7 @@ import anyio.to_thread
 
 from router_service.core.errors import PublicationError, StoreError
 from router_service.core.releases import Publication
-from router_service.store.base import SharedState, Snapshot
-from router_service.store.guarded import Backoff
-from router_service.store.local import read_pointer
+from router_service.store.records import Backoff, SharedState, Snapshot, read_pointer
 from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5

@@ -1,8 +1,11 @@
-"""The state of one request: its ids, and what happens between the gateway and its upstreams."""
+"""The state of a planned request while upstreams answer it, and its record once it has ended."""
 
 from __future__ import annotations
 
+import secrets
 import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -11,13 +14,29 @@ import orjson
 from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
 from router_service.core.decision_log import DecisionRecord
 from router_service.requests.planning import GatewayReason, Plan
+from router_service.router import Decision
 from router_service.settings import Model
-from router_service.tracing import UNTRACED, Trace
+from router_service.store.records import GuardedStore
+from router_service.telemetry.logs import log_request
+from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
+from router_service.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
 from router_service.upstream.answers import CHARACTERS_PER_TOKEN, AnswerIdentity
 from router_service.upstream.retries import Attempt
 
 CLIENT_LEFT = 499
 """Status in logs and metrics if the client left; it never gets one."""
+
+MAX_PATH = 200
+"""Longest part of a client's path that is logged, in characters. Queries are never logged."""
+
+QUIET_PATHS = frozenset(
+    "/healthz /readyz /health/liveliness /health/liveness /health/readiness /metrics "
+    "/ui/api/recent".split()
+)
+"""Paths that are polled every few seconds; logged at level debug."""
+
+MAX_RECENT = 200
+"""Decisions that the page shows; about 2 KB each."""
 
 
 class Ending(StrEnum):
@@ -133,3 +152,212 @@ def answer_cost_usd(model: Model, usage: Usage | None, upstream_s: float) -> flo
     if price is None or (usage is None and price.has_token_prices):
         return None
     return price.cost_of(usage or NO_USAGE, upstream_s)
+
+
+_LOGGED = (
+    "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
+    "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
+    "actual_cost_usd", "first_byte_s",
+)  # fmt: skip
+"""Fields of the decision record that are in the log line."""
+
+
+class Recorder:
+    """Records every request once, when it has ended."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        store: GuardedStore[DecisionRecord],
+        on_ended: Callable[[Exchange], None] = lambda _: None,
+    ) -> None:
+        """Record to these; `on_ended` gets each exchange with its record, and must not block."""
+        self._metrics = metrics
+        self._store = store
+        self._on_ended = on_ended
+
+    def answered(self, exchange: Exchange) -> None:
+        """Record a request that was sent to a model."""
+        info, plan, usage = exchange.info, exchange.plan, exchange.usage
+        decision, shadow = plan.decision, plan.shadow_arm
+        cost_usd = answer_cost_usd(exchange.model, usage, exchange.upstream_s)
+        self._count(exchange, cost_usd)
+        if decision is not None:
+            self._count_routed(exchange, decision, cost_usd)
+        exchange.record = record = DecisionRecord(
+            id=info.decision_id,
+            created=time.time(),
+            key=info.key,
+            model=exchange.model.name,
+            deployment=exchange.attempts[-1].deployment_id if exchange.attempts else None,
+            attempts=len(exchange.attempts),
+            arm=decision.arm if decision else None,
+            release=plan.track if decision else None,
+            # The shadow decides in its own time; its choice is recorded only if it is there.
+            shadow_arm=shadow.result() if shadow is not None and shadow.done() else None,
+            reason=GatewayReason.FALLBACK if exchange.is_fallback else plan.reason,
+            policy=str(plan.policy) if plan.policy else None,
+            propensity=decision.propensity if decision else None,
+            probabilities=decision.probabilities if decision else None,
+            expected_cost_usd=decision.cost_usd if decision else None,
+            packed_tokens=decision.packed_tokens if decision else None,
+            stream=plan.request.chat.stream,
+            status=exchange.status,
+            ending=exchange.ending,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+            calls=len(exchange.answer.calls) if exchange.answer else None,
+            usage_is_estimated=usage.is_estimated if usage else None,
+            actual_cost_usd=cost_usd,
+            latency_s=time.perf_counter() - info.started_s,
+            first_byte_s=exchange.first_byte_s,
+        )
+        self._store.save(record)
+        self._on_ended(exchange)
+        is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
+        info.trace.record_stages(plan.stages)
+        info.trace.record_response(
+            ResponseInfo(
+                response_id=exchange.identity.id,
+                response_model=exchange.identity.model,
+                prompt_tokens=record.prompt_tokens,
+                completion_tokens=record.completion_tokens,
+                failure=str(exchange.ending) if is_incomplete else None,
+            )
+        )
+        fields = ((name, getattr(record, name)) for name in _LOGGED)
+        _log(info, {name: value for name, value in fields if value is not None})
+
+    def passed(self, info: RequestInfo, model: str, status: int, ending: Ending) -> None:
+        """Record a request that was passed to an upstream without parsing it."""
+        self._metrics.child(self._metrics.requests, model, "none", status_label(status)).inc()
+        if ending is Ending.CLIENT_LEFT:
+            self._metrics.client_disconnects.inc()
+        elif ending is Ending.BROKEN:
+            self._metrics.child(self._metrics.broken_streams, model).inc()
+        _log(info, {"model": model, "reason": "passed", "status": status, "ending": ending})
+
+    def refused(self, info: RequestInfo, status: int) -> None:
+        """Record a request that was refused before a model was chosen."""
+        self._metrics.child(self._metrics.requests, NO_MODEL, "none", status_label(status)).inc()
+        _log(info, {"status": status})
+
+    def shed(self, reason: str) -> None:
+        """Count a request that is refused because the gateway is overloaded."""
+        self._metrics.shed_requests.labels(reason).inc()
+
+    def left(self, info: RequestInfo, status: int) -> None:
+        """Record a client that left before its request was planned."""
+        self._metrics.client_disconnects.inc()
+        self.refused(info, status)
+
+    def ended(self, info: RequestInfo, method: str, path: str, status: int) -> None:
+        """Record any other request, for example for the page, by its path."""
+        if not info.is_logged:
+            is_quiet = path in QUIET_PATHS and status < 400
+            fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
+            _log(info, {**fields, "status": status}, is_quiet=is_quiet)
+
+    def _count(self, exchange: Exchange, cost_usd: float | None) -> None:
+        """Count what every answer has: status, times, attempts, tokens, cost."""
+        metrics, plan, usage = self._metrics, exchange.plan, exchange.usage
+        model, child = exchange.model.name, metrics.child
+        # The rule without its number, which clients choose freely.
+        policy = "none" if plan.policy is None else str(plan.policy).partition("=")[0]
+        child(metrics.requests, model, policy, status_label(exchange.status)).inc()
+        for stage in plan.stages:
+            child(metrics.stage_seconds, stage.name).observe(stage.seconds)
+        if plan.router_failed:
+            child(metrics.router_failures, plan.track).inc()
+        if exchange.is_fallback:
+            child(metrics.fallbacks, plan.model.name, model).inc()
+        child(metrics.upstream_seconds, model).observe(exchange.upstream_s)
+        if plan.request.chat.stream and exchange.first_byte_s is not None:
+            child(metrics.time_to_first_token, model).observe(exchange.first_byte_s)
+        if exchange.ending is Ending.CLIENT_LEFT:
+            metrics.client_disconnects.inc()
+        elif exchange.ending is Ending.BROKEN:
+            child(metrics.broken_streams, model).inc()
+        for attempt in exchange.attempts:
+            kind = attempt.failure or "answered"
+            child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
+        source = "gateway" if usage and usage.is_estimated else "upstream"
+        if usage is not None:
+            child(metrics.tokens, model, "prompt", source).inc(usage.prompt_tokens)
+            child(metrics.tokens, model, "completion", source).inc(usage.completion_tokens)
+            child(metrics.tokens, model, "cached", source).inc(usage.cached_tokens)
+            child(metrics.tokens, model, "reasoning", source).inc(usage.reasoning_tokens)
+        if cost_usd is not None:
+            child(metrics.cost_usd, model, source).inc(cost_usd)
+        elif exchange.ending is Ending.COMPLETE and exchange.status < 400:
+            child(metrics.unpriced, model, "usage" if usage is None else "price").inc()
+
+    def _count_routed(self, exchange: Exchange, decision: Decision, cost_usd: float | None) -> None:
+        """Count what only routed requests have: the decision, savings, the release's results."""
+        metrics, plan = self._metrics, exchange.plan
+        child = metrics.child
+        child(metrics.decisions, decision.arm, decision.reason).inc()
+        child(metrics.chosen_probability, decision.arm).observe(decision.probability)
+        metrics.expected_regret.observe(decision.expected_regret)
+        metrics.packed_tokens.observe(decision.packed_tokens)
+        metrics.request_bytes.observe(plan.request.body.size_bytes)
+        if plan.baseline is not None and cost_usd is not None:
+            # What the same usage would have cost with the baseline model.
+            baseline_usd = answer_cost_usd(plan.baseline, exchange.usage, exchange.upstream_s)
+            if baseline_usd is not None:
+                child(metrics.routed_cost_usd, exchange.model.name).inc(cost_usd)
+                child(metrics.baseline_cost_usd, exchange.model.name).inc(baseline_usd)
+        if exchange.ending is not Ending.CLIENT_LEFT:
+            has_failed = exchange.has_failed
+            child(metrics.release_requests, plan.track).inc()
+            child(metrics.release_failures, plan.track).inc(has_failed)
+            child(metrics.release_cost_usd, plan.track).inc(cost_usd or 0)
+            if plan.trial is not None:
+                plan.trial.observe(plan.track, has_failed=has_failed, cost_usd=cost_usd)
+
+
+class RecentRecords:
+    """The last decisions of this process, for the page; used only on the event loop."""
+
+    def __init__(self, max_records: int = MAX_RECENT) -> None:
+        """Start empty."""
+        self._records: deque[DecisionRecord] = deque(maxlen=max_records)
+        self._process = secrets.token_hex(4)
+        self._added = 0
+
+    @property
+    def version(self) -> str:
+        """A text that changes with each decision, and differs between processes."""
+        return f"{self._process}-{self._added}"
+
+    def add(self, record: DecisionRecord) -> None:
+        """Add a decision, and drop the oldest one if there are too many."""
+        self._records.append(record)
+        self._added += 1
+
+    def newest_first(self) -> tuple[DecisionRecord, ...]:
+        """Return all decisions."""
+        return tuple(reversed(self._records))
+
+    def get(self, decision_id: str) -> DecisionRecord | None:
+        """Return one decision, or None if it is no longer here."""
+        return next((record for record in self._records if record.id == decision_id), None)
+
+
+def _log(
+    info: RequestInfo, fields: Mapping[str, AttributeValue], *, is_quiet: bool = False
+) -> None:
+    """Write the request's log line, and add the same fields to its trace."""
+    info.is_logged = True
+    ids = {"decision_id": info.decision_id, "request_id": info.request_id}
+    info.trace.set_attributes({**ids, **fields})
+    line: dict[str, object] = {
+        "id": info.decision_id,
+        "request_id": info.request_id,
+        "ms": round((time.perf_counter() - info.started_s) * 1e3, 1),
+    }
+    if info.key is not None:
+        line["key"] = info.key
+    if info.trace.trace_id is not None:
+        line["trace_id"] = info.trace.trace_id
+    log_request({**line, **fields}, is_quiet=is_quiet)

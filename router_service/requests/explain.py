@@ -13,8 +13,13 @@ from pydantic import BaseModel, ConfigDict
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
 from router_service.core.selection import Policy, parse_policy
-from router_service.requests.parsing import Endpoint, parse_request
-from router_service.requests.planning import DecidingRouter, GatewayReason, Planner
+from router_service.requests.planning import (
+    DecidingRouter,
+    Endpoint,
+    GatewayReason,
+    Planner,
+    parse_request,
+)
 from router_service.requests.pool import Pool
 from router_service.router import Choice, choices
 

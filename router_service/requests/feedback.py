@@ -1,22 +1,307 @@
-"""Feedback from clients: counted once for each decision, and logged every time."""
+"""Feedback on answers: schema checks, weak evidence from later turns, clients' verdicts.
+
+What answers need is checked and logged in one background thread that no request waits for.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
-from router_service.core.decision_log import DecisionRecord, LoggedCall, LoggedFeedback
-from router_service.core.errors import InvalidRequestError, NotFoundError
-from router_service.requests.background import BackgroundLog
-from router_service.requests.planning import GatewayReason
-from router_service.settings import ADMIN
-from router_service.store.base import FeedbackMark
-from router_service.store.guarded import GuardedStore
+import anyio.to_thread
+import orjson
+
+from router_service.core.answers import ParsedAnswer, WrittenCall
+from router_service.core.decision_log import (
+    Content,
+    DecisionRecord,
+    LoggedCall,
+    LoggedDecision,
+    LoggedEvidence,
+    LoggedFeedback,
+)
+from router_service.core.errors import InvalidRequestError, NotFoundError, StoreError
+from router_service.core.messages import Json, as_list, unwrap_tool
+from router_service.core.responses import to_chat_messages
+from router_service.core.tool_checks import (
+    CallChecker,
+    CallValidity,
+    latest_tool_results,
+    parameters_by_tool,
+)
+from router_service.requests.exchange import Exchange
+from router_service.requests.planning import RESPONSES, Endpoint, GatewayReason
+from router_service.settings import ADMIN, DecisionLogSettings
+from router_service.store.records import EvidenceMark, FeedbackMark, GuardedStore, RememberedCall
+from router_service.telemetry.decision_log import BackgroundWorker, DecisionLog
 from router_service.telemetry.metrics import NO_MODEL, Metrics
+
+CLOSING_S = 5.0
+"""Longest time that a shutdown waits for the log."""
+
+MAX_CALLS = 32
+"""Calls of an answer that are remembered, and compared with earlier ones."""
+
+MAX_NAME_CHARACTERS = 200
+"""Longest tool name that is stored unhashed; OpenAI allows 64 characters."""
+
 
 BINS = 10
 """Number of bins for the chosen arm's probability in calibration metrics."""
+
+
+class BackgroundLog:
+    """Checks answers' calls against their schemas, and writes the decision log."""
+
+    def __init__(
+        self, settings: DecisionLogSettings, metrics: Metrics, evidence: WeakEvidence
+    ) -> None:
+        """Do nothing until `start`; `evidence` is closed with this object."""
+        self._settings = settings
+        self._metrics = metrics
+        self._log = DecisionLog(settings, metrics)
+        self._evidence = evidence
+        # The stores of the evidence are asynchronous. This loop runs in the worker's thread.
+        self._loop = asyncio.Runner()
+        self._worker = BackgroundWorker[Exchange | LoggedFeedback](
+            self._handle,
+            max_items=settings.max_queued,
+            on_length=metrics.log_queued.set,
+            when_idle=self._log.tidy,
+            at_end=self._close,
+        )
+
+    @property
+    def keeps_content(self) -> bool:
+        """Whether the log contains requests and answers."""
+        return self._settings.path is not None and self._settings.content
+
+    def start(self) -> None:
+        """Open the log, if one is configured, and start the thread."""
+        self._log.start()
+        self._worker.start()
+
+    async def aclose(self) -> None:
+        """Finish what is queued, within `CLOSING_S`."""
+        await anyio.to_thread.run_sync(self._worker.close, CLOSING_S)
+
+    def answered(self, exchange: Exchange) -> None:
+        """Queue an exchange that has ended; if the queue is full, drop it and count that."""
+        answer = exchange.answer
+        calls = len(answer.calls) if answer else 0
+        is_checked = self._settings.check_calls and calls > 0
+        is_logged = self._settings.path is not None and exchange.plan.decision is not None
+        if not (is_checked or is_logged or self._settings.evidence):
+            return
+        size_bytes = exchange.plan.request.body.size_bytes + (answer.characters if answer else 0)
+        if self._worker.put(exchange, size_bytes):
+            return
+        if is_logged:
+            self._metrics.log_dropped.labels("full").inc()
+        if self._settings.check_calls:
+            self._count_calls(exchange, [CallValidity.UNCHECKED] * calls)
+
+    def feedback(self, line: LoggedFeedback) -> None:
+        """Queue a client's feedback on an answer."""
+        if self._settings.path is not None and not self._worker.put(line):
+            self._metrics.log_dropped.labels("full").inc()
+
+    def _handle(self, item: Exchange | LoggedFeedback) -> None:
+        if isinstance(item, LoggedFeedback):
+            self._log.write(item, item.type)
+            return
+        exchange, answer = item, item.answer
+        body = orjson.loads(exchange.plan.request.body.with_model(""))
+        validities: Sequence[CallValidity] = ()
+        if self._settings.check_calls and answer is not None and answer.calls:
+            checker = CallChecker(parameters_by_tool(body))
+            validities = [checker.check(call) for call in answer.calls]
+        self._count_calls(exchange, validities)
+        content = None
+        if self.keeps_content:
+            content = logged_content(exchange.plan.request.endpoint, body, answer)
+        line = logged_decision(exchange, validities, content)
+        if line is not None:
+            self._log.write(line, line.type)
+        if self._settings.evidence:
+            for found in self._loop.run(self._evidence.find(exchange, body)):
+                self._log.write(found, found.type)
+                self._metrics.weak_evidence.labels(found.arm, found.kind).inc()
+
+    def _count_calls(self, exchange: Exchange, validities: Sequence[CallValidity]) -> None:
+        for validity, count in Counter(validities).items():
+            self._metrics.tool_calls.labels(exchange.model.name, validity).inc(count)
+
+    def _close(self) -> None:
+        self._log.close()
+        with self._loop as loop:
+            loop.run(self._evidence.aclose())
+
+
+class WeakEvidence:
+    """Finds weak evidence, in a conversation's next turn, that an earlier call was wrong.
+
+    The evidence is a tool result that is an error, or the same tool called again with other
+    arguments. It is weak because the call may still have been right.
+
+    Turns may arrive at different replicas, so calls are remembered in the shared store. Each call
+    counts once, even if its result is sent again.
+    """
+
+    def __init__(
+        self,
+        calls: GuardedStore[RememberedCall],
+        marks: GuardedStore[EvidenceMark],
+        *,
+        keeps_names: bool,
+    ) -> None:
+        """Remember calls in these stores.
+
+        Tool names are hashed if they are too long for a name, or without `keeps_names`.
+        """
+        self._calls = calls
+        self._marks = marks
+        self._keeps_names = keeps_names
+
+    async def find(self, exchange: Exchange, body: Mapping[str, Json]) -> Sequence[LoggedEvidence]:
+        """Return the evidence against earlier calls, and remember the calls of this answer.
+
+        While the store is unavailable, nothing is found or remembered.
+        """
+        results = latest_tool_results(body)
+        answer, plan, info = exchange.answer, exchange.plan, exchange.info
+        next_calls = answer.calls[:MAX_CALLS] if answer else ()
+        conversation = plan.request.conversation_id
+
+        def key(call_id: str) -> str:
+            # Some models number their calls anew in each conversation. The client's key takes
+            # part, so that no other client can provide evidence against its calls.
+            facts = "\0".join((info.key or "", conversation, call_id))
+            return _sha256(facts.encode(errors="surrogatepass"))[:32]
+
+        lines: dict[object, LoggedEvidence] = {}
+        try:
+            ids = [key(result.call_id) for result in results]
+            calls = await asyncio.gather(*map(self._calls.get, ids))
+            for call, result in zip(calls, results, strict=True):
+                if call is None:
+                    continue
+                kind: Literal["tool_error", "repeated_call"] = "tool_error"
+                if not result.is_error:
+                    kind = "repeated_call"
+                    if not any(self._repeats(call, next_call) for next_call in next_calls):
+                        continue
+                if await self._marks.add(EvidenceMark(id=call.id)):
+                    # Two parallel calls of one tool, and a third call after them, count once.
+                    lines[call.decision_id, call.tool, kind] = LoggedEvidence(
+                        created=time.time(),
+                        decision_id=call.decision_id,
+                        arm=call.arm,
+                        kind=kind,
+                        tool=call.tool,
+                    )
+            # A fallback's calls are not remembered, because the chosen arm did not make them.
+            if plan.decision is not None and not exchange.is_fallback:
+                remembered = [
+                    RememberedCall(
+                        id=key(call.id),
+                        decision_id=info.decision_id,
+                        arm=plan.decision.arm,
+                        tool=self._tool(call),
+                        arguments_sha256=_arguments_sha256(call),
+                    )
+                    for call in next_calls
+                    if call.id
+                ]
+                await asyncio.gather(*map(self._calls.put, remembered))
+        except StoreError:
+            return ()  # counted and logged by the store
+        return list(lines.values())
+
+    async def aclose(self) -> None:
+        """Close the stores' connections."""
+        await self._calls.aclose()
+        await self._marks.aclose()
+
+    def _repeats(self, call: RememberedCall, next_call: WrittenCall) -> bool:
+        """Return whether a call is of the same tool, with other arguments."""
+        is_same_tool = self._tool(next_call) == call.tool
+        return is_same_tool and _arguments_sha256(next_call) != call.arguments_sha256
+
+    def _tool(self, call: WrittenCall) -> str:
+        is_kept = self._keeps_names and len(call.name) <= MAX_NAME_CHARACTERS
+        return call.name if is_kept else _sha256(call.name.encode())[:32]
+
+
+def logged_decision(
+    exchange: Exchange, validities: Sequence[CallValidity], content: Content | None
+) -> LoggedDecision | None:
+    """Return the log's line for a routed request, or None if it was not routed."""
+    record, plan, answer = exchange.record, exchange.plan, exchange.answer
+    if record is None or plan.decision is None:
+        return None
+    calls_fit = True if validities and CallValidity.UNCHECKED not in validities else None
+    if any(v in {CallValidity.INVALID, CallValidity.UNKNOWN_TOOL} for v in validities):
+        calls_fit = False
+    return LoggedDecision(
+        # The record's reason is `fallback` if another model answered; the log has a flag for it.
+        **{**dict(record), "reason": plan.decision.reason},
+        conversation=plan.request.conversation_id,
+        request_sha256=plan.request.sha256,
+        artifact=plan.artifact.manifest.name,
+        artifact_sha256=plan.artifact.sha256,
+        features=plan.decision.features,
+        is_fallback=exchange.is_fallback,
+        cached_tokens=exchange.usage.cached_tokens if exchange.usage else None,
+        answer_sha256=answer.sha256() if answer else None,
+        calls_fit=calls_fit,
+        content=content,
+    )
+
+
+def logged_content(
+    endpoint: Endpoint, body: Mapping[str, Json], answer: ParsedAnswer | None
+) -> Content:
+    """Return the request and the answer in the form of Chat Completions."""
+    messages = as_list(body.get("messages"))
+    if endpoint == RESPONSES:
+        messages = [
+            {name: value for name, value in message.items() if value != []}
+            for _, message in to_chat_messages(body)
+        ]
+    # The providers' built-in tools have no function, and are left out.
+    entries = [*as_list(body.get("tools"))]
+    entries += ({"function": entry} for entry in as_list(body.get("functions")))
+    functions = [tool for tool in map(unwrap_tool, entries) if tool is not None]
+    tools = [
+        {"type": "function", "function": {n: v for n, v in function.items() if n != "type"}}
+        for function in functions
+    ]
+    calls: tuple[LoggedCall, ...] | None = None
+    if answer is not None:
+        decoded = [(call.name, call.decoded()) for call in answer.calls]
+        if all(arguments is not None for _, arguments in decoded):
+            calls = tuple(LoggedCall(name=name, arguments=args or {}) for name, args in decoded)
+    request = {"messages": list(messages), "tools": tools}
+    return Content(request=request, calls=calls, text=answer.text if answer else None)
+
+
+def _arguments_sha256(call: WrittenCall) -> str:
+    """Return a hash of the decoded arguments, so that their formatting does not matter."""
+    try:
+        return _sha256(orjson.dumps(call.decoded(), option=orjson.OPT_SORT_KEYS))
+    except orjson.JSONEncodeError:  # nested too deep to be written
+        return _sha256(call.arguments.encode())
+
+
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 class Verdict(StrEnum):

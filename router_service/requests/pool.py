@@ -13,7 +13,7 @@ from router_service.core.errors import ConfigError, NoCapableModelError
 from router_service.core.selection import Price
 from router_service.prices import Listing, look_up
 from router_service.settings import Deployment, Model, Settings
-from router_service.store.base import UpstreamObject
+from router_service.store.records import UpstreamObject
 
 UNPRICED = (
     "its price is unknown; give its model_info the input_cost_per_token and output_cost_per_token "

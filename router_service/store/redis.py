@@ -24,7 +24,7 @@ from redis.exceptions import RedisError, ResponseError
 from router_service.core.addresses import check_redis_address
 from router_service.core.errors import ConfigError, StoreError
 from router_service.core.releases import MAX_POINTER_BYTES, POINTER_KEY
-from router_service.store.base import CoolDown, R, Snapshot
+from router_service.store.records import CoolDown, R, Snapshot
 
 _log = logging.getLogger("switchcraft.store")
 

@@ -22,10 +22,10 @@ from router_service.http.auth import UI_PATH, caller_of
 from router_service.http.inference import RoutedAnswer
 from router_service.http.transfer import gateway_of, read_body, unless_client_leaves
 from router_service.lifecycle.engine import Engine
+from router_service.requests.exchange import MAX_RECENT
 from router_service.requests.explain import Explained
-from router_service.requests.parsing import CHAT, RESPONSES
+from router_service.requests.planning import CHAT, RESPONSES
 from router_service.requests.pool import arm_prices
-from router_service.requests.record import MAX_RECENT
 
 FOLDER = Path(__file__).parent / "web"
 

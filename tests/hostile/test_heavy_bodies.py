@@ -21,8 +21,7 @@ from router_service.core.selection import Reason
 from router_service.http.app import create_app
 from router_service.http.server import uvicorn_config
 from router_service.lifecycle.gateway import Gateway
-from router_service.requests.parsing import CHAT, RESPONSES, Endpoint
-from router_service.requests.planning import Plan, plan_request
+from router_service.requests.planning import CHAT, RESPONSES, Endpoint, Plan, plan_request
 from router_service.router import Router
 from router_service.settings import KeySettings, Settings
 from tests.bodies import ASK, BODY, TOOLS

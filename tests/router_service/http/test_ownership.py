@@ -30,7 +30,7 @@ from router_service.settings import (
     ServerSettings,
     Settings,
 )
-from router_service.store.base import UpstreamObject
+from router_service.store.records import UpstreamObject
 from tests.fakes import FakeRouter
 from tests.serving import served, wait_for
 

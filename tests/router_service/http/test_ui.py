@@ -10,7 +10,7 @@ import pytest
 
 from router_service.core.artifact import SHIPPED
 from router_service.http.app import create_app
-from router_service.requests.record import MAX_RECENT
+from router_service.requests.exchange import MAX_RECENT
 from router_service.router import Router
 from router_service.settings import ServerSettings, Settings
 from router_service.ui.pages import FOLDER

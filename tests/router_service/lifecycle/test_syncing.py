@@ -15,9 +15,7 @@ import pytest
 from router_service.core.errors import StoreError
 from router_service.core.releases import POINTER_FILE, Canary, Publication, Release
 from router_service.lifecycle.syncing import READ_TIMEOUT_S, Syncer
-from router_service.store.base import Snapshot
-from router_service.store.guarded import FIRST_PAUSE_S
-from router_service.store.local import MemorySharedState
+from router_service.store.records import FIRST_PAUSE_S, MemorySharedState, Snapshot
 from router_service.telemetry.metrics import Metrics
 
 RELEASE = Release(

@@ -14,9 +14,9 @@ from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import InvalidRequestError, OverloadedError
 from router_service.core.resources import StageName
 from router_service.lifecycle.gateway import Gateway
-from router_service.requests.parsing import CHAT
 from router_service.requests.planning import (
     AT_ONCE_BYTES,
+    CHAT,
     DecidingRouter,
     GatewayReason,
     Plan,

@@ -12,8 +12,7 @@ import redis
 
 from router_service.core.errors import ConfigError, StoreError
 from router_service.core.releases import MAX_POINTER_BYTES, POINTER_KEY
-from router_service.store.base import SharedState, Snapshot
-from router_service.store.local import MemorySharedState
+from router_service.store.records import MemorySharedState, SharedState, Snapshot
 from router_service.store.redis import COOL_DOWNS_KEY, REJECTIONS_KEY, RedisSharedState
 from tests.serving import wait_for_async
 

@@ -12,15 +12,15 @@ import redis
 
 from router_service.core.decision_log import DecisionRecord
 from router_service.core.errors import ConfigError, StoreError
-from router_service.store.base import RecordStore
-from router_service.store.guarded import (
+from router_service.store.records import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     MAX_WRITES_IN_FLIGHT,
     Backoff,
     GuardedStore,
+    MemoryStore,
+    RecordStore,
 )
-from router_service.store.local import MemoryStore
 from router_service.store.redis import RedisStore
 
 

@@ -13,7 +13,7 @@ from router_service.core.artifact import Artifact
 from router_service.core.errors import UpstreamError
 from router_service.core.resources import Cache
 from router_service.lifecycle.engine import Engine
-from router_service.lifecycle.gauges import Gauges
+from router_service.lifecycle.gateway import Gauges
 from router_service.lifecycle.overload import DecisionQueue, Slots
 from router_service.settings import BreakerSettings, RouterSettings, Settings
 from router_service.telemetry.metrics import Metrics

@@ -12,14 +12,17 @@ from router_service.core.answers import Usage
 from router_service.core.decision_log import DecisionRecord
 from router_service.core.selection import Price
 from router_service.lifecycle.engine import make_planner
-from router_service.requests.exchange import Ending, Exchange, RequestInfo, answer_cost_usd
-from router_service.requests.parsing import CHAT, parse_request
-from router_service.requests.planning import Track
+from router_service.requests.exchange import (
+    Ending,
+    Exchange,
+    Recorder,
+    RequestInfo,
+    answer_cost_usd,
+)
+from router_service.requests.planning import CHAT, Track, parse_request
 from router_service.requests.pool import Pool
-from router_service.requests.record import Recorder
 from router_service.settings import Deployment, Model, Settings
-from router_service.store.guarded import GuardedStore
-from router_service.store.local import MemoryStore
+from router_service.store.records import GuardedStore, MemoryStore
 from router_service.telemetry.metrics import Metrics
 from tests.bodies import BODY
 from tests.fakes import FakeRouter

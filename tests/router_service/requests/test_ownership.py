@@ -7,14 +7,12 @@ import asyncio
 import pytest
 
 from router_service.core.errors import StoreError
-from router_service.store.base import UpstreamObject
-from router_service.store.guarded import GuardedStore
-from router_service.store.local import MemoryStore
-from router_service.store.upstream_objects import (
+from router_service.requests.ownership import (
     MAX_ID_CHARACTERS,
     ObjectAccess,
     UpstreamObjectIndex,
 )
+from router_service.store.records import GuardedStore, MemoryStore, UpstreamObject
 
 HELD = UpstreamObject(id="resp_1", model="m", deployment_id="d")
 

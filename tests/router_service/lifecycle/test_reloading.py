@@ -12,7 +12,7 @@ from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ConfigError
 from router_service.core.releases import POINTER_FILE, POINTER_KEY
 from router_service.lifecycle.engine import EngineBuilder
-from router_service.lifecycle.startup import load_first_router
+from router_service.lifecycle.reloading import load_first_router
 from router_service.settings import RouterSettings, ServerSettings, Settings
 from switchcraft_training.cli import main
 from tests.publishing import flip, make_artifact
