@@ -22,7 +22,7 @@ import orjson
 from benchmarks.stamp import stamp
 from switchcraft_training.checking import check
 from switchcraft_training.checking.score import score_lines
-from switchcraft_training.comparison.compare import PeerChecker, PeerQuestion, peer_questions
+from switchcraft_training.comparison import PeerChecker, PeerQuestion, peer_questions
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
 from switchcraft_training.records import Call, ExpectedCall, Json, Judged, OneOf
 

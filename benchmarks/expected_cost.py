@@ -53,7 +53,7 @@ from switchcraft_training.evaluation.evaluate import (
     cheapest_single,
     route,
 )
-from switchcraft_training.evaluation.field import aiq
+from switchcraft_training.evaluation.frontier import aiq
 from switchcraft_training.evaluation.metrics import (
     Estimate,
     bootstrap,

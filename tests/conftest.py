@@ -20,7 +20,7 @@ DATA = "bfcl-2024-08"
 FAST_FOLDERS = (
     "tests/router_service",
     "tests/training/checking",
-    "tests/training/comparison",
+    "tests/training/test_comparison.py",
     "tests/training/decisions",
     "tests/training/preferences",
     "tests/training/profiling",

@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from router_service.core.artifact import SHIPPED, Artifact, Manifest
 from router_service.router import Router
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
-from switchcraft_training.dataset import load_dataset
+from switchcraft_training.dataset import also_of, load_dataset, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.provenance import also_of, sources_sha256
 from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged
 
 BRANCHES = ("forest", "networks", "lexical", "encoder")

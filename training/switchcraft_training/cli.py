@@ -1,4 +1,8 @@
-"""`switchcraft-train COMMAND`: the stages of training as commands."""
+"""`switchcraft-train COMMAND`: the stages of training as commands.
+
+Every command imports what it runs when it runs it: PyTorch takes seconds to load, most commands do
+not need it, and the help also works without the optional dependencies.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from router_service.core.errors import SwitchcraftError
-from switchcraft_training import sweep
+from router_service.core.errors import DataError, SwitchcraftError
 from switchcraft_training.checking import command as checking
-from switchcraft_training.comparison import command as comparison
 from switchcraft_training.datasets import command as datasets
-from switchcraft_training.evaluation import command as evaluation
 from switchcraft_training.labelling import command as labelling
 from switchcraft_training.publishing import command as publishing
-from switchcraft_training.replay import command as replay
 from switchcraft_training.review import command as review
 
 _DESCRIPTION = """\
@@ -33,6 +33,19 @@ From a gateway's log:    import decisions:PATH, then run, then publish
 _RUN_EXAMPLE = """\
 example:
   switchcraft-train run configs/mcpmark.yaml --data ../shared/data --out runs/today
+"""
+
+_COMPARE_EXAMPLE = """\
+example:
+  switchcraft-train compare data/bfcl-2024-08 --out comparison --peer
+"""
+
+_REPLAY_DESCRIPTION = """\
+Estimates accuracy and cost by inverse propensity weighting and by the doubly robust method, with
+95% intervals, and the regret compared with the logged choices.
+
+Another policy needs only the logged probabilities. Another artifact needs decision_log.content.
+The assumptions are described in training/switchcraft_training/replay/estimators.py.
 """
 
 
@@ -72,12 +85,7 @@ def create_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--out", type=Path, required=True, help="directory for the artifact and the report"
     )
-    run.add_argument(
-        "--data",
-        type=Path,
-        default=Path(os.environ.get("SWITCHCRAFT_DATA", "../shared/data")),
-        help="directory of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
-    )
+    _add_data(run)
     run.add_argument(
         "--workspace",
         type=Path,
@@ -88,19 +96,18 @@ def create_parser() -> argparse.ArgumentParser:
 
     datasets.register(stages, import_decision_log)
     checking.register(stages)
-    comparison.register(stages)
+    register_compare(stages)
     review.register(stages)
     labelling.register(stages)
-    evaluation.register(stages)
-    sweep.register(stages)
-    replay.register(stages)
+    register_evaluate(stages)
+    register_sweep(stages)
+    register_replay(stages)
     publishing.register(stages)
     return parser
 
 
 def run_pipeline(arguments: argparse.Namespace) -> int:
     """Run the whole pipeline, print the directory of its results, and return the status 0."""
-    # Imported here because torch takes seconds to load and most commands do not need it.
     from switchcraft_training.config import load_config  # noqa: PLC0415
     from switchcraft_training.pipeline import run  # noqa: PLC0415
 
@@ -115,6 +122,192 @@ def import_decision_log(path: Path, arguments: argparse.Namespace) -> int:
     from switchcraft_training.decisions.command import import_decisions  # noqa: PLC0415
 
     return import_decisions(path, arguments)
+
+
+def register_compare(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `compare` command."""
+    compare = stages.add_parser(
+        "compare",
+        help="compare our checker's verdicts with the leaderboard's on recorded answers",
+        epilog=_COMPARE_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    compare.add_argument("recordings", type=Path, nargs="+", help="directories of BFCL results")
+    compare.add_argument(
+        "--out", type=Path, required=True, help="directory for the table and the disagreements"
+    )
+    compare.add_argument(
+        "--sample",
+        type=int,
+        default=200,
+        help="number of disagreements in sample.jsonl (default: %(default)s)",
+    )
+    compare.add_argument(
+        "--seed", type=int, default=1, help="seed of the sample (default: %(default)s)"
+    )
+    compare.add_argument(
+        "--peer", action="store_true", help="also run the checker of the installed bfcl-eval"
+    )
+    compare.set_defaults(stage=run_compare)
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Compare the checkers, print the table, and return the exit status 0."""
+    from switchcraft_training.comparison import compare_recordings  # noqa: PLC0415
+
+    table = compare_recordings(
+        arguments.recordings,
+        arguments.out,
+        with_peer=arguments.peer,
+        sample_size=arguments.sample,
+        seed=arguments.seed,
+    )
+    print(table)
+    return 0
+
+
+def register_evaluate(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `evaluate` command."""
+    evaluate = stages.add_parser("evaluate", help="measure an artifact on recorded answers")
+    evaluate.add_argument("artifact", type=Path, help="the artifact's directory")
+    evaluate.add_argument(
+        "data",
+        type=Path,
+        nargs="+",
+        help="directories of recorded answers, each like the --data of `run`",
+    )
+    evaluate.add_argument(
+        "--config",
+        type=Path,
+        required=True,
+        help="the configuration whose source and pool are used",
+    )
+    evaluate.add_argument("--out", type=Path, required=True, help="directory for the report")
+    evaluate.set_defaults(stage=run_evaluate)
+
+
+def run_evaluate(arguments: argparse.Namespace) -> int:
+    """Measure an artifact, print the path of the report, and return the exit status 0."""
+    from router_service.router import Router  # noqa: PLC0415
+    from switchcraft_training.config import load_config  # noqa: PLC0415
+    from switchcraft_training.evaluation.report import report_on, write_report  # noqa: PLC0415
+
+    router = Router.load(arguments.artifact)
+    report = report_on(router, load_config(arguments.config), arguments.data)
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    write_report(report, out)
+    print(out / "report.html")
+    return 0
+
+
+def register_sweep(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `sweep` command."""
+    sweep = stages.add_parser(
+        "sweep", help="one run for every seed and encoder; resumes if it was interrupted"
+    )
+    sweep.add_argument("config", type=Path, help="a YAML file, or the name of a shipped one")
+    sweep.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
+    sweep.add_argument(
+        "--encoders",
+        nargs="+",
+        metavar="SOURCE",
+        help="each as `encoder.source` in a configuration (default: the configuration's)",
+    )
+    sweep.add_argument(
+        "--out", type=Path, required=True, help="directory for the runs and for sweep.json"
+    )
+    _add_data(sweep)
+    sweep.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="run in parallel on Ray: on a cluster (`auto` or HOST:PORT) whose machines share DATA"
+        " and OUT, or without an address on this machine",
+    )
+    sweep.set_defaults(stage=run_sweep)
+
+
+def run_sweep(arguments: argparse.Namespace) -> int:
+    """Run a sweep, print its table, and return 1 if a run failed."""
+    from switchcraft_training import sweep  # noqa: PLC0415
+    from switchcraft_training.config import load_config  # noqa: PLC0415
+
+    config = load_config(arguments.config)
+    encoders = arguments.encoders or [config.encoder.source]
+    result = sweep.run_sweep(
+        config, arguments.data, arguments.out, arguments.seeds, encoders, arguments.ray
+    )
+    sweep.print_table(result.summary)
+    for folder, problem in result.failures.items():
+        print(f"{folder}: {problem}", file=sys.stderr)
+    return 1 if result.failures else 0
+
+
+def register_replay(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `replay` command."""
+    replay = stages.add_parser(
+        "replay",
+        help="estimate the results of another policy or artifact from a decision log",
+        description=_REPLAY_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    replay.add_argument("log", type=Path, help="a decision log's directory, or one of its files")
+    replay.add_argument(
+        "--artifact",
+        type=Path,
+        help="another artifact's directory (default: use the logged probabilities)",
+    )
+    replay.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="P",
+        help="theta=P or drift=D; with --artifact also a policy's name or a goal; may be repeated"
+        " (default: every policy that the artifact or the log names, without exploration)",
+    )
+    replay.add_argument(
+        "--quarantine",
+        type=Path,
+        metavar="FILE",
+        help="append unreadable lines to FILE and continue (default: stop at the first)",
+    )
+    replay.add_argument("--out", type=Path, metavar="DIR", help="directory for replay.json")
+    replay.set_defaults(stage=run_replay)
+
+
+def run_replay(arguments: argparse.Namespace) -> int:
+    """Replay a log, print the estimates, and return the exit status 0."""
+    import orjson  # noqa: PLC0415
+
+    from router_service.router import Router  # noqa: PLC0415
+    from switchcraft_training.decisions.log import read_log_aside  # noqa: PLC0415
+    from switchcraft_training.replay.replay import print_replay, replay_log  # noqa: PLC0415
+
+    router = None if arguments.artifact is None else Router.load(arguments.artifact)
+    log, quarantined = read_log_aside(arguments.log, arguments.quarantine)
+    if quarantined:
+        print(f"{quarantined:,} lines quarantined in {arguments.quarantine}")
+    found = replay_log(log, arguments.policy, router)
+    if arguments.out is not None:
+        path = arguments.out / "replay.json"
+        try:
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+        except OSError as exc:
+            raise DataError(path, None, f"cannot be written: {exc}") from exc
+    print_replay(found)
+    return 0
+
+
+def _add_data(stage: argparse.ArgumentParser) -> None:
+    stage.add_argument(
+        "--data",
+        type=Path,
+        default=Path(os.environ.get("SWITCHCRAFT_DATA", "../shared/data")),
+        help="directory of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
+    )
 
 
 if __name__ == "__main__":

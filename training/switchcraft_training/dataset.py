@@ -1,17 +1,19 @@
-"""Reading a run's sources into one table, in which the rows for measuring are marked."""
+"""A run's sources: reading them into one table, and the hashes of their files."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import yaml
 
+from router_service.core.artifact import Provenance
 from router_service.core.errors import ConfigError, DataError
 from switchcraft_training.checking import IsParaphrase, paraphrase_check
 from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
@@ -21,9 +23,8 @@ from switchcraft_training.data.splits import unique
 from switchcraft_training.data.table import Flags, Table, concatenate, load_layers, save_layers
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.mcpmark import McpMark
-from switchcraft_training.decisions.source import Traffic
-from switchcraft_training.labelling.answers import LabelledRun
-from switchcraft_training.provenance import source_sha256, tree_sha256
+from switchcraft_training.decisions.queries import Traffic
+from switchcraft_training.labelling.answers import ANSWERS, LabelledRun
 
 log = logging.getLogger(__name__)
 
@@ -146,3 +147,38 @@ def _first_of_each(table: Table) -> Table:
     """Return the first row of each (query, tools), without rows that no arm was asked."""
     known = table.take(np.flatnonzero(~np.isnan(table.correct).all(axis=1)))
     return known.take(unique(known.examples))
+
+
+def also_of(provenance: Provenance) -> tuple[SourceConfig, ...]:
+    """Return the sources that an artifact was trained on in addition to its own."""
+    config = yaml.safe_load(provenance.config) or {}
+    return tuple(SourceConfig.model_validate(source) for source in config.get("also", ()))
+
+
+def sources_sha256(sources: Sequence[SourceConfig], data: Path) -> str:
+    """Return one SHA-256 for the files of all sources; a single source keeps its own hash."""
+    digests = [source_sha256(source, data) for source in sources]
+    return digests[0] if len(digests) == 1 else _joined_sha256(digests)
+
+
+def source_sha256(source: SourceConfig, data: Path) -> str:
+    """Return the SHA-256 of the files that a source reads."""
+    if source.answers is None:
+        return tree_sha256(data / source.path)
+    return _joined_sha256(
+        tree_sha256(data / path) for path in (source.path, source.answers / ANSWERS)
+    )
+
+
+def tree_sha256(root: Path, pattern: str = "*") -> str:
+    """Return the SHA-256 of the path and contents of a file, or of all files in a folder."""
+    digest = hashlib.sha256()
+    files = [root] if root.is_file() else [path for path in root.rglob(pattern) if path.is_file()]
+    for path in sorted(files):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _joined_sha256(digests: Iterable[str]) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()

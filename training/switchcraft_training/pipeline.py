@@ -7,25 +7,32 @@ then trained on all queries, with the calibration that was fitted on the held-ou
 from __future__ import annotations
 
 import logging
+import platform
 import shutil
+import subprocess
 from collections import defaultdict
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from router_service.core.artifact import TOKENIZER, Encoder, Measure
+from router_service.core.artifact import TOKENIZER, Encoder, Measure, Provenance
 from router_service.core.model import Classifier
-from switchcraft_training.config import RunConfig
-from switchcraft_training.cross_validation import TrainingData, pack_table
+from switchcraft_training.config import RunConfig, dump_config
 from switchcraft_training.data.costs import profile_arms
 from switchcraft_training.data.splits import split_table
 from switchcraft_training.data.table import Table
-from switchcraft_training.dataset import load_dataset, require_measured_rows
+from switchcraft_training.dataset import load_dataset, require_measured_rows, sources_sha256
 from switchcraft_training.evaluation.evaluate import Evaluation
-from switchcraft_training.evaluation.report import Report, write_report
-from switchcraft_training.evaluation.sections import all_sections, main_figures
-from switchcraft_training.experiment import ExperimentResult, run_experiment
+from switchcraft_training.evaluation.report import Report, all_sections, main_figures, write_report
+from switchcraft_training.experiment import (
+    ExperimentResult,
+    TrainingData,
+    pack_table,
+    run_experiment,
+)
 from switchcraft_training.models.artifact import (
     CUDA_GRAPH,
     GRAPH,
@@ -37,10 +44,11 @@ from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
 from switchcraft_training.models.onnx_export import export_fp16, export_int8, full_precision
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
-from switchcraft_training.provenance import trace
 
 log = logging.getLogger(__name__)
 
+DISTRIBUTION = "switchcraft-router"
+VERSIONED = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime", "numpy")
 PARITY_ROWS = 100
 
 
@@ -167,3 +175,34 @@ def headline(figures: Evaluation) -> dict[str, Measure]:
         "oracle_accuracy": oracle.accuracy,
         "oracle_cost_usd": oracle.cost_usd,
     }
+
+
+def trace(config: RunConfig, data: Path) -> Provenance:
+    """Return the provenance of a run whose sources are in the folder `data`."""
+    return Provenance(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=_commit(),
+        config=dump_config(config),
+        seed=config.seed,
+        data_sha256=sources_sha256((config.source, *config.also), data),
+        versions={
+            "python": platform.python_version(),
+            "switchcraft": version(DISTRIBUTION),
+            **{name: version(name) for name in VERSIONED},
+        },
+    )
+
+
+def _commit() -> str:
+    """Return the commit of the checkout, or `unknown` outside a checkout."""
+    try:
+        result = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return result.stdout.strip()

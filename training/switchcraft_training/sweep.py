@@ -1,78 +1,30 @@
-"""`switchcraft-train sweep`: the same run for every seed and encoder, and a table of all runs."""
+"""A sweep: the same run for every seed and encoder, and a table of all runs."""
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
 import re
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import orjson
+from rich.console import Console
+from rich.table import Table
 
 from router_service.core.artifact import Artifact, Manifest, Measure
 from router_service.core.errors import ArtifactError, ConfigError, SwitchcraftError
+from switchcraft_training import pipeline
 from switchcraft_training.cluster import connecting, describe_ray_error
-from switchcraft_training.config import RunConfig, dump_config, load_config
-from switchcraft_training.provenance import sources_sha256
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from switchcraft_training.config import RunConfig, dump_config
+from switchcraft_training.dataset import sources_sha256
+from switchcraft_training.models.optimization import process_count
 
 log = logging.getLogger(__name__)
 
 SUMMARY = "sweep.json"
-
-
-def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the `sweep` stage."""
-    sweep = stages.add_parser(
-        "sweep", help="one run for every seed and encoder; resumes if it was interrupted"
-    )
-    sweep.add_argument("config", type=Path, help="a YAML file, or one shipped as configs/NAME.yaml")
-    sweep.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
-    sweep.add_argument(
-        "--encoders",
-        nargs="+",
-        metavar="SOURCE",
-        help="each as `encoder.source` in a configuration (default: the configuration's)",
-    )
-    sweep.add_argument(
-        "--out", type=Path, required=True, help="folder for the runs and for sweep.json"
-    )
-    sweep.add_argument(
-        "--data",
-        type=Path,
-        default=Path(os.environ.get("SWITCHCRAFT_DATA", "../shared/data")),
-        help="the folder of recorded answers (default: $SWITCHCRAFT_DATA, else %(default)s)",
-    )
-    sweep.add_argument(
-        "--ray",
-        nargs="?",
-        const="local",
-        metavar="ADDRESS",
-        help="run in parallel on Ray: on a cluster (`auto` or HOST:PORT) whose machines share DATA"
-        " and OUT, or without an address on this machine",
-    )
-    sweep.set_defaults(stage=run_sweep_stage)
-
-
-def run_sweep_stage(arguments: argparse.Namespace) -> int:
-    """Run the sweep, print its table, and return 1 if a run failed."""
-    config = load_config(arguments.config)
-    encoders = arguments.encoders or [config.encoder.source]
-    result = run_sweep(
-        config, arguments.data, arguments.out, arguments.seeds, encoders, arguments.ray
-    )
-    print_table(result.summary)
-    for folder, problem in result.failures.items():
-        print(f"{folder}: {problem}", file=sys.stderr)
-    return 1 if result.failures else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +71,6 @@ def run_sweep(
     A failed run does not stop the others. Raises ConfigError if two encoders would share a folder,
     or if Ray does not start.
     """
-    # Imported here: torch takes seconds to import, and other stages do not need it.
-    from switchcraft_training.models.optimization import process_count  # noqa: PLC0415
-
     if process_count() > 1:
         problem = "start it as one process; several processes serve a single `run`"
         raise ConfigError("sweep", "", problem)
@@ -162,8 +111,6 @@ def run_sweep(
 
 def run_job(job: SweepJob) -> str | None:
     """Run one job; return the problem if it failed with one of our errors."""
-    from switchcraft_training import pipeline  # noqa: PLC0415 - see `run_sweep`
-
     log.info("%s", job.folder)
     try:
         pipeline.run(job.config, job.data, job.folder, workspace=job.workspace)
@@ -257,9 +204,6 @@ def summarize(runs: Sequence[FinishedRun]) -> Summary:
 
 def print_table(summary: Summary, console: Console | None = None) -> None:
     """Print a row for each run, and after each encoder's runs their mean ± standard deviation."""
-    from rich.console import Console  # noqa: PLC0415 - needs the training extra
-    from rich.table import Table  # noqa: PLC0415
-
     names = list(next(iter(summary["encoders"].values()), ()))
     table = Table("encoder", "seed", *(name.replace("_", " ") for name in names))
     for encoder, spreads in summary["encoders"].items():

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from router_service.core.artifact import Provenance
+from router_service.core.model import sigmoid
 from router_service.core.selection import Price
 from switchcraft_training.data.table import Floats, Table
-from switchcraft_training.evaluation.evaluate import Entrant
-from switchcraft_training.evaluation.experiment import Experiment, Run
+from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Run
 from switchcraft_training.records import Example
 
 QUERIES = 60
@@ -45,7 +45,7 @@ def table_of(correct: Floats, cost_usd: Floats, arms: tuple[str, ...] = ("a", "b
     return Table(tuple(example(i) for i in range(len(correct))), arms, correct, cost_usd)
 
 
-def used(output_tokens: Floats, arms: tuple[str, ...]) -> Table:
+def table_with_tokens(output_tokens: Floats, arms: tuple[str, ...]) -> Table:
     """Return a table of answers with 100 input tokens, these output tokens and two seconds each."""
     shape = output_tokens.shape
     table = table_of(np.ones(shape), np.ones(shape), arms)
@@ -53,7 +53,7 @@ def used(output_tokens: Floats, arms: tuple[str, ...]) -> Table:
     return replace(table, input_tokens=read, output_tokens=output_tokens, seconds=seconds)
 
 
-def bare() -> Experiment:
+def minimal_experiment() -> Experiment:
     """Return an experiment without optional inputs."""
     correct, probabilities = answers()
     examples = tuple(
@@ -64,9 +64,9 @@ def bare() -> Experiment:
     return Experiment(table, probabilities, COSTS_USD, {"default": "theta=0.5"})
 
 
-def full() -> Experiment:
+def complete_experiment() -> Experiment:
     """Return the same experiment with every optional input."""
-    base = bare()
+    base = minimal_experiment()
     _, noise = answers(7)
     counts = np.full((QUERIES, 2), 100.0)
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
@@ -91,3 +91,20 @@ def full() -> Experiment:
             for s in (1, 2)
         ),
     )
+
+
+def simulated_experiment(queries: int = 300, skill: float = 1.0, seed: int = 0) -> Experiment:
+    """Return unrelated queries of three arms, and a router whose predictions have some skill.
+
+    With `skill` 1 it predicts the true probabilities, and with 0 its predictions are noise.
+    """
+    arms, costs_usd = ("cheap", "middle", "dear"), (1e-4, 1e-3, 1e-2)
+    rng = np.random.default_rng(seed)
+    true = sigmoid(rng.normal([0.5, 1.0, 1.5], 2.0, (queries, 3)))
+    probabilities = skill * true + (1 - skill) * rng.random(true.shape)
+    words = ["".join(map(chr, rng.integers(97, 123, 12))) for _ in range(queries)]
+    requests = [{"messages": [{"role": "user", "content": w}], "tools": [{}]} for w in words]
+    examples = tuple(Example(str(i), "c", request, "d") for i, request in enumerate(requests))
+    correct = (rng.random(true.shape) < true).astype(float)
+    table = Table(examples, arms, correct, np.tile(costs_usd, (queries, 1)))
+    return Experiment(table, probabilities, costs_usd, {"default": "drift=0.1"})

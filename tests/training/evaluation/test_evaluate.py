@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
 from switchcraft_training.evaluation.evaluate import (
     Entrant,
+    Experiment,
     best_single,
     evaluate,
     oracle,
@@ -25,12 +28,18 @@ from switchcraft_training.evaluation.metrics import (
     ratio,
     ratio_interval,
 )
-from tests.training.evaluation.cases import table_of
+from tests.training.evaluation.cases import minimal_experiment, table_of
 
 #                     cheap  dear
 CORRECT = np.array([[1, 1], [0, 1], [1, 0], [0, 0], [0, 1]], dtype=float)
+
+
 COSTS = np.array([[1.0, 10.0], [2.0, 20.0], [1.0, 10.0], [1.0, 10.0], [1.0, 10.0]])
+
+
 TABLE = table_of(CORRECT, COSTS, ("cheap", "dear"))
+
+
 PROBABILITIES = np.array([[0.9, 0.8], [0.2, 0.7], [0.6, 0.9], [0.1, 0.2], [0.6, 0.7]])
 
 
@@ -181,3 +190,13 @@ def test_brier_score_and_the_error_of_calibration() -> None:
     measure = calibration_measure(labels, np.full((300, 2), 0.8))
     assert measure.value == pytest.approx(abs(labels.mean() - 0.8))
     assert measure.stderr == pytest.approx(0.5 / np.sqrt(600), rel=0.2)
+
+
+def test_an_arm_that_was_not_asked_is_refused() -> None:
+    """A missing outcome is an error, because averages would silently ignore it."""
+    base = minimal_experiment()
+    correct = base.table.correct.copy()
+    correct[3, 1] = np.nan
+    holed = dataclasses.replace(base.table, correct=correct)
+    with pytest.raises(ValueError, match="1 queries have an arm that was not asked"):
+        Experiment(holed, base.probabilities, base.expected_costs_usd, base.policies)

@@ -13,8 +13,13 @@ from rich.table import Table
 
 from router_service.core.errors import DataError
 from switchcraft_training.decisions.log import read_log_aside
-from switchcraft_training.decisions.queries import DATASET, Queries, Query, read_queries
-from switchcraft_training.decisions.rows import write_queries
+from switchcraft_training.decisions.queries import (
+    DATASET,
+    Queries,
+    Query,
+    read_queries,
+    write_queries,
+)
 from switchcraft_training.records import Json
 
 NOTHING = (

@@ -1,11 +1,13 @@
-"""Conversion of decisions and feedback to queries with outcomes."""
+"""Queries with outcomes: from a decision log, as JSON lines, and as a training source."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from router_service.core.decision_log import LoggedDecision
@@ -13,9 +15,24 @@ from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import IsParaphrase, check_answer
 from switchcraft_training.data.splits import key_of
-from switchcraft_training.datasets.lines import ROW_ERRORS
-from switchcraft_training.decisions.log import DecisionLog
-from switchcraft_training.records import Answer, Call, Example, Expected, ExpectedCall, Outcome
+from switchcraft_training.datasets.lines import ROW_ERRORS, read_lines, write_lines
+from switchcraft_training.datasets.rows import (
+    example_from_json,
+    example_to_json,
+    expected_from_json,
+    expected_to_json,
+    to_json_line,
+)
+from switchcraft_training.decisions.log import DecisionLog, read_log
+from switchcraft_training.records import (
+    Answer,
+    Call,
+    Example,
+    Expected,
+    ExpectedCall,
+    Json,
+    Outcome,
+)
 
 DATASET: Final = "decisions"
 CATEGORY: Final = "traffic"
@@ -259,3 +276,82 @@ def _outcome(query: str, answer: Answer, correct: float) -> Outcome:
         seconds=answer.seconds,
         attempt=answer.attempt,
     )
+
+
+_NOBODY_SAID: Final[Mapping[str, Json]] = {"expected": None, "any_call": False}
+
+
+def write_queries(queries: Iterable[Query], path: Path) -> int:
+    """Write queries to a file, which appears only when it is complete; return their number.
+
+    Lines are rows as in `switchcraft_training.datasets.rows`, with `calls` and `outcomes`. A row's
+    `expected` is null if only verdicts are known. Raises DataError if the file cannot be written.
+    """
+    return write_lines((to_json_line(_to_json(query)) for query in queries), path)
+
+
+def read_queries_file(path: Path) -> Iterator[Query]:
+    """Stream a file of queries; raises DataError at the first line that cannot be read."""
+    return read_lines(path, _from_json)
+
+
+def _to_json(query: Query) -> Mapping[str, Json]:
+    expected = _NOBODY_SAID if query.expected is None else expected_to_json(query.expected)
+    outcomes = [
+        {name: value for name, value in asdict(outcome).items() if name != "example_id"}
+        for outcome in query.outcomes
+    ]
+    return {
+        **example_to_json(query.example),
+        **expected,
+        "calls": query.calls,
+        "outcomes": outcomes,
+    }
+
+
+def _from_json(row: Mapping[str, Json]) -> Query:
+    return Query(
+        example=example_from_json(row),
+        expected=None if row["expected"] is None else expected_from_json(row),
+        calls=row["calls"],
+        outcomes=tuple(Outcome(row["id"], **outcome) for outcome in row["outcomes"]),
+    )
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Queries from a decision log with the outcomes of arms, as an `OutcomeSource`."""
+
+    queries: Sequence[Query]
+
+    @classmethod
+    def of_log(cls, path: Path, *, weak_evidence: bool, alike: IsParaphrase | None) -> Traffic:
+        """Read a decision log and log a summary; raises DataError if a line is invalid."""
+        found = read_queries(read_log(path), weak_evidence=weak_evidence, alike=alike)
+        logger.info("%s: %s", path, found.summary())
+        return cls(found.queries)
+
+    @classmethod
+    def of_rows(cls, path: Path) -> Traffic:
+        """Read the rows imported from a log; raises DataError if a line is invalid."""
+        return cls(tuple(read_queries_file(path)))
+
+    def arms(self) -> list[str]:
+        """Return the arms with at least one judged answer."""
+        return sorted({outcome.arm for query in self.queries for outcome in query.outcomes})
+
+    def examples(self) -> list[Example]:
+        """Return the queries."""
+        return [query.example for query in self.queries]
+
+    def calls(self) -> dict[str, int]:
+        """Return the number of calls that each query requires, if known."""
+        return {query.example.id: query.calls for query in self.queries if query.calls is not None}
+
+    def outcomes(self, arm: str) -> Iterator[Outcome]:
+        """Yield the outcome of every judged answer of an arm."""
+        for query in self.queries:
+            yield from (outcome for outcome in query.outcomes if outcome.arm == arm)

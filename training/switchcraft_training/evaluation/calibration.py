@@ -1,12 +1,29 @@
-"""Calibration metrics: reliability by bin, and ECE and Brier score by arm."""
+"""Choice of the calibration method by cross-validation, and calibration figures."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize, minimize_scalar
+from sklearn.isotonic import IsotonicRegression
+from sklearn.model_selection import GroupKFold
 
 from router_service.core.artifact import Measure
+from router_service.core.model import (
+    IDENTITY,
+    NEAREST,
+    Calibration,
+    Isotonic,
+    Knots,
+    Method,
+    Platt,
+    Temperature,
+    logit,
+    sigmoid,
+)
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.metrics import (
     CALIBRATION_BINS,
@@ -16,6 +33,222 @@ from switchcraft_training.evaluation.metrics import (
     calibration_measure,
     mean_measure,
 )
+
+FOLDS = 5
+MAX_KNOTS = 50
+LOG_TEMPERATURES = (-3.0, 3.0)
+"""Bounds of the search. Beyond a factor of 20, probabilities are all near 0.5, or near 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Held-out measurements of one calibration method.
+
+    `log_loss` is in nats per prediction. `behind` is its excess over the least log loss, with the
+    standard error of the difference on the same queries.
+    """
+
+    method: Method
+    log_loss: Measure
+    behind: Measure
+    error: Measure
+    brier: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationStudy:
+    """Trials of all methods, simplest first, and the chosen calibration, fitted on all queries.
+
+    `folds` is the number of cross-validation folds, which keep groups together.
+    """
+
+    trials: tuple[Trial, ...]
+    calibration: Calibration
+    folds: int
+
+
+def choose_calibration(
+    labels: Floats, probabilities: Floats, groups: Sequence[int], seed: int
+) -> CalibrationStudy:
+    """Choose a method by cross-validation over groups, and fit it on all queries.
+
+    Labels and raw probabilities are (queries, arms). A label may be fractional, and is NaN if the
+    arm was not asked. The choice is the simplest method within one standard error of the least log
+    loss. The error is that of the difference on the same queries, clustered by group. With a single
+    group nothing can be held out, so the probabilities stay unchanged.
+    """
+    asked = ~np.isnan(labels).all(axis=1)
+    labels, probabilities = labels[asked], probabilities[asked]
+    _, numbers = np.unique(np.asarray(groups)[asked], return_inverse=True)
+    folds = min(FOLDS, int(numbers.max()) + 1)
+    if folds < 2:
+        trials = _trials(labels, {"identity": probabilities}, numbers)
+        return CalibrationStudy(trials, IDENTITY, folds)
+    kfold = GroupKFold(folds, shuffle=True, random_state=seed)
+    held_out = _held_out(labels, probabilities, kfold, numbers, FITS)
+    trials = _trials(labels, held_out, numbers)
+    chosen = next(trial for trial in trials if trial.behind.value <= trial.behind.stderr)
+    return CalibrationStudy(trials, FITS[chosen.method](labels, probabilities), folds)
+
+
+def calibrated_unseen(
+    labels: Floats, probabilities: Floats, groups: Sequence[int], seed: int, method: Method
+) -> Floats:
+    """Return probabilities (queries, arms), each calibrated on queries of other groups.
+
+    The folds are the same as in `choose_calibration`. With a single group, the probabilities stay
+    unchanged.
+    """
+    _, numbers = np.unique(np.asarray(groups), return_inverse=True)
+    folds = min(FOLDS, int(numbers.max()) + 1)
+    if folds < 2:
+        return probabilities
+    kfold = GroupKFold(folds, shuffle=True, random_state=seed)
+    return _held_out(labels, probabilities, kfold, numbers, (method,))[method]
+
+
+def _held_out(
+    labels: Floats,
+    probabilities: Floats,
+    kfold: GroupKFold,
+    groups: NDArray[np.int64],
+    methods: Iterable[Method],
+) -> dict[Method, Floats]:
+    """Return the held-out probabilities of each method, (queries, arms)."""
+    said = {method: np.empty_like(probabilities) for method in methods}
+    for fitted, tested in kfold.split(labels, groups=groups):
+        for method, theirs in said.items():
+            calibration = FITS[method](labels[fitted], probabilities[fitted])
+            theirs[tested] = calibration.apply(probabilities[tested])
+    return said
+
+
+def _trials(
+    labels: Floats, said: Mapping[Method, Floats], groups: NDArray[np.int64]
+) -> tuple[Trial, ...]:
+    losses = {method: log_losses(labels, each) for method, each in said.items()}
+    least = min(losses.values(), key=lambda each: float(each.mean()))
+    return tuple(
+        Trial(
+            method=method,
+            log_loss=_grouped_mean(losses[method], groups),
+            behind=_grouped_mean(losses[method] - least, groups),
+            error=calibration_measure(labels, each),
+            brier=brier_measure(labels, each),
+        )
+        for method, each in said.items()
+    )
+
+
+def log_losses(labels: Floats, probabilities: Floats) -> Floats:
+    """Return each query's cross-entropy in nats, averaged over the arms that were asked."""
+    inside = np.clip(probabilities, NEAREST, 1 - NEAREST)
+    losses: Floats = np.nanmean(-labels * np.log(inside) - (1 - labels) * np.log1p(-inside), axis=1)
+    return losses
+
+
+def _grouped_mean(values: Floats, groups: NDArray[np.int64]) -> Measure:
+    """Return a mean and its standard error, clustered by group."""
+    totals = np.bincount(groups, weights=values - values.mean())
+    few = len(totals) / max(1, len(totals) - 1)
+    stderr = float(np.sqrt(few * (totals**2).sum())) / len(values)
+    return Measure(value=float(values.mean()), stderr=stderr, n=len(values))
+
+
+def fit_identity(labels: Floats, probabilities: Floats) -> Calibration:  # noqa: ARG001 - as others
+    """Return the calibration that leaves probabilities unchanged."""
+    return IDENTITY
+
+
+def fit_temperature(labels: Floats, probabilities: Floats) -> Calibration:
+    """Fit the temperature, shared by all arms, that minimizes log loss."""
+    logits = logit(probabilities)
+
+    def loss(log_temperature: float) -> float:
+        return float(log_losses(labels, sigmoid(logits / np.exp(log_temperature))).mean())
+
+    found = minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded")
+    return Temperature(temperature=float(np.exp(found.x)))
+
+
+def fit_platt(labels: Floats, probabilities: Floats) -> Calibration:
+    """Fit a logistic regression for each arm; an arm that was never asked stays unchanged."""
+    lines = [_line(*known) for known in _known(labels, logit(probabilities))]
+    return Platt(
+        slopes=tuple(slope for slope, _ in lines),
+        intercepts=tuple(intercept for _, intercept in lines),
+    )
+
+
+def _line(labels: Floats, logits: Floats) -> tuple[float, float]:
+    """Return slope (at least 0) and intercept with the least log loss.
+
+    Platt's softened targets, (right + 1) / (right + 2) and 1 / (wrong + 2), keep the fit finite if
+    all answers were right (Platt, 1999, section 2.2).
+    """
+    right, wrong = labels.sum(), (1 - labels).sum()
+    targets = labels * (right + 1) / (right + 2) + (1 - labels) / (wrong + 2)
+
+    def loss(line: Floats) -> tuple[float, Floats]:
+        z = line[0] * logits + line[1]
+        off = sigmoid(z) - targets
+        return float((np.logaddexp(0, z) - targets * z).sum()), np.array([off @ logits, off.sum()])
+
+    found = minimize(
+        loss, [1.0, 0.0], jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]
+    )
+    return float(found.x[0]), float(found.x[1])
+
+
+def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
+    """Fit isotonic steps for each arm, and interpolate linearly between the steps' midpoints.
+
+    Plain steps would map different probabilities to the same value, but drift rules compare them.
+    The interpolated map increases strictly, except at its two ends (centred isotonic regression:
+    Oron and Flournoy, 2017).
+    """
+    return Isotonic(knots=tuple(_knots(*known) for known in _known(labels, probabilities)))
+
+
+def _knots(labels: Floats, raw: Floats) -> Knots:
+    if not len(labels):
+        return Knots(raw=(0.0, 1.0), calibrated=(0.0, 1.0))
+    steps = IsotonicRegression(y_min=0, y_max=1).fit(raw, labels).predict(raw)
+    heights, which = np.unique(steps, return_inverse=True)
+    middles = np.bincount(which, weights=raw) / np.bincount(which)
+    # This many answers cannot show a probability closer to 0 or 1 (rule of succession).
+    edge = 1 / (len(labels) + 2)
+    # Midpoints increase except for rounding errors; remove duplicates.
+    places = np.flatnonzero(np.diff(middles, prepend=-1.0) > 0)
+    kept = places[_thinned(len(places))]
+    return Knots(
+        raw=tuple(middles[kept].tolist()),
+        calibrated=tuple(np.clip(heights, edge, 1 - edge)[kept].tolist()),
+    )
+
+
+def _thinned(count: int) -> NDArray[np.int64]:
+    """Return at most `MAX_KNOTS` evenly spaced indices, including the first and the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, MAX_KNOTS)).round().astype(np.int64))
+
+
+def _known(labels: Floats, values: Floats) -> Iterator[tuple[Floats, Floats]]:
+    """Yield each arm's labels and values, without queries that the arm was not asked."""
+    for column, said in zip(labels.T, values.T, strict=True):
+        asked = ~np.isnan(column)
+        yield column[asked], said[asked]
+
+
+FITS: Mapping[Method, Callable[[Floats, Floats], Calibration]] = {
+    "identity": fit_identity,
+    "temperature": fit_temperature,
+    "platt": fit_platt,
+    "isotonic": fit_isotonic,
+}
+"""Functions that fit a calibration to labels and raw probabilities, (queries, arms) each.
+
+The simplest method comes first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +277,17 @@ class ArmCalibration:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class CalibrationFigures:
     """Reliability bins without empty ones, and figures for all arms together, then for each arm."""
 
     bins: tuple[Bin, ...]
     arms: tuple[ArmCalibration, ...]
 
 
-def calibration(table: Table, probabilities: Floats) -> Calibration:
+def calibration_figures(table: Table, probabilities: Floats) -> CalibrationFigures:
     """Compare predicted probabilities (queries, arms) with the recorded correctness."""
     labels = table.correct
-    return Calibration(
+    return CalibrationFigures(
         bins=reliability(labels, probabilities),
         arms=(
             _arm("all arms", labels, probabilities),

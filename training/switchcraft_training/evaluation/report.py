@@ -1,23 +1,127 @@
-"""Evaluation report, written as `report.json` and as a self-contained `report.html`."""
+"""Evaluation report: its sections, and the files `report.json` and `report.html`."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from router_service.core.artifact import Provenance
+from router_service.core.artifact import Manifest, Provenance
+from router_service.core.errors import ConfigError, DataError
+from router_service.core.messages import parse_conversation
+from router_service.router import Router
+from switchcraft_training.config import RunConfig
+from switchcraft_training.data.table import Table, concatenate
+from switchcraft_training.dataset import also_of, load_dataset, sources_sha256
 from switchcraft_training.evaluation import plots
-from switchcraft_training.evaluation.evaluate import Evaluation
-from switchcraft_training.evaluation.sections import Sections
+from switchcraft_training.evaluation.breakdowns import (
+    Breakdown,
+    Category,
+    Confusion,
+    Routing,
+    TokenUse,
+    by_category,
+    confusion,
+    dataset_oracle,
+    misroutes,
+    routing,
+    token_use,
+)
+from switchcraft_training.evaluation.calibration import (
+    CalibrationFigures,
+    CalibrationStudy,
+    calibration_figures,
+)
+from switchcraft_training.evaluation.evaluate import Evaluation, Experiment, evaluate
+from switchcraft_training.evaluation.frontier import (
+    Budget,
+    FieldRow,
+    GoalResult,
+    budgets,
+    field_row,
+    validate_goals,
+)
+from switchcraft_training.evaluation.stability import (
+    Ablation,
+    Stability,
+    ablation,
+    folds,
+    stability,
+)
 from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.records import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The report's sections in addition to the main table; None and empty ones are omitted."""
+
+    categories: tuple[Category, ...]
+    routing: Routing
+    misroutes: tuple[Breakdown, ...]
+    confusion: Confusion
+    calibration: CalibrationFigures
+    calibrating: CalibrationStudy | None
+    promises: tuple[GoalResult, ...]
+    field: tuple[FieldRow, ...]
+    budgets: tuple[Budget, ...]
+    tokens: tuple[TokenUse, ...]
+    parts: tuple[Ablation, ...]
+    folds: Stability | None
+    seeds: Stability | None
+
+
+def main_figures(experiment: Experiment) -> Evaluation:
+    """Return the main table and the sweep, with the dataset oracle and all entrants."""
+    table = experiment.table
+    return evaluate(
+        table,
+        experiment.probabilities,
+        experiment.expected_costs_usd,
+        experiment.policies,
+        (dataset_oracle(table, experiment.categories()), *experiment.entrants),
+    )
+
+
+def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
+    """Return every section for which the experiment has input."""
+    table, chosen = experiment.table, experiment.chosen()
+    return Sections(
+        categories=by_category(table, chosen, experiment.categories()),
+        routing=routing(table, chosen),
+        misroutes=misroutes(table, chosen, experiment.table.examples),
+        confusion=confusion(table, chosen),
+        calibration=calibration_figures(table, experiment.probabilities),
+        calibrating=experiment.calibrating,
+        promises=validate_goals(experiment),
+        field=field_rows(experiment),
+        budgets=budgets(figures.sweep),
+        tokens=token_use(table, experiment.prices) if experiment.prices else (),
+        parts=ablation(experiment),
+        folds=stability(folds(experiment), experiment.rule),
+        seeds=stability(experiment.runs, experiment.rule),
+    )
+
+
+def field_rows(experiment: Experiment) -> tuple[FieldRow, ...]:
+    """Apply other papers' metrics to the router and every entrant that has probabilities."""
+    named = [("router", experiment.probabilities)] + [
+        (entrant.name, entrant.probabilities)
+        for entrant in experiment.entrants
+        if entrant.probabilities is not None
+    ]
+    return tuple(
+        field_row(name, experiment.table, probabilities, experiment.expected_costs_usd)
+        for name, probabilities in named
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +215,57 @@ def _form(value: float, form: str) -> str:
 
 def _interval(bounds: tuple[float, float] | None, form: str) -> str:
     return "" if bounds is None else f"[{FORMS[form](bounds[0])}, {FORMS[form](bounds[1])}]"
+
+
+log = logging.getLogger(__name__)
+
+
+def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report:
+    """Measure an artifact on all queries in several data folders.
+
+    `config` names the source and the pool. Raises ConfigError if the pool differs from the
+    artifact's arms, and DataError if a row cannot be parsed or there are no rows.
+    """
+    manifest = router.artifact.manifest
+    if set(config.arms) != set(manifest.arms):
+        odd = ", ".join(sorted(set(config.arms) ^ set(manifest.arms)))
+        raise ConfigError(config.name, "pool", f"is not the artifact's arms: {odd}")
+    asked = as_measured(config, manifest)
+    table = concatenate([read(asked, manifest, folder) for folder in data])
+    conversations = [parse_conversation(e.request) for e in table.examples]
+    experiment = Experiment(
+        table=table,
+        probabilities=np.array(router.predict_batch(conversations), dtype=np.float64),
+        expected_costs_usd=manifest.costs_usd(),
+        policies=manifest.policies,
+        prices=asked.prices,
+    )
+    figures = main_figures(experiment)
+    return Report(
+        name=manifest.name,
+        test=figures,
+        provenance=manifest.provenance,
+        sections=all_sections(experiment, figures),
+    )
+
+
+def as_measured(config: RunConfig, manifest: Manifest) -> RunConfig:
+    """Return a run with only this source, and with the arms in the artifact's order."""
+    entries = {entry.arm: entry for entry in config.pool}
+    pool = tuple(entries[arm] for arm in manifest.arms)
+    return config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
+
+
+def read(config: RunConfig, manifest: Manifest, data: Path) -> Table:
+    """Read one folder's queries; log a warning if the artifact was trained on them."""
+    source, known = config.source, manifest.provenance
+    if sources_sha256((source, *also_of(known)), data) == known.data_sha256:
+        log.warning(
+            "%s is what the artifact was trained on: it looks better here than on other queries;"
+            " its manifest has its figures on queries held out",
+            data / source.path,
+        )
+    table = load_dataset(config, data).measured(config.arms)
+    if not len(table):
+        raise DataError(data / source.path, None, "has no query that every arm was asked")
+    return table

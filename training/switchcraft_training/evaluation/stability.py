@@ -14,11 +14,12 @@ from switchcraft_training.evaluation.evaluate import (
     Costs,
     Entrant,
     Entry,
+    Experiment,
+    Run,
     best_single,
     oracle,
     route,
 )
-from switchcraft_training.evaluation.experiment import Experiment, Run
 from switchcraft_training.evaluation.metrics import (
     auc_measure,
     mean_measure,

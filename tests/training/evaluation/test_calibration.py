@@ -7,12 +7,14 @@ import pytest
 
 from router_service.core.model import IDENTITY, Isotonic, Platt, Temperature, logit, sigmoid
 from switchcraft_training.data.table import Floats
-from switchcraft_training.evaluation.calibrating import (
+from switchcraft_training.evaluation.calibration import (
     MAX_KNOTS,
+    calibration_figures,
     choose_calibration,
     fit_isotonic,
     fit_platt,
 )
+from tests.training.evaluation.cases import table_of
 
 QUERIES = 1_500
 
@@ -126,3 +128,14 @@ def test_a_single_group_holds_nothing_out() -> None:
     true, labels = world()
     study = choose_calibration(labels[:9], true[:9], [4] * 9, seed=0)
     assert (study.calibration, study.folds, len(study.trials)) == (IDENTITY, 1, 1)
+
+
+def test_reliability_compares_probabilities_with_what_happened() -> None:
+    """Predictions of 0.9 that are right half the time form one bin with an accuracy of 0.5."""
+    found = calibration_figures(
+        table_of(np.array([[1.0], [0.0]]), np.ones((2, 1)), ("a",)), np.full((2, 1), 0.9)
+    )
+    (only,) = found.bins
+    assert (only.lower, only.accuracy.value, only.accuracy.n) == (0.9, 0.5, 2)
+    assert only.confidence == pytest.approx(0.9)
+    assert [arm.name for arm in found.arms] == ["all arms", "a"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from switchcraft_training.cli import main
-from switchcraft_training.comparison.compare import PeerChecker, peer_questions
+from switchcraft_training.comparison import PeerChecker, peer_questions
 from switchcraft_training.records import Call
 
 FUNCTION = {

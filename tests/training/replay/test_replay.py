@@ -16,7 +16,7 @@ from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.decisions.log import read_log
 from switchcraft_training.records import Json
-from switchcraft_training.replay.stage import replay_log
+from switchcraft_training.replay.replay import replay_log
 from tests.training.decisions.cases import (
     Line,
     call,

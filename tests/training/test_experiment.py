@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from switchcraft_training.config import RunConfig
-from switchcraft_training.cross_validation import TrainingData, cross_validate, pack_table
 from switchcraft_training.dataset import load_dataset
+from switchcraft_training.experiment import TrainingData, cross_validate, pack_table
 from switchcraft_training.models.encoders import load_encoder, packing_for
 
 

@@ -1,1 +1,0 @@
-"""Comparison of our checker's verdicts with those of the leaderboard's own checker."""
