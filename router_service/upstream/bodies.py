@@ -85,9 +85,12 @@ _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 
 @dataclass(frozen=True, slots=True)
 class BodyTemplate:
-    """A request body without its model. `parts` are the bytes between the names of the model."""
+    """A request body without its model."""
 
     parts: tuple[bytes, ...]
+    """The bytes between the names of the model."""
+    size_bytes: int
+    """The body's length without the name of its model."""
 
     @classmethod
     def of(cls, body: bytes) -> BodyTemplate:
@@ -99,15 +102,11 @@ class BodyTemplate:
         """
         parts: list[bytes] = []
         end = 0
-        for _, start in _top_level(_MODEL, body):
+        for _, start, next_end in _top_level(_MODEL, body):
             parts.append(body[end:start])
-            end = _value_end(body, start)
-        return cls((*parts, body[end:]))
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the body's length without the name of its model."""
-        return sum(map(len, self.parts))
+            end = next_end
+        parts.append(body[end:])
+        return cls(tuple(parts), sum(map(len, parts)))
 
     def with_model(self, model: str) -> bytes:
         """Return the body with `model` as its top-level model."""
@@ -155,14 +154,14 @@ def without_stream_options(body: bytes) -> bytes:
     found = next(_top_level(_STREAM_OPTIONS, body), None)
     if found is None:
         return body
-    head, tail = body[: found[0]], body[_value_end(body, found[1]) :].lstrip(b" \t\r\n")
+    head, tail = body[: found[0]], body[found[2] :].lstrip(b" \t\r\n")
     if tail.startswith(b","):
         return head + tail[1:]
     return head.rstrip(b" \t\r\n").removesuffix(b",") + tail
 
 
-def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where each top-level member of a name starts, and where its value starts.
+def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield where each top-level member of a name starts, and where its value starts and ends.
 
     Raise InvalidRequestError after `MAX_KEYS` members of this name at any level.
     """
@@ -182,20 +181,19 @@ def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int]
         gap = _STRINGS.sub(b"", body[position : key.start()])
         depth += gap.count(b"{") + gap.count(b"[") - gap.count(b"}") - gap.count(b"]")
         position = key.start()
-        if depth == 1:
-            yield key.start(), key.end()
-
-
-def _value_end(body: bytes, start: int) -> int:
-    scalar = _SCALAR.match(body, start)
-    if scalar:
-        return scalar.end()
-    depth = 0
-    for token in _BRACKETS_OUTSIDE_STRINGS.finditer(body, start):
-        depth += bool(token[1]) - bool(token[2])
-        if depth == 0:
-            return token.end()
-    raise ValueError("the body is not valid JSON")
+        if depth != 1:
+            continue
+        if scalar := _SCALAR.match(body, key.end()):
+            yield key.start(), key.end(), scalar.end()
+            continue
+        brackets = 0
+        for token in _BRACKETS_OUTSIDE_STRINGS.finditer(body, key.end()):
+            brackets += bool(token[1]) - bool(token[2])
+            if brackets == 0:
+                yield key.start(), key.end(), token.end()
+                break
+        else:
+            raise ValueError("the body is not valid JSON")
 
 
 class UnreadableError(ValueError):

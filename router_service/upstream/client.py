@@ -28,7 +28,7 @@ from router_service.core.errors import (
     UpstreamError,
 )
 from router_service.settings import Deployment, Timeouts
-from router_service.tracing import UNTRACED, Trace, UpstreamCall, UpstreamSpan
+from router_service.tracing import UNTRACED, Trace, UpstreamCall
 from router_service.upstream.bodies import ACCEPTED_CODINGS, Decompressor, read_codings
 from router_service.upstream.connection import (
     Address,
@@ -149,9 +149,22 @@ class UpstreamAnswer:
         """
         self.model = model
         self.status = response.status
-        self._headers = headers = dict(response.headers)
+        self._all_headers = headers = dict(response.headers)
+        passed = [
+            (name, value)
+            for name, value in headers.items()
+            if (name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX))
+            and (name not in _RETRY_AFTER or read_retry_after({name: value}) is not None)
+            and len(value) <= MAX_PASSED_VALUE_BYTES
+        ][:MAX_PASSED_HEADERS]
+        if secrets is not None and secrets.found_in(b"\n".join([value for _, value in passed])):
+            passed = [(name, secrets.redacted(value)) for name, value in passed]
+        self.headers: RawHeaders = passed
+        """The headers for the client. Each has one value, because clients differ in which of two
+        they read."""
+        self.declared_bytes = int(headers.get(b"content-length", b"0") or b"0")
+        """The body's length by its `content-length`, or 0 without one."""
         self._guard = guard
-        self._secrets = secrets
         self._redactor = None if secrets is None else Redactor(secrets)
         self._reserve_memory = reserve_memory
         self.reserved_bytes = 0
@@ -181,29 +194,6 @@ class UpstreamAnswer:
             raise UpstreamError(model, problem, Failure.MALFORMED)
 
     @property
-    def declared_bytes(self) -> int:
-        """Return the body's length by its `content-length`, or 0 without one."""
-        return int(self._headers.get(b"content-length", b"0") or b"0")
-
-    @property
-    def headers(self) -> RawHeaders:
-        """Return the headers for the client.
-
-        Each is returned once, because clients differ in which of two they read.
-        """
-        headers = [
-            (name, value)
-            for name, value in self._headers.items()
-            if (name in _PASSED_BACK or name.startswith(_PASSED_BACK_PREFIX))
-            and (name not in _RETRY_AFTER or read_retry_after({name: value}) is not None)
-            and len(value) <= MAX_PASSED_VALUE_BYTES
-        ][:MAX_PASSED_HEADERS]
-        secrets = self._secrets
-        if secrets is None or not secrets.found_in(b"\n".join([value for _, value in headers])):
-            return headers
-        return [(name, secrets.redacted(value)) for name, value in headers]
-
-    @property
     def has_secrets(self) -> bool:
         """Return whether the body that was read so far contained the gateway's credentials."""
         return self._redactor is not None and self._redactor.has_found
@@ -211,7 +201,7 @@ class UpstreamAnswer:
     @property
     def retry_after_s(self) -> float | None:
         """Return how long the upstream asks to wait before a retry, if it says so."""
-        return read_retry_after(self._headers)
+        return read_retry_after(self._all_headers)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives, without secrets.
@@ -285,8 +275,30 @@ class UpstreamClient:
             deployment.base_url, deployment.upstream_model, request.method, request.path
         )
         with request.trace.upstream_span(call) as span, closing(guard):
+            # Both trace headers or neither: a `tracestate` belongs to its own `traceparent`.
+            passed = self._forwarded - TRACE_HEADERS if span.headers else self._forwarded
+            forwarded = [(name, v) for name, v in request.client_headers.items() if name in passed]
+            # As bytes, because httpx refuses characters that are not ASCII.
+            headers = [
+                (name.encode("latin-1"), value.encode("latin-1"))
+                for name, value in (*forwarded, *span.headers.items())
+            ]
+            headers += [(b"content-type", request.content_type), *_OWN]
+            if request.deadline_s < math.inf:
+                left_s = max(0.0, request.deadline_s - asyncio.get_running_loop().time())
+                headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
             try:
-                http_request = self._build_request(deployment, request, span)
+                headers += _credentials(
+                    deployment.base_url, deployment.key_header, deployment.api_key
+                )
+                http_request = HttpRequest(
+                    request.method,
+                    Address.of(deployment.url(request.path, request.query)),
+                    headers,
+                    request.body,
+                    deployment.timeouts,
+                    request.needs_new_connection,
+                )
                 transport = self._transports.get(origin)
                 if transport is None:
                     transport = transport_to(origin, self._tls, self._max_connections)
@@ -311,31 +323,6 @@ class UpstreamClient:
                 )
             finally:
                 transport.release(connection)
-
-    def _build_request(
-        self, deployment: Deployment, request: OutgoingRequest, span: UpstreamSpan
-    ) -> HttpRequest:
-        # Both trace headers or neither: a `tracestate` belongs to its own `traceparent`.
-        passed = self._forwarded - TRACE_HEADERS if span.headers else self._forwarded
-        forwarded = [(name, v) for name, v in request.client_headers.items() if name in passed]
-        # As bytes, because httpx refuses characters that are not ASCII.
-        headers = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in (*forwarded, *span.headers.items())
-        ]
-        headers += [(b"content-type", request.content_type), *_OWN]
-        if request.deadline_s < math.inf:
-            left_s = max(0.0, request.deadline_s - asyncio.get_running_loop().time())
-            headers.append((DEADLINE_HEADER.encode(), f"{left_s:.3f}".encode()))
-        headers += _credentials(deployment.base_url, deployment.key_header, deployment.api_key)
-        return HttpRequest(
-            request.method,
-            Address.of(deployment.url(request.path, request.query)),
-            headers,
-            request.body,
-            deployment.timeouts,
-            request.needs_new_connection,
-        )
 
 
 # One line for each class, so that a test fails if httpx adds a class that is not listed here.
@@ -428,10 +415,11 @@ class TimeoutGuard:
         if self._waits > FIRST_WAITS:
             self._next_s = now_s + self._idle_s
         end_s = min(self._next_s, self._last_s)
-        if self._timer is None:  # no later than the end of any later wait
-            self._set_timer(min(end_s, now_s + self._idle_s))
-        elif end_s < self._timer_s:
-            self._set_timer(end_s)
+        if self._timer is None:
+            end_s = min(end_s, now_s + self._idle_s)  # no later than the end of any later wait
+        if self._timer is None or end_s < self._timer_s:
+            self.close()
+            self._timer, self._timer_s = self._loop.call_at(end_s, self._expire), end_s
         self._is_waiting = True
         self._cancellations = self._task.cancelling()
 
@@ -453,18 +441,13 @@ class TimeoutGuard:
             raise OverlongError(self._model) from exc
         raise UpstreamError(self._model, "did not answer in time", Failure.TIMEOUT) from exc
 
-    def _set_timer(self, end_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_s = self._loop.call_at(end_s, self._expire), end_s
-
     def _expire(self) -> None:
         self._timer = None
         end_s = min(self._next_s, self._last_s)
         if not self._is_waiting:
             return
         if self._loop.time() < end_s:
-            self._set_timer(end_s)
+            self._timer, self._timer_s = self._loop.call_at(end_s, self._expire), end_s
         else:
             self._has_expired = True
             self._task.cancel()

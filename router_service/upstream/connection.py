@@ -423,9 +423,21 @@ class Transport:
     async def send(self, request: HttpRequest) -> Connection:
         """Send a request and return its connection once the response's headers have arrived.
 
-        The caller reads the response from the connection and then passes it to `release`.
+        The caller reads the response from the connection and then passes it to `release`. Raise
+        LocalProtocolError if the request line and the headers are not valid HTTP.
         """
-        head = _encode_head(request, self._forwarder)
+        target = request.address.target
+        headers = [(b"host", request.address.host), *request.headers]
+        if request.body or request.method in {"POST", "PUT", "PATCH"}:
+            headers.append((b"content-length", b"%d" % len(request.body)))
+        if self._forwarder is not None:
+            target = b"http://" + request.address.host + target
+            headers += self._forwarder.headers
+        lines = [request.method.encode("ascii") + b" " + target + b" HTTP/1.1"]
+        lines += [name + b": " + value for name, value in headers]
+        head = b"\r\n".join((*lines, b"", b""))
+        if not head.count(b"\r") == head.count(b"\n") == len(lines) + 1 or b"\0" in head:
+            raise httpx.LocalProtocolError("a header contains a control character")
         connection = await self._acquire(request.timeouts, is_new=request.needs_new_connection)
         try:
             await connection.send(head, request.body, request.timeouts.write_s)
@@ -530,20 +542,3 @@ class Transport:
 
 def _host_of(url: httpx.URL) -> str:
     return url.raw_host.decode("ascii").strip("[]")
-
-
-def _encode_head(request: HttpRequest, forwarder: Proxy | None) -> bytes:
-    """Return the request line and headers. Raise LocalProtocolError if they are not valid HTTP."""
-    target = request.address.target
-    headers = [(b"host", request.address.host), *request.headers]
-    if request.body or request.method in {"POST", "PUT", "PATCH"}:
-        headers.append((b"content-length", b"%d" % len(request.body)))
-    if forwarder is not None:
-        target = b"http://" + request.address.host + target
-        headers += forwarder.headers
-    lines = [request.method.encode("ascii") + b" " + target + b" HTTP/1.1"]
-    lines += [name + b": " + value for name, value in headers]
-    head = b"\r\n".join((*lines, b"", b""))
-    if not head.count(b"\r") == head.count(b"\n") == len(lines) + 1 or b"\0" in head:
-        raise httpx.LocalProtocolError("a header contains a control character")
-    return head

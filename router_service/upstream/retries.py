@@ -185,11 +185,10 @@ class RetryingClient:
         closed = [d for d in model.deployments if waits_s[d.id] == 0]
         left = [d for d in closed if d.id not in failed_ids] or closed
         while left:
-            weights = [deployment.weight for deployment in left]
             chosen = left[0]
             if len(left) > 1:
-                drawn = random.choices(left, weights if any(weights) else None)  # noqa: S311
-                chosen = drawn[0]
+                weights = [deployment.weight for deployment in left]
+                [chosen] = random.choices(left, weights if any(weights) else None)  # noqa: S311
             if self._breakers.admit(chosen.id, client):
                 return chosen
             left.remove(chosen)
