@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +66,17 @@ class Decision:
     """Probability with which this arm was chosen; 1 without exploration."""
     features: tuple[float, ...] = ()
     """Structural features, in the order of the artifact's manifest."""
+    probability: float = field(init=False, repr=False, compare=False)
+    """Probability of a correct answer from the chosen arm."""
+    expected_regret: float = field(init=False, repr=False, compare=False)
+    """Probability of a correct answer that the choice gives up to save cost."""
 
-    @property
-    def probability(self) -> float:
-        """Probability of a correct answer from the chosen arm."""
-        return self.probabilities[self.arm]
-
-    @property
-    def expected_regret(self) -> float:
-        """Probability of a correct answer that the choice gives up to save cost."""
-        return max(self.probabilities.values()) - self.probability
+    def __post_init__(self) -> None:
+        """Compute what follows from the chosen arm."""
+        probability = self.probabilities[self.arm]
+        object.__setattr__(self, "probability", probability)
+        regret = max(self.probabilities.values()) - probability
+        object.__setattr__(self, "expected_regret", regret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +255,14 @@ class Router:
         `policy` defaults to the artifact's, `arms` to all of the router's.
         """
         able = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
-        decision = decide_among(
+        return decide_among(
             [self.arms[index] for index in able],
             [prediction.probabilities[self._columns[index]] for index in able],
             [self._costs_usd[index] for index in able],
             policy or self.policy(),
-            packed_tokens=prediction.packed_tokens,
+            prediction,
             is_unread=bool(conversation.unread),
         )
-        return replace(decision, features=prediction.features)
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
         """Return the policy for a name (`economy`), a rule (`theta=0.5`) or a goal.
@@ -322,12 +322,13 @@ def decide_among(
     probabilities: Sequence[float],
     costs_usd: Sequence[float],
     policy: Policy,
+    prediction: Prediction,
     *,
-    packed_tokens: int,
     is_unread: bool,
 ) -> Decision:
     """Choose one of these arms, and rank the others; probabilities and costs are (arms,) each.
 
+    `prediction`, which may be for more arms, adds the features and the length of the input.
     If part of the request is unread, the most probable arm is chosen: a probability for part of a
     request does not justify using a cheaper arm.
     """
@@ -339,8 +340,9 @@ def decide_among(
         cost_usd=dict(zip(arms, costs_usd, strict=True)),
         policy=str(policy),
         reason=Reason.UNREAD if is_unread else chosen.reason,
-        packed_tokens=packed_tokens,
+        packed_tokens=prediction.packed_tokens,
         ranking=tuple(arms[index] for index in order),
+        features=prediction.features,
     )
 
 

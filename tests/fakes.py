@@ -94,7 +94,7 @@ class FakeRouter:
             [probabilities[arm] for arm in able],
             [costs_usd[arm] for arm in able],
             policy or self.policy(),
-            packed_tokens=prediction.packed_tokens,
+            prediction,
             is_unread=bool(conversation.unread),
         )
 

@@ -90,16 +90,16 @@ class _PartialCall:
     is_custom: bool = False
 
 
+@dataclass(slots=True)
 class AnswerAccumulator:
     """Parser for an answer that arrives whole or as events in order."""
 
-    def __init__(self) -> None:
-        self._calls: dict[object, _PartialCall] = {}
-        self._text = StringIO()
-        self._characters = 0
-        self._parts = 0
-        self.is_incomplete = False
-        """Whether a part of the answer was not read."""
+    is_incomplete: bool = False
+    """Whether a part of the answer was not read."""
+    _calls: dict[object, _PartialCall] = field(default_factory=dict)
+    _text: StringIO = field(default_factory=StringIO)
+    _characters: int = 0
+    _parts: int = 0
 
     def answer(self) -> ParsedAnswer | None:
         """Return the answer, or None if it was not read completely."""
@@ -233,6 +233,8 @@ class Usage:
     reasoning_tokens: int = 0
     is_estimated: bool = False
     """Whether the gateway counted, because the provider did not."""
+    uncached_tokens: int = field(init=False, repr=False, compare=False)
+    """Tokens of the prompt that were neither read from a cache nor written to it."""
 
     def __post_init__(self) -> None:
         """Limit parts to their totals, because providers have reported more cached than read."""
@@ -240,13 +242,9 @@ class Usage:
         written = min(self.cache_write_tokens, self.prompt_tokens - cached)
         object.__setattr__(self, "cached_tokens", cached)
         object.__setattr__(self, "cache_write_tokens", written)
+        object.__setattr__(self, "uncached_tokens", self.prompt_tokens - cached - written)
         reasoning = min(self.reasoning_tokens, self.completion_tokens)
         object.__setattr__(self, "reasoning_tokens", reasoning)
-
-    @property
-    def uncached_tokens(self) -> int:
-        """Return the tokens of the prompt that were neither read from a cache nor written."""
-        return self.prompt_tokens - self.cached_tokens - self.cache_write_tokens
 
 
 NO_USAGE = Usage(prompt_tokens=0, completion_tokens=0)

@@ -129,14 +129,19 @@ def read_requirements(
             # orjson reads 1024 levels but writes only 254, which is more than real tools have.
             with suppress(orjson.JSONEncodeError):
                 size_bytes += len(orjson.dumps(tools))
-    output_tokens = 0
     # The names of both APIs, and last the Chat Completions API's older one.
-    for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"):
-        limit = body.get(name)
-        if isinstance(limit, int):
-            output_tokens = limit
-            break
-    features = {*_body_features(body), *_part_features(body)}
+    limits = map(body.get, ("max_completion_tokens", "max_output_tokens", "max_tokens"))
+    output_tokens = next((limit for limit in limits if isinstance(limit, int)), 0)
+    features = set(_body_features(body))
+    for items in (body.get("messages"), body.get("input")):
+        for item in items if isinstance(items, list) else ():
+            if not isinstance(item, Mapping):
+                continue
+            for content in (item.get("content"), item.get("output")):
+                for part in content if isinstance(content, list) else ():
+                    kind = part.get("type") if isinstance(part, Mapping) else None
+                    if isinstance(kind, str) and kind in _PARTS:
+                        features.add(_PARTS[kind])
     if path in _ENDPOINTS:
         features.add(_ENDPOINTS[path])
     return Requirements(
@@ -176,16 +181,3 @@ def _body_features(body: Mapping[str, Json]) -> Iterator[Feature]:
         yield Feature.LOGPROBS
     if isinstance(body.get("audio"), Mapping):
         yield Feature.AUDIO
-
-
-def _part_features(body: Mapping[str, Json]) -> Iterator[Feature]:
-    """Yield the features that content parts of the messages require."""
-    for items in (body.get("messages"), body.get("input")):
-        for item in items if isinstance(items, list) else ():
-            if not isinstance(item, Mapping):
-                continue
-            for content in (item.get("content"), item.get("output")):
-                for part in content if isinstance(content, list) else ():
-                    kind = part.get("type") if isinstance(part, Mapping) else None
-                    if isinstance(kind, str) and kind in _PARTS:
-                        yield _PARTS[kind]

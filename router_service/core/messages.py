@@ -130,6 +130,26 @@ class Conversation:
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...] = ()
     unread: tuple[str, ...] = ()
+    has_tools: bool = field(init=False, repr=False, compare=False)
+    """Whether the request offers tools (paper, section 3), including unread ones."""
+    latest_user: int | None = field(init=False, repr=False, compare=False)
+    """Index of the last user turn with text, or else of the last user turn, or None."""
+
+    def __post_init__(self) -> None:
+        """Compute `has_tools` and `latest_user`, which every decision reads more than once."""
+        has_tools = bool(self.tools) or any(
+            path.startswith(("tools", "functions")) for path in self.unread
+        )
+        latest = None
+        for i in reversed(range(len(self.turns))):
+            turn = self.turns[i]
+            if turn.role is Role.USER:
+                if turn.text and not turn.text.isspace():
+                    latest = i
+                    break
+                latest = i if latest is None else latest
+        object.__setattr__(self, "has_tools", has_tools)
+        object.__setattr__(self, "latest_user", latest)
 
     @property
     def opening(self) -> tuple[str, str]:
@@ -143,18 +163,6 @@ class Conversation:
             if system is not None and user is not None:
                 break
         return system or "", user or ""
-
-    @property
-    def latest_user(self) -> int | None:
-        """Index of the last user turn with text, or else of the last user turn, or None."""
-        latest = None
-        for i in reversed(range(len(self.turns))):
-            turn = self.turns[i]
-            if turn.role is Role.USER:
-                if turn.text and not turn.text.isspace():
-                    return i
-                latest = i if latest is None else latest
-        return latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +183,6 @@ class ChatRequest:
     continues: Reference | None = None
     """The stored response or conversation that the request continues. Its turns are not in
     `conversation`."""
-
-    @property
-    def has_tools(self) -> bool:
-        """Whether the request offers tools (paper, section 3)."""
-        return bool(self.conversation.tools) or any(
-            path.startswith(("tools", "functions")) for path in self.conversation.unread
-        )
 
 
 _ROLES = {role.value: role for role in Role}

@@ -148,15 +148,11 @@ class Timer:
         """Begin the first stage now."""
         self._clock = clock
         self._started_s = clock()
-        self._stages: list[Stage] = []
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
+        self.stages: list[Stage] = []
         """The stages that have ended."""
-        return tuple(self._stages)
 
     def end(self, name: StageName) -> None:
         """End the present stage and begin the next."""
         now_s = self._clock()
-        self._stages.append(Stage(name, self._started_s, now_s - self._started_s))
+        self.stages.append(Stage(name, self._started_s, now_s - self._started_s))
         self._started_s = now_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
@@ -75,28 +75,28 @@ def parameters_by_tool(body: Mapping[str, Json]) -> dict[str, Json]:
     return {tool["name"]: tool.get("parameters") for tool in tools if tool is not None}
 
 
+@dataclass(slots=True)
 class CallChecker:
     """Checker for the calls of one answer, with limits on their number and their work."""
 
-    def __init__(self, parameters: Mapping[str, Json]) -> None:
-        """Check against the schemas that `parameters_by_tool` returned."""
-        self._parameters = parameters
-        self._schemas: dict[str, _CompiledSchema] = {}
-        self._calls_left = MAX_CALLS
-        self._work_left = MAX_TOTAL_WORK
+    parameters: Mapping[str, Json]
+    """The tools' schemas, as `parameters_by_tool` returns them."""
+    _schemas: dict[str, _CompiledSchema] = field(default_factory=dict)
+    _calls_left: int = MAX_CALLS
+    _work_left: int = MAX_TOTAL_WORK
 
     def check(self, call: WrittenCall) -> CallValidity:
         """Return whether a call's arguments match the schema of its tool."""
         self._calls_left -= 1
-        if call.name not in self._parameters:
+        if call.name not in self.parameters:
             return CallValidity.UNKNOWN_TOOL
         if call.is_custom or self._calls_left < 0:
             return CallValidity.UNCHECKED
         arguments = call.decoded()
-        if arguments is None or self._parameters[call.name] is None:
+        if arguments is None or self.parameters[call.name] is None:
             return CallValidity.INVALID if arguments is None else CallValidity.VALID
         if call.name not in self._schemas:
-            self._schemas[call.name] = _compile(self._parameters[call.name])
+            self._schemas[call.name] = _compile(self.parameters[call.name])
         validator, weight = self._schemas[call.name]
         work = weight * len(call.arguments)
         if validator is None or work > min(MAX_WORK, self._work_left):

@@ -117,7 +117,7 @@ async def plan_request(  # noqa: PLR0913
     gateway.metrics.decision_seconds.observe(seconds)
     if seconds > engine.settings.router.latency_budget_s:
         gateway.metrics.decisions_over_budget.inc()
-    return replace(plan, stages=timer.stages)
+    return replace(plan, stages=tuple(timer.stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +361,7 @@ class Planner:
             candidates = self._pool.pinned(pinned, wanted)
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
         rule = self.policy(suffix or None, policy)
-        if not chat.has_tools:
+        if not chat.conversation.has_tools:
             candidates = capable_models(self._pool.chat_models, wanted)
             return plan(candidates=candidates, reason=GatewayReason.CHAT)
         arms = self._pool.capable_arms(wanted)

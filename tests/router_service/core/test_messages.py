@@ -255,7 +255,9 @@ def test_tools_from_the_first_too_large_one_are_unread(tool: dict[str, Any]) -> 
         read = conversation(USER, tools=tools)
         assert read.unread == (path,)
         assert [known.name for known in read.tools] == ["first"][: len(tools) - 1]
-        assert parse_chat_request({"model": "m", "messages": [USER], "tools": tools}).has_tools
+        assert parse_chat_request(
+            {"model": "m", "messages": [USER], "tools": tools}
+        ).conversation.has_tools
     legacy = [first["function"], tool["function"]]
     assert conversation(USER, functions=legacy).unread == ("functions[1:]",)
     responses = [first["function"], tool["function"] | {"type": "function"}]
