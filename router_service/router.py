@@ -126,43 +126,37 @@ class Router:
         self._columns = [column for column, arm in enumerate(manifest.arms) if arm in chosen]
         self.arms: tuple[str, ...] = tuple(manifest.arms[column] for column in self._columns)
         relatives = tuple(relatives)
-        alike = next((r for r in relatives if r.artifact.tokenizer is artifact.tokenizer), None)
         # A packer changes the tokenizer's settings, so each tokenizer has one packer.
-        self._packer: Packer = (
-            alike._packer if alike else Packer(manifest.packing, artifact.tokenizer)
-        )
-        self._viewer: PackedViewer = (
-            alike._viewer
-            if alike
-            else PackedViewer(manifest.packing, artifact.tokenizer, self._packer)
-        )
+        same_tokenizer = [r for r in relatives if r.artifact.tokenizer is artifact.tokenizer]
+        if same_tokenizer:
+            self._packer: Packer = same_tokenizer[0]._packer
+            self._viewer: PackedViewer = same_tokenizer[0]._viewer
+        else:
+            self._packer = Packer(manifest.packing, artifact.tokenizer)
+            self._viewer = PackedViewer(manifest.packing, artifact.tokenizer, self._packer)
         path = artifact.model_path(device)
         self._model = (device, manifest.files[path.relative_to(artifact.directory).as_posix()])
-        twin = next((r for r in relatives if r._model == self._model), None)
+        same_model = [r for r in relatives if r._model == self._model]
         self._classifier: Classifier = Classifier(
             path,
             arms=len(manifest.arms),
             calibration=manifest.calibration,
             device=device,
-            graph=twin._classifier.graph if twin else None,
+            graph=same_model[0]._classifier.graph if same_model else None,
         )
         costs_usd = manifest.costs_usd(prices)
         self._is_as_measured = (
             len(self._columns) == len(manifest.arms) and costs_usd == manifest.costs_usd()
         )
         self._costs_usd = [costs_usd[column] for column in self._columns]
-        same = next(
-            (
-                relative
-                for relative in relatives
-                if relative._packer is self._packer
-                and relative._model == self._model
-                and relative.artifact.manifest.calibration == manifest.calibration
-            ),
-            None,
-        )
+        same_predictions = [
+            relative
+            for relative in same_model
+            if relative._packer is self._packer
+            and relative.artifact.manifest.calibration == manifest.calibration
+        ]
         self._predictions: Cache[tuple[tuple[Turn, ...], tuple[ToolSpec, ...]], Prediction] = (
-            same._predictions if same else Cache(PREDICTIONS_BYTES)
+            same_predictions[0]._predictions if same_predictions else Cache(PREDICTIONS_BYTES)
         )
 
     @classmethod
@@ -254,11 +248,11 @@ class Router:
 
         `policy` defaults to the artifact's, `arms` to all of the router's.
         """
-        able = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
+        indexes = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
         return decide_among(
-            [self.arms[index] for index in able],
-            [prediction.probabilities[self._columns[index]] for index in able],
-            [self._costs_usd[index] for index in able],
+            [self.arms[index] for index in indexes],
+            [prediction.probabilities[self._columns[index]] for index in indexes],
+            [self._costs_usd[index] for index in indexes],
             policy or self.policy(),
             prediction,
             is_unread=bool(conversation.unread),

@@ -316,9 +316,11 @@ def _best_tool_features(
     """Return what the best tool needs, and how much of that the query has."""
     numbers, names, quoted = len(query.numbers), len(query.names), query.quoted_texts
     parameters = len(tool.parameters)
-    said = sum(not stems.isdisjoint(query.topic) for stems in tool.parameters)
-    required_said = sum(not stems.isdisjoint(query.topic) for stems in tool.required_parameters)
-    enums_said = sum(hits > 0 for hits in enum_hits)
+    mentioned = sum(not stems.isdisjoint(query.topic) for stems in tool.parameters)
+    required_mentioned = sum(
+        not stems.isdisjoint(query.topic) for stems in tool.required_parameters
+    )
+    enums_mentioned = sum(hits > 0 for hits in enum_hits)
     return {
         "best_parameters": parameters,
         "best_required": tool.required,
@@ -333,12 +335,12 @@ def _best_tool_features(
         "best_defaults": tool.defaults,
         "best_depth": tool.depth,
         "best_description_chars": tool.description_chars,
-        "best_said": said,
-        "best_unsaid": parameters - said,
-        "best_required_said": required_said,
-        "best_required_unsaid": len(tool.required_parameters) - required_said,
-        "best_enums_said": enums_said,
-        "best_enums_unsaid": len(tool.enums) - enums_said,
+        "best_said": mentioned,
+        "best_unsaid": parameters - mentioned,
+        "best_required_said": required_mentioned,
+        "best_required_unsaid": len(tool.required_parameters) - required_mentioned,
+        "best_enums_said": enums_mentioned,
+        "best_enums_unsaid": len(tool.enums) - enums_mentioned,
         # More values than the tool needs mean several calls.
         "numbers_per_best_number": numbers / max(1, tool.required_numbers),
         "numbers_left": numbers - tool.required_numbers,

@@ -316,9 +316,9 @@ def read_turns(messages: Iterable[tuple[str, Json]], unread: list[str]) -> Itera
                 unread.append(f"{path}.content[{len(parts)}:]")
             texts = []
             for part in parts:
-                said = part.get("text", part.get("refusal")) if isinstance(part, dict) else part
-                if isinstance(said, str):
-                    texts.append(said)
+                inner = part.get("text", part.get("refusal")) if isinstance(part, dict) else part
+                if isinstance(inner, str):
+                    texts.append(inner)
                 else:
                     attachments += 1
             text = "\n".join(texts)

@@ -102,12 +102,12 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
     deeper than `MAX_SCHEMA_DEPTH`.
     """
     model, stream = read_model(body), read_stream(body)
-    given = body.get("input")
+    items = body.get("input")
     may_lack_input = any(body.get(name) is not None for name in ("prompt", *CONTINUATION_FIELDS))
-    if given is not None or not may_lack_input:
-        if not isinstance(given, str | list):
-            raise wrong_type("input", "a string or an array", given, missing="input" not in body)
-        if not given and not may_lack_input:
+    if items is not None or not may_lack_input:
+        if not isinstance(items, str | list):
+            raise wrong_type("input", "a string or an array", items, missing="input" not in body)
+        if not items and not may_lack_input:
             raise InvalidRequestError(
                 "'input' is empty. Send at least one item.", param="input", code="empty_array"
             )
@@ -123,7 +123,28 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
             if isinstance(kind, str) and kind not in {"function", "custom"}:
                 tools[i] = {"name": kind, "description": tool.get("server_description")}
     conversation = Conversation(turns, read_tools({"tools": tools}, unread), tuple(unread))
-    return ChatRequest(model, stream, conversation, _read_continuation(body))
+
+    # The response or conversation to continue: its id, or an object with the id. Field names match
+    # in any case, as they do in servers written in Go.
+    continued: list[Reference] = []
+    for name, value in body.items():
+        param = name.casefold()
+        if param not in CONTINUATION_FIELDS or value is None:
+            continue
+        is_object = param == "conversation" and isinstance(value, dict)
+        identifier = value.get("id") if is_object else value
+        if identifier is not None and not isinstance(identifier, str):
+            raise wrong_type(param, "an id", identifier)
+        if identifier:
+            continued.append(Reference(param, identifier))
+    if len(continued) > 1:
+        raise InvalidRequestError(
+            "Only one of 'previous_response_id' and 'conversation' may be set, and only once. Send"
+            " one of them.",
+            param=continued[1].param,
+            code="mutually_exclusive_parameters",
+        )
+    return ChatRequest(model, stream, conversation, continued[0] if continued else None)
 
 
 def to_chat_messages(
@@ -137,12 +158,12 @@ def to_chat_messages(
     instructions = body.get("instructions")
     if instructions is not None:
         yield "instructions", {"role": "system", "content": instructions}
-    given = body.get("input")
-    if isinstance(given, str):
-        yield "input", {"role": "user", "content": given}
+    items = body.get("input")
+    if isinstance(items, str):
+        yield "input", {"role": "user", "content": items}
         return
-    held: tuple[str, Message] | None = None
-    for path, item in with_paths(as_list(given), "input", unread):
+    pending: tuple[str, Message] | None = None
+    for path, item in with_paths(as_list(items), "input", unread):
         entry = item if isinstance(item, dict) else {}
         kind = as_text(entry.get("type"))
         message: Message = {}
@@ -156,41 +177,13 @@ def to_chat_messages(
         elif kind.endswith("_call"):
             arguments = entry.get("arguments", entry.get("input"))
             call = {"name": as_text(entry.get("name")) or kind, "arguments": arguments}
-            if held is not None and held[1].get("role") == "assistant":
+            if pending is not None and pending[1].get("role") == "assistant":
                 # A chat request has the calls in the assistant's message right before them.
-                held[1]["tool_calls"].append({"function": call})
+                pending[1]["tool_calls"].append({"function": call})
                 continue
             message = {"role": "assistant", "content": None, "tool_calls": [{"function": call}]}
-        if held is not None:
-            yield held
-        held = path, message
-    if held is not None:
-        yield held
-
-
-def _read_continuation(body: Mapping[str, Json]) -> Reference | None:
-    """Return the response or the conversation (its id, or `{"id"}`) that a request continues.
-
-    Field names match in any case, as they do in servers written in Go. Raises InvalidRequestError
-    if there is more than one.
-    """
-    found = []
-    for name, value in body.items():
-        param = name.casefold()
-        if param not in CONTINUATION_FIELDS or value is None:
-            continue
-        reference = (
-            value.get("id") if param == "conversation" and isinstance(value, dict) else value
-        )
-        if reference is not None and not isinstance(reference, str):
-            raise wrong_type(param, "an id", reference)
-        if reference:
-            found.append(Reference(param, reference))
-    if len(found) > 1:
-        raise InvalidRequestError(
-            "Only one of 'previous_response_id' and 'conversation' may be set, and only once. Send"
-            " one of them.",
-            param=found[1].param,
-            code="mutually_exclusive_parameters",
-        )
-    return found[0] if found else None
+        if pending is not None:
+            yield pending
+        pending = path, message
+    if pending is not None:
+        yield pending
