@@ -24,6 +24,7 @@ from router_service.core.messages import (
     parse_conversation,
 )
 from router_service.core.packing import (
+    CHARS_PER_TOKEN,
     MEASURED_TOKENS,
     Extent,
     Packed,
@@ -35,6 +36,7 @@ from router_service.core.packing import (
     signature,
     tokenizes_words_separately,
 )
+from router_service.core.resources import ENTRY_BYTES, CacheCounts
 
 WORDS = ["[UNK]", "[CLS]", "[SEP]"]
 
@@ -165,6 +167,85 @@ def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
     assert "[ truncated ]" in text
     assert unpack(packed, TemplateSlot.TOOLS).startswith("book _ table ( guests : integer")
     assert len(packed.token_ids) == 64
+
+
+def test_long_turn_of_long_words_fills_the_window() -> None:
+    """Enough of both ends of a long text is kept to fill the window, even if words are long."""
+    text = " ".join(["book", *["description"] * 500, "now"])
+    packed = pack(booking({"role": "user", "content": text}))
+    user = unpack(packed, TemplateSlot.LATEST_USER)
+    assert (user.startswith("book"), user.endswith("now")) == (True, True)
+    assert "[ truncated ]" in user
+    assert len(packed.token_ids) == 64
+
+
+def test_marker_alone_is_shown_if_nothing_else_fits() -> None:
+    """If only the marker fits, tools and user turn are the marker, without a stray token."""
+    text = {"role": "user", "content": "book " * 50}
+    packed = pack(booking(text), budget_tokens=16, tool_budget_tokens=3)
+    assert unpack(packed, TemplateSlot.TOOLS) == "[ truncated ]"
+    assert unpack(packed, TemplateSlot.LATEST_USER) == "[ truncated ]"
+
+
+def test_slot_of_the_user_turn_is_empty_without_a_user_turn() -> None:
+    """A conversation without a user turn has no tokens in the user turn's slot."""
+    assert unpack(pack(booking(SYSTEM)), TemplateSlot.LATEST_USER) == ""
+
+
+@pytest.mark.parametrize("budget_tokens", range(44, 50))
+def test_old_turns_fill_the_window_to_the_last_token(budget_tokens: int) -> None:
+    """A turn that fits only in part goes in as far as it fits, even if one token is left."""
+    turns = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
+    assert len(pack(booking(*turns, ASK), budget_tokens=budget_tokens).token_ids) == budget_tokens
+
+
+@pytest.mark.parametrize(("extra", "is_cut"), [(0, False), (1, True)])
+def test_turn_is_cut_beyond_its_characters(extra: int, is_cut: bool) -> None:
+    """16 characters are read for each token that is left; one more marks a turn as cut."""
+    now = Turn(Role.USER, "now")
+    left = 64 - len(pack(Conversation((now,))).token_ids)
+    blanks = " " * (left * CHARS_PER_TOKEN - len("x  ; ") + extra)
+    packed = pack(Conversation((Turn(Role.USER, f"x{blanks}"), now)))
+    assert packed.parts[-1].is_cut is is_cut
+    left += 1  # without the token of "now"
+    blanks = " " * (left * CHARS_PER_TOKEN - 1 + extra)
+    packed = pack(Conversation((Turn(Role.USER, f"x{blanks}"),)))
+    assert unpack(packed, TemplateSlot.LATEST_USER) == "[UNK]"
+    latest = next(part for part in packed.parts if part.slot is TemplateSlot.LATEST_USER)
+    assert latest.is_cut is is_cut
+
+
+def test_characters_of_tools_without_words_are_limited() -> None:
+    """Tools whose names are blanks are cut by their characters, long before by their tokens."""
+
+    def tools(count: int) -> Packed:
+        blank = ToolSpec(" " * 900)
+        return pack(Conversation((Turn(Role.USER, "now"),), (blank,) * count))
+
+    few, many = (unpack(tools(count), TemplateSlot.TOOLS) for count in (3, 5))
+    assert few == "( ) ; ( ) ; ( ) ;"
+    assert many.endswith("[ truncated ]")
+
+
+@pytest.mark.parametrize("is_bert", [True, False])
+def test_repeated_texts_are_tokenized_once(shipped_tokenizer: Tokenizer, is_bert: bool) -> None:
+    """Packing the next request of a conversation looks up all earlier turns and all tools."""
+    packer = Packer(PackingSpec(), shipped_tokenizer if is_bert else word_tokenizer(TEXT))
+    turns = Turn(Role.SYSTEM, "be brief"), Turn(Role.USER, "book a table"), Turn(Role.USER, "now")
+    tools = ToolSpec("book"), ToolSpec("call")
+    packer.pack(Conversation(turns, tools))
+    packer.pack(Conversation((*turns[:2], Turn(Role.TOOL, "ok"), turns[2]), tools))
+    assert packer.caches["signatures"].counts == CacheCounts(hits=2, misses=2)
+    # The only new text is the tool's answer.
+    assert packer.caches["turns"].counts == CacheCounts(hits=3, misses=4)
+
+
+def test_cached_text_is_counted_by_its_memory() -> None:
+    """A cached text takes 4 bytes for each character and 8 for each of its tokens."""
+    packer = Packer(PackingSpec(), word_tokenizer(TEXT))
+    packer.pack(Conversation((Turn(Role.USER, "book a table"),)))
+    used_bytes = packer.caches["turns"].size_bytes
+    assert used_bytes == ENTRY_BYTES + 4 * len("book a table") + 8 * 3
 
 
 def test_separator_in_a_user_text_is_text() -> None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from router_service.core.answers import Usage
 from router_service.core.errors import PolicyError
 from router_service.core.selection import (
+    DRIFT_TOLERANCE,
     ArmProfile,
     Draw,
     Drift,
@@ -22,6 +23,7 @@ from router_service.core.selection import (
     Selection,
     Threshold,
     explore,
+    least_probability,
     most_probable,
     parse_policy,
     ranking,
@@ -130,6 +132,26 @@ def test_policy_selects_the_expected_arm(
     assert select(probabilities, COSTS, policy) == expected
 
 
+@pytest.mark.parametrize(
+    ("probabilities", "policy"),
+    [
+        ((0.9, 0.5, 0.7), Threshold(0.5)),
+        ((0.9, 0.8, 0.85), Drift(0.1)),
+        ((0.9, 0.9 - 0.1 - DRIFT_TOLERANCE, 0.85), Drift(0.1)),
+    ],
+)
+def test_arm_at_the_limit_passes(probabilities: tuple[float, ...], policy: Policy) -> None:
+    """An arm passes with exactly the least probability, when it is selected and when ranked."""
+    assert select(probabilities, COSTS, policy).arm == 1
+    assert ranking(probabilities, COSTS, policy)[0] == 1
+
+
+@pytest.mark.parametrize(("policy", "least"), [(Threshold(0.6), 0.6), (Drift(0.25), 0.5)])
+def test_least_probability_follows_the_policy(policy: Policy, least: float) -> None:
+    """An arm must reach theta, or come within delta of the most probable arm."""
+    assert least_probability((0.125, 0.75, 0.25), policy) == least
+
+
 def test_more_probable_arm_wins_at_equal_cost() -> None:
     """Of two arms that cost the same, the more probable one is chosen."""
     assert select((0.6, 0.8), (0.001, 0.001), Threshold(0.5)).arm == 1
@@ -207,6 +229,22 @@ def test_invalid_policy_is_quoted(text: str) -> None:
         parse_policy(text, param="x-switchcraft-policy")
     assert repr(text) in str(caught.value)
     assert caught.value.param == "x-switchcraft-policy"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("cheap=1", "write theta=P or drift=P with P from 0 to 1"),
+        ("theta", "'' is not a number"),
+        ("theta=0.5=1", "'0.5=1' is not a number"),
+        ("drift=1.5", "1.5 is outside 0 to 1"),
+    ],
+)
+def test_invalid_policy_error_names_the_problem(text: str, problem: str) -> None:
+    """The error says what to correct, and in which field: `model` unless another one is named."""
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text)
+    assert (caught.value.problem, caught.value.param) == (problem, "model")
 
 
 @given(st.lists(st.tuples(unit, cost), min_size=1, max_size=9), st.sampled_from(POLICIES))

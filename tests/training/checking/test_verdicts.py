@@ -66,6 +66,9 @@ ACCEPTED = [
     (STRING, "5", 5),
     (NUMBER, 5, 5.0),
     (INTEGER, 5, 5.0),
+    (NUMBER, 1 / 3, 0.333333333),
+    (NUMBER, 2 / 3, 0.666666667),
+    ({"type": "string", "enum": ["x"]}, "Oslo", "oslo"),
     ({"type": "boolean"}, True, True),
     ({}, None, None),
 ]
@@ -77,6 +80,11 @@ REJECTED = [
     (NUMBER, 10**400, 1.5, "wrong_value"),
     (INTEGER, 5, 10**400, "wrong_value"),
     (NUMBER, -5, 5, "wrong_value"),
+    (NUMBER, 1 / 3, 0.33333333, "wrong_value"),
+    (NUMBER, 2 / 3, 0.666666666, "wrong_value"),
+    (NUMBER, 0.123456789012, 0.123456789, "wrong_value"),
+    ({}, "Oslo", "Rome", "wrong_value"),
+    ({"type": "array", "items": INTEGER}, [1], [], "wrong_value"),
     (STRING, "2024-01-02", "2024-02-01", "wrong_value"),
     (STRING, "not urgent", "urgent", "wrong_value"),
     (INTEGER, 5, "5", "wrong_type"),
@@ -178,6 +186,26 @@ def test_required_parameter_with_default_may_not_be_omitted() -> None:
     assert not check([strict], want, [Call("f", {})]).correct
 
 
+@pytest.mark.parametrize(
+    ("days", "is_correct"), [(3, True), ([], True), (4, False), ([3, 3], False)]
+)
+def test_optional_parameter_may_be_empty_but_not_wrong(days: object, is_correct: bool) -> None:
+    """An empty array for an optional parameter omits it; any other wrong value is a mistake."""
+    want = ExpectedCall("get_weather", {"city": ("Oslo",), "days": (3,)}, frozenset({"days"}))
+    call = Call("get_weather", {"city": "Oslo", "days": days})
+    assert check([WEATHER], Expected((want,)), [call]).correct is is_correct
+
+
+def test_nullable_parameter_may_be_omitted_only_if_null_is_accepted() -> None:
+    """Omitting a nullable parameter means null, and no other value."""
+    nullable = tool("f", days={"type": ["integer", "null"]})
+    for accepted, is_correct in (((3,), False), ((None,), True), ((3, None), True)):
+        want = Expected((ExpectedCall("f", {"days": accepted}),))
+        assert check([nullable], want, [Call("f", {})]).correct is is_correct
+    plain = Expected((ExpectedCall("f", {"days": (None,)}),))
+    assert not check([tool("f", days=INTEGER)], plain, [Call("f", {})]).correct
+
+
 def test_dot_and_underscore_in_function_names_are_equal() -> None:
     """Function-calling APIs replace a dot by an underscore; any other name is wrong."""
     dotted = Expected((ExpectedCall("get.weather", {"city": ("Oslo",)}),))
@@ -223,6 +251,47 @@ def test_every_error_has_the_path_to_its_argument() -> None:
     error = check([WEATHER], both, calls).errors[0]
     assert (error.code, error.path) == (ErrorCode.WRONG_VALUE, "calls[1].arguments.city")
     assert "'Bern'" in error.detail
+
+
+UNITS = {"type": "string", "enum": ["km", "mi"]}
+OBJECT = {"type": "object", "properties": {"x": INTEGER}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "arguments", "code", "place", "detail"),
+    [
+        (STRING, ("Oslo",), {"a": "Rome"}, "wrong_value", ".a", "'Rome', not 'Oslo'"),
+        (STRING, (), {"b": 7}, "unexpected_parameter", ".b", "7 where nothing was expected"),
+        (STRING, ("x", "y"), {}, "missing_parameter", ".a", "expected 'x' or 'y'"),
+        (STRING, tuple("xyz"), {}, "missing_parameter", ".a", "expected 'x' or 'y' or 'z'"),
+        (STRING, tuple("xyzuv"), {}, "missing_parameter", ".a",
+         "expected 'x' or 'y' or 'z' or 2 more"),
+        (INTEGER, (1,), {"a": "1"}, "wrong_type", ".a", "'1' is not of type integer"),
+        ({"type": ["integer", "boolean"]}, (1,), {"a": []}, "wrong_type", ".a",
+         "[] is not of type boolean or integer"),
+        (UNITS, ("km",), {"a": "ft"}, "not_in_enum", ".a", "'ft' is not one of 'km' or 'mi'"),
+        (UNITS, ("km",), {"a": "mi"}, "wrong_value", ".a", "'mi', not 'km'"),
+        (OBJECT, ({"x": 1},), {"a": {"x": 2}}, "wrong_value", ".a.x", "2, not 1"),
+        (OBJECT, ({"x": 1}, {"x": 3}), {"a": {"x": 2}}, "wrong_value", ".a",
+         "{'x': 2}, not {'x': 1} or {'x': 3}"),
+        (OBJECT, ({"x": OneOf((1, 3))},), {"a": {"x": 2}}, "wrong_value", ".a.x", "2, not 1 or 3"),
+        (STRING, ("x",), {"a": "y" * 118}, "wrong_value", ".a", f"'{'y' * 118}', not 'x'"),
+        (STRING, ("x",), {"a": "y" * 119}, "wrong_value", ".a", f"'{'y' * 116}..., not 'x'"),
+    ],
+)  # fmt: skip
+def test_error_says_what_is_wrong_and_what_was_expected(
+    schema: dict[str, Any],
+    accepted: tuple[object, ...],
+    arguments: dict[str, Any],
+    code: str,
+    place: str,
+    detail: str,
+) -> None:
+    """An error has the path of its argument, and shows at most 3 values of 120 characters."""
+    wanted = ExpectedCall("f", {"a": accepted} if accepted else {})
+    (error,) = check([tool("f", a=schema)], Expected((wanted,)), [Call("f", arguments)]).errors
+    assert (error.code, error.path) == (code, f"calls[0].arguments{place}")
+    assert error.detail == detail
 
 
 def test_dependent_calls_keep_their_order() -> None:
