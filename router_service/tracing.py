@@ -112,20 +112,16 @@ class Trace:
             start_time=self._began_ns,
         )
         self._context = set_span_in_context(self._server, parent)
-        self._is_traced = self._server.get_span_context().is_valid
+        span_context = self._server.get_span_context()
+        self.trace_id = format_trace_id(span_context.trace_id) if span_context.is_valid else None
+        """Trace id as 32 hexadecimal digits (W3C Trace Context); None if there is no trace."""
         self._decision: _OpenSpan | None = None
         self._calls: list[_OpenSpan] = []
-
-    @property
-    def trace_id(self) -> str | None:
-        """Trace id as 32 hexadecimal digits (W3C Trace Context); None if there is no trace."""
-        context = self._server.get_span_context()
-        return format_trace_id(context.trace_id) if context.is_valid else None
 
     @contextmanager
     def decision_span(self) -> Iterator[None]:
         """Trace the decision while the block runs."""
-        if not self._is_traced:
+        if self.trace_id is None:
             yield
             return
         self._decision = self._start("decide", SpanKind.INTERNAL, {})
@@ -135,7 +131,7 @@ class Trace:
     @contextmanager
     def upstream_span(self, call: UpstreamCall) -> Iterator[UpstreamSpan]:
         """Trace a call of an upstream while the block runs."""
-        if not self._is_traced:
+        if self.trace_id is None:
             yield UpstreamSpan()
             return
         parts = urlsplit(call.base_url)
@@ -194,7 +190,7 @@ class Trace:
 
     def end(self, method: str, route: str | None, status: int) -> None:
         """End all spans of the request; `route` is the matched pattern, or None."""
-        if not self._is_traced:
+        if self.trace_id is None:
             return
         known_method = method if method in _METHODS else "_OTHER"
         self._server.set_attribute("http.request.method", known_method)

@@ -120,7 +120,7 @@ async def read_by(read: Callable[[bytes], T], request: Request, body: bytes) -> 
     """
     if len(body) <= AT_ONCE_BYTES:
         return read(body)
-    in_queue = gateway_of(request).in_queue
+    in_queue = gateway_of(request).decisions.run
     return await unless_client_leaves(request.receive, in_queue(caller_of(request), read, body))
 
 

@@ -44,7 +44,6 @@ from router_service.requests.planning import (
 from router_service.requests.pool import Pool, arm_prices
 from router_service.router import Prediction, Router
 from router_service.settings import ADMIN, Settings
-from router_service.store.records import UpstreamObject
 from router_service.telemetry.metrics import Metrics
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import UpstreamClient
@@ -136,25 +135,24 @@ class Shadow:
                 self._waiting_bytes -= size_bytes
 
         # Not the plan itself: it would keep the stable release alive.
-        arm = self._thread.submit(
-            self._decide, plan.request, plan.requested_policy, plan.model.name
-        )
+        request, policy, served = plan.request, plan.requested_policy, plan.candidates[0].name
+
+        def decide() -> str | None:
+            prediction: Prediction | None = None
+            with suppress(SwitchcraftError):  # for example a policy that this release does not have
+                own_plan = self._planner.prepare(request, policy)
+                prediction = self._planner.predict(own_plan)
+            if prediction is None:
+                self._metrics.shadow_decisions.labels("failed").inc()
+                return None
+            own_plan = self._planner.choose(own_plan, prediction)
+            agrees = "yes" if own_plan.candidates[0].name == served else "no"
+            self._metrics.shadow_decisions.labels(agrees).inc()
+            return own_plan.decision.arm if own_plan.decision else None
+
+        arm = self._thread.submit(decide)
         arm.add_done_callback(finish)
         return arm
-
-    def _decide(self, request: ParsedRequest, policy: str | None, served: str) -> str | None:
-        """Return the arm that this release chooses, and count whether its model is the same."""
-        prediction: Prediction | None = None
-        with suppress(SwitchcraftError):  # for example a policy that this release does not have
-            plan = self._planner.prepare(request, policy)
-            prediction = self._planner.predict(plan)
-        if prediction is None:
-            self._metrics.shadow_decisions.labels("failed").inc()
-            return None
-        plan = self._planner.choose(plan, prediction)
-        agrees = "yes" if plan.model.name == served else "no"
-        self._metrics.shadow_decisions.labels(agrees).inc()
-        return plan.decision.arm if plan.decision else None
 
 
 class Releases:
@@ -195,20 +193,12 @@ class Releases:
             return self._stable.prepare(request, policy)
         return replace(plan, trial=trial, track=Track.CANARY)
 
-    def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
-        """Return the plan for a request that continues a stored response."""
-        return self._stable.continued(plan, held)
-
-    def cached(self, plan: Plan) -> Prediction | None:
-        """Return an earlier prediction of the plan's release for the same conversation, if any."""
-        return self._planner(plan).router.cached(plan.request.chat.conversation)
-
     def predict(self, plan: Plan, timer: Timer | None = None) -> tuple[Plan, Prediction | None]:
         """Return a prediction, or None if the router fails, with the plan that it is for.
 
         CPU-bound. If the canary fails, the plan and the prediction are the stable release's.
         """
-        prediction = self._planner(plan).predict(plan, timer)
+        prediction = plan.planner.predict(plan, timer)
         if prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
             plan = self._without_canary(plan.request, plan.requested_policy)
             prediction = self._stable.predict(plan, timer)
@@ -216,16 +206,13 @@ class Releases:
 
     def choose(self, plan: Plan, prediction: Prediction) -> Plan:
         """Return the plan with the chosen arm, after exploration; the shadow decides later."""
-        planner = self._planner(plan)
+        planner = plan.planner
         plan = planner.choose(plan, prediction)
         # A shadow is compared with the policy's choice, not with an arm drawn at random.
         shadow_arm = self._shadow.compare(plan) if self._shadow else None
-        plan = planner.explore(plan)
+        if planner.exploration_share > 0:
+            plan = planner.explore(plan)
         return replace(plan, shadow_arm=shadow_arm) if shadow_arm else plan
-
-    def _planner(self, plan: Plan) -> Planner:
-        is_canary = plan.track is Track.CANARY and not plan.canary_failed
-        return self.canary.planner if self.canary and is_canary else self._stable
 
     def _without_canary(self, request: ParsedRequest, policy: str | None) -> Plan:
         plan = self._stable.prepare(request, policy)
@@ -302,20 +289,21 @@ class Engine:
             yield self
         finally:
             self._leases -= 1
-            await self._close_if_unused()
+            if self._is_retired and self._leases == 0:
+                await self._close()
 
     async def retire(self) -> None:
         """Close the connections now, or after the last lease ends."""
         self._is_retired = True
-        await self._close_if_unused()
+        if self._leases == 0:
+            await self._close()
 
-    async def _close_if_unused(self) -> None:
-        if self._is_retired and self._leases == 0:
-            await self.client.aclose()
-            # Delayed because the caller still holds a reference to this engine; in a thread because
-            # returning the memory takes some milliseconds.
-            thread = threading.Thread(target=return_freed, name="return-freed", daemon=True)
-            asyncio.get_running_loop().call_later(FREED_AFTER_S, thread.start)
+    async def _close(self) -> None:
+        await self.client.aclose()
+        # Delayed because the caller still holds a reference to this engine; in a thread because
+        # returning the memory takes some milliseconds.
+        thread = threading.Thread(target=return_freed, name="return-freed", daemon=True)
+        asyncio.get_running_loop().call_later(FREED_AFTER_S, thread.start)
 
 
 def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:

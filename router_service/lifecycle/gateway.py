@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from router_service import __version__
@@ -19,7 +19,7 @@ from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.overload import DecisionQueue, Drain, Slots
 from router_service.lifecycle.reloading import Reloader, ReloadSource
 from router_service.lifecycle.syncing import Syncer
-from router_service.requests.exchange import Exchange, RecentRecords, Recorder
+from router_service.requests.exchange import RecentRecords, Recorder
 from router_service.requests.feedback import BackgroundLog, Feedback, Verdict, WeakEvidence
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
 from router_service.requests.planning import DecidingRouter, Track
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from router_service.telemetry.tracing import OtlpExport
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 class Gateway:
     """Everything that outlives a request, and the engine that answers the next one."""
 
@@ -59,8 +55,13 @@ class Gateway:
         """
         self.server = server = settings.server
         self.metrics = Metrics()
+
+        def on_circuit_opened(deployment_id: str, seconds: float) -> None:
+            self.syncer.opened(deployment_id, seconds)
+            self.metrics.breaker_openings.labels(deployment_id).inc()
+
         self.breakers = CircuitBreakers(
-            settings.upstreams.breaker, time.monotonic, self._circuit_opened
+            settings.upstreams.breaker, time.monotonic, on_circuit_opened
         )
         self.engine = Engine(settings, router, self.breakers)
         stores = Stores(
@@ -74,7 +75,7 @@ class Gateway:
         log = settings.decision_log
         evidence = WeakEvidence(calls, evidence_marks, keeps_names=log.content)
         self.background = BackgroundLog(log, self.metrics, evidence)
-        self.recorder = Recorder(self.metrics, self.store, self._request_ended)
+        self.recorder = Recorder(self.metrics, self.store, self.recent, self.background.answered)
         marks = stores.records(FeedbackMark)
         self.feedback = Feedback(self.store, marks, self.background, self.metrics)
         self.tracing: OtlpExport | None = None
@@ -84,7 +85,7 @@ class Gateway:
 
             self.tracing = OtlpExport(settings.tracing, self.metrics.spans_dropped.inc)
         self.reloader = Reloader(self, source)
-        self.syncer = Syncer(
+        self.syncer: Syncer = Syncer(
             shared_state(server),
             self.metrics,
             adopt=self.breakers.adopt,
@@ -102,10 +103,10 @@ class Gateway:
             clock=time.monotonic,
             in_flight=lambda: self.slots.in_flight,
         )
-        self._decisions = DecisionQueue(
+        self.decisions = DecisionQueue(
             server.decision_threads, server.max_queued_decisions, server.max_decision_wait_s
         )
-        self._gauges = Gauges(self.metrics, self.breakers, self.slots, self._decisions)
+        self._gauges = Gauges(self.metrics, self.breakers, self.slots, self.decisions)
         self._gauges.show_engine(self.engine)
 
     @property
@@ -124,15 +125,6 @@ class Gateway:
         """Set the gauges to the present state."""
         self._gauges.refresh(self.engine)
 
-    async def in_queue(
-        self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run what takes as long as a decision in the decisions' threads, for a caller's key.
-
-        Raises OverloadedError.
-        """
-        return await self._decisions.run(caller, decide, *args, **kwargs)
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the background work while the block runs, and then close the gateway."""
@@ -148,7 +140,7 @@ class Gateway:
 
     async def aclose(self) -> None:
         """Finish the background work and close all connections."""
-        self._decisions.close()
+        self.decisions.close()
         await self.reloader.aclose()
         await self.syncer.aclose()
         await self.engine.retire()
@@ -158,15 +150,6 @@ class Gateway:
         await self.held.aclose()
         if self.tracing is not None:
             await self.tracing.aclose()
-
-    def _request_ended(self, exchange: Exchange) -> None:
-        if exchange.record is not None:
-            self.recent.add(exchange.record)
-        self.background.answered(exchange)
-
-    def _circuit_opened(self, deployment_id: str, seconds: float) -> None:
-        self.syncer.opened(deployment_id, seconds)
-        self.metrics.breaker_openings.labels(deployment_id).inc()
 
 
 class Gauges:

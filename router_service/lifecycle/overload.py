@@ -45,11 +45,11 @@ class Slots:
         """Start with all slots free."""
         self._max_requests = max_requests
         self._max_per_caller = max_requests_per_caller
-        self._max_bytes = max_bytes
         self._by_caller: Counter[str | None] = Counter()
-        self._bytes_by_caller: Counter[str | None] = Counter()
         self.in_flight = 0
+        self.max_bytes = max_bytes
         self.held_bytes = 0
+        self.held_bytes_by_caller: Counter[str | None] = Counter()
 
     @contextmanager
     def slot(self, caller: str | None) -> Iterator[Slot]:
@@ -72,23 +72,9 @@ class Slots:
         finally:
             self.in_flight -= 1
             self._by_caller[caller] -= 1
-            self.hold(caller, -slot.held_bytes)
+            slot.hold(-slot.held_bytes)
             if not self._by_caller[caller]:
-                del self._by_caller[caller], self._bytes_by_caller[caller]
-
-    def hold(self, caller: str | None, size_bytes: int) -> None:
-        """Count more memory for a caller, or less if negative; raises OverloadedError."""
-        if size_bytes > 0:
-            free_bytes = self._max_bytes - self.held_bytes - size_bytes
-            if free_bytes < 0:
-                problem = "The requests in flight hold as much memory as this gateway allows."
-                raise OverloadedError("overloaded", problem)
-            held_bytes = self._bytes_by_caller[caller] + size_bytes
-            if caller is not None and held_bytes > FAIR_SHARE * free_bytes:
-                problem = "This key's requests in flight hold as much memory as one key may."
-                raise OverloadedError("too_many_requests", problem, is_callers=True)
-        self.held_bytes += size_bytes
-        self._bytes_by_caller[caller] += size_bytes
+                del self._by_caller[caller], self.held_bytes_by_caller[caller]
 
 
 @dataclass(slots=True)
@@ -100,8 +86,19 @@ class Slot:
     held_bytes: int = 0
 
     def hold(self, size_bytes: int) -> None:
-        """Count more memory until the request ends, or less; raises OverloadedError."""
-        self._slots.hold(self._caller, size_bytes)
+        """Count more memory until the request ends, or less if negative; raises OverloadedError."""
+        slots, caller = self._slots, self._caller
+        if size_bytes > 0:
+            free_bytes = slots.max_bytes - slots.held_bytes - size_bytes
+            if free_bytes < 0:
+                problem = "The requests in flight hold as much memory as this gateway allows."
+                raise OverloadedError("overloaded", problem)
+            callers_bytes = slots.held_bytes_by_caller[caller] + size_bytes
+            if caller is not None and callers_bytes > FAIR_SHARE * free_bytes:
+                problem = "This key's requests in flight hold as much memory as one key may."
+                raise OverloadedError("too_many_requests", problem, is_callers=True)
+        slots.held_bytes += size_bytes
+        slots.held_bytes_by_caller[caller] += size_bytes
         self.held_bytes += size_bytes
 
 
@@ -134,7 +131,10 @@ class DecisionQueue:
         If this is cancelled, its place in the queue is free at once. A running function is not
         interrupted; its thread is free when it returns.
         """
-        await self._acquire(caller)
+        if self._free > 0:
+            self._free -= 1
+        else:
+            await self._wait_for_thread(caller)
         running = self._threads.submit(decide, *args, **kwargs)
         try:
             return await asyncio.wrap_future(running)
@@ -154,10 +154,7 @@ class DecisionQueue:
         """End the threads after their current functions."""
         self._threads.shutdown(wait=False)
 
-    async def _acquire(self, caller: str | None) -> None:
-        if self._free > 0:
-            self._free -= 1
-            return
+    async def _wait_for_thread(self, caller: str | None) -> None:
         if self.waiting >= self._max_waiting:
             self._make_room(caller)
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -232,17 +229,14 @@ class Drain:
         self._timeout_s = timeout_s
         self._clock = clock
         self._count_in_flight = in_flight
-        self._begun_s: float | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the process was asked to stop, so that readiness probes fail."""
-        return self._begun_s is not None
+        self._begun_s = 0.0
+        self.has_begun = False
+        """Whether the process was asked to stop, so that readiness probes fail."""
 
     @property
     def is_refusing(self) -> bool:
         """Return whether new requests are refused."""
-        return self._begun_s is not None and self._clock() >= self._begun_s + self._delay_s
+        return self.has_begun and self._clock() >= self._begun_s + self._delay_s
 
     @property
     def in_flight(self) -> int:
@@ -252,7 +246,7 @@ class Drain:
     @property
     def remaining_s(self) -> float:
         """Seconds that requests in flight still have."""
-        begun_s = self._clock() if self._begun_s is None else self._begun_s
+        begun_s = self._begun_s if self.has_begun else self._clock()
         return max(0.0, begun_s + self._delay_s + self._timeout_s - self._clock())
 
     @property
@@ -262,8 +256,8 @@ class Drain:
 
     def begin(self) -> None:
         """Begin the shutdown; a second call has no effect."""
-        if self._begun_s is None:
-            self._begun_s = self._clock()
+        if not self.has_begun:
+            self.has_begun, self._begun_s = True, self._clock()
 
     def check(self) -> None:
         """Raise OverloadedError if new requests are refused."""

@@ -96,7 +96,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         """Start with the chosen model."""
-        self.model = self.plan.model
+        self.model = self.plan.candidates[0]
 
     def end(self, status: int, ending: Ending) -> None:
         """Set the status that the client gets, and how the answer ended."""
@@ -105,19 +105,7 @@ class Exchange:
     @property
     def is_fallback(self) -> bool:
         """Whether another model than the chosen one answers."""
-        return self.model is not self.plan.model
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the upstream or the gateway failed, and not the client.
-
-        If clients' mistakes counted, a client could roll back a canary with impossible deadlines.
-        """
-        if self.plan.router_failed:
-            return True
-        is_error = self.status >= 500 or self.status == 429
-        is_incomplete = self.ending in {Ending.FAILED, Ending.BROKEN}
-        return (is_error or is_incomplete) and not self.may_be_clients
+        return self.model is not self.plan.candidates[0]
 
     def estimate_usage(self, completion_tokens: int) -> Usage:
         """Return an estimate of the usage, for answers that do not report it."""
@@ -169,9 +157,11 @@ class Recorder:
         self,
         metrics: Metrics,
         store: GuardedStore[DecisionRecord],
+        recent: RecentRecords,
         on_ended: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         """Record to these; `on_ended` gets each exchange with its record, and must not block."""
+        self._recent = recent
         self._metrics = metrics
         self._store = store
         self._on_ended = on_ended
@@ -213,18 +203,20 @@ class Recorder:
             first_byte_s=exchange.first_byte_s,
         )
         self._store.save(record)
+        self._recent.add(record)
         self._on_ended(exchange)
-        is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
-        info.trace.record_stages(plan.stages)
-        info.trace.record_response(
-            ResponseInfo(
-                response_id=exchange.identity.id,
-                response_model=exchange.identity.model,
-                prompt_tokens=record.prompt_tokens,
-                completion_tokens=record.completion_tokens,
-                failure=str(exchange.ending) if is_incomplete else None,
+        if info.trace.trace_id is not None:
+            is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
+            info.trace.record_stages(plan.stages)
+            info.trace.record_response(
+                ResponseInfo(
+                    response_id=exchange.identity.id,
+                    response_model=exchange.identity.model,
+                    prompt_tokens=record.prompt_tokens,
+                    completion_tokens=record.completion_tokens,
+                    failure=str(exchange.ending) if is_incomplete else None,
+                )
             )
-        )
         fields = ((name, getattr(record, name)) for name in _LOGGED)
         _log(info, {name: value for name, value in fields if value is not None})
 
@@ -270,7 +262,7 @@ class Recorder:
         if plan.router_failed:
             child(metrics.router_failures, plan.track).inc()
         if exchange.is_fallback:
-            child(metrics.fallbacks, plan.model.name, model).inc()
+            child(metrics.fallbacks, plan.candidates[0].name, model).inc()
         child(metrics.upstream_seconds, model).observe(exchange.upstream_s)
         if plan.request.chat.stream and exchange.first_byte_s is not None:
             child(metrics.time_to_first_token, model).observe(exchange.first_byte_s)
@@ -308,7 +300,12 @@ class Recorder:
                 child(metrics.routed_cost_usd, exchange.model.name).inc(cost_usd)
                 child(metrics.baseline_cost_usd, exchange.model.name).inc(baseline_usd)
         if exchange.ending is not Ending.CLIENT_LEFT:
-            has_failed = exchange.has_failed
+            is_error = exchange.status >= 500 or exchange.status == 429
+            is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
+            # If clients' mistakes counted, a client could roll back a canary with impossible
+            # deadlines.
+            is_upstreams = (is_error or is_incomplete) and not exchange.may_be_clients
+            has_failed = plan.router_failed or is_upstreams
             child(metrics.release_requests, plan.track).inc()
             child(metrics.release_failures, plan.track).inc(has_failed)
             child(metrics.release_cost_usd, plan.track).inc(cost_usd or 0)
@@ -349,8 +346,6 @@ def _log(
 ) -> None:
     """Write the request's log line, and add the same fields to its trace."""
     info.is_logged = True
-    ids = {"decision_id": info.decision_id, "request_id": info.request_id}
-    info.trace.set_attributes({**ids, **fields})
     line: dict[str, object] = {
         "id": info.decision_id,
         "request_id": info.request_id,
@@ -360,4 +355,6 @@ def _log(
         line["key"] = info.key
     if info.trace.trace_id is not None:
         line["trace_id"] = info.trace.trace_id
+        ids = {"decision_id": info.decision_id, "request_id": info.request_id}
+        info.trace.set_attributes({**ids, **fields})
     log_request({**line, **fields}, is_quiet=is_quiet)

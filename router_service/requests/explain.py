@@ -44,7 +44,7 @@ class Explained(BaseModel):
     candidates: tuple[str, ...]
     """Models in the order in which they would be tried."""
     chosen: Choice
-    """The policy's choice; unused if the gateway has a reason of its own."""
+    """The policy's choice; unused if the reason is the gateway's."""
     arms: tuple[ArmView, ...]
     """Arms that can serve the request, by increasing cost."""
     excluded: tuple[str, ...]
@@ -81,7 +81,7 @@ class Explainer:
         plan = self._planner.prepare(request, policy)
         if plan.reason is GatewayReason.CONTINUED:
             plan = self._planner.continued(plan, None)
-        # The model is asked even if the gateway has a reason of its own, to show its prediction.
+        # The model predicts even if the reason is the gateway's, to show its prediction.
         timer = Timer(time.perf_counter)
         prediction = self._router.predict(conversation, timer)
         if plan.arms:

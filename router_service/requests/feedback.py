@@ -123,12 +123,13 @@ class BackgroundLog:
             checker = CallChecker(parameters_by_tool(body))
             validities = [checker.check(call) for call in answer.calls]
         self._count_calls(exchange, validities)
-        content = None
-        if self.keeps_content:
-            content = logged_content(exchange.plan.request.endpoint, body, answer)
-        line = logged_decision(exchange, validities, content)
-        if line is not None:
-            self._log.write(line, line.type)
+        if self._settings.path is not None:
+            content = None
+            if self._settings.content:
+                content = logged_content(exchange.plan.request.endpoint, body, answer)
+            line = logged_decision(exchange, validities, content)
+            if line is not None:
+                self._log.write(line, line.type)
         if self._settings.evidence:
             for found in self._loop.run(self._evidence.find(exchange, body)):
                 self._log.write(found, found.type)
@@ -195,7 +196,12 @@ class WeakEvidence:
                 kind: Literal["tool_error", "repeated_call"] = "tool_error"
                 if not result.is_error:
                     kind = "repeated_call"
-                    if not any(self._repeats(call, next_call) for next_call in next_calls):
+                    is_repeated = any(
+                        self._tool(next_call) == call.tool
+                        and _arguments_sha256(next_call) != call.arguments_sha256
+                        for next_call in next_calls
+                    )
+                    if not is_repeated:
                         continue
                 if await self._marks.add(EvidenceMark(id=call.id)):
                     # Two parallel calls of one tool, and a third call after them, count once.
@@ -229,11 +235,6 @@ class WeakEvidence:
         await self._calls.aclose()
         await self._marks.aclose()
 
-    def _repeats(self, call: RememberedCall, next_call: WrittenCall) -> bool:
-        """Return whether a call is of the same tool, with other arguments."""
-        is_same_tool = self._tool(next_call) == call.tool
-        return is_same_tool and _arguments_sha256(next_call) != call.arguments_sha256
-
     def _tool(self, call: WrittenCall) -> str:
         is_kept = self._keeps_names and len(call.name) <= MAX_NAME_CHARACTERS
         return call.name if is_kept else _sha256(call.name.encode())[:32]
@@ -244,6 +245,7 @@ def logged_decision(
 ) -> LoggedDecision | None:
     """Return the log's line for a routed request, or None if it was not routed."""
     record, plan, answer = exchange.record, exchange.plan, exchange.answer
+    artifact = plan.planner.router.artifact
     if record is None or plan.decision is None:
         return None
     calls_fit = True if validities and CallValidity.UNCHECKED not in validities else None
@@ -254,8 +256,8 @@ def logged_decision(
         **{**dict(record), "reason": plan.decision.reason},
         conversation=plan.request.conversation_id,
         request_sha256=plan.request.sha256,
-        artifact=plan.artifact.manifest.name,
-        artifact_sha256=plan.artifact.sha256,
+        artifact=artifact.manifest.name,
+        artifact_sha256=artifact.sha256,
         features=plan.decision.features,
         is_fallback=exchange.is_fallback,
         cached_tokens=exchange.usage.cached_tokens if exchange.usage else None,

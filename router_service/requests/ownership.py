@@ -7,7 +7,7 @@ remembers which key created which object, and refuses other keys' ids in paths a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -126,27 +126,22 @@ class Ownership:
         `example` has their owner and their deployment. While the shared store is unavailable,
         objects that this process does not know count as new.
         """
-        for name in _created(answer):
-            if is_named(name):
+        if not isinstance(answer, dict):
+            return
+        file, results = answer.get("file"), answer.get("result_files")
+        candidates = [
+            *(answer.get(name) for name in ("id", "thread_id", "output_file_id", "error_file_id")),
+            answer.get("fine_tuned_model"),
+            file.get("id") if isinstance(file, dict) else None,
+            *(results[:MAX_SEGMENTS] if isinstance(results, list) else ()),
+        ]
+        for name in candidates:
+            if not isinstance(name, str) or is_named(name):
                 continue
             with suppress(StoreError):
                 if await self._held.fetch(name) is not None:
                     continue
             self._held.remember(example.model_copy(update={"id": name}))
-
-
-def _created(answer: Json) -> Iterator[str]:
-    """Yield the ids of the objects that a provider's answer says it has created."""
-    if not isinstance(answer, dict):
-        return
-    file, results = answer.get("file"), answer.get("result_files")
-    candidates = [
-        *(answer.get(name) for name in ("id", "thread_id", "output_file_id", "error_file_id")),
-        answer.get("fine_tuned_model"),
-        file.get("id") if isinstance(file, dict) else None,
-        *(results[:MAX_SEGMENTS] if isinstance(results, list) else ()),
-    ]
-    yield from (name for name in candidates if isinstance(name, str))
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ async def plan_request(  # noqa: PLR0913
         request = parse_request(endpoint, body)
         timer.end(StageName.PARSE)
         plan = releases.prepare(request, policy)
-        return plan, releases.cached(plan) if plan.arms else None
+        router = plan.planner.router
+        return plan, router.cached(request.chat.conversation) if plan.arms else None
 
     def prepare_and_predict() -> tuple[Plan, Prediction | None]:
         timer.end(StageName.QUEUE)
@@ -99,17 +100,19 @@ async def plan_request(  # noqa: PLR0913
         return releases.predict(plan, timer)
 
     if not viewer.sees_unowned and engine.may_name_objects(endpoint, body):
-        references = await gateway.in_queue(caller, lambda: find_references(decode_object(body)))
+        references = await gateway.decisions.run(
+            caller, lambda: find_references(decode_object(body))
+        )
         await gateway.ownership.check_references(viewer, references)
     if len(body) > AT_ONCE_BYTES:
-        plan, prediction = await gateway.in_queue(caller, prepare_and_predict)
+        plan, prediction = await gateway.decisions.run(caller, prepare_and_predict)
     else:
         plan, prediction = prepare()
         if plan.arms and prediction is None:
-            plan, prediction = await gateway.in_queue(caller, predict)
+            plan, prediction = await gateway.decisions.run(caller, predict)
     if plan.request.chat.continues is not None:
         held = await gateway.ownership.holder(viewer, plan.request.chat.continues)
-        plan = releases.continued(plan, held)
+        plan = plan.planner.continued(plan, held)
     elif plan.arms and prediction is not None:
         plan = releases.choose(plan, prediction)
         timer.end(StageName.SELECT)
@@ -272,8 +275,8 @@ class Plan:
     candidates: tuple[Model, ...]
     """The chosen model, then those that answer if it fails."""
     reason: Reason | GatewayReason
-    artifact: Artifact
-    """The artifact of the release that plans."""
+    planner: Planner
+    """The planner of the release that decides."""
     arms: frozenset[str] = frozenset()
     """The arms that the router chooses among; empty if the request is not routed."""
     requested_policy: str | None = None
@@ -292,11 +295,6 @@ class Plan:
     """The model against whose price savings are counted."""
     stages: tuple[Stage, ...] = ()
     """Durations of the gateway's own steps, from reading the body to the choice."""
-
-    @property
-    def model(self) -> Model:
-        """The chosen model."""
-        return self.candidates[0]
 
     @property
     def router_failed(self) -> bool:
@@ -321,7 +319,7 @@ class Planner:
         self._pool = pool
         self._model_name = model_name
         self._default_policy = default_policy
-        self._exploration_share = exploration_share
+        self.exploration_share = exploration_share
         manifest = router.artifact.manifest
         routed = (f"{model_name}:{name}" for name in manifest.policies if name != "default")
         self.names = (model_name, *routed, *pool.models)
@@ -351,7 +349,7 @@ class Planner:
         plan = partial(
             Plan,
             request,
-            artifact=self.router.artifact,
+            planner=self,
             requested_policy=policy,
             baseline=self._pool.baseline,
         )
@@ -364,7 +362,8 @@ class Planner:
         if not chat.conversation.has_tools:
             candidates = capable_models(self._pool.chat_models, wanted)
             return plan(candidates=candidates, reason=GatewayReason.CHAT)
-        arms = self._pool.capable_arms(wanted)
+        able = {model.name for model in capable_models(self._pool.arm_models, wanted)}
+        arms = frozenset(arm for arm, model in self._pool.by_arm.items() if model.name in able)
         candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
         reason = GatewayReason.UNDECIDED
         return plan(candidates=candidates, reason=reason, policy=rule, arms=arms)
@@ -404,10 +403,10 @@ class Planner:
 
     def explore(self, plan: Plan) -> Plan:
         """Return the plan with its propensity, and for the exploration share with another arm."""
-        if plan.decision is None or self._exploration_share == 0:
+        if plan.decision is None:
             return plan
         draw = random.random()  # noqa: S311 - nothing is gained by guessing it
-        decision = explored(plan.decision, self._exploration_share, draw)
+        decision = explored(plan.decision, self.exploration_share, draw)
         candidates = self._pool.models_for(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -24,11 +24,13 @@ UNPRICED = (
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Models by name and by arm, with their prices; an unknown price is None."""
+    """Models by name and by arm, with their prices; an unknown price is left None."""
 
     models: Mapping[str, Model]
     """Models by name and by alias."""
     by_arm: Mapping[str, Model]
+    arm_models: tuple[Model, ...]
+    """The models of the arms, each once."""
     chat_models: tuple[Model, ...]
     """The models for requests without tools, in the order to try them."""
     pass_through: Model | None = None
@@ -59,7 +61,8 @@ class Pool:
             first = pass_through.deployments[0]
             pass_through = _only_deployments(pass_through, lambda d: d == first)
         baseline = _model_named_by(settings, models, "baseline_model")
-        return cls(models, by_arm, _unique(chat_models), pass_through, baseline)
+        arm_models = _unique(by_arm.values())
+        return cls(models, by_arm, arm_models, _unique(chat_models), pass_through, baseline)
 
     def pinned(self, model: Model, wanted: Requirements) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
@@ -69,14 +72,10 @@ class Pool:
         fallbacks = (self.models[name] for name in model.fallbacks)
         return (model, *(other for other in fallbacks if not other.capabilities.lacks(wanted)))
 
-    def capable_arms(self, wanted: Requirements) -> frozenset[str]:
-        """Return the arms that can serve a request; raises NoCapableModelError."""
-        able = {model.name for model in capable_models(self.by_arm.values(), wanted)}
-        return frozenset(arm for arm, model in self.by_arm.items() if model.name in able)
-
     def models_for(self, arms: Iterable[str]) -> tuple[Model, ...]:
         """Return the models of these arms in their order, each once."""
-        return _unique(self.by_arm[arm] for arm in arms)
+        models = {self.by_arm[arm].name: self.by_arm[arm] for arm in arms}
+        return tuple(models.values())
 
     def holder(self, held: UpstreamObject | None) -> Model | None:
         """Return the model that stored a response, with only the deployment that has it.
@@ -103,9 +102,8 @@ class Pool:
         return _only_deployments(model, lambda d: account(d) == wanted)
 
 
-def capable_models(models: Iterable[Model], wanted: Requirements) -> tuple[Model, ...]:
-    """Return the models that can serve a request, in their order; raises NoCapableModelError."""
-    models = _unique(models)
+def capable_models(models: Sequence[Model], wanted: Requirements) -> tuple[Model, ...]:
+    """Return those of these models that can serve a request; raises NoCapableModelError."""
     lacks = {model.name: model.capabilities.lacks(wanted) for model in models}
     able = tuple(model for model in models if not lacks[model.name])
     if not able:

@@ -45,18 +45,15 @@ MAX_QUEUED_BYTES = 64 * 1024 * 1024
 IDLE_S = 30.0
 """Longest time between two calls of `when_idle` if the queue is empty."""
 
+UPTIME = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Clock that never goes back, and that counts the machine's sleep if the system can."""
+
 _PREFIX = "decisions-"
 _BEGUN = "%Y%m%dT%H%M%SZ"
 _log = logging.getLogger("switchcraft.decision_log")
 _background_log = logging.getLogger("switchcraft.background")
 
 T = TypeVar("T")
-
-
-def _uptime_s() -> float:
-    """Return seconds that never go back, including the machine's sleep if the system counts it."""
-    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
 
 
 class SteadyClock:
@@ -112,7 +109,7 @@ class DecisionLog:
         settings: DecisionLogSettings,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
-        uptime: Callable[[], float] = _uptime_s,
+        uptime: Callable[[], float] = UPTIME,
     ) -> None:
         """Create without writing; `clock` and `uptime` are those of `SteadyClock`."""
         self._folder = settings.path

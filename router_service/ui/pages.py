@@ -149,7 +149,7 @@ async def explain(
     gateway = gateway_of(request)
     body = await read_body(request, gateway.server)
     async with gateway.engine.lease() as engine:
-        explained = gateway.in_queue(
+        explained = gateway.decisions.run(
             caller_of(request), engine.explainer.explain, _ENDPOINTS[api], body, policy
         )
         return await unless_client_leaves(request.receive, explained)

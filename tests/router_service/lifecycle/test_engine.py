@@ -159,8 +159,8 @@ def test_canary_decides_for_its_share_of_conversations() -> None:
     for number in range(1000):
         first = plan(trials, f"Question {number}")
         later = plan(trials, f"Question {number}", "And then?", "And after that?")
-        assert (first.track, first.model) == (later.track, later.model)
-        assert first.model.name == ("large" if first.track is Track.CANARY else "small")
+        assert (first.track, first.candidates) == (later.track, later.candidates)
+        assert first.candidates[0].name == ("large" if first.track is Track.CANARY else "small")
         taken += first.track is Track.CANARY
     assert 250 < taken < 350
 
@@ -183,7 +183,7 @@ def test_failing_canary_fails_no_request(router: FakeRouter) -> None:
     tried = [p for p in plans if p.track is Track.CANARY]
     is_broken = isinstance(router, BrokenRouter)
     assert tried
-    assert {p.model.name for p in tried} == {"small" if is_broken else "large"}
+    assert {p.candidates[0].name for p in tried} == {"small" if is_broken else "large"}
     assert {p.router_failed for p in tried} == {is_broken}
     assert not any(p.router_failed for p in plans if p.track is Track.STABLE)
 
@@ -223,7 +223,7 @@ def test_shadow_predicts_but_does_not_decide() -> None:
     shadow = Shadow(planner(FakeRouter(TRIED)), metrics)
     trials = Releases(planner(FakeRouter(STABLE)), shadow=shadow)
     planned = plan(trials, "Question")
-    assert planned.model.name == "small"
+    assert planned.candidates[0].name == "small"
     assert planned.shadow_arm is not None
     assert planned.shadow_arm.result(5) == "large"
     wait_for(lambda: count(metrics, "no") == 1, "it is counted")
@@ -238,7 +238,7 @@ def test_shadow_is_compared_with_the_policy_without_exploration() -> None:
     plans = [plan(trials, f"Question {number}") for number in range(30)]
     assert {p.shadow_arm.result(5) for p in plans if p.shadow_arm} == {"small"}
     assert count(metrics, "yes") == 30
-    assert {p.model.name for p in plans} == {"small", "medium", "large"}
+    assert {p.candidates[0].name for p in plans} == {"small", "medium", "large"}
 
 
 def test_canary_and_stable_release_explore_their_own_arms() -> None:

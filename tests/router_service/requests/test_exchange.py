@@ -15,6 +15,7 @@ from router_service.lifecycle.engine import make_planner
 from router_service.requests.exchange import (
     Ending,
     Exchange,
+    RecentRecords,
     Recorder,
     RequestInfo,
     answer_cost_usd,
@@ -99,7 +100,7 @@ def test_release_is_not_judged_by_the_clients_errors(
         )
         exchange = Exchange(RequestInfo("dec_1", "req_1", 0.0), plan)
         exchange.end(status, ending)
-        Recorder(metrics, store).answered(exchange)
+        Recorder(metrics, store, RecentRecords()).answered(exchange)
         await store.aclose()
 
     asyncio.run(record())

@@ -14,6 +14,7 @@ from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import InvalidRequestError, OverloadedError
 from router_service.core.resources import StageName
 from router_service.lifecycle.gateway import Gateway
+from router_service.lifecycle.overload import DecisionQueue
 from router_service.requests.planning import (
     AT_ONCE_BYTES,
     CHAT,
@@ -31,17 +32,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class CountingGateway(Gateway):
-    """Gateway that runs thread work at once, and counts it."""
+class CountingQueue(DecisionQueue):
+    """Queue that runs thread work at once, and counts it."""
 
-    def __init__(self, router: DecidingRouter) -> None:
-        super().__init__(
-            Settings.sandbox("http://127.0.0.1:9/v1", router.artifact.manifest.arms), router
-        )
+    def __init__(self) -> None:
+        super().__init__(threads=1, max_waiting=0, max_wait_s=0)
         self.hops = 0
         self.is_full = False
 
-    async def in_queue(
+    async def run(
         self, caller: str | None, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run the function here, or refuse it."""
@@ -52,12 +51,21 @@ class CountingGateway(Gateway):
         return decide(*args, **kwargs)
 
 
-def planned(router: DecidingRouter, *bodies: bytes) -> tuple[CountingGateway, list[Plan]]:
-    """Plan these bodies in order."""
+def counting_gateway(router: DecidingRouter) -> tuple[Gateway, CountingQueue]:
+    """Return a gateway, and the queue with which it plans."""
+    arms = router.artifact.manifest.arms
+    gateway = Gateway(Settings.sandbox("http://127.0.0.1:9/v1", arms), router)
+    gateway.decisions = queue = CountingQueue()
+    return gateway, queue
 
-    async def plan() -> tuple[CountingGateway, list[Plan]]:
-        gateway = CountingGateway(router)
-        return gateway, [await plan_request(gateway, gateway.engine, CHAT, b) for b in bodies]
+
+def planned(router: DecidingRouter, *bodies: bytes) -> tuple[int, list[Plan]]:
+    """Plan these bodies in order, and return how many hops to a thread that took."""
+
+    async def plan() -> tuple[int, list[Plan]]:
+        gateway, queue = counting_gateway(router)
+        plans = [await plan_request(gateway, gateway.engine, CHAT, body) for body in bodies]
+        return queue.hops, plans
 
     return asyncio.run(plan())
 
@@ -78,20 +86,20 @@ def large(small: bytes) -> bytes:
 )
 def test_unrouted_requests_need_no_thread(fields: dict[str, object], reason: GatewayReason) -> None:
     """Named models and chat without tools need no thread, unless the body is large."""
-    gateway, (plan,) = planned(FakeRouter(), body(**fields))
-    assert (plan.reason, gateway.hops) == (reason, 0)
+    hops, (plan,) = planned(FakeRouter(), body(**fields))
+    assert (plan.reason, hops) == (reason, 0)
     assert [stage.name for stage in plan.stages] == [StageName.PARSE]
-    gateway, (plan,) = planned(FakeRouter(), large(body(**fields)))
-    assert (plan.reason, gateway.hops) == (reason, 1)
+    hops, (plan,) = planned(FakeRouter(), large(body(**fields)))
+    assert (plan.reason, hops) == (reason, 1)
     assert [stage.name for stage in plan.stages] == [StageName.QUEUE, StageName.PARSE]
 
 
 def test_prediction_runs_once_and_in_a_thread() -> None:
     """A repeated request gets the same decision without a thread, also as a large body."""
     small = body()
-    gateway, plans = planned(Router(Artifact.load(SHIPPED)), small, small, large(small))
+    hops, plans = planned(Router(Artifact.load(SHIPPED)), small, small, large(small))
     first, again, large_one = plans
-    assert gateway.hops == 2
+    assert hops == 2
     assert [stage.name for stage in first.stages] == [
         "parse",
         "queue",
@@ -109,8 +117,8 @@ def test_prediction_runs_once_and_in_a_thread() -> None:
 
 def test_large_body_is_parsed_and_predicted_in_one_hop() -> None:
     """A large body that the model has not seen takes one hop to a thread, not two."""
-    gateway, (plan,) = planned(Router(Artifact.load(SHIPPED)), large(body()))
-    assert gateway.hops == 1
+    hops, (plan,) = planned(Router(Artifact.load(SHIPPED)), large(body()))
+    assert hops == 1
     names = [stage.name for stage in plan.stages]
     assert names == ["queue", "parse", "pack", "classify", "select"]
 
@@ -119,12 +127,12 @@ def test_invalid_and_overloaded_requests_are_refused() -> None:
     """An invalid request is refused at once; a full queue refuses only what needs the model."""
 
     async def check() -> None:
-        gateway = CountingGateway(FakeRouter())
+        gateway, queue = counting_gateway(FakeRouter())
         for refused in (b"{", body(model="switchcraft:none")):
             with pytest.raises(InvalidRequestError):
                 await plan_request(gateway, gateway.engine, CHAT, refused)
-        assert gateway.hops == 0
-        gateway.is_full = True
+        assert queue.hops == 0
+        queue.is_full = True
         with pytest.raises(OverloadedError):
             await plan_request(gateway, gateway.engine, CHAT, body())
         plan = await plan_request(gateway, gateway.engine, CHAT, body(model="small"))
