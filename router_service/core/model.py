@@ -21,11 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from router_service.core.errors import ArtifactError
 from router_service.core.packing import Packed
 from router_service.core.resources import return_freed
+from router_service.core.selection import NonNegative
 
 Floats = NDArray[np.float64]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 NEAREST = 1e-6
 """Raw probabilities are clipped to this distance from 0 and 1, where logits are infinite."""
