@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import SecretStr
@@ -26,6 +26,13 @@ class Access:
     api: KeyRing
     admin: KeyRing
     metrics: KeyRing
+    is_open: bool = field(init=False)
+    """Whether no key is configured."""
+
+    def __post_init__(self) -> None:
+        """Set what every request needs to know."""
+        has_key = bool(self.api or self.admin or self.metrics)
+        object.__setattr__(self, "is_open", not has_key)
 
     @classmethod
     def from_settings(cls, keys: KeySettings) -> Access:
@@ -36,11 +43,6 @@ class Access:
             return KeyRing(given)
 
         return cls(ring(keys.api), ring({ADMIN: keys.admin}), ring({METRICS: keys.metrics}))
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether no key is configured."""
-        return not self.api and not self.admin and not self.metrics
 
     def caller(self, key: bytes, *, needs_admin: bool) -> str | None:
         """Return the name of a key that allows a request, or None if it does not."""

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from router_service import __version__
 from router_service.http import errors, inference, passing, resources, schemas
 from router_service.http.auth import UI_PATH, Authentication
-from router_service.http.middleware import Accounting, Admission, PageHeaders, Shortcut
+from router_service.http.middleware import Accounting, Admission, Shortcut
 from router_service.lifecycle.gateway import Gateway
 from router_service.lifecycle.reloading import ReloadSource
 from router_service.requests.planning import DecidingRouter
@@ -43,6 +43,7 @@ def create_app(
         # A redirect would be built from the Host header, which the client controls.
         redirect_slashes=False,
         responses=schemas.ERRORS,
+        exception_handlers=dict.fromkeys(errors.HANDLED, errors.respond),
     )
     app.state.gateway = gateway
     app.add_middleware(Shortcut, routes=inference.routes.routes)
@@ -51,12 +52,10 @@ def create_app(
     app.add_middleware(
         Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics
     )
-    app.add_middleware(PageHeaders)
     tracer = gateway.tracing.tracer if gateway.tracing else None
     app.add_middleware(Accounting, recorder=gateway.recorder, tracer=tracer)
     for module in (inference, passing, resources, pages):
         app.include_router(module.routes)
     app.include_router(passing.catch_all)
     app.mount(f"{UI_PATH}/static", pages.static)
-    errors.register(app)
     return app

@@ -1,4 +1,4 @@
-"""Authenticates requests by their API key; a request that no rule allows is refused."""
+"""Authenticates requests by their API key, and protects the web page in browsers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.access import Access, is_loopback
 from router_service.core.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
 from router_service.http.errors import error_response
+from router_service.http.middleware import INFO
+from router_service.requests.exchange import RequestInfo
 from router_service.telemetry.metrics import Metrics
 
 PUBLIC_PATHS = frozenset(
@@ -29,17 +30,26 @@ ADMIN_PREFIX = "/admin/"
 UI_PATH = "/ui"
 UI_PREFIX = "/ui/"
 
-CALLER = "caller"
-"""Key in `scope["state"]` of the API key's name, or of None if no key is configured."""
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Browsers revalidate files on each use, so that an update of the gateway is visible at once.
+    "cache-control": "private, no-cache",
+}
+"""Headers of every answer below `/ui`: the page may load only its own files."""
 
 _BEARER, _BASIC = "bearer ", "basic "
 
 
 class Authentication:
-    """ASGI middleware that authenticates by the path that is routed.
+    """ASGI middleware that refuses requests that no rule allows, and sets the caller's name.
 
-    `scope["path"]` is what routes are matched with. A URL that is rebuilt from the Host header may
-    have another path (CVE-2026-48710). Nothing is cached between requests.
+    It authenticates by `scope["path"]`, with which routes are matched. A URL that is rebuilt from
+    the Host header may have another path (CVE-2026-48710). Nothing is cached between requests.
     """
 
     def __init__(self, app: ASGIApp, access: Callable[[], Access], metrics: Metrics) -> None:
@@ -53,14 +63,25 @@ class Authentication:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+
+        async def send_page(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in PAGE_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        path = scope["path"]
+        outgoing = send_page if is_ui_path(path) else send
         try:
-            caller = authenticate(self._access(), scope["path"], Headers(scope=scope))
+            caller = authenticate(self._access(), path, Headers(scope=scope))
         except InvalidRequestError as exc:
             self._metrics.refused_callers.labels(exc.code).inc()
-            await error_response(exc)(scope, receive, send)
+            await error_response(exc)(scope, receive, outgoing)
             return
-        scope.setdefault("state", {})[CALLER] = caller
-        await self._app(scope, receive, send)
+        info: RequestInfo = scope["state"][INFO]
+        info.key = caller
+        await self._app(scope, receive, outgoing)
 
 
 def authenticate(access: Access, path: str, headers: Headers) -> str | None:
@@ -92,12 +113,6 @@ def authenticate(access: Access, path: str, headers: Headers) -> str | None:
             code="metrics_key_only",
         )
     raise UnauthorizedError(is_missing=not key)
-
-
-def caller_of(request: Request) -> str | None:
-    """Return the name of the request's API key, or None if no key is configured."""
-    caller: str | None = request.scope.get("state", {}).get(CALLER)
-    return caller
 
 
 def is_ui_path(path: str) -> bool:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 import orjson
-from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -39,6 +38,9 @@ from router_service.upstream.answers import is_openai_error
 
 Fault = dict[str, str | None]
 
+HANDLED = (SwitchcraftError, HTTPException, RequestValidationError, ClientDisconnect)
+"""Exceptions that `respond` answers."""
+
 
 _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (UnauthorizedError, 401),
@@ -58,7 +60,6 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (StoreError, 503),
 )
 """The first class that matches counts; any other error is the gateway's fault, 500."""
-
 
 _UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503, Failure.BUSY: 503}
 
@@ -151,28 +152,11 @@ def headers_of(exc: Exception) -> dict[str, str]:
             return retry_after(exc)
 
 
-def register(app: FastAPI) -> None:
+async def respond(request: Request, exc: Exception) -> Response:
     """Answer an app's errors, and the framework's own, in OpenAI's format.
 
     Unexpected errors are answered by `middleware.Accounting`.
     """
-    for kind in (SwitchcraftError, HTTPException, RequestValidationError, ClientDisconnect):
-        app.add_exception_handler(kind, _respond)
-
-
-def _typed(message: str, kind: str, code: str | None) -> Fault:
-    return {"message": message, "type": kind, "param": None, "code": code}
-
-
-def _body(fault: Fault) -> bytes:
-    return orjson.dumps({"error": fault})
-
-
-def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(body, status, dict(headers or {}), media_type="application/json")
-
-
-async def _respond(request: Request, exc: Exception) -> Response:
     match exc:
         case ClientDisconnect():
             return Response(status_code=CLIENT_LEFT)
@@ -188,3 +172,15 @@ async def _respond(request: Request, exc: Exception) -> Response:
             return _json(422, _body(fault))
         case _:
             return error_response(exc)
+
+
+def _typed(message: str, kind: str, code: str | None) -> Fault:
+    return {"message": message, "type": kind, "param": None, "code": code}
+
+
+def _body(fault: Fault) -> bytes:
+    return orjson.dumps({"error": fault})
+
+
+def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body, status, dict(headers or {}), media_type="application/json")

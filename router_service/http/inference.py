@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
 
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
@@ -25,14 +27,12 @@ from router_service.http.errors import (
 from router_service.http.schemas import ANSWER, chat_request, model_request, responses_request
 from router_service.http.transfer import (
     RawHeaders,
-    WhileClientStays,
     gateway_of,
+    info_of,
     read_body,
     read_deadline,
-    read_info,
     send_part,
     send_whole,
-    slot_of,
     start,
     unless_client_leaves,
     upstream_path,
@@ -56,7 +56,6 @@ from router_service.upstream.answers import (
     is_openai_error,
 )
 from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
-from router_service.upstream.client import unlimited
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
 routes = APIRouter()
@@ -72,7 +71,7 @@ _JSON = (b"content-type", b"application/json")
 )
 async def chat_completions(request: Request) -> Response:
     """Answer a chat request with the pool's model that the router chooses."""
-    return RoutedAnswer(gateway_of(request), CHAT, request)
+    return RoutedAnswer(CHAT, request)
 
 
 @routes.post(
@@ -83,7 +82,7 @@ async def chat_completions(request: Request) -> Response:
 )
 async def create_response(request: Request) -> Response:
     """Answer with the model that the router chooses, or that stored the response to continue."""
-    return RoutedAnswer(gateway_of(request), RESPONSES, request)
+    return RoutedAnswer(RESPONSES, request)
 
 
 @routes.post(
@@ -95,7 +94,7 @@ async def create_response(request: Request) -> Response:
 async def named_model(request: Request) -> Response:
     """Answer with the pool's model that the body names."""
     path, _ = upstream_path(request.scope)
-    return RoutedAnswer(gateway_of(request), unrouted(path), request)
+    return RoutedAnswer(unrouted(path), request)
 
 
 class RoutedAnswer(Response):
@@ -105,16 +104,16 @@ class RoutedAnswer(Response):
     answer's first bytes have arrived, so that until then a failure has its own status.
     """
 
-    def __init__(self, gateway: Gateway, endpoint: Endpoint, request: Request) -> None:
+    def __init__(self, endpoint: Endpoint, request: Request) -> None:
         """Do nothing until awaited."""
         super().__init__()
-        self._gateway = gateway
         self._endpoint = endpoint
         self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, from its body to its decision record."""
-        gateway, request, info = self._gateway, self._request, read_info(self._request)
+        request, info = self._request, info_of(self._request)
+        gateway = gateway_of(request)
         # One engine from the start to the end, even if the configuration is reloaded meanwhile.
         async with gateway.engine.lease() as engine:
             try:
@@ -139,7 +138,6 @@ class RoutedAnswer(Response):
             except Exception:
                 gateway.recorder.refused(info, 500)
                 raise
-            slot = slot_of(request)
             upstream_request = UpstreamRequest(
                 plan.candidates,
                 plan.request.endpoint.path,
@@ -149,13 +147,13 @@ class RoutedAnswer(Response):
                 expects_json=plan.request.endpoint.is_json,
                 client=info.key,
                 trace=info.trace,
-                reserve_memory=slot.hold if slot is not None else unlimited,
+                reserve_memory=info.hold_memory,
             )
             exchange = Exchange(info, plan)
             relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
             try:
-                async with WhileClientStays(receive):
-                    await relay.run()
+                with suppress(ClientDisconnect):
+                    await unless_client_leaves(receive, relay.run())
             except Exception as exc:
                 exchange.end(status_of(exc), Ending.FAILED)
                 raise
@@ -165,42 +163,35 @@ class RoutedAnswer(Response):
                 gateway.recorder.answered(exchange)
 
 
+@dataclass(slots=True)
 class AnswerRelay:
-    """Sends one exchange's request to upstreams, and relays the first good answer."""
+    """Sends one exchange's request to upstreams, and relays the first good answer to `send`."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        gateway: Gateway,
-        upstreams: RetryingClient,
-        request: UpstreamRequest,
-        send: Send,
-    ) -> None:
-        """Relay to `send`; the exchange is updated on the way."""
-        self._exchange = exchange
-        self._gateway = gateway
-        self._upstreams = upstreams
-        self._request = request
-        self._send = send
-        self._reader: EventReader | None = None
-        self._is_remembered = False
-        self._unread_bytes = 0
+    exchange: Exchange
+    gateway: Gateway
+    upstreams: RetryingClient
+    request: UpstreamRequest
+    send: Send
+    reader: EventReader | None = None
+    is_remembered: bool = False
+    unread_bytes: int = 0
 
     async def run(self) -> None:
         """Relay the answer, or the error of the upstreams."""
-        exchange = self._exchange
+        exchange = self.exchange
         try:
-            async with self._upstreams.open(self._request, exchange.attempts) as opened:
+            async with self.upstreams.open(self.request, exchange.attempts) as opened:
                 exchange.model = opened.model
                 exchange.first_byte_s = time.perf_counter() - exchange.started_s
-                self._reader = opened.reader
+                self.reader = opened.reader
                 await self._remember_objects(opened)
+                headers = [*opened.headers, *exchange.headers()]
                 if opened.reader is not None:
-                    await self._send_stream(opened, opened.reader)
+                    await self._send_stream(opened, opened.reader, headers)
                 elif opened.rest is not None:
-                    await self._send_large(opened, opened.rest)
+                    await self._send_large(opened, opened.rest, headers)
                 else:
-                    await self._send_whole(opened)
+                    await self._send_whole(opened, headers)
         except UpstreamError as exc:
             candidates = exchange.plan.candidates
             exchange.model = next(model for model in candidates if model.name == exc.model)
@@ -215,13 +206,15 @@ class AnswerRelay:
                 hints = [(name.encode(), text.encode()) for name, text in retry_after(exc).items()]
                 headers = [*exchange.headers(), _JSON, *hints]
                 body = error_body(exc)
-            await send_whole(self._send, status, headers, body)
+            await send_whole(self.send, status, headers, body)
             exchange.end(status, ending)
 
-    async def _send_whole(self, opened: StartedAnswer) -> None:
-        """Relay an answer that has been read to its end."""
-        exchange = self._exchange
-        body, headers = self._head(opened)
+    async def _send_whole(self, opened: StartedAnswer, headers: RawHeaders) -> None:
+        """Relay an answer that has been read to its end, with any error in the API's format."""
+        exchange, body = self.exchange, opened.body
+        if opened.status >= 400 and not is_openai_error(body):
+            body = foreign_error_body(opened.model.name, opened.status)
+            headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
         exchange.identity = identity_of(opened.value)
         exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
         elapsed_s = time.perf_counter() - exchange.started_s
@@ -231,55 +224,58 @@ class AnswerRelay:
         if opened.status < 400 and not opened.is_skimmed:
             exchange.answer = parse_answer(opened.value)
         opened.value = None  # many times as large as the body, and the client may be slow
-        await send_whole(self._send, opened.status, headers, body)
+        await send_whole(self.send, opened.status, headers, body)
         exchange.end(opened.status, Ending.COMPLETE)
 
-    async def _send_large(self, opened: StartedAnswer, rest: AsyncIterator[bytes]) -> None:
+    async def _send_large(
+        self, opened: StartedAnswer, rest: AsyncIterator[bytes], headers: RawHeaders
+    ) -> None:
         """Relay an answer that is too large for memory, as it arrives.
 
         If it breaks off, the client's connection is closed: HTTP/1.1 has no other sign for it.
         """
-        exchange = self._exchange
-        _, headers = self._head(opened)
+        exchange = self.exchange
         exchange.identity = identity_of(opened.value)
-        await start(self._send, opened.status, headers)
-        await send_part(self._send, opened.body, more=True)
-        end, self._unread_bytes = opened.body[-SKIM_BYTES:], len(opened.body)
+        await start(self.send, opened.status, headers)
+        await send_part(self.send, opened.body, more=True)
+        end, self.unread_bytes = opened.body[-SKIM_BYTES:], len(opened.body)
         opened.body = b""
         try:
             async for part in rest:
                 end = (end + part)[-SKIM_BYTES:]
-                self._unread_bytes += len(part)
-                await send_part(self._send, part, more=True)
+                self.unread_bytes += len(part)
+                await send_part(self.send, part, more=True)
         except UpstreamError as exc:
             self._count_break(opened, exc)
             exchange.end(opened.status, Ending.BROKEN)
             return
-        exchange.usage = self._usage(skim(end), self._unread_bytes)
-        await send_part(self._send, b"", more=False)
+        exchange.usage = self._usage(skim(end), self.unread_bytes)
+        await send_part(self.send, b"", more=False)
         exchange.end(opened.status, Ending.COMPLETE)
 
-    async def _send_stream(self, opened: StartedAnswer, reader: EventReader) -> None:
+    async def _send_stream(
+        self, opened: StartedAnswer, reader: EventReader, headers: RawHeaders
+    ) -> None:
         """Relay events as they arrive; if the stream breaks, send an error as the last event.
 
         The upstream is read no faster than the client reads, because each `send` waits.
         """
-        exchange = self._exchange
-        await start(self._send, opened.status, [*opened.headers, *exchange.headers()])
-        await send_part(self._send, opened.body, more=True)
+        exchange = self.exchange
+        await start(self.send, opened.status, headers)
+        await send_part(self.send, opened.body, more=True)
         error: UpstreamError | None = None
         try:
             async for events in reader.events:
-                if reader.response_id is not None and not self._is_remembered:
+                if reader.response_id is not None and not self.is_remembered:
                     await self._remember_objects(opened)
-                await send_part(self._send, events, more=True)
+                await send_part(self.send, events, more=True)
         except UpstreamError as exc:
             error = exc
             endpoint = exchange.plan.request.endpoint
             event = endpoint.error_event(error_body(exc), reader.last_number + 1)
             gap = b"\n\n" if reader.is_within_event else b""
-            await send_part(self._send, gap + event, more=True)
-        await send_part(self._send, b"", more=False)
+            await send_part(self.send, gap + event, more=True)
+        await send_part(self.send, b"", more=False)
         error = error or reader.error
         if error is None:
             exchange.answer = reader.accumulator.answer()
@@ -287,24 +283,16 @@ class AnswerRelay:
             self._count_break(opened, error)
         exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
 
-    def _head(self, opened: StartedAnswer) -> tuple[bytes, RawHeaders]:
-        """Return the body and the headers to send, with any error in the API's format."""
-        body, headers = opened.body, [*opened.headers, *self._exchange.headers()]
-        if opened.status >= 400 and not is_openai_error(body):
-            body = foreign_error_body(opened.model.name, opened.status)
-            headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
-        return body, headers
-
     async def _remember_objects(self, opened: StartedAnswer) -> None:
         """Remember what the upstream has stored, and for which key, before the client knows it."""
-        owner, value = self._exchange.info.key, opened.value
+        owner, value = self.exchange.info.key, opened.value
         response_id: str | None = None
         if opened.reader is not None:
             response_id = opened.reader.response_id
         elif isinstance(value, dict) and value.get("object") == "response":
             found = value.get("id")
             response_id = fix_surrogates(found) if isinstance(found, str) else None
-        if response_id is None and (owner is None or self._request.path in REPEATABLE_PATHS):
+        if response_id is None and (owner is None or self.request.path in REPEATABLE_PATHS):
             return
         stored = UpstreamObject(
             id=response_id or "",
@@ -313,29 +301,29 @@ class AnswerRelay:
             owner=owner,
         )
         if response_id is not None:
-            self._gateway.held.remember(stored)
-            self._is_remembered = True
+            self.gateway.held.remember(stored)
+            self.is_remembered = True
         elif opened.status < 400:
-            await self._gateway.ownership.note(value, stored)
+            await self.gateway.ownership.note(value, stored)
 
     def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
-        self._exchange.may_be_clients = exc.may_be_clients
-        self._upstreams.record_break(opened, exc, self._request)
+        self.exchange.may_be_clients = exc.may_be_clients
+        self.upstreams.record_break(opened, exc, self.request)
 
     def settle_usage(self) -> None:
         """Set a stream's usage, or estimate it: cancelled and broken answers are billed too."""
-        exchange, reader = self._exchange, self._reader
+        exchange, reader = self.exchange, self.reader
         if reader is not None:
             exchange.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
             exchange.identity = reader.identity
         elif exchange.ending is Ending.CLIENT_LEFT and exchange.usage is None:
-            usage = self._usage(None, self._unread_bytes)
+            usage = self._usage(None, self.unread_bytes)
             exchange.usage = usage or exchange.estimate_usage(0)
 
     def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
         """Return the usage that an answer reports, or an estimate if its text was not read."""
         usage = read_usage(value)
-        is_routed = self._exchange.plan.request.endpoint.is_routed
+        is_routed = self.exchange.plan.request.endpoint.is_routed
         if usage is not None or not (unread_bytes and is_routed):
             return usage
-        return self._exchange.estimate_usage(unread_bytes // CHARACTERS_PER_TOKEN)
+        return self.exchange.estimate_usage(unread_bytes // CHARACTERS_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""ASGI middleware around the routes: accounting, headers, admission, and a shortcut."""
+"""ASGI middleware around the routes: accounting, admission, and a shortcut."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import cast
 
 from fastapi.routing import APIRoute
 from opentelemetry.trace import Tracer
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router_service.core.errors import OverloadedError
-from router_service.http.auth import CALLER, is_ui_path
 from router_service.http.errors import error_response, status_of
 from router_service.lifecycle.overload import Drain, Slots
 from router_service.requests.exchange import CLIENT_LEFT, Recorder, RequestInfo
@@ -26,9 +25,6 @@ from router_service.tracing import UNTRACED, Trace
 INFO = "info"
 """Key in `scope["state"]` of the request's `RequestInfo`."""
 
-SLOT = "slot"
-"""Key in `scope["state"]` of the request's `Slot`."""
-
 MAX_REQUEST_ID = 200
 """Longest client's request id that is logged and returned, in characters."""
 
@@ -37,18 +33,6 @@ TRACED_PREFIX = "/v1/"
 
 SHED_PREFIXES = ("/v1/", "/ui/api/ask/")
 """Paths that need a slot; probes, metrics and administration must answer under any load."""
-
-PAGE_HEADERS = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    # Browsers revalidate files on each use, so that an update of the gateway is visible at once.
-    "cache-control": "private, no-cache",
-}
-"""Headers of every answer below `/ui`: the page may load only its own files."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -98,33 +82,9 @@ class Accounting:
                 await error_response(exc)(scope, receive, send_with_id)
             raise
         finally:
-            info.key = scope["state"].get(CALLER)
             final = status or CLIENT_LEFT
             self._recorder.ended(info, scope["method"], path, final)
             trace.end(scope["method"], getattr(scope.get("route"), "path", None), final)
-
-
-class PageHeaders:
-    """ASGI middleware that restricts the page to its own files by security headers."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        """Wrap an app."""
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, and add the headers to answers below `/ui`."""
-        if scope["type"] != "http" or not is_ui_path(scope["path"]):
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in PAGE_HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 class Admission:
@@ -153,9 +113,9 @@ class Admission:
         last = send_and_close if self._drain.has_begun else send
         try:
             self._drain.check()
-            state = scope.setdefault("state", {})
-            with self._slots.slot(state.get(CALLER)) as slot:
-                state[SLOT] = slot
+            info: RequestInfo = scope["state"][INFO]
+            with self._slots.slot(info.key) as slot:
+                info.hold_memory = slot.hold
                 await self._app(scope, receive, last)
         except OverloadedError as exc:
             status = status_label(status_of(exc))

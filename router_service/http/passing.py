@@ -25,20 +25,19 @@ from router_service.core.errors import (
 )
 from router_service.core.messages import Reference, as_text, decode_object
 from router_service.core.responses import find_references
-from router_service.http.auth import caller_of
 from router_service.http.errors import error_response, refuse, refused_body, status_of
 from router_service.http.inference import RoutedAnswer
 from router_service.http.schemas import ANSWER
 from router_service.http.transfer import (
-    WhileClientStays,
     gateway_of,
+    info_of,
     read_body,
     read_by,
     read_deadline,
-    read_info,
     segments_of,
     send_part,
     start,
+    unless_client_leaves,
     upstream_path,
 )
 from router_service.lifecycle.engine import Engine
@@ -81,7 +80,7 @@ async def stored_response(request: Request, response_id: str) -> Response:
 
     A response belongs to the key that created it; to other keys it does not exist.
     """
-    gateway, caller = gateway_of(request), caller_of(request)
+    gateway, caller = gateway_of(request), info_of(request).key
 
     async def holder(engine: Engine) -> Model:
         held = await gateway.held.fetch(response_id)
@@ -90,7 +89,7 @@ async def stored_response(request: Request, response_id: str) -> Response:
             raise ResponseNotFoundError(response_id[:200])
         return found
 
-    return PassedAnswer(gateway, request, holder)
+    return PassedAnswer(request, holder)
 
 
 @catch_all.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
@@ -112,9 +111,9 @@ async def other(request: Request) -> Response:
             request = Request(request.scope, receive)
         if request.method == "POST" and named.model in gateway.engine.pool.models:
             await _check_owner(gateway, gateway.engine, request, named)
-            return RoutedAnswer(gateway, unrouted(path), request)
+            return RoutedAnswer(unrouted(path), request)
     except (ClientDisconnect, SwitchcraftError) as exc:
-        return refuse(gateway.recorder, read_info(request), exc)
+        return refuse(gateway.recorder, info_of(request), exc)
 
     async def pass_through(engine: Engine) -> Model:
         model = engine.pool.pass_through
@@ -124,7 +123,7 @@ async def other(request: Request) -> Response:
         return model
 
     ids = frozenset(reference.id for reference in named.references)
-    return PassedAnswer(gateway, request, pass_through, ids)
+    return PassedAnswer(request, pass_through, ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ async def _check_owner(
     gateway: Gateway, engine: Engine, request: Request, named: NamedObjects
 ) -> None:
     """Raise ObjectNotFoundError or ForbiddenError if the caller may not use a named object."""
-    viewer = engine.viewer(caller_of(request))
+    viewer = engine.viewer(info_of(request).key)
     if viewer.sees_unowned:
         return
     path, query = upstream_path(request.scope)
@@ -170,7 +169,6 @@ class PassedAnswer(Response):
 
     def __init__(
         self,
-        gateway: Gateway,
         request: Request,
         find: FindModel,
         named: frozenset[str] | None = None,
@@ -181,14 +179,14 @@ class PassedAnswer(Response):
         creates are remembered for their owner.
         """
         super().__init__()
-        self._gateway = gateway
         self._request = request
         self._find = find
         self._named = named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, with one engine from the start to the end."""
-        gateway, request, info = self._gateway, self._request, read_info(self._request)
+        request, info = self._request, info_of(self._request)
+        gateway = gateway_of(request)
         async with gateway.engine.lease() as engine:
             try:
                 model = await self._find(engine)
@@ -217,8 +215,8 @@ class PassedAnswer(Response):
                     relay.remember_created(owner, self._named)
             error: Response | None = None
             try:
-                async with WhileClientStays(receive):
-                    error = await relay.run(send)
+                with suppress(ClientDisconnect):
+                    error = await unless_client_leaves(receive, relay.run(send))
             finally:
                 gateway.recorder.passed(info, model.name, relay.status, relay.ending)
             if error is not None:

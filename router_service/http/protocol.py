@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -141,7 +142,24 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         while data and not self._is_refused:
             if self._reading is _Reading.HEAD:
-                data = self._parse_head(data)
+                received_bytes = len(data)
+                if not self._has_begun:
+                    data = data.lstrip(b"\r\n")  # blank lines are allowed (RFC 9112, section 2.2)
+                seam = self._head_tail + data
+                end = seam.find(_END_OF_HEAD)
+                size = len(data) if end < 0 else end + len(_END_OF_HEAD) - len(self._head_tail)
+                self._head_tail = seam[-len(_END_OF_HEAD) + 1 :]
+                part, data = data[:size], data[size:]
+                self._head_bytes += received_bytes - len(data)
+                self._is_feeding_head = True
+                self._feed(part)
+                self._is_feeding_head = False
+                if self._reading is not _Reading.HEAD or self._is_refused:
+                    continue
+                if self._head_bytes > self.limits.max_header_bytes:
+                    self._refuse_large("The request's address and headers")
+                elif _HEAD not in self._timers:
+                    self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
                 continue
             if self._reading is _Reading.BODY:
                 part, data = data[: self._body_left_bytes], data[self._body_left_bytes :]
@@ -175,26 +193,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop(_READER)
 
     # Reading.
-
-    def _parse_head(self, data: bytes) -> bytes:
-        received_bytes = len(data)
-        if not self._has_begun:
-            data = data.lstrip(b"\r\n")  # blank lines before a request (RFC 9112, section 2.2)
-        seam = self._head_tail + data
-        end = seam.find(_END_OF_HEAD)
-        size = len(data) if end < 0 else end + len(_END_OF_HEAD) - len(self._head_tail)
-        self._head_tail = seam[-len(_END_OF_HEAD) + 1 :]
-        rest = data[size:]
-        self._head_bytes += received_bytes - len(rest)
-        self._is_feeding_head = True
-        self._feed(data[:size])
-        self._is_feeding_head = False
-        if self._reading is _Reading.HEAD and not self._is_refused:
-            if self._head_bytes > self.limits.max_header_bytes:
-                self._refuse_large("The request's address and headers")
-            elif _HEAD not in self._timers:
-                self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
-        return rest
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -327,8 +325,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._reading is _Reading.NOTHING:
             self._expect_request()
-            if data := self._take_waiting():
-                self.data_received(data)
+            if self._waiting:
+                self.data_received(self._take_waiting())
         else:
             self._linger()
         self.flow.resume_reading()
@@ -353,16 +351,13 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.cycle.keep_alive = False
 
-    def _watch_reader(self) -> None:
-        unread_bytes = self.transport.get_write_buffer_size()
-        self._start(_READER, self.limits.write_timeout_s, self._check_reader, unread_bytes)
-
-    def _check_reader(self, unread_before_bytes: int) -> None:
+    def _watch_reader(self, unread_before_bytes: float = math.inf) -> None:
+        """Abort if the client has read too little since the last time; otherwise look again."""
         unread_bytes = self.transport.get_write_buffer_size()
         if unread_bytes > unread_before_bytes - MIN_READ_BYTES:
             self.transport.abort()
         else:
-            self._watch_reader()
+            self._start(_READER, self.limits.write_timeout_s, self._watch_reader, unread_bytes)
 
     # Refusing.
 

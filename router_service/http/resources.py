@@ -11,11 +11,10 @@ from starlette.responses import Response
 
 from router_service.core.decision_log import DecisionRecord, LoggedCall
 from router_service.core.errors import InvalidRequestError, ModelNotFoundError
-from router_service.core.messages import Json, decode_object
+from router_service.core.messages import decode_object
 from router_service.core.releases import Publication
-from router_service.http.auth import caller_of
 from router_service.http.schemas import feedback_request
-from router_service.http.transfer import gateway_of, read_body, read_by
+from router_service.http.transfer import gateway_of, info_of, read_body, read_by
 from router_service.lifecycle.reloading import ReloadFailure, ReloadReport
 from router_service.requests.feedback import ClientFeedback, Verdict
 from router_service.requests.planning import Track
@@ -76,7 +75,7 @@ async def get_decision(request: Request, decision_id: str) -> DecisionRecord:
 
     A key can read the decisions only of requests that it sent; the admin key can read all.
     """
-    return await gateway_of(request).feedback.decision(decision_id[:100], caller_of(request))
+    return await gateway_of(request).feedback.decision(decision_id[:100], info_of(request).key)
 
 
 @routes.post("/v1/feedback", openapi_extra=feedback_request(MAX_EXPECTED_CALLS))
@@ -88,7 +87,7 @@ async def give_feedback(request: Request) -> FeedbackReceipt:
     gateway = gateway_of(request)
     body = await read_body(request, gateway.server, MAX_FEEDBACK_BYTES)
     given = await read_by(_parse_feedback, request, body)
-    verdict = await gateway.feedback.take(given, caller_of(request))
+    verdict = await gateway.feedback.take(given, info_of(request).key)
     return FeedbackReceipt(decision_id=given.decision_id, verdict=verdict)
 
 
@@ -112,14 +111,11 @@ def _parse_feedback(body: bytes) -> ClientFeedback:
     decision_id, correct = fields.get("decision_id"), fields.get("correct")
     if not isinstance(decision_id, str) or not 0 < len(decision_id) <= MAX_ID_CHARACTERS:
         raise _invalid("decision_id", f"send a string of 1 to {MAX_ID_CHARACTERS} characters")
-    if "expected" in fields:
-        return ClientFeedback(decision_id, expected=_parse_expected_calls(fields["expected"]))
-    if not isinstance(correct, bool):
-        raise _invalid("correct", "send true or false")
-    return ClientFeedback(decision_id, correct=correct)
-
-
-def _parse_expected_calls(calls: Json) -> tuple[LoggedCall, ...]:
+    if "expected" not in fields:
+        if not isinstance(correct, bool):
+            raise _invalid("correct", "send true or false")
+        return ClientFeedback(decision_id, correct=correct)
+    calls = fields["expected"]
     if not isinstance(calls, list) or len(calls) > MAX_EXPECTED_CALLS:
         raise _invalid("expected", f"send an array of at most {MAX_EXPECTED_CALLS} calls")
     for index, call in enumerate(calls):
@@ -130,7 +126,8 @@ def _parse_expected_calls(calls: Json) -> tuple[LoggedCall, ...]:
             raise _invalid(f"{path}.name", "send the name of a tool")
         if not isinstance(call.get("arguments"), dict):
             raise _invalid(f"{path}.arguments", "send the arguments as an object, not as a string")
-    return tuple(LoggedCall(name=call["name"], arguments=call["arguments"]) for call in calls)
+    expected = tuple(LoggedCall(name=call["name"], arguments=call["arguments"]) for call in calls)
+    return ClientFeedback(decision_id, expected=expected)
 
 
 def _invalid(param: str, remedy: str) -> InvalidRequestError:

@@ -21,6 +21,7 @@ from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
 from router_service.upstream.answers import CHARACTERS_PER_TOKEN, AnswerIdentity
+from router_service.upstream.client import ReserveMemory, unlimited
 from router_service.upstream.retries import Attempt
 
 CLIENT_LEFT = 499
@@ -62,8 +63,10 @@ class RequestInfo:
     started_s: float
     """Arrival, by the clock of `time.perf_counter`."""
     key: str | None = None
-    """Name of the API key."""
+    """Name of the API key, or None if no key is configured."""
     trace: Trace = UNTRACED
+    hold_memory: ReserveMemory = unlimited
+    """Counts bytes towards the request's slot until it ends; raises OverloadedError."""
     is_logged: bool = False
     """Whether the request's log line has been written; each request has one."""
 

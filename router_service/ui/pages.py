@@ -18,9 +18,9 @@ from router_service.core.decision_log import DecisionRecord
 from router_service.core.errors import NotFoundError
 from router_service.core.goals import pareto_front
 from router_service.core.selection import ArmProfile
-from router_service.http.auth import UI_PATH, caller_of
+from router_service.http.auth import UI_PATH
 from router_service.http.inference import RoutedAnswer
-from router_service.http.transfer import gateway_of, read_body, unless_client_leaves
+from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
 from router_service.lifecycle.engine import Engine
 from router_service.requests.exchange import MAX_RECENT
 from router_service.requests.explain import Explained
@@ -150,7 +150,7 @@ async def explain(
     body = await read_body(request, gateway.server)
     async with gateway.engine.lease() as engine:
         explained = gateway.decisions.run(
-            caller_of(request), engine.explainer.explain, _ENDPOINTS[api], body, policy
+            info_of(request).key, engine.explainer.explain, _ENDPOINTS[api], body, policy
         )
         return await unless_client_leaves(request.receive, explained)
 
@@ -158,7 +158,7 @@ async def explain(
 @routes.post("/api/ask/{api}")
 async def ask(request: Request, api: Literal["chat", "responses"]) -> Response:
     """Answer a request as the API does, for users of the page."""
-    return RoutedAnswer(gateway_of(request), _ENDPOINTS[api], request)
+    return RoutedAnswer(_ENDPOINTS[api], request)
 
 
 @routes.get("/api/recent", response_model=RecentDecisions)
