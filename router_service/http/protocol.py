@@ -142,24 +142,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         while data and not self._is_refused:
             if self._reading is _Reading.HEAD:
-                received_bytes = len(data)
-                if not self._has_begun:
-                    data = data.lstrip(b"\r\n")  # blank lines are allowed (RFC 9112, section 2.2)
-                seam = self._head_tail + data
-                end = seam.find(_END_OF_HEAD)
-                size = len(data) if end < 0 else end + len(_END_OF_HEAD) - len(self._head_tail)
-                self._head_tail = seam[-len(_END_OF_HEAD) + 1 :]
-                part, data = data[:size], data[size:]
-                self._head_bytes += received_bytes - len(data)
-                self._is_feeding_head = True
-                self._feed(part)
-                self._is_feeding_head = False
-                if self._reading is not _Reading.HEAD or self._is_refused:
-                    continue
-                if self._head_bytes > self.limits.max_header_bytes:
-                    self._refuse_large("The request's address and headers")
-                elif _HEAD not in self._timers:
-                    self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
+                data = self._parse_head(data)
                 continue
             if self._reading is _Reading.BODY:
                 part, data = data[: self._body_left_bytes], data[self._body_left_bytes :]
@@ -193,6 +176,27 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop(_READER)
 
     # Reading.
+
+    def _parse_head(self, data: bytes) -> bytes:
+        """Parse the bytes up to the end of the head; return those that follow it."""
+        received_bytes = len(data)
+        if not self._has_begun:
+            data = data.lstrip(b"\r\n")  # blank lines before a request (RFC 9112, section 2.2)
+        seam = self._head_tail + data
+        end = seam.find(_END_OF_HEAD)
+        size = len(data) if end < 0 else end + len(_END_OF_HEAD) - len(self._head_tail)
+        self._head_tail = seam[-len(_END_OF_HEAD) + 1 :]
+        rest = data[size:]
+        self._head_bytes += received_bytes - len(rest)
+        self._is_feeding_head = True
+        self._feed(data[:size])
+        self._is_feeding_head = False
+        if self._reading is _Reading.HEAD and not self._is_refused:
+            if self._head_bytes > self.limits.max_header_bytes:
+                self._refuse_large("The request's address and headers")
+            elif _HEAD not in self._timers:
+                self._start(_HEAD, self.limits.header_timeout_s, self._end_late_head)
+        return rest
 
     def _feed(self, data: bytes) -> None:
         try:
