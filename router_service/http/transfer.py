@@ -109,8 +109,8 @@ async def read_by(read: Callable[[bytes], T], request: Request, body: bytes) -> 
     """
     if len(body) <= AT_ONCE_BYTES:
         return read(body)
-    in_queue = gateway_of(request).decisions.run
-    return await unless_client_leaves(request.receive, in_queue(info_of(request).key, read, body))
+    run = gateway_of(request).decisions.run
+    return await unless_client_leaves(request.receive, run(info_of(request).key, read, body))
 
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
