@@ -14,7 +14,7 @@ from router_service.core.model import IDENTITY, Classifier, Platt
 from router_service.core.packing import Packer
 from router_service.router import Router
 from switchcraft_training.config import load_config
-from switchcraft_training.models.artifact import write_canaries
+from switchcraft_training.models.export import write_canaries
 
 
 def shifted(arms: int) -> Platt:

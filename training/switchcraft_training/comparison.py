@@ -25,9 +25,8 @@ from switchcraft_training.datasets.bfcl.format import (
     package_missing_error,
     question_files,
 )
-from switchcraft_training.datasets.bfcl.questions import read_accepted_answers
-from switchcraft_training.datasets.lines import read_lines
-from switchcraft_training.datasets.rows import encode_row
+from switchcraft_training.datasets.bfcl.recorded import read_accepted_answers
+from switchcraft_training.datasets.rows import encode_row, read_lines
 from switchcraft_training.records import Answer, Call, Json, Judged
 
 _MODEL_CONFIG_MODULE: Final = "bfcl_eval.constants.model_config"

@@ -17,10 +17,16 @@ from router_service.core.artifact import Provenance
 from router_service.core.errors import ConfigError, DataError
 from switchcraft_training.checking import IsParaphrase, paraphrase_check
 from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
-from switchcraft_training.data.costs import costs_usd
 from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource, tabulate_outcomes
 from switchcraft_training.data.splits import unique
-from switchcraft_training.data.table import Flags, Table, concatenate, load_layers, save_layers
+from switchcraft_training.data.table import (
+    Flags,
+    Table,
+    concatenate,
+    costs_usd,
+    load_layers,
+    save_layers,
+)
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.mcpmark import McpMark
 from switchcraft_training.decisions.queries import Traffic

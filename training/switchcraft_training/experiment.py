@@ -20,9 +20,8 @@ from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines_to_fit
 from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
 from switchcraft_training.config import RunConfig
-from switchcraft_training.data.costs import profile_arms
 from switchcraft_training.data.splits import Split, fold_table, near_duplicates
-from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.data.table import Floats, Table, profile_arms
 from switchcraft_training.evaluation.calibration import (
     CalibrationStudy,
     calibrated_unseen,
@@ -32,7 +31,7 @@ from switchcraft_training.evaluation.evaluate import Entrant, Experiment, Kind, 
 from switchcraft_training.evaluation.metrics import mean_auc
 from switchcraft_training.models.distillation import distil
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
-from switchcraft_training.models.onnx_export import export_int8
+from switchcraft_training.models.export import export_int8
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import branch_logits, train_router
 

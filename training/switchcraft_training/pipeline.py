@@ -21,9 +21,8 @@ import numpy as np
 from router_service.core.artifact import TOKENIZER, Encoder, Measure, Provenance
 from router_service.core.model import Classifier
 from switchcraft_training.config import RunConfig, dump_config
-from switchcraft_training.data.costs import profile_arms
 from switchcraft_training.data.splits import split_table
-from switchcraft_training.data.table import Table
+from switchcraft_training.data.table import Table, profile_arms
 from switchcraft_training.dataset import load_dataset, require_measured_rows, sources_sha256
 from switchcraft_training.evaluation.evaluate import Evaluation
 from switchcraft_training.evaluation.report import Report, all_sections, main_figures, write_report
@@ -33,15 +32,17 @@ from switchcraft_training.experiment import (
     pack_table,
     run_experiment,
 )
-from switchcraft_training.models.artifact import (
+from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
+from switchcraft_training.models.export import (
     CUDA_GRAPH,
     GRAPH,
     ManifestMetrics,
+    export_fp16,
+    export_int8,
+    full_precision,
     write_canaries,
     write_manifest,
 )
-from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
-from switchcraft_training.models.onnx_export import export_fp16, export_int8, full_precision
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
 

@@ -1,12 +1,22 @@
-"""The table: selecting, joining, saving and loading rows and arms loses nothing."""
+"""The shared table, costs of recorded answers, and cost profiles."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from switchcraft_training.data.table import Table, concatenate, load_layers, save_layers
+from router_service.core.selection import Price
+from switchcraft_training.data.table import (
+    Floats,
+    Table,
+    concatenate,
+    costs_usd,
+    load_layers,
+    profile_arms,
+    save_layers,
+)
 from switchcraft_training.records import Example
 
 NAN = np.nan
@@ -84,3 +94,85 @@ def test_saved_layers_are_loaded_as_they_were(tmp_path: Path) -> None:
     loaded = load_layers(path, TABLE.examples, TABLE.arms)
     for name in LAYERS:
         np.testing.assert_array_equal(getattr(loaded, name), getattr(TABLE, name))
+
+
+PRICES = {
+    "a": Price(input_usd_per_mtok=2.5, output_usd_per_mtok=10),
+    "b": Price(input_usd_per_mtok=0.3, output_usd_per_mtok=0.3),
+}
+
+
+def used(input_tokens: Floats, output_tokens: Floats, seconds: Floats, arms: str = "ab") -> Table:
+    """Return a table of answers that used these tokens and seconds."""
+    examples = tuple(Example(str(i), "", {}) for i in range(len(input_tokens)))
+    return Table(
+        examples,
+        tuple(arms),
+        correct=np.ones_like(input_tokens),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        seconds=seconds,
+    )
+
+
+USAGE = used(
+    input_tokens=np.array([[100.0, 200.0], [300.0, NAN]]),
+    output_tokens=np.array([[10.0, 50.0], [30.0, NAN]]),
+    seconds=np.full((2, 2), NAN),
+)
+BY_HOUR = {"a": Price(usd_per_hour=1.2), "b": PRICES["b"]}
+TIMED = used(
+    input_tokens=np.array([[NAN, 200.0], [NAN, 400.0], [NAN, NAN]]),
+    output_tokens=np.array([[NAN, 50.0], [NAN, 50.0], [NAN, NAN]]),
+    seconds=np.array([[3.0, NAN], [9.0, NAN], [NAN, NAN]]),
+)
+"""Only time is known for one arm and only tokens for the other; both failed the last query."""
+
+
+def test_the_profile_is_the_mean_cost_of_what_was_answered() -> None:
+    """Mean tokens times price is the paper's profiled cost per query; failures are left out."""
+    profile = profile_arms(USAGE, PRICES)
+    assert profile["a"].cost_usd() == pytest.approx((200 * 2.5 + 20 * 10) / 1e6)
+    assert (profile["b"].input_tokens, profile["b"].n) == (200, 1)
+    assert profile["b"].cost_usd() == pytest.approx(250 * 0.3 / 1e6)
+
+
+def test_another_price_replaces_the_profile_s() -> None:
+    """An operator's own price applies to the profiled tokens."""
+    profile = profile_arms(USAGE, PRICES)
+    own = Price(input_usd_per_mtok=1, output_usd_per_mtok=0)
+    assert profile["a"].cost_usd(own) == pytest.approx(200 / 1e6)
+
+
+def test_an_arm_without_counts_is_refused() -> None:
+    """A cost without recorded usage is an error, never 0."""
+    with pytest.raises(ValueError, match="'b'"):
+        profile_arms(USAGE.take([1]), PRICES)
+    with pytest.raises(ValueError, match="'a'"):
+        profile_arms(USAGE, BY_HOUR)
+
+
+def test_recorded_costs() -> None:
+    """Every answer costs its own tokens; a failure without usage costs nothing."""
+    expected = [[350e-6, 75e-6], [1050e-6, 0]]
+    assert costs_usd(USAGE, PRICES) == pytest.approx(np.array(expected))
+
+
+def test_time_costs_what_the_machine_does() -> None:
+    """A price per hour needs no tokens, a price per token no time; a failure costs nothing."""
+    expected = [[3 * 1.2 / 3600, 75e-6], [9 * 1.2 / 3600, 135e-6], [0, 0]]
+    assert costs_usd(TIMED, BY_HOUR) == pytest.approx(np.array(expected))
+    profile = profile_arms(TIMED, BY_HOUR)
+    assert (profile["a"].seconds, profile["a"].n) == (6, 2)
+    assert (profile["b"].input_tokens, profile["b"].seconds, profile["b"].n) == (300, 0, 2)
+    assert profile["a"].cost_usd() == pytest.approx(6 * 1.2 / 3600)
+
+
+def test_tokens_and_time_add_up() -> None:
+    """If a price has both parts, both are paid, and profiling a query needs both counts."""
+    usage = used(
+        np.array([[100.0], [NAN]]), np.array([[10.0], [NAN]]), np.array([[36.0], [72.0]]), "a"
+    )
+    price = Price(input_usd_per_mtok=1, output_usd_per_mtok=1, usd_per_hour=1)
+    assert costs_usd(usage, {"a": price}) == pytest.approx(np.array([[0.01011], [0.02]]))
+    assert profile_arms(usage, {"a": price})["a"].n == 1

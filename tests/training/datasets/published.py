@@ -9,8 +9,7 @@ from pathlib import Path
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import check
-from switchcraft_training.datasets.lines import RowErrorHandler
-from switchcraft_training.datasets.rows import decode_row, encode_row
+from switchcraft_training.datasets.rows import RowErrorHandler, decode_row, encode_row
 from switchcraft_training.records import Call, Json, Judged
 
 Reader = Callable[[Path, RowErrorHandler], Iterator[Judged]]

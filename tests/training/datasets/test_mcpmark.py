@@ -15,8 +15,8 @@ from router_service.core.messages import parse_conversation
 from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import tabulate_outcomes
 from switchcraft_training.dataset import load_dataset
-from switchcraft_training.datasets.lines import read_lines
 from switchcraft_training.datasets.mcpmark import McpMark
+from switchcraft_training.datasets.rows import read_lines
 
 TASKS = [
     {"task": "shop__count", "service": "postgres", "instruction": "Count the orders."},

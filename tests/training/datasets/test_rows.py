@@ -1,14 +1,15 @@
-"""Rows as JSON lines."""
+"""Files of rows: JSON lines and arrays with every error reported, and judged examples."""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.rows import read_rows, write_rows
+from switchcraft_training.datasets.rows import read_array, read_rows, write_rows
 from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
 
 
@@ -48,3 +49,80 @@ def test_row_without_json_representation_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="r7 cannot be written as JSON: "):
         write_rows([judged(7, 2**70)], tmp_path / "rows.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+Faults = list[tuple[int | None, str, bytes]]
+
+
+def a_of(row: Json) -> int:
+    """Return a row's `a`."""
+    return int(row["a"])
+
+
+def read(path: Path) -> tuple[list[int], Faults]:
+    """Return the rows of a file, and the errors."""
+    faults: Faults = []
+    rows = list(read_array(path, a_of, lambda e, raw: faults.append((e.line, e.problem, raw))))
+    return rows, faults
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"a": 1}, {"a": 2}]', '\n [\n{"a": 1}\n,{"a": 2}]\n', '{"a": 1}\n\n{"a": 2}\n']
+)
+def test_arrays_and_json_lines_are_read_alike(text: str, tmp_path: Path) -> None:
+    """The first character of the file distinguishes the two."""
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    assert read(path) == ([1, 2], [])
+
+
+def test_compressed_array_is_read(tmp_path: Path) -> None:
+    """A file whose name ends in .gz is decompressed."""
+    path = tmp_path / "rows.json.gz"
+    path.write_bytes(gzip.compress(b'[{"a": 1}]'))
+    assert read(path) == ([1], [])
+
+
+def test_error_in_array_has_row_number(tmp_path: Path) -> None:
+    """The other rows are read, and the error has number, reason and text."""
+    path = tmp_path / "rows.json"
+    path.write_text('[\n\n{"a": 1},\n{"b": 2.5},\n"c",\n{"a": 4}]')
+    assert read(path) == (
+        [1, 4],
+        [
+            (2, "row 2 of the array: KeyError: 'a'", b'{"b":2.5}'),
+            (
+                3,
+                "row 3 of the array: TypeError: string indices must be integers, not 'str'",
+                b'"c"',
+            ),
+        ],
+    )
+
+
+def test_error_in_json_lines_has_line_number(tmp_path: Path) -> None:
+    """Blank lines are counted, but they are not rows."""
+    path = tmp_path / "rows.json"
+    path.write_text('{"a": 1}\n\n{"a": \n{"a": 4}\n')
+    rows, [(line, reason, raw)] = read(path)
+    assert (rows, line, raw) == ([1, 4], 3, b'{"a": \n')
+    assert reason.startswith("JSONDecodeError: ")
+
+
+@pytest.mark.parametrize("rest", ["", ', {"a"', ', {"a": 2} {"a": 3}]', ", oops]"])
+def test_invalid_json_in_array_stops_reading(rest: str, tmp_path: Path) -> None:
+    """The rows after that point cannot be separated, so they cannot be quarantined."""
+    path = tmp_path / "rows.json"
+    path.write_text('[{"a": 1}' + rest)
+    with pytest.raises(DataError, match=r"is not valid JSON at row [123] or soon after"):
+        read(path)
+
+
+def test_damaged_compressed_file_is_an_error(tmp_path: Path) -> None:
+    """The error names the file."""
+    path = tmp_path / "rows.json.gz"
+    whole = gzip.compress(b'[{"a": 1}]' + b" " * 1000)
+    for damaged in (whole[:20], whole[:15] + b"\xff" * 20, b"no gzip"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="cannot be read: "):
+            read(path)

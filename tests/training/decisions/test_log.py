@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.lines import Quarantine
+from switchcraft_training.datasets.rows import Quarantine
 from switchcraft_training.decisions.log import read_log
 from tests.training.decisions.cases import decision, doubt, right, write_log, wrong
 

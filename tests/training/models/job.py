@@ -14,8 +14,8 @@ from accelerate import PartialState
 from safetensors.torch import save_file
 
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.batches import collate
 from switchcraft_training.models.finetuning import build_branch, finetune_encoder
+from switchcraft_training.models.optimization import collate
 from tests.training.models.cases import config, encoder, rows, with_labels
 
 

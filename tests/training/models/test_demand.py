@@ -9,8 +9,8 @@ import torch
 
 from router_service.core.packing import Packed
 from switchcraft_training.data.table import Table, concatenate
-from switchcraft_training.models.batches import feature_tensor
 from switchcraft_training.models.branches import fit_demand, held_out_demand
+from switchcraft_training.models.optimization import feature_tensor
 from tests.training.models.cases import rows_of
 
 

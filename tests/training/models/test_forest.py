@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
-from switchcraft_training.models.batches import collate
 from switchcraft_training.models.branches import FEATURE_SHARE, MIN_LEAF, TREES, Forest, fit_forest
-from switchcraft_training.models.onnx_export import export_onnx
+from switchcraft_training.models.export import export_onnx
+from switchcraft_training.models.optimization import collate
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, encoder, rows
 

@@ -10,10 +10,10 @@ import torch
 from transformers import BertConfig, BertModel
 
 from router_service.core.errors import ConfigError
-from switchcraft_training.models.batches import padded
 from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.finetuning import build_branch, finetune_encoder
 from switchcraft_training.models.frozen import Frozen, freeze, row_inputs
+from switchcraft_training.models.optimization import padded
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, encoder, rows
 

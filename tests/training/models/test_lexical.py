@@ -14,7 +14,6 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LogisticRegression
 
 from router_service.core.packing import Ids
-from switchcraft_training.models.batches import padded
 from switchcraft_training.models.branches import (
     BUCKETS,
     INVERSE_PENALTY,
@@ -22,6 +21,7 @@ from switchcraft_training.models.branches import (
     LexicalBranch,
     fit_lexical,
 )
+from switchcraft_training.models.optimization import padded
 
 
 def queries(n: int, seed: int) -> list[Ids]:

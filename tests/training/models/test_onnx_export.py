@@ -12,8 +12,8 @@ import pytest
 from onnx import numpy_helper
 
 from router_service.core.model import Classifier
+from switchcraft_training.models.export import export_int8, export_onnx, full_precision
 from switchcraft_training.models.model import RouterModel
-from switchcraft_training.models.onnx_export import export_int8, export_onnx, full_precision
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, encoder, rows
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from switchcraft_training.models.branches import Forest
-from switchcraft_training.models.onnx_export import OPSET, use_tree_kernel
+from switchcraft_training.models.export import OPSET, use_tree_kernel
 
 Floats = NDArray[np.float32]
 

@@ -14,7 +14,7 @@ from router_service.core.messages import parse_conversation
 from router_service.core.model import Classifier
 from router_service.core.packing import Packed, Packer, PackingSpec
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
-from switchcraft_training.models.onnx_export import export_onnx, quantize_int8
+from switchcraft_training.models.export import export_onnx, quantize_int8
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, rows_of
 from tests.training.models.stand_ins import CORPUS, STAND_INS, save

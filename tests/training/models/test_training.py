@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from router_service.core.model import sigmoid
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.batches import collate, shuffled_batches
 from switchcraft_training.models.checkpoints import Epoch, best_epoch, macro_f1
 from switchcraft_training.models.model import RouterModel
-from switchcraft_training.models.optimization import head_weights, linear_decay
+from switchcraft_training.models.optimization import (
+    collate,
+    head_weights,
+    linear_decay,
+    shuffled_batches,
+)
 from switchcraft_training.models.training import branch_logits, predict, train_router
 from tests.training.models.cases import config, encoder, rows, with_labels
 

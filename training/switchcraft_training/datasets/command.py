@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from router_service.core.errors import ConfigError, DataError
 from switchcraft_training.data.splits import SplitKey, Stratum, key_of, split_keys
 from switchcraft_training.datasets.corrections import apply_patch
-from switchcraft_training.datasets.lines import Quarantine, RowErrorHandler, raise_error
-from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, raise_error, write_rows
 from switchcraft_training.records import Judged
 
 if TYPE_CHECKING:

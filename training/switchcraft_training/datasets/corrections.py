@@ -16,8 +16,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.lines import ROW_ERRORS, read_lines
-from switchcraft_training.datasets.rows import decode_row, encode_row
+from switchcraft_training.datasets.rows import ROW_ERRORS, decode_row, encode_row, read_lines
 from switchcraft_training.records import Example, Json, Judged
 
 

@@ -29,8 +29,8 @@ from switchcraft_training.datasets.conversations import (
     to_name,
     to_tools,
 )
-from switchcraft_training.datasets.lines import RowErrorHandler, raise_error, read_array
 from switchcraft_training.datasets.python_syntax import read_json, read_literal, read_objects
+from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_array
 from switchcraft_training.records import Call, Json, Judged
 
 DATASET = "glaive"

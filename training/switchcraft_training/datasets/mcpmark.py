@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from switchcraft_training.datasets.lines import read_lines
+from switchcraft_training.datasets.rows import read_lines
 from switchcraft_training.records import Example, Json, Outcome
 
 DATASET: Final = "mcpmark"

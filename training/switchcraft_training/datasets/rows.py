@@ -1,20 +1,158 @@
-"""Judged examples as JSON lines: `import` writes them; `label`, `review` and `run` read them."""
+"""Files of rows: JSON lines and arrays, read one row at a time, and judged examples in them.
+
+`import` writes judged examples as JSON lines; `label`, `review` and `run` read them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Final, TypeVar, cast
 
 import orjson
 
 from router_service.core.errors import DataError
-from switchcraft_training.datasets.lines import (
-    RowErrorHandler,
-    raise_error,
-    read_lines,
-    write_lines,
-)
 from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
+
+Row = TypeVar("Row")
+RowErrorHandler = Callable[[DataError, bytes], None]
+"""Handles a row that cannot be read, given the error and the row's text: raises, or sets it
+aside."""
+
+ROW_ERRORS: Final = (
+    *(ValueError, KeyError, IndexError, TypeError, AttributeError),
+    *(SyntaxError, RecursionError),
+)
+"""The exceptions that reading a row raises if the row does not have the expected format."""
+
+_FILE_ERRORS: Final = (OSError, EOFError, zlib.error)
+
+
+def raise_error(error: DataError, _: bytes) -> None:
+    """Raise the error, so that reading stops at the first row that cannot be read."""
+    raise error
+
+
+def read_lines(
+    path: Path, read: Callable[[Json], Row], on_error: RowErrorHandler = raise_error
+) -> Iterator[Row]:
+    """Yield `read` of each JSON line of a file, which may be gzip-compressed (`.gz`).
+
+    A line that is not JSON, or that `read` rejects, is passed to `on_error`.
+    """
+    for number, line in _iterate_lines(path):
+        try:
+            yield read(orjson.loads(line))
+        except ROW_ERRORS as exc:
+            on_error(DataError(path, number, f"{type(exc).__name__}: {exc}"), line)
+
+
+def read_array(
+    path: Path, read: Callable[[Json], Row], on_error: RowErrorHandler = raise_error
+) -> Iterator[Row]:
+    """Yield `read` of each element of the JSON array in a file, with one element in memory.
+
+    A file of JSON lines is read as `read_lines` does. In an error, the line is the element's
+    number in the array, from 1. Raises DataError if the file is not valid JSON, because the rows
+    after that point cannot be separated.
+    """
+    is_array = next((line.lstrip().startswith(b"[") for _, line in _iterate_lines(path)), False)
+    if not is_array:
+        yield from read_lines(path, read, on_error)
+        return
+    for number, element in _iterate_elements(path):
+        try:
+            yield read(element)
+        except ROW_ERRORS as exc:
+            reason = f"row {number} of the array: {type(exc).__name__}: {exc}"
+            on_error(DataError(path, number, reason), orjson.dumps(element, default=str))
+
+
+def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, numbered from 1."""
+    try:
+        with _open_binary(path) as file:
+            yield from ((n, line) for n, line in enumerate(file, start=1) if line.strip())
+    except _FILE_ERRORS as exc:
+        raise DataError(path, None, f"cannot be read: {exc}") from exc
+
+
+def _iterate_elements(path: Path) -> Iterator[tuple[int, Json]]:
+    """Yield the elements of an array, numbered from 1."""
+    import ijson  # noqa: PLC0415 - of the `train` extra; only arrays need it
+
+    number = 0
+    try:
+        with _open_binary(path) as file:
+            for number, element in enumerate(ijson.items(file, "item", use_float=True), start=1):
+                yield number, element
+    except ijson.JSONError as exc:
+        raise DataError(path, None, f"is not valid JSON at row {number + 1} or soon after") from exc
+    except _FILE_ERRORS as exc:
+        raise DataError(path, None, f"cannot be read: {exc}") from exc
+
+
+def _open_binary(path: Path) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def write_lines(lines: Iterable[bytes], path: Path) -> int:
+    """Write lines to a file, which appears only when all are written; return their number.
+
+    Raises DataError if the file cannot be written.
+    """
+    count = 0
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            for line in lines:
+                file.write(line + b"\n")
+                count += 1
+        partial.replace(path)
+    except OSError as exc:
+        raise DataError(path, None, f"cannot be written: {exc}") from exc
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    return count
+
+
+class Quarantine:
+    """File of rows that could not be read, one `{"file", "line", "reason", "row"}` a line.
+
+    Pass `add` to a reader as `on_error`. A line is on disk before the next row is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file for appending; raises DataError if it cannot be written."""
+        self.path = path
+        self.count = 0
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as exc:
+            raise DataError(path, None, f"cannot be written: {exc}") from exc
+
+    def add(self, error: DataError, raw: bytes) -> None:
+        """Append a row; `raw` is its text as published."""
+        line = {
+            "file": str(error.path),
+            "line": error.line,
+            "reason": error.problem,
+            "row": raw.decode(errors="replace").rstrip("\r\n"),
+        }
+        try:
+            self._file.write(orjson.dumps(line) + b"\n")
+        except OSError as exc:
+            raise DataError(self.path, None, f"cannot be written: {exc}") from exc
+        self.count += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
 
 ONE_OF = "$one_of"
 """Key of the accepted values inside an accepted object. `$optional` beside it is true if the key

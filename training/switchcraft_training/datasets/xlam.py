@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from switchcraft_training.datasets.conversations import expect, to_name, to_tools
-from switchcraft_training.datasets.lines import RowErrorHandler, raise_error, read_array
 from switchcraft_training.datasets.python_syntax import read_json, read_type
+from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_array
 from switchcraft_training.records import Call, Example, Json, Judged
 
 DATASET = "xlam"

@@ -15,13 +15,15 @@ from router_service.core.errors import SwitchcraftError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import IsParaphrase, check_answer
 from switchcraft_training.data.splits import key_of
-from switchcraft_training.datasets.lines import ROW_ERRORS, read_lines, write_lines
 from switchcraft_training.datasets.rows import (
+    ROW_ERRORS,
     example_from_json,
     example_to_json,
     expected_from_json,
     expected_to_json,
+    read_lines,
     to_json_line,
+    write_lines,
 )
 from switchcraft_training.decisions.log import DecisionLog, read_log
 from switchcraft_training.records import (

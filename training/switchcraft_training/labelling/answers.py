@@ -11,8 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from switchcraft_training.checking import ParsedAnswer, parse_native
-from switchcraft_training.datasets.lines import read_lines
-from switchcraft_training.datasets.rows import read_rows
+from switchcraft_training.datasets.rows import read_lines, read_rows
 from switchcraft_training.records import Answer, Call, Json, Judged
 
 ANSWERS: Final = "answers.jsonl"

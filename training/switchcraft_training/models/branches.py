@@ -27,8 +27,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from router_service.core.packing import Ids
 from switchcraft_training.config import TrainingConfig
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.batches import feature_tensor
-from switchcraft_training.models.optimization import cross_entropy, linear_schedule, one_thread
+from switchcraft_training.models.optimization import (
+    cross_entropy,
+    feature_tensor,
+    linear_schedule,
+    one_thread,
+)
 
 TREES = 200
 MIN_LEAF = 5

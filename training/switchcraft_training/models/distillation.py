@@ -24,7 +24,6 @@ from transformers import DistilBertConfig, DistilBertModel
 from router_service.core.errors import ConfigError
 from router_service.core.packing import Ids
 from switchcraft_training.config import DistilledConfig, EncoderConfig
-from switchcraft_training.models.batches import padded, shuffled_batches
 from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.frozen import row_inputs, weights_sha256
 from switchcraft_training.models.model import EncoderBranch
@@ -32,6 +31,8 @@ from switchcraft_training.models.optimization import (
     is_main_process,
     linear_schedule,
     main_process_first,
+    padded,
+    shuffled_batches,
 )
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from transformers import (
 
 from router_service.core.errors import ConfigError
 from router_service.core.packing import PackingSpec
-from switchcraft_training.models.batches import WIDTH_STEP
+from switchcraft_training.models.optimization import WIDTH_STEP
 
 _BERT_TO_DISTILBERT = (
     (r"^encoder\.layer\.", "transformer.layer."),

@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from switchcraft_training.config import RunConfig, TrainingConfig
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.batches import known_labels, padded, shuffled_batches
 from switchcraft_training.models.checkpoints import (
     Checkpoints,
     Epoch,
@@ -33,7 +32,10 @@ from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import (
     gather_strided,
     head_weights,
+    known_labels,
     linear_schedule,
+    padded,
+    shuffled_batches,
     start_accelerator,
     summed_cross_entropy,
 )

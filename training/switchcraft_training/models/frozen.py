@@ -21,9 +21,8 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from router_service.core.errors import ConfigError
 from router_service.core.packing import Ids
-from switchcraft_training.models.batches import padded
 from switchcraft_training.models.model import EncoderBranch
-from switchcraft_training.models.optimization import is_main_process
+from switchcraft_training.models.optimization import is_main_process, padded
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.batches import batches_in_order, feature_tensor
 from switchcraft_training.models.branches import (
     fit_demand,
     fit_forest,
@@ -27,7 +26,7 @@ from switchcraft_training.models.finetuning import (
     finetune_encoder,
 )
 from switchcraft_training.models.model import FeatureBranches, RouterModel
-from switchcraft_training.models.optimization import head_weights
+from switchcraft_training.models.optimization import batches_in_order, feature_tensor, head_weights
 
 EVALUATION_BATCH = 64
 

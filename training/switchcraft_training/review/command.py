@@ -179,18 +179,23 @@ def run_export(arguments: argparse.Namespace) -> int:
     """Write the patch file and print a summary."""
     from rich.console import Console  # noqa: PLC0415
 
-    from switchcraft_training.review import patch  # noqa: PLC0415
     from switchcraft_training.review.journal import Ledger, Step, read_entries  # noqa: PLC0415
+    from switchcraft_training.review.session import (  # noqa: PLC0415
+        decided_corrections,
+        decision_table,
+        summary,
+        write_patch,
+    )
 
     findings = _read_findings(arguments.out)
     ledger = Ledger(read_entries(arguments.out / STEPS, Step))
     rows = _read_unique_rows(arguments.rows)
-    corrections = tuple(patch.decided_corrections(rows, arguments.rows, ledger))
+    corrections = tuple(decided_corrections(rows, arguments.rows, ledger))
     path = arguments.out / PATCH
-    patch.write_patch(corrections, path)
+    write_patch(corrections, path)
     console = Console()
-    console.print(patch.decision_table(ledger, corrections))
-    console.print(patch.summary(findings, ledger, corrections), highlight=False)
+    console.print(decision_table(ledger, corrections))
+    console.print(summary(findings, ledger, corrections), highlight=False)
     console.print(str(path), highlight=False, soft_wrap=True)
     return 0
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from router_service.core.errors import SchemaError
 from switchcraft_training.checking import TYPE_WORDS, JsonType, Schema, check
 from switchcraft_training.datasets.corrections import Truth, first_problem, with_truth
-from switchcraft_training.datasets.lines import ROW_ERRORS
+from switchcraft_training.datasets.rows import ROW_ERRORS
 from switchcraft_training.records import Call, Expected, ExpectedCall, Json, Judged, OneOf
 
 _TRUTH: Final = TypeAdapter(Truth)

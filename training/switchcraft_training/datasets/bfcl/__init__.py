@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from switchcraft_training.datasets.bfcl.format import PACKAGE
-from switchcraft_training.datasets.bfcl.questions import read_source
 from switchcraft_training.datasets.bfcl.recorded import (
     LeaderboardSnapshot,
     RecordedVerdict,
     Recording,
     RepeatedRuns,
     open_recording,
+    read_source,
 )
 
 __all__ = [

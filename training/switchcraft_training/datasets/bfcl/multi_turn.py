@@ -24,7 +24,7 @@ from switchcraft_training.datasets.bfcl.format import (
     package_missing_error,
 )
 from switchcraft_training.datasets.conversations import check_offered
-from switchcraft_training.datasets.lines import RowErrorHandler, read_lines
+from switchcraft_training.datasets.rows import RowErrorHandler, read_lines
 from switchcraft_training.records import Call, Example, Expected, ExpectedCall, Json, Judged
 
 _BACKENDS: Final = "bfcl_eval.constants.executable_backend_config"

@@ -1,12 +1,14 @@
-"""Export of a trained router to ONNX: FP32, int8 for CPUs, and fp16 for GPUs."""
+"""Export of a trained router: its ONNX graphs (FP32, int8, fp16), canary requests, manifest."""
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,32 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from router_service.core.model import BATCHING_KEY, INDEPENDENT_ROWS
+from router_service.core.artifact import (
+    CANARIES,
+    SCHEMA_VERSION,
+    TOKENIZER,
+    Encoder,
+    FrontierPoint,
+    Manifest,
+    Measure,
+    Provenance,
+    file_hashes,
+    save_manifest,
+)
+from router_service.core.messages import parse_conversation
+from router_service.core.model import (
+    BATCHING_KEY,
+    IDENTITY,
+    INDEPENDENT_ROWS,
+    Calibration,
+    Classifier,
+)
+from router_service.core.packing import Packer
+from router_service.core.selection import ArmProfile
+from switchcraft_training.config import RunConfig
 from switchcraft_training.models.branches import FOREST_OPERATOR
 from switchcraft_training.models.model import RouterModel
 
@@ -206,3 +231,58 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+GRAPH = "model.int8.onnx"
+CUDA_GRAPH = "model.fp16.onnx"
+CANARY_REQUESTS = Path(__file__).with_name("canaries.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestMetrics:
+    """Results of the evaluation that the manifest contains."""
+
+    frontier: tuple[FrontierPoint, ...]
+    metrics: Mapping[str, Measure]
+    calibration: Calibration = IDENTITY
+
+
+def write_canaries(directory: Path, config: RunConfig, calibration: Calibration = IDENTITY) -> None:
+    """Write the canary requests with the exported graph's calibrated probabilities."""
+    packer = Packer(config.packing, Tokenizer.from_file(str(directory / TOKENIZER)))
+    classifier = Classifier(directory / GRAPH, arms=len(config.arms), calibration=calibration)
+    lines = []
+    for line in CANARY_REQUESTS.read_text().splitlines():
+        request = json.loads(line)
+        row = classifier.predict([packer.pack(parse_conversation(request))])[0]
+        probabilities = dict(zip(config.arms, row.tolist(), strict=True))
+        lines.append(json.dumps({"request": request, "probabilities": probabilities}))
+    (directory / CANARIES).write_text("\n".join(lines) + "\n")
+
+
+def write_manifest(
+    directory: Path,
+    config: RunConfig,
+    encoder: Encoder,
+    profile: Mapping[str, ArmProfile],
+    provenance: Provenance,
+    metrics: ManifestMetrics,
+) -> Manifest:
+    """Write the manifest, which completes an artifact directory."""
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        name=config.name,
+        arms=config.arms,
+        encoder=encoder,
+        packing=config.packing,
+        policies=config.policies,
+        profile=profile,
+        calibration=metrics.calibration,
+        frontier=metrics.frontier,
+        metrics=metrics.metrics,
+        provenance=provenance,
+        models={"cpu": GRAPH, **({"cuda": CUDA_GRAPH} if config.cuda_graph else {})},
+        files=file_hashes(directory),
+    )
+    save_manifest(directory, manifest)
+    return manifest
