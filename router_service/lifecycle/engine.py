@@ -54,7 +54,6 @@ FREED_AFTER_S = 1.0
 
 OnExcess = Callable[[Canary, ExceededLimit], None]
 
-
 MAX_WAITING = 64
 """Decisions that may wait for the shadow: about a second's worth on one core."""
 

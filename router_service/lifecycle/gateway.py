@@ -1,4 +1,4 @@
-"""Gateway: everything that requests share, created once for an app."""
+"""Gateway: everything that requests share, created once for an app; its gauges and its stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on concurrent work; requests beyond a limit are refused at once.
+"""Limits on concurrent work, and the graceful shutdown. Refusals are sent at once.
 
 An unbounded queue answers every client late, and most of them after they have given up. A client
 that is refused early can try elsewhere.

@@ -1,6 +1,6 @@
 """Feedback on answers: schema checks, weak evidence from later turns, clients' verdicts.
 
-What answers need is checked and logged in one background thread that no request waits for.
+One background thread checks and logs answers. No request waits for it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ UNPRICED = (
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Models by name and by arm, with their prices; an unknown price is left None."""
+    """Models by name and by arm, with their prices as far as they are known."""
 
     models: Mapping[str, Model]
     """Models by name and by alias."""

@@ -45,8 +45,10 @@ MAX_QUEUED_BYTES = 64 * 1024 * 1024
 IDLE_S = 30.0
 """Longest time between two calls of `when_idle` if the queue is empty."""
 
-UPTIME = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+UPTIME: Callable[[], float] = time.monotonic
 """Clock that never goes back, and that counts the machine's sleep if the system can."""
+if hasattr(time, "CLOCK_BOOTTIME"):
+    UPTIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 _PREFIX = "decisions-"
 _BEGUN = "%Y%m%dT%H%M%SZ"
