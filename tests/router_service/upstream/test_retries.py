@@ -1,12 +1,35 @@
-"""The retry budget, and the set that remembers refusals."""
+"""Retries and fallbacks, the retry budget, and the set that remembers refusals."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from router_service.upstream.retries import BUDGET_SAVINGS_S, MAX_EXPIRING, ExpiringSet, RetryBudget
+from router_service.core.errors import Failure, UpstreamError
+from router_service.settings import BreakerSettings, Deployment, Model, RetrySettings
+from router_service.upstream.answers import StartedAnswer
+from router_service.upstream.bodies import BodyTemplate
+from router_service.upstream.breaker import CircuitBreakers
+from router_service.upstream.client import UpstreamClient
+from router_service.upstream.retries import (
+    BUDGET_SAVINGS_S,
+    CLOCK_SLACK_S,
+    MAX_EXPIRING,
+    Attempt,
+    ExpiringSet,
+    RetryBudget,
+    RetryingClient,
+    UpstreamRequest,
+)
 from tests.router_service.upstream.test_breaker import Clock
 
 
@@ -104,3 +127,487 @@ def test_the_oldest_member_is_dropped() -> None:
     learned.add(0)
     learned.add("new")
     assert [fact in learned for fact in (0, 1, 2, "new")] == [True, False, True, True]
+
+
+def response(status: int, body: bytes = b"{}", *headers: str) -> bytes:
+    """Return an HTTP answer with this body and these header lines."""
+    lines = [f"HTTP/1.1 {status} X", f"content-length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+OK = response(200, b'{"choices":[]}')
+FAILED = response(500)
+REFUSED = response(403)
+CHAT_PATH = "/chat/completions"
+
+
+@dataclass
+class Upstream:
+    """A server that gives its answers one after another, and repeats the last one."""
+
+    answers: list[bytes]
+    deployment: Deployment = field(
+        default_factory=lambda: Deployment(upstream_model="m", base_url="")
+    )
+    bodies: list[bytes] = field(default_factory=list)
+    received: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection. An empty answer breaks the connection."""
+        self.connections += 1
+        # A test may end, with its event loop, while connections are open.
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(re.findall(rb"(?i)content-length: (\d+)", head)[0])
+                self.bodies.append(await reader.readexactly(length))
+                self.received.set()
+                answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                if not answer:
+                    break
+                writer.write(answer)
+        writer.close()
+
+
+@asynccontextmanager
+async def upstreams(*scripts: Sequence[bytes]) -> AsyncIterator[list[Upstream]]:
+    """Run one upstream for each list of answers."""
+    made = [Upstream(list(script)) for script in scripts]
+    async with AsyncExitStack() as stack:
+        for upstream in made:
+            server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+            stack.callback(server.close)
+            host, port = server.sockets[0].getsockname()
+            upstream.deployment = Deployment(upstream_model="m", base_url=f"http://{host}:{port}")
+        yield made
+
+
+def model(name: str, *places: Upstream, weights: Sequence[float] = ()) -> Model:
+    """Return a model with a deployment at each upstream; by default the first one is drawn."""
+    shares = weights or (1.0, *[0.0] * (len(places) - 1))
+    deployments = [
+        place.deployment.model_copy(update={"weight": weight})
+        for place, weight in zip(places, shares, strict=True)
+    ]
+    return Model(name=name, deployments=tuple(deployments))
+
+
+PATIENT = RetrySettings(max_retries=4, backoff_s=1)
+NEVER_OPEN = BreakerSettings(allowed_fails=1000)
+
+
+class Gateway:
+    """A retrying client whose waits take no time, and what it did."""
+
+    def __init__(
+        self, retries: RetrySettings = PATIENT, breaker: BreakerSettings = NEVER_OPEN
+    ) -> None:
+        """Make the client. Its retry budget starts with ten seconds of the floor."""
+        self.clock = Clock()
+        self.waits: list[float] = []
+        self.attempts: list[Attempt] = []
+        self.breakers = CircuitBreakers(breaker, self.clock, lambda _name, _seconds: None)
+        budget = RetryBudget(retries.budget_share, retries.budget_floor_per_s, self.clock)
+        self.upstreams = UpstreamClient(max_connections=5)
+        self.client = RetryingClient(self.upstreams, self.breakers, budget, retries)
+
+    async def wait(self, seconds: float) -> None:
+        """Note a wait, and let its time pass for the breakers."""
+        self.waits.append(seconds)
+        self.clock.now_s += seconds
+
+    async def ask(
+        self,
+        *models: Model,
+        path: str = CHAT_PATH,
+        body: bytes = b'{"model":"m"}',
+        headers: Mapping[str, str] | None = None,
+        deadline_s: float = math.inf,
+        client: str | None = None,
+    ) -> StartedAnswer:
+        """Send a request, and return the answer that started."""
+        request = UpstreamRequest(
+            models, path, BodyTemplate.of(body), headers or {}, deadline_s, client=client
+        )
+        with patch("asyncio.sleep", self.wait):
+            async with self.client.open(request, self.attempts) as answer:
+                self.request = request
+                return answer
+
+    def failures(self) -> list[tuple[str, Failure | None]]:
+        """Return the model and the failure of each attempt."""
+        return [(attempt.model, attempt.failure) for attempt in self.attempts]
+
+
+async def failure_of(answer: Awaitable[StartedAnswer]) -> UpstreamError:
+    """Return the error of a request that no upstream answers."""
+    with pytest.raises(UpstreamError) as caught:
+        await answer
+    return caught.value
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test's requests on an event loop of their own."""
+    asyncio.run(scenario())
+
+
+def test_started_answer_and_attempts_name_their_deployment() -> None:
+    """Each attempt is listed with its deployment and failure, and the answer is complete."""
+
+    async def scenario() -> None:
+        body = b'{"choices":[]}'
+        good = response(200, body, "x-request-id: r1")
+        async with upstreams([FAILED], [good]) as (first, second):
+            gateway, pool = Gateway(), model("a", first, second)
+            answer = await gateway.ask(pool)
+            assert gateway.attempts == [
+                Attempt("a", first.deployment.id, Failure.STATUS),
+                Attempt("a", second.deployment.id, None),
+            ]
+            assert (answer.model, answer.deployment) == (pool, pool.deployments[1])
+            assert (answer.status, answer.body) == (200, body)
+            assert (b"x-request-id", b"r1") in answer.headers
+
+    run(scenario)
+
+
+def test_other_deployment_is_tried_without_a_wait() -> None:
+    """Only a deployment that has failed this request is waited for."""
+
+    async def scenario() -> None:
+        async with upstreams([FAILED], [FAILED]) as places:
+            gateway = Gateway(RetrySettings(max_retries=3))
+            await failure_of(gateway.ask(model("a", *places)))
+            assert [wait_s > 0 for wait_s in gateway.waits] == [False, True, True]
+
+    run(scenario)
+
+
+def test_longest_wait_doubles_up_to_the_limit() -> None:
+    """The random wait before each retry is at most twice as long as before, and is limited."""
+
+    async def scenario() -> None:
+        async with upstreams([FAILED]) as (place,):
+            gateway = Gateway()
+            with patch("random.uniform", lambda low, high: low + 0.9 * (high - low)):
+                await failure_of(gateway.ask(model("a", place)))
+            longest = [(wait_s - CLOCK_SLACK_S) / 0.9 for wait_s in gateway.waits]
+            assert longest == pytest.approx([1, 2, 4, 5])
+            assert len(place.bodies) == 5
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "deadline_s", "waits"),
+    [(3, math.inf, [3]), (6, math.inf, []), (3, 2, []), (3, 60, [3])],
+)
+def test_retry_after_is_waited_for_within_limits(
+    seconds: int, deadline_s: float, waits: list[float]
+) -> None:
+    """A requested wait beyond `max_backoff_s` or beyond the deadline ends the attempts."""
+
+    async def scenario() -> None:
+        limited = response(429, b"{}", f"retry-after: {seconds}")
+        async with upstreams([limited, OK]) as (place,):
+            gateway, pool = Gateway(), model("a", place)
+            until_s = asyncio.get_running_loop().time() + deadline_s
+            if waits:
+                assert (await gateway.ask(pool, deadline_s=until_s)).status == 200
+            else:
+                error = await failure_of(gateway.ask(pool, deadline_s=until_s))
+                assert error.retry_after_s == seconds
+            assert gateway.waits == pytest.approx(waits, abs=2 * CLOCK_SLACK_S)
+            assert all(wait_s > seconds for wait_s in gateway.waits)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 3])
+def test_retries_of_a_model_are_limited(max_retries: int) -> None:
+    """A model gets one attempt more than `max_retries`, then the next model follows."""
+
+    async def scenario() -> None:
+        async with upstreams([FAILED], [OK]) as (first, second):
+            gateway = Gateway(RetrySettings(max_retries=max_retries))
+            await gateway.ask(model("a", first), model("b", second))
+            failed = [("a", Failure.STATUS)] * (max_retries + 1)
+            assert gateway.failures() == [*failed, ("b", None)]
+
+    run(scenario)
+
+
+NO_BUDGET = RetrySettings(budget_share=0, budget_floor_per_s=0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "next_deployment", "next_model"),
+    [
+        (REFUSED, True, True),
+        (response(404), False, True),
+        (response(413), False, True),
+        (FAILED, False, False),
+        (response(429), False, False),
+        (b"", False, False),
+    ],
+)
+def test_only_refusals_cost_no_retry_budget(
+    answer: bytes, next_deployment: bool, next_model: bool
+) -> None:
+    """With an empty budget, a request goes elsewhere only if it was refused unread."""
+
+    async def scenario() -> None:
+        async with upstreams([answer], [OK]) as places:
+            gateway = Gateway(NO_BUDGET)
+            with suppress(UpstreamError):
+                await gateway.ask(model("a", *places))
+            assert len(places[1].bodies) == next_deployment
+        async with upstreams([answer], [OK]) as (first, second):
+            gateway = Gateway(NO_BUDGET)
+            with suppress(UpstreamError):
+                await gateway.ask(model("a", first), model("b", second))
+            assert len(second.bodies) == next_model
+
+    run(scenario)
+
+
+def test_each_retry_and_fallback_takes_one_from_the_budget() -> None:
+    """A budget of three allows two retries and one fallback."""
+
+    async def scenario() -> None:
+        settings = RetrySettings(budget_share=0, budget_floor_per_s=0.3, backoff_s=0.01)
+        async with upstreams([FAILED], [FAILED]) as (first, second):
+            gateway = Gateway(settings)
+            await failure_of(gateway.ask(model("a", first), model("b", second)))
+            assert (len(first.bodies), len(second.bodies)) == (3, 1)
+
+    run(scenario)
+
+
+def test_error_of_the_first_model_that_was_tried_is_raised() -> None:
+    """A model whose circuit is open was not tried, so that the next one's error is raised."""
+
+    async def scenario() -> None:
+        async with upstreams([response(502)], [response(503)]) as (first, second):
+            gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
+            error = await failure_of(gateway.ask(model("a", first), model("b", second)))
+            assert (error.model, error.problem) == ("a", "answered with status 502")
+            async with upstreams([response(504)]) as (third,):
+                error = await failure_of(gateway.ask(model("a", first), model("c", third)))
+            assert (error.model, error.problem) == ("c", "answered with status 504")
+
+    run(scenario)
+
+
+def test_open_circuits_tell_the_shortest_wait() -> None:
+    """If all deployments cool down, the error has the seconds until the first may be tried."""
+
+    async def scenario() -> None:
+        async with upstreams([OK], [OK]) as places:
+            gateway, pool = Gateway(), model("a", *places)
+            gateway.breakers.adopt({pool.deployments[0].id: 40, pool.deployments[1].id: 30})
+            error = await failure_of(gateway.ask(pool))
+            assert (error.failure, error.retry_after_s) == (Failure.COOLING_DOWN, 30)
+            assert gateway.attempts == []
+
+    run(scenario)
+
+
+def test_request_without_candidates_is_an_error() -> None:
+    """A request that no model may answer is a mistake of the caller."""
+
+    async def scenario() -> None:
+        with pytest.raises(ValueError, match="at least one candidate"):
+            await Gateway().ask()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("answer", [REFUSED, response(404)])
+def test_probe_that_shows_nothing_lets_the_next_request_probe(answer: bytes) -> None:
+    """A refused probe neither closes the circuit nor keeps it open longer."""
+
+    async def scenario() -> None:
+        async with upstreams([answer, OK]) as (place,):
+            gateway = Gateway(RetrySettings(max_retries=0))
+            gateway.breakers.adopt({place.deployment.id: 30})
+            gateway.clock.now_s += 31
+            await failure_of(gateway.ask(model("a", place)))
+            assert (await gateway.ask(model("a", place))).status == 200
+
+    run(scenario)
+
+
+def test_cancelled_probe_lets_the_next_request_probe() -> None:
+    """If the client of a probe disconnects, the next request probes the deployment."""
+
+    async def scenario() -> None:
+        part = b"HTTP/1.1 200 X\r\ncontent-length: 14\r\n\r\n{"
+        async with upstreams([part, OK]) as (place,):
+            gateway = Gateway()
+            gateway.breakers.adopt({place.deployment.id: 30})
+            gateway.clock.now_s += 31
+            probe = asyncio.create_task(gateway.ask(model("a", place)))
+            await place.received.wait()
+            probe.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await probe
+            assert gateway.attempts == []
+            assert (await gateway.ask(model("a", place))).status == 200
+
+    run(scenario)
+
+
+def test_one_clients_failures_are_counted_for_this_client() -> None:
+    """A circuit that one client opened refuses that client, and lets others probe."""
+
+    async def scenario() -> None:
+        async with upstreams([FAILED, OK]) as (place,):
+            gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
+            pool = model("a", place)
+            assert (
+                await failure_of(gateway.ask(pool, client="mistaken"))
+            ).failure is Failure.STATUS
+            error = await failure_of(gateway.ask(pool, client="mistaken"))
+            assert error.failure is Failure.COOLING_DOWN
+            assert (await gateway.ask(pool, client="other")).status == 200
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("answers", "is_open"), [([OK, OK, FAILED], False), ([OK, FAILED], True)])
+def test_good_answers_and_failures_of_a_client_are_counted(
+    answers: list[bytes], is_open: bool
+) -> None:
+    """A circuit opens if at least half of the answers to a client are failures."""
+
+    async def scenario() -> None:
+        async with upstreams(answers) as (place,):
+            gateway = Gateway(RetrySettings(max_retries=0), BreakerSettings(allowed_fails=0))
+            for _ in answers:
+                with suppress(UpstreamError):
+                    await gateway.ask(model("a", place), client="x")
+            assert bool(gateway.breakers.open_ids()) is is_open
+
+    run(scenario)
+
+
+def test_answer_that_breaks_counts_as_one_answer() -> None:
+    """Of two answers one breaks off: half of them are failures, which opens the circuit."""
+
+    async def scenario() -> None:
+        async with upstreams([OK]) as (place,):
+            gateway, pool = Gateway(breaker=BreakerSettings(allowed_fails=0)), model("a", place)
+            await gateway.ask(pool)
+            answer = await gateway.ask(pool)
+            gateway.client.record_break(answer, UpstreamError("a", "broke"), gateway.request)
+            assert gateway.breakers.open_ids() == {place.deployment.id}
+
+    run(scenario)
+
+
+def test_deployments_without_weight_share_all_requests() -> None:
+    """If every weight is 0, each deployment gets requests."""
+
+    async def scenario() -> None:
+        async with upstreams([OK], [OK]) as places:
+            gateway, pool = Gateway(), model("a", *places, weights=(0, 0))
+            for _ in range(60):  # all to one of them: once in 2**59 runs
+                await gateway.ask(pool)
+            assert all(place.bodies for place in places)
+
+    run(scenario)
+
+
+def test_request_that_creates_something_gets_a_new_connection() -> None:
+    """A connection is kept for requests that may be repeated, and for no others."""
+
+    async def scenario() -> None:
+        async with upstreams([OK]) as (place,):
+            for path, connections in ((CHAT_PATH, 1), ("/batches", 2)):
+                gateway, place.connections = Gateway(), 0
+                for _ in range(2):
+                    await gateway.ask(model("a", place), path=path)
+                assert place.connections == connections
+                await gateway.upstreams.aclose()
+
+    run(scenario)
+
+
+def test_first_failure_that_may_have_acted_is_raised() -> None:
+    """With an idempotency key, the first failure is raised: it decides what the client may do."""
+
+    async def scenario() -> None:
+        settings = RetrySettings(idempotency_keys=True, max_retries=2)
+        async with upstreams([response(502), response(429), response(503)], [OK]) as (first, other):
+            gateway = Gateway(settings)
+            error = await failure_of(
+                gateway.ask(
+                    model("a", first),
+                    model("b", other),
+                    path="/batches",
+                    headers={"idempotency-key": "k"},
+                )
+            )
+            assert error.problem == "answered with status 502"
+            assert (len(first.bodies), len(other.bodies)) == (3, 0)
+
+    run(scenario)
+
+
+USAGE_BODY = b'{"model":"m","stream":true,"stream_options":{"include_usage":true}}'
+NO_OPTION = response(400, b'{"error":"unknown field stream_options"}')
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_refused_stream_options_are_remembered_for_the_client(status: int) -> None:
+    """After an answer without the option, this client's requests omit it; others' do not."""
+
+    async def scenario() -> None:
+        refusal = response(status, b"no stream_options")
+        async with upstreams([refusal, OK, OK, OK]) as (place,):
+            gateway, pool = Gateway(), model("a", place)
+            for client in ("x", "x", "y"):
+                assert (await gateway.ask(pool, body=USAGE_BODY, client=client)).status == 200
+            assert [b"stream_options" in body for body in place.bodies] == [
+                True, False,  # refused, and sent again without the option
+                False,  # the same client
+                True,  # another client
+            ]  # fmt: skip
+
+    run(scenario)
+
+
+def test_unconfirmed_refusal_is_not_remembered() -> None:
+    """A request that fails without the option too shows nothing about the option."""
+
+    async def scenario() -> None:
+        async with upstreams([NO_OPTION, NO_OPTION, OK]) as (place,):
+            gateway, pool = Gateway(), model("a", place)
+            first = await gateway.ask(pool, body=USAGE_BODY)
+            assert (first.status, len(place.bodies)) == (400, 2)
+            assert (await gateway.ask(pool, body=USAGE_BODY)).status == 200
+            assert b"stream_options" in place.bodies[2]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (response(400, b"bad"), USAGE_BODY),
+        (response(409, b"no stream_options"), USAGE_BODY),
+        (NO_OPTION, b'{"model":"m"}'),
+    ],
+)
+def test_other_errors_are_not_answered_by_omitting_the_option(answer: bytes, body: bytes) -> None:
+    """Only a refusal that names the option, of a request that has it, is sent again."""
+
+    async def scenario() -> None:
+        async with upstreams([answer, OK]) as (place,):
+            with suppress(UpstreamError):
+                await Gateway(RetrySettings(max_retries=0)).ask(model("a", place), body=body)
+            assert len(place.bodies) == 1
+
+    run(scenario)
