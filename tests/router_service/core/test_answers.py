@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.core.answers import (
@@ -185,7 +185,6 @@ junk = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(junk, max_size=5))
 def test_any_event_is_accepted(events: list[Any]) -> None:
     """Values of neither API are ignored and raise nothing."""

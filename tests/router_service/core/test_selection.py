@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -188,7 +188,6 @@ def test_larger_drift_never_costs_more(arms: list[tuple[float, float]], a: float
     assert costs[wide.arm] <= costs[narrow.arm]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 9), st.data(), unit)
 def test_arms_are_drawn_with_their_propensity(arms: int, data: st.DataObject, share: float) -> None:
     """Over evenly spread draws an arm's frequency is its propensity, and these add up to 1."""

@@ -245,7 +245,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=8))
 def test_no_body_causes_a_server_error(http: httpx.Client, fields: dict[str, Any]) -> None:
     """Any JSON body is answered or refused with status 400."""

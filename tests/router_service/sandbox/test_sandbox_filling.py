@@ -120,7 +120,7 @@ LEAVES = (
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.recursive(LEAVES, nested, max_leaves=8), st.sampled_from([QUERY, "", "7 -2.0 'a' 900"]))
 def test_filled_values_are_valid(schema: dict[str, Any], query: str) -> None:
     """The value matches the schema, and a second call returns the same value."""
@@ -151,7 +151,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(ANYTHING)
 def test_unusable_schemas_never_fail(schema: Json) -> None:
     """Schemas of any shape, including references to themselves, get a value."""

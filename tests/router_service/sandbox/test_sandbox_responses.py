@@ -301,7 +301,7 @@ VALUES = st.recursive(
 ITEMS = st.lists(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), max_size=3)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=8)
     | st.fixed_dictionaries({}, optional={"input": ITEMS, "tools": ITEMS})

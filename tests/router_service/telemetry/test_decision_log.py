@@ -317,7 +317,7 @@ def test_full_disk_leaves_complete_lines(tmp_path: Path) -> None:
 
 
 def waited(go_on: threading.Event) -> None:
-    """Block until told to continue, as a disk may."""
+    """Wait for the event, as a disk that hangs does."""
     go_on.wait(WAIT_S)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import httpx
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.core.answers import (
@@ -314,7 +314,6 @@ async def iterate(parts: Parts, limit_bytes: int | None = None) -> list[bytes]:
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=300), st.integers(0, 5000), st.integers(1, 500), st.sampled_from([*PACKERS])
 )
@@ -328,7 +327,6 @@ def test_any_body_is_decompressed_however_it_is_split(
     assert max(map(len, found), default=0) <= MAX_PART_BYTES
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=300), st.integers(1, 500), st.data())
 def test_incomplete_or_overlong_body_is_an_error(
     data: bytes, size: int, draw: st.DataObject
@@ -341,7 +339,6 @@ def test_incomplete_or_overlong_body_is_an_error(
             asyncio.run(iterate(Parts(damaged, size)))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(1, 50))
 def test_any_bytes_are_decompressed_or_refused(data: bytes, size: int) -> None:
     """No other error is raised."""

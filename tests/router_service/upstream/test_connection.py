@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trustme
 import uvloop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router_service.settings import Timeouts
@@ -166,7 +166,6 @@ def test_large_body_is_read_in_parts() -> None:
     assert (sum(sizes), max(sizes)) == (size, 64 * 1024)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(0, 20)), max_size=20),
     st.lists(st.integers(1, 40), min_size=1),
