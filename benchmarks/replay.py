@@ -32,7 +32,12 @@ from switchcraft_training.data.splits import grouped_folds
 from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.evaluate import best_single, route
 from switchcraft_training.records import Json
-from switchcraft_training.replay.estimators import Replayed, Reward, Rounds, replay
+from switchcraft_training.replay.estimators import (
+    LoggedChoices,
+    PolicyEstimate,
+    Reward,
+    estimate_policies,
+)
 
 LOGGED_RULE = "drift=0.05"
 SHARES = (0.1, 0.3, 1.0)
@@ -118,20 +123,24 @@ def measure(world: World, share: float, logs: int) -> Mapping[str, Json]:
     }
 
 
-def _replayed(world: World, share: float, seed: int) -> Mapping[str, Mapping[str, Replayed]]:
+def _replayed(world: World, share: float, seed: int) -> Mapping[str, Mapping[str, PolicyEstimate]]:
     """Draw a log, replay every target on it, and return the estimates by reward."""
     rng = np.random.default_rng(seed)
     n, arms = world.probabilities.shape
     rows = np.asarray(rng.integers(0, n, size=n), dtype=np.int64)
     chosen = np.where(rng.random(n) < share, rng.integers(0, arms, size=n), world.policy[rows])
     propensity = share / arms + (1 - share) * (chosen == world.policy[rows])
-    rounds = Rounds(chosen, propensity, chosen != world.policy[rows], np.arange(n))
-    targets = {name: choices[rows] for name, choices in world.targets.items()}
+    choices = LoggedChoices(chosen, propensity, chosen != world.policy[rows], np.arange(n))
+    targets = {name: target[rows] for name, target in world.targets.items()}
     rewards = world.rewards(rows, chosen)
-    return {name: replay(rounds, reward, targets, seed) for name, reward in rewards.items()}
+    return {
+        name: estimate_policies(choices, reward, targets, seed) for name, reward in rewards.items()
+    }
 
 
-def _compare(world: World, target: str, reward: str, found: list[Replayed]) -> Mapping[str, Json]:
+def _compare(
+    world: World, target: str, reward: str, found: list[PolicyEstimate]
+) -> Mapping[str, Json]:
     """Print and return bias, width and coverage of each estimator, in points and USD per 1,000."""
     factor = 100 if reward == "accuracy" else 1_000
     truth = world.truth(reward, target)

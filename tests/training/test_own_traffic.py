@@ -88,7 +88,7 @@ def test_gateway_log_trains_the_next_artifact(
     with caplog.at_level(logging.INFO):
         assert main(["run", str(config), "--data", str(tmp_path), "--out", str(out)]) == 0
     asked = ROUNDS * len(QUERIES)
-    assert f"{asked} of {asked} decisions teach, {len(QUERIES)} queries" in caplog.text
+    assert f"{asked} of {asked} decisions give labels for {len(QUERIES)} queries" in caplog.text
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     rates = report["label_rates"]["traffic"]
     assert rates["large"] == 1
@@ -97,7 +97,7 @@ def test_gateway_log_trains_the_next_artifact(
     artifact = tmp_path / "out" / "artifact"
     options = ["--artifact", str(artifact), "--policy", "theta=0", "--out", str(tmp_path)]
     assert main(["replay", str(log), *options]) == 0
-    assert "the artifact has learned from a decision log" in caplog.text
+    assert "the artifact was trained on a decision log" in caplog.text
     found = json.loads((tmp_path / "replay.json").read_bytes())
     cheapest = found["accuracy"]["policies"]["theta=0"]
     assert (found["with_feedback"], cheapest["coverage"]) == (asked, 1)

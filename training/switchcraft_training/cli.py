@@ -282,11 +282,11 @@ def run_replay(arguments: argparse.Namespace) -> int:
     import orjson  # noqa: PLC0415
 
     from router_service.router import Router  # noqa: PLC0415
-    from switchcraft_training.decisions.log import read_log_aside  # noqa: PLC0415
+    from switchcraft_training.decisions.log import read_log_with_quarantine  # noqa: PLC0415
     from switchcraft_training.replay.replay import print_replay, replay_log  # noqa: PLC0415
 
     router = None if arguments.artifact is None else Router.load(arguments.artifact)
-    log, quarantined = read_log_aside(arguments.log, arguments.quarantine)
+    log, quarantined = read_log_with_quarantine(arguments.log, arguments.quarantine)
     if quarantined:
         print(f"{quarantined:,} lines quarantined in {arguments.quarantine}")
     found = replay_log(log, arguments.policy, router)

@@ -55,15 +55,15 @@ def test_a_line_that_is_being_written_is_passed_over(
     file.write_bytes(file.read_bytes()[:-40])
     with caplog.at_level(logging.WARNING):
         assert [each.id for each in read_log(folder).decisions] == ["a"]
-    assert "the last line has no end" in caplog.text
+    assert "skipped the last line" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("decisions-1.jsonl", "", "holds no decision"),
-        ("decisions-1.jsonl", right("a").model_dump_json() + "\n", "holds no decision"),
-        ("rows.txt", "", "holds no file that ends in"),
+        ("decisions-1.jsonl", "", "contains no decision"),
+        ("decisions-1.jsonl", right("a").model_dump_json() + "\n", "contains no decision"),
+        ("rows.txt", "", "contains no file whose name ends in"),
     ],
 )
 def test_what_is_no_log_is_an_error(tmp_path: Path, name: str, text: str, problem: str) -> None:

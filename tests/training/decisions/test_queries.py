@@ -9,7 +9,12 @@ import pytest
 
 from router_service.core.decision_log import Content, LoggedCall
 from switchcraft_training.decisions.log import read_log
-from switchcraft_training.decisions.queries import WEAKLY_CORRECT, Fate, Queries, read_queries
+from switchcraft_training.decisions.queries import (
+    WEAKLY_CORRECT,
+    DecisionUse,
+    Queries,
+    read_queries,
+)
 from tests.training.decisions.cases import (
     BOOK,
     Line,
@@ -58,7 +63,7 @@ def test_equal_queries_are_one_and_each_answer_counts(tmp_path: Path) -> None:
     ]
     assert (query.calls, query.expected) == (1, None)
     assert query.example.conversation == "a"
-    assert found.fates == {Fate.JUDGED: 4}
+    assert found.uses == {DecisionUse.JUDGED: 4}
 
 
 def test_expected_calls_judge_every_answer_to_the_query(tmp_path: Path) -> None:
@@ -73,7 +78,7 @@ def test_expected_calls_judge_every_answer_to_the_query(tmp_path: Path) -> None:
         *(expects("a", call("oslo")), right("c")),
     )
     assert [label for _, _, label in labels(found)] == [1, 0, 1, 0]
-    assert found.fates == {Fate.CHECKED: 3, Fate.JUDGED: 1}
+    assert found.uses == {DecisionUse.CHECKED: 3, DecisionUse.JUDGED: 1}
     query = found.queries[0]
     assert query.expected is not None
     assert [each.arguments for each in query.expected.calls] == [{"city": ("oslo",)}]
@@ -102,7 +107,7 @@ def test_a_fallback_says_something_of_the_arm_that_answered_alone(tmp_path: Path
         *(wrong("a"), wrong("b"), right("c")),
     )
     assert labels(found) == [("a", "small", 0), ("c", "small", 1)]
-    assert found.fates[Fate.UNKNOWN_ARM] == 1
+    assert found.uses[DecisionUse.UNKNOWN_ARM] == 1
 
 
 def test_weak_evidence_is_no_label_unless_it_is_asked_for(tmp_path: Path) -> None:
@@ -131,28 +136,28 @@ BROKEN_TOOL = Content(
 
 
 @pytest.mark.parametrize(
-    ("facts", "feedback", "fate"),
+    ("facts", "feedback", "use"),
     [
-        ({}, right("a"), Fate.NO_CONTENT),
-        ({"content": NO_MESSAGES}, right("a"), Fate.UNREADABLE),
-        ({"content": NO_FUNCTION}, right("a"), Fate.UNREADABLE),
-        ({"content": content("x"), "ending": "broken"}, right("a"), Fate.UNFINISHED),
-        ({"content": content("x"), "status": 400}, wrong("a"), Fate.UNFINISHED),
-        ({"content": content("x")}, right("z"), Fate.UNJUDGED),
+        ({}, right("a"), DecisionUse.NO_CONTENT),
+        ({"content": NO_MESSAGES}, right("a"), DecisionUse.UNREADABLE),
+        ({"content": NO_FUNCTION}, right("a"), DecisionUse.UNREADABLE),
+        ({"content": content("x"), "ending": "broken"}, right("a"), DecisionUse.UNFINISHED),
+        ({"content": content("x"), "status": 400}, wrong("a"), DecisionUse.UNFINISHED),
+        ({"content": content("x")}, right("z"), DecisionUse.UNJUDGED),
         (
             {"content": content("x")},
             expects("a", LoggedCall(name="fly", arguments={})),
-            Fate.UNCHECKABLE,
+            DecisionUse.UNCHECKABLE,
         ),
-        ({"content": BROKEN_TOOL}, expects("a", call("x")), Fate.UNCHECKABLE),
-        ({"content": content("x", None, None)}, expects("a", call("x")), Fate.UNCHECKABLE),
+        ({"content": BROKEN_TOOL}, expects("a", call("x")), DecisionUse.UNCHECKABLE),
+        ({"content": content("x", None, None)}, expects("a", call("x")), DecisionUse.UNCHECKABLE),
     ],
-    ids=lambda value: value.name if isinstance(value, Fate) else "",
+    ids=lambda value: value.name if isinstance(value, DecisionUse) else "",
 )
 def test_what_teaches_nothing_is_counted(
-    tmp_path: Path, facts: dict[str, Any], feedback: Line, fate: Fate
+    tmp_path: Path, facts: dict[str, Any], feedback: Line, use: DecisionUse
 ) -> None:
-    """No request stops the import; each decision has one fate, which the summary counts."""
+    """No request stops the import; each decision has one use, which the summary counts."""
     found = read(
         tmp_path,
         decision("a", **facts),
@@ -160,6 +165,6 @@ def test_what_teaches_nothing_is_counted(
         decision("b", content=content("good")),
         right("b"),
     )
-    assert found.fates == {fate: 1, Fate.JUDGED: 1}
+    assert found.uses == {use: 1, DecisionUse.JUDGED: 1}
     assert [query.example.id for query in found.queries] == ["b"]
-    assert found.summary() == f"1 of 2 decisions teach, 1 queries; left out: 1 {fate}"
+    assert found.summary() == f"1 of 2 decisions give labels for 1 queries; left out: 1 {use}"

@@ -9,10 +9,16 @@ import pytest
 
 from switchcraft_training.data.table import Choices
 from switchcraft_training.evaluation.metrics import Estimate
-from switchcraft_training.replay.estimators import Replayed, Reward, Rounds, logged, replay
+from switchcraft_training.replay.estimators import (
+    LoggedChoices,
+    PolicyEstimate,
+    Reward,
+    estimate_logged,
+    estimate_policies,
+)
 from tests.training.replay.worlds import World
 
-HALF = Rounds(
+HALF = LoggedChoices(
     chosen=np.array([0, 1, 0, 1]),
     propensity=np.array([0.8, 0.2, 0.8, 0.2]),
     explored=np.array([False, True, False, True]),
@@ -22,14 +28,14 @@ EXPECTED = np.array([[0.9, 0.5], [0.8, 0.4], [0.7, 0.6], [0.6, 0.2]])
 SEEN = np.array([1.0, 0.0, 0.0, 1.0])
 
 
-def of(rounds: Rounds, reward: Reward, target: list[int]) -> Replayed:
+def of(rounds: LoggedChoices, reward: Reward, target: list[int]) -> PolicyEstimate:
     """Replay one target."""
-    return replay(rounds, reward, {"target": np.array(target)})["target"]
+    return estimate_policies(rounds, reward, {"target": np.array(target)})["target"]
 
 
-def take(rounds: Rounds, rows: Choices) -> Rounds:
+def take(rounds: LoggedChoices, rows: Choices) -> LoggedChoices:
     """Return the rounds at these indices, in the given order."""
-    return Rounds(
+    return LoggedChoices(
         rounds.chosen[rows],
         rounds.propensity[rows],
         rounds.explored[rows],
@@ -80,7 +86,7 @@ def test_what_nobody_judged_does_not_count() -> None:
 
 def test_without_exploration_nothing_is_pretended() -> None:
     """If the log could not have chosen the arm, only DR has a value, and coverage is below 1."""
-    certain = Rounds(HALF.chosen, np.ones(4), HALF.chosen < 0, HALF.conversations)
+    certain = LoggedChoices(HALF.chosen, np.ones(4), HALF.chosen < 0, HALF.conversations)
     found = of(certain, Reward(SEEN, EXPECTED, "low"), [0, 0, 1, 1])
     assert (found.coverage, found.ips, found.snips, found.mean_weight) == (0.5, None, None, None)
     assert value(found.dr) == pytest.approx((1 + 0.8 + 0.6 + 1) / 4)
@@ -95,9 +101,11 @@ def test_what_exploration_hardly_tried_is_marked() -> None:
     reward = Reward(np.tile(SEEN, 20), np.tile(EXPECTED, (20, 1)), "low")
     rounds = replace(take(HALF, np.tile(np.arange(4), 20)), conversations=np.arange(80))
     policy, other = np.zeros(80, dtype=np.int64), np.ones(80, dtype=np.int64)
-    found = replay(rounds, reward, {"policy": policy, "other": other})
+    found = estimate_policies(rounds, reward, {"policy": policy, "other": other})
     assert [(each.tried, each.is_thin) for each in found.values()] == [(0, False), (40, False)]
-    few = replay(HALF, Reward(SEEN, EXPECTED, "low"), {"policy": policy[:4], "other": other[:4]})
+    few = estimate_policies(
+        HALF, Reward(SEEN, EXPECTED, "low"), {"policy": policy[:4], "other": other[:4]}
+    )
     assert [(each.tried, each.is_thin) for each in few.values()] == [(0, False), (2, True)]
 
 
@@ -116,8 +124,8 @@ def test_turns_that_repeat_each_other_say_no_more() -> None:
         was, now = getattr(once, name), getattr(many, name)
         assert now.interval == pytest.approx(was.interval, rel=1e-9)
     of_log, of_many = (
-        logged(rounds, reward),
-        logged(repeated, Reward(reward.seen[often], reward.expected[often], "low")),
+        estimate_logged(rounds, reward),
+        estimate_logged(repeated, Reward(reward.seen[often], reward.expected[often], "low")),
     )
     assert of_log is not None
     assert of_many is not None

@@ -108,7 +108,7 @@ def test_a_log_without_exploration_is_marked(
     _, printed, _ = run(capsys, log, "--policy", "drift=0", "--policy", "theta=0.5")
     other, same = printed.split("theta=0.5")
     assert "DR*" in other
-    assert "the old router's own word" in same
+    assert "only the logged router's prediction" in same
     assert "DR*" not in same
     assert same.count("* drift=0: in") == 1
     rows = [line.split() for line in other.splitlines() if "SNIPS" in line or " IPS" in line]
@@ -217,7 +217,7 @@ def test_an_artifact_needs_requests_and_arms_that_it_knows(
     assert "decision_log.content" in error
     foreign = write_log(tmp_path / "foreign", lines(20, 0.4, text="x"))
     _, _, error = run(capsys, foreign, "--artifact", SHIPPED)
-    assert "chose among ['large', 'small']; the artifact knows" in error
+    assert "has only the arms ['large', 'small']; the artifact knows" in error
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 
 from switchcraft_training.data.table import Choices, Floats
 from switchcraft_training.evaluation.evaluate import route
-from switchcraft_training.replay.estimators import Reward, Rounds
+from switchcraft_training.replay.estimators import LoggedChoices, Reward
 
 COSTS_USD = (1.0, 0.3, 0.2, 0.1)
 TURNS = 3
@@ -45,7 +45,7 @@ class World:
 
     def log(
         self, conversations: int, choices: Choices, share: float, seed: int
-    ) -> tuple[Rounds, Reward, Choices]:
+    ) -> tuple[LoggedChoices, Reward, Choices]:
         """Draw conversations, and log choices with exploration; return also the turns drawn."""
         rng = np.random.default_rng(seed)
         drawn = rng.integers(0, len(self.said) // TURNS, conversations)
@@ -57,7 +57,7 @@ class World:
         seen = self.correct[rows, chosen]
         numbers = np.repeat(np.arange(conversations), TURNS)
         return (
-            Rounds(chosen, propensity, chosen != policy, numbers),
+            LoggedChoices(chosen, propensity, chosen != policy, numbers),
             Reward(seen, self.said[rows], "low"),
             rows,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +37,14 @@ class DecisionLog:
 
     def arms_by_model(self) -> Mapping[str, str]:
         """Return the arm of each model, without models that several arms use."""
-        played: dict[str, set[str]] = {}
+        arms_of: dict[str, set[str]] = {}
         for decision in self.decisions:
             if not decision.is_fallback:
-                played.setdefault(decision.model, set()).add(decision.arm)
-        return {model: arm for model, (arm, *others) in played.items() if not others}
+                arms_of.setdefault(decision.model, set()).add(decision.arm)
+        return {model: arm for model, (arm, *others) in arms_of.items() if not others}
 
 
-def pass_unfinished(fault: DataError, raw: bytes) -> None:
+def skip_incomplete_line(fault: DataError, raw: bytes) -> None:
     """Skip an incomplete last line with a warning; raise for any other unreadable line.
 
     A gateway that was killed, or that is still writing, leaves such a line. The other lines are not
@@ -52,19 +52,26 @@ def pass_unfinished(fault: DataError, raw: bytes) -> None:
     """
     if raw.endswith(b"\n"):
         raise fault
-    log.warning("%s: the last line has no end, and is passed over", fault.path)
+    log.warning("%s: skipped the last line, which is incomplete", fault.path)
 
 
-def read_log(path: Path, on_fault: RowErrorHandler = pass_unfinished) -> DecisionLog:
+def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> DecisionLog:
     """Read a log's folder, or one of its files; unreadable lines go to `on_fault`.
 
     A duplicate decision counts once. Raises DataError if a file cannot be read or there is no
     decision.
     """
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
+        if not files:
+            problem = f"contains no file whose name ends in {' or '.join(ENDINGS)}"
+            raise DataError(path, None, problem)
+    lines = [line for file in files for line in read_lines(file, _parse_line, on_fault)]
     decisions: dict[str, LoggedDecision] = {}
     feedback: dict[str, LoggedFeedback] = {}
     evidence: set[str] = set()
-    for line in sorted(_lines(path, on_fault), key=lambda line: line.created):
+    for line in sorted(lines, key=lambda line: line.created):
         match line:
             case LoggedDecision():
                 decisions[line.id] = line
@@ -73,11 +80,12 @@ def read_log(path: Path, on_fault: RowErrorHandler = pass_unfinished) -> Decisio
             case LoggedEvidence():
                 evidence.add(line.decision_id)
     if not decisions:
-        raise DataError(path, None, "holds no decision; is it the folder of a decision log?")
+        problem = "contains no decision; give the folder of a decision log, or one of its files"
+        raise DataError(path, None, problem)
     return DecisionLog(path, tuple(decisions.values()), feedback, frozenset(evidence))
 
 
-def read_log_aside(path: Path, quarantine: Path | None) -> tuple[DecisionLog, int]:
+def read_log_with_quarantine(path: Path, quarantine: Path | None) -> tuple[DecisionLog, int]:
     """Read a log; write unreadable lines to the file `quarantine`, and count them.
 
     Without a quarantine file, raises like `read_log` at the first such line.
@@ -88,21 +96,7 @@ def read_log_aside(path: Path, quarantine: Path | None) -> tuple[DecisionLog, in
         return read_log(path, aside.add), aside.count
 
 
-def _lines(path: Path, on_fault: RowErrorHandler) -> Iterator[Line]:
-    for file in _files(path):
-        yield from read_lines(file, _read, on_fault)
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
-    if not files:
-        raise DataError(path, None, f"holds no file that ends in {' or '.join(ENDINGS)}")
-    return files
-
-
-def _read(row: Json) -> Line:
+def _parse_line(row: Json) -> Line:
     try:
         return read_line.validate_python(row)
     except ValidationError as exc:

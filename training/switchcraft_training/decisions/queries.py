@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -36,6 +37,8 @@ from switchcraft_training.records import (
     Outcome,
 )
 
+logger = logging.getLogger(__name__)
+
 DATASET: Final = "decisions"
 CATEGORY: Final = "traffic"
 
@@ -49,21 +52,22 @@ most.
 """
 
 
-class Fate(StrEnum):
-    """The result of converting a decision for training."""
+class DecisionUse(StrEnum):
+    """How a decision is used for training, or the reason why it is not."""
 
     JUDGED = "judged by feedback"
     CHECKED = "checked against the expected calls"
-    WEAK = "doubted by weak evidence"
+    WEAK = "labelled by weak evidence"
     UNJUDGED = "without a verdict"
     NO_CONTENT = "without content"
-    UNREADABLE = "with content that is no request for tools"
+    UNREADABLE = "with content that is not a readable request with tools"
     UNFINISHED = "without a complete answer"
-    UNKNOWN_ARM = "answered by a model that is no arm"
+    UNKNOWN_ARM = "answered by a model that is not an arm"
     UNCHECKABLE = "with expected calls that cannot be checked"
 
 
-TEACHING: Final = (Fate.JUDGED, Fate.CHECKED, Fate.WEAK)
+LABELLED: Final = (DecisionUse.JUDGED, DecisionUse.CHECKED, DecisionUse.WEAK)
+"""The uses that give a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +83,49 @@ class Query:
     calls: int | None
     outcomes: tuple[Outcome, ...]
 
+    def to_json(self) -> Mapping[str, Json]:
+        """Return the row that `from_json` reads."""
+        expected: Mapping[str, Json] = {"expected": None, "any_call": False}
+        if self.expected is not None:
+            expected = expected_to_json(self.expected)
+        outcomes = [
+            {name: value for name, value in asdict(outcome).items() if name != "example_id"}
+            for outcome in self.outcomes
+        ]
+        example = example_to_json(self.example)
+        return {**example, **expected, "calls": self.calls, "outcomes": outcomes}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Json]) -> Query:
+        """Read a row."""
+        return cls(
+            example=example_from_json(row),
+            expected=None if row["expected"] is None else expected_from_json(row),
+            calls=row["calls"],
+            outcomes=tuple(Outcome(row["id"], **outcome) for outcome in row["outcomes"]),
+        )
+
 
 class Queries(NamedTuple):
-    """The queries that a log teaches, and the number of decisions with each fate."""
+    """The labelled queries of a log, and how many decisions had each use."""
 
     queries: tuple[Query, ...]
-    fates: Counter[Fate]
+    uses: Counter[DecisionUse]
 
     def summary(self) -> str:
-        """Return a one-line summary: how many decisions are used, and why the others are not."""
-        total, teaching = self.fates.total(), sum(self.fates[fate] for fate in TEACHING)
-        left = ", ".join(f"{n:,} {fate}" for fate, n in sorted(self.fates.items())
-                         if fate not in TEACHING)  # fmt: skip
-        told = f"{teaching:,} of {total:,} decisions teach, {len(self.queries):,} queries"
-        return f"{told}; left out: {left}" if left else told
+        """Return a one-line summary: how many decisions give labels, and why the others do not."""
+        labelled = sum(self.uses[use] for use in LABELLED)
+        summary = (
+            f"{labelled:,} of {self.uses.total():,} decisions give labels for"
+            f" {len(self.queries):,} queries"
+        )
+        rest = ", ".join(f"{n:,} {use}" for use, n in sorted(self.uses.items())
+                         if use not in LABELLED)  # fmt: skip
+        return f"{summary}; left out: {rest}" if rest else summary
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class ReadableDecision:
     """A decision whose request and answer can be read, and the arm that answered."""
 
     decision: LoggedDecision
@@ -108,25 +137,25 @@ def read_example(decision: LoggedDecision) -> Example:
     """Return a decision's request; raises ValueError if it is missing or cannot be read."""
     if decision.content is None:
         raise ValueError("has no content")
-    given = decision.content.request
+    logged = decision.content.request
     try:
-        request = {"messages": list(given["messages"]), "tools": list(given.get("tools") or ())}
+        request = {"messages": list(logged["messages"]), "tools": list(logged.get("tools") or ())}
         example = Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
         # Parsed here to check it, so that no later stage encounters an unreadable request.
         _ = (key_of(example), example.query, example.tool_names, parse_conversation(request))
     except (*ROW_ERRORS, SwitchcraftError) as exc:
-        raise ValueError(f"the content is no request for tools: {exc}") from exc
+        raise ValueError(f"the content is not a readable request with tools: {exc}") from exc
     return example
 
 
 def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
     """Return an arm's answer; calls that cannot be decoded count as a malformed call."""
-    made = None if decision.content is None else decision.content.calls
+    calls = None if decision.content is None else decision.content.calls
     return Answer(
         example_id=decision.id,
         arm=arm,
-        calls=None if made is None else tuple(Call(c.name, c.arguments) for c in made),
-        problem="malformed_call" if made is None else None,
+        calls=None if calls is None else tuple(Call(c.name, c.arguments) for c in calls),
+        problem="malformed_call" if calls is None else None,
         input_tokens=decision.prompt_tokens,
         output_tokens=decision.completion_tokens,
         attempt=attempt,
@@ -150,7 +179,7 @@ def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) 
     )
 
 
-def checked(
+def check_decision(
     decision: LoggedDecision,
     example: Example,
     expected: Expected,
@@ -161,13 +190,12 @@ def checked(
     None if the gateway did not receive the complete answer, or if the client's tool definitions do
     not allow checking.
     """
-    said = decision.content
-    if said is None or (said.calls is None and said.text is None):
+    content = decision.content
+    if content is None or (content.calls is None and content.text is None):
         return None
     try:
-        return float(
-            check_answer(example, expected, read_answer(decision, decision.arm), alike).correct
-        )
+        answer = read_answer(decision, decision.arm)
+        return float(check_answer(example, expected, answer, alike).correct)
     except (*ROW_ERRORS, SwitchcraftError):
         return None
 
@@ -179,108 +207,82 @@ def read_queries(
 
     A verdict applies to the arm that answered, which after a fallback is not the chosen one. A
     client's verdict takes precedence over the checker's. Both take precedence over weak evidence,
-    which counts only if `weak_evidence` is set. `alike` compares paraphrases.
+    which counts only if `weak_evidence` is set. `alike` compares paraphrases. Queries without a
+    verdict are omitted; the others are in the order in which they first appear.
     """
-    reader = _Reader(log, weak_evidence, alike)
-    queries = tuple(reader.queries())
-    return Queries(queries, reader.fates)
-
-
-class _Reader:
-    """Groups decisions by query, and counts the fate of each."""
-
-    def __init__(self, log: DecisionLog, weak_evidence: bool, alike: IsParaphrase | None) -> None:
-        self._log = log
-        self._weak_evidence = weak_evidence
-        self._alike = alike
-        self._arms = log.arms_by_model()
-        self.fates: Counter[Fate] = Counter()
-
-    def queries(self) -> Iterator[Query]:
-        """Yield the queries with at least one verdict, in the order in which they first appear."""
-        for group in self._groups().values():
-            query = self._query(group)
-            if query.outcomes:
-                yield query
-
-    def _groups(self) -> Mapping[bytes, Sequence[_Answered]]:
-        groups: dict[bytes, list[_Answered]] = {}
-        for decision in self._log.decisions:
-            answered = self._answered(decision)
-            if isinstance(answered, Fate):
-                self.fates[answered] += 1
-            else:
-                groups.setdefault(key_of(answered.example).row, []).append(answered)
-        return groups
-
-    def _answered(self, decision: LoggedDecision) -> _Answered | Fate:
-        arm = self._arms.get(decision.model) if decision.is_fallback else decision.arm
-        if decision.ending != "complete" or decision.status >= 400:
-            return Fate.UNFINISHED
-        if arm is None:
-            return Fate.UNKNOWN_ARM
-        if decision.content is None:
-            return Fate.NO_CONTENT
-        try:
-            return _Answered(decision, read_example(decision), arm)
-        except ValueError:
-            return Fate.UNREADABLE
-
-    def _query(self, group: Sequence[_Answered]) -> Query:
-        expected, first = self._expected(group), group[0].example
-        outcomes: list[Outcome] = []
+    groups, uses = group_by_query(log)
+    queries: list[Query] = []
+    for group in groups:
+        expected: Expected | None = None  # the last expected calls that use only offered tools
+        for member in reversed(group):
+            with suppress(ValueError):
+                expected = read_expected(log, member.decision, member.example)
+            if expected is not None:
+                break
+        query_id = group[0].example.id
         calls = None if expected is None else len(expected.calls)
-        for answered in group:
-            attempt = sum(outcome.arm == answered.arm for outcome in outcomes)
-            answer = read_answer(answered.decision, answered.arm, attempt)
-            correct, fate = self._verdict(answered, expected)
-            self.fates[fate] += 1
+        outcomes: list[Outcome] = []
+        for member in group:
+            decision = member.decision
+            feedback = log.feedback.get(decision.id)
+            correct: float | None = None
+            if feedback is not None and feedback.correct is not None:
+                correct, use = float(feedback.correct), DecisionUse.JUDGED
+            elif expected is not None:
+                correct = check_decision(decision, member.example, expected, alike)
+                use = DecisionUse.UNCHECKABLE if correct is None else DecisionUse.CHECKED
+            elif feedback is not None:
+                use = DecisionUse.UNCHECKABLE
+            elif weak_evidence and decision.id in log.evidence:
+                correct, use = WEAKLY_CORRECT, DecisionUse.WEAK
+            else:
+                use = DecisionUse.UNJUDGED
+            uses[use] += 1
             if correct is None:
                 continue
-            outcomes.append(_outcome(first.id, answer, correct))
-            if calls is None and fate is Fate.JUDGED and correct == 1:
+            attempt = sum(outcome.arm == member.arm for outcome in outcomes)
+            answer = read_answer(decision, member.arm, attempt)
+            outcome = Outcome(
+                example_id=query_id,
+                arm=answer.arm,
+                correct=correct,
+                input_tokens=answer.input_tokens,
+                output_tokens=answer.output_tokens,
+                seconds=answer.seconds,
+                attempt=answer.attempt,
+            )
+            outcomes.append(outcome)
+            if calls is None and use is DecisionUse.JUDGED and correct == 1:
                 calls = len(answer.calls or ())
-        return Query(first, expected, calls, tuple(outcomes))
+        if outcomes:
+            queries.append(Query(group[0].example, expected, calls, tuple(outcomes)))
+    return Queries(tuple(queries), uses)
 
-    def _expected(self, group: Sequence[_Answered]) -> Expected | None:
-        """Return the last expected calls in feedback that use only offered tools."""
-        for answered in reversed(group):
+
+def group_by_query(
+    log: DecisionLog,
+) -> tuple[list[Sequence[ReadableDecision]], Counter[DecisionUse]]:
+    """Group the readable decisions by query, and count the others by reason."""
+    arms = log.arms_by_model()
+    uses: Counter[DecisionUse] = Counter()
+    groups: dict[bytes, list[ReadableDecision]] = {}
+    for decision in log.decisions:
+        arm = arms.get(decision.model) if decision.is_fallback else decision.arm
+        if decision.ending != "complete" or decision.status >= 400:
+            uses[DecisionUse.UNFINISHED] += 1
+        elif arm is None:
+            uses[DecisionUse.UNKNOWN_ARM] += 1
+        elif decision.content is None:
+            uses[DecisionUse.NO_CONTENT] += 1
+        else:
             try:
-                expected = read_expected(self._log, answered.decision, answered.example)
+                example = read_example(decision)
             except ValueError:
+                uses[DecisionUse.UNREADABLE] += 1
                 continue
-            if expected is not None:
-                return expected
-        return None
-
-    def _verdict(self, answered: _Answered, expected: Expected | None) -> tuple[float | None, Fate]:
-        name = answered.decision.id
-        feedback = self._log.feedback.get(name)
-        if feedback is not None and feedback.correct is not None:
-            return float(feedback.correct), Fate.JUDGED
-        if expected is not None:
-            correct = checked(answered.decision, answered.example, expected, self._alike)
-            return correct, Fate.UNCHECKABLE if correct is None else Fate.CHECKED
-        if feedback is not None:
-            return None, Fate.UNCHECKABLE
-        if self._weak_evidence and name in self._log.evidence:
-            return WEAKLY_CORRECT, Fate.WEAK
-        return None, Fate.UNJUDGED
-
-
-def _outcome(query: str, answer: Answer, correct: float) -> Outcome:
-    return Outcome(
-        example_id=query,
-        arm=answer.arm,
-        correct=correct,
-        input_tokens=answer.input_tokens,
-        output_tokens=answer.output_tokens,
-        seconds=answer.seconds,
-        attempt=answer.attempt,
-    )
-
-
-_NOBODY_SAID: Final[Mapping[str, Json]] = {"expected": None, "any_call": False}
+            member = ReadableDecision(decision, example, arm)
+            groups.setdefault(key_of(example).row, []).append(member)
+    return list(groups.values()), uses
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
@@ -289,38 +291,7 @@ def write_queries(queries: Iterable[Query], path: Path) -> int:
     Lines are rows as in `switchcraft_training.datasets.rows`, with `calls` and `outcomes`. A row's
     `expected` is null if only verdicts are known. Raises DataError if the file cannot be written.
     """
-    return write_lines((to_json_line(_to_json(query)) for query in queries), path)
-
-
-def read_queries_file(path: Path) -> Iterator[Query]:
-    """Stream a file of queries; raises DataError at the first line that cannot be read."""
-    return read_lines(path, _from_json)
-
-
-def _to_json(query: Query) -> Mapping[str, Json]:
-    expected = _NOBODY_SAID if query.expected is None else expected_to_json(query.expected)
-    outcomes = [
-        {name: value for name, value in asdict(outcome).items() if name != "example_id"}
-        for outcome in query.outcomes
-    ]
-    return {
-        **example_to_json(query.example),
-        **expected,
-        "calls": query.calls,
-        "outcomes": outcomes,
-    }
-
-
-def _from_json(row: Mapping[str, Json]) -> Query:
-    return Query(
-        example=example_from_json(row),
-        expected=None if row["expected"] is None else expected_from_json(row),
-        calls=row["calls"],
-        outcomes=tuple(Outcome(row["id"], **outcome) for outcome in row["outcomes"]),
-    )
-
-
-logger = logging.getLogger(__name__)
+    return write_lines((to_json_line(query.to_json()) for query in queries), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +310,7 @@ class Traffic:
     @classmethod
     def of_rows(cls, path: Path) -> Traffic:
         """Read the rows imported from a log; raises DataError if a line is invalid."""
-        return cls(tuple(read_queries_file(path)))
+        return cls(tuple(read_lines(path, Query.from_json)))
 
     def arms(self) -> list[str]:
         """Return the arms with at least one judged answer."""

@@ -30,15 +30,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from switchcraft_training.data.table import Choices, Floats
-from switchcraft_training.evaluation.metrics import BOOTSTRAP_DRAWS, Estimate, estimate
-
-Flags = NDArray[np.bool_]
+from switchcraft_training.data.table import Choices, Flags, Floats
+from switchcraft_training.evaluation.metrics import BOOTSTRAP_DRAWS, Estimate, ratio
 
 ENOUGH_TRIED = 20
 """Least number of decisions in which exploration took the target's arm, for reliable intervals.
@@ -63,7 +60,7 @@ class Reward:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class LoggedChoices:
     """The logged choices and their propensities, (n,) each.
 
     `explored` is true if exploration took another arm than the policy's. `conversations` gives the
@@ -75,27 +72,9 @@ class Rounds:
     explored: Flags
     conversations: Choices
 
-    def covers(self, target: Choices) -> Flags:
-        """Return the decisions in which the log could have chosen the target's arm, (n,).
-
-        Exploration gives every arm a share, so any arm was possible if the propensity is below 1.
-        """
-        covered: Flags = (target == self.chosen) | (self.propensity < 1)
-        return covered
-
-    def tried(self, target: Choices) -> Flags:
-        """Return the decisions in which only exploration took the target's arm, (n,)."""
-        taken: Flags = (target == self.chosen) & self.explored
-        return taken
-
-    def departs(self, target: Choices) -> Flags:
-        """Return the decisions in which the logged policy took another arm, (n,)."""
-        other: Flags = (target != self.chosen) & ~self.explored
-        return other
-
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class PolicyEstimate:
     """Estimates for one policy; intervals resample conversations.
 
     `same` is the share of decisions in which the policy chooses the logged arm, `coverage` the
@@ -123,64 +102,74 @@ class Replayed:
     regret: Estimate | None
 
 
-class _Columns(NamedTuple):
-    """Sums over the decisions with a known outcome: first the total, then one for each draw."""
-
-    known: Floats
-    seen: Floats
-    weight: Floats
-    weighted: Floats
-    model: Floats
-    robust: Floats
-
-
-def replay(
-    rounds: Rounds, reward: Reward, targets: Mapping[str, Choices], seed: int = 0
-) -> dict[str, Replayed]:
+def estimate_policies(
+    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Choices], seed: int = 0
+) -> dict[str, PolicyEstimate]:
     """Estimate the result of each target, which gives an arm number per decision, (n,).
 
     Raises ValueError if no outcome is known.
     """
     known = ~np.isnan(reward.seen)
-    if not known.any():
+    n = int(known.sum())
+    if not n:
         raise ValueError("no outcome is known")
-    rows = [_columns(rounds, reward, target) for target in targets.values()]
-    sums = _resampled(np.concatenate(rows), rounds.conversations, seed)
-    parts = sums.reshape(len(sums), len(targets), -1)
-    return {
-        name: _replayed(rounds, reward, target, _Columns(*parts[:, place].T))
-        for place, (name, target) in enumerate(targets.items())
+    each = np.arange(len(known))
+    error = reward.seen - reward.expected[each, choices.chosen]
+    weights = {
+        name: np.where(target == choices.chosen, 1 / choices.propensity, 0.0)
+        for name, target in targets.items()
     }
+    columns = []
+    for name, target in targets.items():
+        weight, model = weights[name], reward.expected[each, target]
+        robust = model + weight * error
+        parts = [np.ones(len(known)), reward.seen, weight, weight * reward.seen, model, robust]
+        columns.append(np.where(known, np.stack(parts), 0.0))
+    sums = _resampled_sums(np.concatenate(columns), choices.conversations, seed)
+    sums_by_target = sums.reshape(len(sums), len(targets), -1)
+
+    estimates = {}
+    for place, (name, target) in enumerate(targets.items()):
+        # Each is the total over the decisions with a known outcome, then one sum for each draw.
+        count, seen, weight_sum, weighted, model, robust = sums_by_target[:, place].T
+        weight = weights[name][known]
+        agrees = target == choices.chosen
+        # Exploration gives every arm a share, so any arm was possible if the propensity is below 1.
+        coverage = float((agrees | (choices.propensity < 1))[known].mean())
+        is_covered = coverage == 1.0
+        tried = int((agrees & choices.explored)[known].sum())
+        differs = bool((~agrees & ~choices.explored)[known].any())
+        loss = seen - robust if reward.worse == "low" else robust - seen
+        estimates[name] = PolicyEstimate(
+            n=n,
+            same=float(agrees[known].mean()),
+            coverage=coverage,
+            tried=tried,
+            is_thin=tried < ENOUGH_TRIED and differs,
+            effective_n=float(weight.sum() ** 2 / (weight**2).sum()) if weight.any() else 0.0,
+            mean_weight=ratio(weight_sum, count, n) if is_covered else None,
+            ips=ratio(weighted, count, n) if is_covered else None,
+            snips=ratio(weighted, weight_sum, n) if is_covered else None,
+            dr=ratio(robust, count, n),
+            model=float(model[0] / count[0]),
+            regret=ratio(loss, count, n),
+        )
+    return estimates
 
 
-def logged(rounds: Rounds, reward: Reward, seed: int = 0) -> Estimate | None:
+def estimate_logged(choices: LoggedChoices, reward: Reward, seed: int = 0) -> Estimate | None:
     """Estimate the mean of the logged choices; None if no outcome is known.
 
     The estimate covers all logged policies and their exploration together. It uses the same draws
-    as `replay`.
+    as `estimate_policies`.
     """
     known = ~np.isnan(reward.seen)
     columns = np.stack([known, np.nan_to_num(reward.seen)])
-    counts, seen = _resampled(columns, rounds.conversations, seed).T
-    return _ratio(seen, counts, int(known.sum()))
+    counts, seen = _resampled_sums(columns, choices.conversations, seed).T
+    return ratio(seen, counts, int(known.sum()))
 
 
-def _weights(rounds: Rounds, target: Choices) -> Floats:
-    return np.where(target == rounds.chosen, 1 / rounds.propensity, 0.0)
-
-
-def _columns(rounds: Rounds, reward: Reward, target: Choices) -> Floats:
-    """Return the values that `_Columns` sums, (6, n); 0 for decisions without a known outcome."""
-    each = np.arange(len(target))
-    known = ~np.isnan(reward.seen)
-    weight = _weights(rounds, target)
-    model = reward.expected[each, target]
-    off = reward.seen - reward.expected[each, rounds.chosen]
-    columns = [np.ones(len(target)), reward.seen, weight, weight * reward.seen, model]
-    return np.where(known, np.stack([*columns, model + weight * off]), 0.0)
-
-
-def _resampled(columns: Floats, conversations: Choices, seed: int) -> Floats:
+def _resampled_sums(columns: Floats, conversations: Choices, seed: int) -> Floats:
     """Return the sums of columns, (columns, n), in total and in resampled conversations.
 
     The result is (1 + draws, columns). Turns of one conversation resemble each other, so resampling
@@ -194,31 +183,3 @@ def _resampled(columns: Floats, conversations: Choices, seed: int) -> Floats:
     drawn = (np.bincount(rng.integers(0, size, size), minlength=size) @ sums
              for _ in range(BOOTSTRAP_DRAWS))  # fmt: skip
     return np.stack([sums.sum(axis=0), *drawn])
-
-
-def _ratio(part: Floats, whole: Floats, n: int) -> Estimate | None:
-    shares = np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
-    return estimate(float(shares[0]), shares[1:], n)
-
-
-def _replayed(rounds: Rounds, reward: Reward, target: Choices, sums: _Columns) -> Replayed:
-    known = ~np.isnan(reward.seen)
-    n, weight = int(known.sum()), _weights(rounds, target)[known]
-    coverage = float(rounds.covers(target)[known].mean())
-    is_covered = coverage == 1.0
-    tried = int(rounds.tried(target)[known].sum())
-    behind = sums.seen - sums.robust if reward.worse == "low" else sums.robust - sums.seen
-    return Replayed(
-        n=n,
-        same=float((target == rounds.chosen)[known].mean()),
-        coverage=coverage,
-        tried=tried,
-        is_thin=tried < ENOUGH_TRIED and bool(rounds.departs(target)[known].any()),
-        effective_n=float(weight.sum() ** 2 / (weight**2).sum()) if weight.any() else 0.0,
-        mean_weight=_ratio(sums.weight, sums.known, n) if is_covered else None,
-        ips=_ratio(sums.weighted, sums.known, n) if is_covered else None,
-        snips=_ratio(sums.weighted, sums.weight, n) if is_covered else None,
-        dr=_ratio(sums.robust, sums.known, n),
-        model=float(sums.model[0] / sums.known[0]),
-        regret=_ratio(behind, sums.known, n),
-    )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -24,159 +23,65 @@ from router_service.core.selection import Policy, Reason, most_probable, parse_p
 from router_service.router import Router
 from switchcraft_training.data.table import Choices, Floats
 from switchcraft_training.decisions.log import DecisionLog
-from switchcraft_training.decisions.queries import checked, read_example, read_expected
+from switchcraft_training.decisions.queries import check_decision, read_example, read_expected
 from switchcraft_training.evaluation.evaluate import policy_names
 from switchcraft_training.evaluation.metrics import Estimate
-from switchcraft_training.replay.estimators import Replayed, Reward, Rounds, logged, replay
-
-
-class Left(StrEnum):
-    """The reason why a decision is not replayed."""
-
-    UNFINISHED = "without a complete answer"
-    FALLBACK = "answered by a fallback, which says nothing of the arm that was chosen"
-    UNPRICED = (
-        "without probabilities and expected costs of the same arms, the chosen one among them"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """Decisions that the chosen arm answered, with outcomes, and counts of the others.
-
-    `probabilities` and `costs_usd`, (n, arms), are the logged predictions, NaN if the arm could not
-    serve the request. `correct` and `paid_usd`, (n,), are the outcomes, NaN if unknown.
-    """
-
-    decisions: tuple[LoggedDecision, ...]
-    arms: tuple[str, ...]
-    probabilities: Floats
-    costs_usd: Floats
-    correct: Floats
-    paid_usd: Floats
-    left: Counter[Left]
-
-    @property
-    def rounds(self) -> Rounds:
-        """The logged choices and their propensities."""
-        places = {arm: place for place, arm in enumerate(self.arms)}
-        names = [decision.conversation for decision in self.decisions]
-        _, conversations = np.unique(names, return_inverse=True)
-        return Rounds(
-            chosen=np.array([places[decision.arm] for decision in self.decisions]),
-            propensity=np.array([decision.propensity for decision in self.decisions]),
-            explored=np.array([decision.reason == Reason.EXPLORED for decision in self.decisions]),
-            conversations=conversations,
-        )
-
-    @property
-    def accuracy(self) -> Reward:
-        """The correctness of answers, according to feedback."""
-        return Reward(self.correct, self.probabilities, worse="low")
-
-    @property
-    def cost_usd(self) -> Reward:
-        """The cost of answers."""
-        return Reward(self.paid_usd, self.costs_usd, worse="high")
-
-    def take(self, rows: Sequence[int]) -> Logged:
-        """Return the decisions at these indices, in the given order."""
-        chosen = list(rows)
-        return Logged(
-            decisions=tuple(self.decisions[row] for row in chosen),
-            arms=self.arms,
-            probabilities=self.probabilities[chosen],
-            costs_usd=self.costs_usd[chosen],
-            correct=self.correct[chosen],
-            paid_usd=self.paid_usd[chosen],
-            left=self.left,
-        )
-
-
-def gather(log: DecisionLog) -> Logged:
-    """Gather the decisions that can be replayed.
-
-    Raises DataError if they belong to fewer than two conversations, because that gives no interval.
-    """
-    left: Counter[Left] = Counter()
-    kept: list[LoggedDecision] = []
-    for decision in log.decisions:
-        reason = _reason_to_leave(decision)
-        if reason is None:
-            kept.append(decision)
-        else:
-            left[reason] += 1
-    if len({decision.conversation for decision in kept}) < 2:
-        problem = (
-            "has complete answers of fewer than two conversations: there is nothing to compare"
-        )
-        raise DataError(log.path, None, problem)
-    arms = tuple(sorted({arm for decision in kept for arm in decision.probabilities}))
-    return Logged(
-        decisions=tuple(kept),
-        arms=arms,
-        probabilities=_matrix([decision.probabilities for decision in kept], arms),
-        costs_usd=_matrix([decision.expected_cost_usd for decision in kept], arms),
-        correct=np.array([_correct(log, decision) for decision in kept]),
-        paid_usd=np.array([_or_nan(decision.actual_cost_usd) for decision in kept]),
-        left=left,
-    )
-
-
-def _reason_to_leave(decision: LoggedDecision) -> Left | None:
-    if decision.ending != "complete" or decision.status >= 400:
-        return Left.UNFINISHED
-    if decision.is_fallback:
-        return Left.FALLBACK
-    is_whole = decision.probabilities.keys() == decision.expected_cost_usd.keys()
-    return None if is_whole and decision.arm in decision.probabilities else Left.UNPRICED
-
-
-def _correct(log: DecisionLog, decision: LoggedDecision) -> float:
-    """Return an answer's correctness by feedback, NaN if no feedback can be judged."""
-    feedback = log.feedback.get(decision.id)
-    if feedback is None:
-        return np.nan
-    if feedback.correct is not None:
-        return float(feedback.correct)
-    try:
-        example = read_example(decision)
-        expected = read_expected(log, decision, example)
-    except ValueError:
-        return np.nan
-    if expected is None:
-        return np.nan
-    return _or_nan(checked(decision, example, expected))
-
-
-def _matrix(rows: Sequence[Mapping[str, float]], arms: Sequence[str]) -> Floats:
-    return np.array([[row.get(arm, np.nan) for arm in arms] for row in rows])
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
-
+from switchcraft_training.replay.estimators import (
+    LoggedChoices,
+    PolicyEstimate,
+    Reward,
+    estimate_logged,
+    estimate_policies,
+)
 
 logger = logging.getLogger(__name__)
 
+MARK = "*"
+"""Marks estimates that the notes below the table limit."""
 
-class Opinion(NamedTuple):
+
+class SkipReason(StrEnum):
+    """The reason why a decision is not replayed."""
+
+    UNFINISHED = "without a complete answer"
+    FALLBACK = "answered by a fallback instead of the chosen arm"
+    INCOMPLETE = "with incomplete probabilities or expected costs"
+    NO_REQUEST = "without content that the artifact can read"
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
     """A router's predictions for decisions: (n, arms) each, NaN if an arm must not be chosen.
 
-    `unread`, (n,), is true if part of the request could not be read.
+    `is_unread`, (n,), is true if part of the request could not be read.
     """
 
     probabilities: Floats
     costs_usd: Floats
-    unread: Sequence[bool]
+    is_unread: Sequence[bool]
+
+    def choose(self, policy: Policy) -> Choices:
+        """Return the arm that a policy picks for each decision, (n,), as the service would."""
+        can_serve = np.isfinite(self.probabilities + self.costs_usd)
+        chosen = np.empty(len(can_serve), dtype=np.int64)
+        for row, is_unread in enumerate(self.is_unread):
+            columns = np.flatnonzero(can_serve[row])
+            probabilities = self.probabilities[row, columns].tolist()
+            costs = self.costs_usd[row, columns].tolist()
+            if is_unread:
+                pick = most_probable(probabilities, costs)
+            else:
+                pick = select(probabilities, costs, policy).arm
+            chosen[row] = columns[pick]
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class RewardEstimates:
     """Estimates for the logged choices and for each policy; empty if no outcome is known."""
 
     chosen: Estimate | None
-    policies: Mapping[str, Replayed] = field(default_factory=dict)
+    policies: Mapping[str, PolicyEstimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,260 +100,275 @@ class Replay:
     with_feedback: int
     explored: int
     left: Mapping[str, int]
-    accuracy: Value
-    cost_usd: Value
+    accuracy: RewardEstimates
+    cost_usd: RewardEstimates
 
 
-NO_CONTENT = "without content that another artifact could read"
-TOO_FEW_REQUESTS = (
-    "holds too few requests for another artifact to read: keep them by decision_log.content, or"
-    " replay policies alone, without --artifact"
-)
-
-
-def replay_log(found: DecisionLog, policies: Sequence[str], router: Router | None = None) -> Replay:
+def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None = None) -> Replay:
     """Estimate the results of policies from logged predictions or those of another artifact.
 
     Without policies, use those that the artifact names, or the logged ones without exploration.
     Raises DataError if too few decisions can be replayed, and PolicyError for an invalid policy.
     """
-    known = gather(found)
-    left = {reason.value: count for reason, count in sorted(known.left.items())}
-    if router is not None:
-        known, opinion, unreadable = _opinion_of(router, known, found)
-        left |= {NO_CONTENT: unreadable} if unreadable else {}
-        _warn_of_what_was_learned(router.artifact.manifest.provenance, known)
+    skipped: Counter[SkipReason] = Counter()
+    decisions: list[LoggedDecision] = []
+    for decision in log.decisions:
+        is_priced = decision.probabilities.keys() == decision.expected_cost_usd.keys()
+        if decision.ending != "complete" or decision.status >= 400:
+            skipped[SkipReason.UNFINISHED] += 1
+        elif decision.is_fallback:
+            skipped[SkipReason.FALLBACK] += 1
+        elif not is_priced or decision.arm not in decision.probabilities:
+            skipped[SkipReason.INCOMPLETE] += 1
+        else:
+            decisions.append(decision)
+    if len({decision.conversation for decision in decisions}) < 2:
+        problem = "has complete answers of fewer than two conversations, which gives no intervals"
+        raise DataError(log.path, None, problem)
+    arms = tuple(sorted({arm for decision in decisions for arm in decision.probabilities}))
+
+    if router is None:
+        predictions = Predictions(
+            probabilities=_matrix([decision.probabilities for decision in decisions], arms),
+            costs_usd=_matrix([decision.expected_cost_usd for decision in decisions], arms),
+            is_unread=[decision.reason == Reason.UNREAD for decision in decisions],
+        )
     else:
-        unread = [decision.reason == Reason.UNREAD for decision in known.decisions]
-        opinion = Opinion(known.probabilities, known.costs_usd, unread)
-    targets = {
-        name: _choose(opinion, policy) for name, policy in _rules(policies, router, known).items()
-    }
-    rounds = known.rounds
+        complete = len(decisions)
+        decisions, predictions = predict_again(router, log, decisions, arms)
+        if complete > len(decisions):
+            skipped[SkipReason.NO_REQUEST] = complete - len(decisions)
+        _warn_if_trained_on(decisions, router.artifact.manifest.provenance)
+    rules = parse_policies(policies, decisions, router)
+    targets = {name: predictions.choose(policy) for name, policy in rules.items()}
+
+    _, conversations = np.unique(
+        [decision.conversation for decision in decisions], return_inverse=True
+    )
+    choices = LoggedChoices(
+        chosen=np.array([arms.index(decision.arm) for decision in decisions]),
+        propensity=np.array([decision.propensity for decision in decisions]),
+        explored=np.array([decision.reason == Reason.EXPLORED for decision in decisions]),
+        conversations=conversations,
+    )
+    accuracy = Reward(
+        seen=np.array([read_correctness(log, decision) for decision in decisions]),
+        expected=_matrix([decision.probabilities for decision in decisions], arms),
+        worse="low",
+    )
+    cost_usd = Reward(
+        seen=np.array([_or_nan(decision.actual_cost_usd) for decision in decisions]),
+        expected=_matrix([decision.expected_cost_usd for decision in decisions], arms),
+        worse="high",
+    )
     return Replay(
-        log=str(found.path),
+        log=str(log.path),
         artifact=None if router is None else router.artifact.manifest.name,
-        decisions=len(found.decisions),
-        replayed=len(known.decisions),
-        conversations=len(np.unique(rounds.conversations)),
-        with_feedback=int((~np.isnan(known.correct)).sum()),
-        explored=int((rounds.propensity < 1).sum()),
-        left=left,
-        accuracy=_value(rounds, known.accuracy, targets),
-        cost_usd=_value(rounds, known.cost_usd, targets),
+        decisions=len(log.decisions),
+        replayed=len(decisions),
+        conversations=len(np.unique(conversations)),
+        with_feedback=int((~np.isnan(accuracy.seen)).sum()),
+        explored=int((choices.propensity < 1).sum()),
+        left={reason.value: skipped[reason] for reason in sorted(skipped)},
+        accuracy=_estimate(choices, accuracy, targets),
+        cost_usd=_estimate(choices, cost_usd, targets),
     )
 
 
-def _value(rounds: Rounds, reward: Reward, targets: Mapping[str, Choices]) -> Value:
-    if np.isnan(reward.seen).all():
-        return Value(None)
-    return Value(logged(rounds, reward), replay(rounds, reward, targets))
-
-
-def _rules(policies: Sequence[str], router: Router | None, known: Logged) -> dict[str, Policy]:
-    """Return the policies by display name."""
-    if router is None:
-        rules = policies or sorted({decision.policy for decision in known.decisions})
-        return {rule: _rule(rule) for rule in rules}
-    if policies:
-        return {text: router.policy(text, param="--policy") for text in policies}
-    named = policy_names(router.artifact.manifest.policies)
-    return {name: router.policy(rule) for rule, name in named.items()}
-
-
-def _rule(text: str) -> Policy:
+def read_correctness(log: DecisionLog, decision: LoggedDecision) -> float:
+    """Return an answer's correctness by feedback, NaN if no feedback can be judged."""
+    feedback = log.feedback.get(decision.id)
+    if feedback is None:
+        return np.nan
+    if feedback.correct is not None:
+        return float(feedback.correct)
     try:
-        return parse_policy(text, param="--policy")
-    except PolicyError as exc:
-        problem = f"{exc.problem}; names and goals are an artifact's: give --artifact"
-        raise PolicyError(text, problem, param="--policy") from exc
+        example = read_example(decision)
+        expected = read_expected(log, decision, example)
+    except ValueError:
+        return np.nan
+    return np.nan if expected is None else _or_nan(check_decision(decision, example, expected))
 
 
-def _choose(opinion: Opinion, policy: Policy) -> Choices:
-    """Return the arm that a policy picks for each decision, (n,), as the service would."""
-    able = np.isfinite(opinion.probabilities + opinion.costs_usd)
-    chosen = np.empty(len(able), dtype=np.int64)
-    for row, unread in enumerate(opinion.unread):
-        places = np.flatnonzero(able[row])
-        says = opinion.probabilities[row, places].tolist()
-        costs = opinion.costs_usd[row, places].tolist()
-        pick = most_probable(says, costs) if unread else select(says, costs, policy).arm
-        chosen[row] = places[pick]
-    return chosen
+def parse_policies(
+    policies: Sequence[str], decisions: Sequence[LoggedDecision], router: Router | None
+) -> dict[str, Policy]:
+    """Return the policies to replay, by display name; raises PolicyError for an invalid one."""
+    if router is not None and policies:
+        return {text: router.policy(text, param="--policy") for text in policies}
+    if router is not None:
+        names = policy_names(router.artifact.manifest.policies)
+        return {name: router.policy(rule) for rule, name in names.items()}
+    parsed = {}
+    for text in policies or sorted({decision.policy for decision in decisions}):
+        try:
+            parsed[text] = parse_policy(text, param="--policy")
+        except PolicyError as exc:
+            problem = f"{exc.problem}; names of policies and goals need --artifact"
+            raise PolicyError(text, problem, param="--policy") from exc
+    return parsed
 
 
-def _opinion_of(router: Router, known: Logged, found: DecisionLog) -> tuple[Logged, Opinion, int]:
-    """Let another artifact predict the decisions whose requests were logged.
+def predict_again(
+    router: Router, log: DecisionLog, decisions: Sequence[LoggedDecision], arms: Sequence[str]
+) -> tuple[list[LoggedDecision], Predictions]:
+    """Let another artifact predict the decisions whose requests were logged; return both.
 
     It chooses among the arms that could serve the request at that time. Arms that are missing in
-    the log are excluded, because they have no outcomes. Returns these decisions, the predictions,
-    and the number of other decisions. Raises DataError if too few requests were logged, or if the
-    artifact knows none of the arms.
+    the log are excluded, because they have no outcomes. Raises DataError if too few requests were
+    logged, or if the artifact knows none of the arms.
     """
     manifest = router.artifact.manifest
-    shared = [arm for arm in known.arms if arm in manifest.arms]
+    shared = [arm for arm in arms if arm in manifest.arms]
     if not shared:
-        problem = f"chose among {list(known.arms)}; the artifact knows {list(manifest.arms)}"
-        raise DataError(found.path, None, problem)
-    ours, theirs = (
-        [arms.index(arm) for arm in shared] for arms in (known.arms, manifest.arms)
-    )  # column indices
-    asked = _requests(known, ours)
-    kept = known.take(list(asked))
-    if len({decision.conversation for decision in kept.decisions}) < 2:
-        raise DataError(found.path, None, TOO_FEW_REQUESTS)
-    said = np.array(router.predict_batch(list(asked.values())))[:, theirs]
-    probabilities = np.full_like(kept.probabilities, np.nan)
-    probabilities[:, ours] = np.where(np.isnan(kept.probabilities[:, ours]), np.nan, said)
-    costs_usd = np.full_like(probabilities, np.nan)
-    costs_usd[:, ours] = np.array(manifest.costs_usd())[theirs]
-    unread = [bool(conversation.unread) for conversation in asked.values()]
-    return kept, Opinion(probabilities, costs_usd, unread), len(known.decisions) - len(asked)
-
-
-def _requests(known: Logged, columns: Sequence[int]) -> dict[int, Conversation]:
-    """Return the logged requests that at least one of these arms could serve, by row."""
-    read: dict[int, Conversation] = {}
-    servable = np.flatnonzero(np.isfinite(known.probabilities[:, columns]).any(axis=1))
-    for row in servable.tolist():
+        problem = f"has only the arms {list(arms)}; the artifact knows {list(manifest.arms)}"
+        raise DataError(log.path, None, problem)
+    kept: list[LoggedDecision] = []
+    requests: list[Conversation] = []
+    for decision in decisions:
+        if decision.probabilities.keys().isdisjoint(shared):
+            continue
         try:
-            read[row] = parse_conversation(read_example(known.decisions[row]).request)
+            requests.append(parse_conversation(read_example(decision).request))
         except ValueError:
             continue
-    return read
+        kept.append(decision)
+    if len({decision.conversation for decision in kept}) < 2:
+        problem = (
+            "has too few requests that another artifact can read. Log requests with"
+            " decision_log.content, or replay only policies, without --artifact"
+        )
+        raise DataError(log.path, None, problem)
+    columns = [arms.index(arm) for arm in shared]
+    outputs = [manifest.arms.index(arm) for arm in shared]
+    logged = _matrix([decision.probabilities for decision in kept], arms)
+    probabilities, costs_usd = np.full_like(logged, np.nan), np.full_like(logged, np.nan)
+    predicted = np.array(router.predict_batch(requests))[:, outputs]
+    probabilities[:, columns] = np.where(np.isnan(logged[:, columns]), np.nan, predicted)
+    costs_usd[:, columns] = np.array(manifest.costs_usd())[outputs]
+    is_unread = [bool(request.unread) for request in requests]
+    return kept, Predictions(probabilities, costs_usd, is_unread)
 
 
-def _warn_of_what_was_learned(provenance: Provenance, known: Logged) -> None:
+def _warn_if_trained_on(decisions: Sequence[LoggedDecision], provenance: Provenance) -> None:
     """Log a warning if the artifact may have been trained on the decisions that are replayed."""
     config = yaml.safe_load(provenance.config) or {}
     sources = [config.get("source") or {}, *config.get("also", ())]
     if not any(source.get("format") in {"decisions", "outcomes"} for source in sources):
         return
-    made = datetime.fromisoformat(provenance.created).timestamp()
-    before = sum(decision.created < made for decision in known.decisions)
-    if before:
+    trained = datetime.fromisoformat(provenance.created).timestamp()
+    older = sum(decision.created < trained for decision in decisions)
+    if older:
         logger.warning(
-            "the artifact has learned from a decision log, and %s of these %s decisions are older"
-            " than it: where they are the same, it looks better here than it is; replay it on"
-            " decisions of later",
-            f"{before:,}",
-            f"{len(known.decisions):,}",
+            "the artifact was trained on a decision log, and %s of these %s decisions are older"
+            " than the artifact. If it was trained on them, the estimates are too good; replay"
+            " only newer decisions",
+            f"{older:,}",
+            f"{len(decisions):,}",
         )
 
 
-Cell = Callable[[Estimate | None], str]
+def _estimate(
+    choices: LoggedChoices, reward: Reward, targets: Mapping[str, Choices]
+) -> RewardEstimates:
+    if np.isnan(reward.seen).all():
+        return RewardEstimates(None)
+    return RewardEstimates(
+        estimate_logged(choices, reward), estimate_policies(choices, reward, targets)
+    )
 
-MARK = "*"
+
+def _matrix(rows: Sequence[Mapping[str, float]], arms: Sequence[str]) -> Floats:
+    return np.array([[row.get(arm, np.nan) for arm in arms] for row in rows])
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
 
 
 def print_replay(found: Replay, console: Console | None = None) -> None:
     """Print a summary of the log, the logged choices, and the estimates for each policy."""
     console = console or Console(highlight=False)
-    for line in _head(found):
-        console.print(line, soft_wrap=True)
-    console.print(_table(found))
-    for line in _notes(found):
-        console.print(line, soft_wrap=True)
-
-
-def _head(found: Replay) -> Iterator[str]:
-    yield (
+    with_feedback, explored = (
+        f"{count / found.replayed:.1%}" for count in (found.with_feedback, found.explored)
+    )
+    console.print(
         f"{found.replayed:,} of {found.decisions:,} decisions, {found.conversations:,}"
-        f" conversations; {_share(found.with_feedback, found.replayed)} have feedback,"
-        f" {_share(found.explored, found.replayed)} were taken with exploration on"
+        f" conversations; {with_feedback} with feedback, {explored} logged with exploration on",
+        soft_wrap=True,
     )
     for reason, count in found.left.items():
-        yield f"left out: {count:,} {reason}"
-    yield f"probabilities: {found.artifact or 'as logged'}"
+        console.print(f"left out: {count:,} {reason}", soft_wrap=True)
+    console.print(f"probabilities: {found.artifact or 'as logged'}", soft_wrap=True)
 
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}"
-
-
-def _table(found: Replay) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("policy")
     table.add_column("estimate")
     table.add_column("accuracy, %", justify="right")
     table.add_column("USD per 1,000", justify="right")
     table.add_row(
-        "what was chosen", "mean", _percent(found.accuracy.chosen), _usd(found.cost_usd.chosen)
+        "logged choices", "mean", _percent(found.accuracy.chosen), _usd(found.cost_usd.chosen)
     )
-    for name in found.accuracy.policies or found.cost_usd.policies:
+    for name, either in (found.accuracy.policies or found.cost_usd.policies).items():
+        accuracy, cost = found.accuracy.policies.get(name), found.cost_usd.policies.get(name)
+        mark = MARK if either.coverage < 1 or either.is_thin else ""
+        same, effective_n = f"{either.same:.0%} as logged", f"effective n {either.effective_n:,.0f}"
         table.add_section()
-        got, paid = found.accuracy.policies.get(name), found.cost_usd.policies.get(name)
-        for row in _rows(name, got, paid):
-            table.add_row(*row)
-    return table
-
-
-def _rows(
-    name: str, got: Replayed | None, paid: Replayed | None
-) -> Iterator[tuple[str, str, str, str]]:
-    either = got or paid
-    mark = MARK if either is not None and (either.coverage < 1 or either.is_thin) else ""
-    yield (
-        name,
-        f"DR{mark}",
-        _percent(got.dr if got else None),
-        _usd(paid.dr if paid else None),
-    )
-    beside = ["", ""] if either is None else _overlap(either)
-    yield (
-        beside[0],
-        "SNIPS",
-        _percent(got.snips if got else None),
-        _usd(paid.snips if paid else None),
-    )
-    yield beside[1], "IPS", _percent(got.ips if got else None), _usd(paid.ips if paid else None)
-    yield (
-        "",
-        f"regret{mark}",
-        _percent(got.regret if got else None, signed=True),
-        _usd(paid.regret if paid else None, signed=True),
-    )
-
-
-def _overlap(replayed: Replayed) -> list[str]:
-    return [f"{replayed.same:.0%} as logged", f"effective n {replayed.effective_n:,.0f}"]
+        for label, method, attribute in (
+            (name, f"DR{mark}", "dr"),
+            (same, "SNIPS", "snips"),
+            (effective_n, "IPS", "ips"),
+            ("", f"regret{mark}", "regret"),
+        ):
+            is_signed = attribute == "regret"
+            percent = _percent(getattr(accuracy, attribute, None), is_signed=is_signed)
+            usd = _usd(getattr(cost, attribute, None), is_signed=is_signed)
+            table.add_row(label, method, percent, usd)
+    console.print(table)
+    for note in _notes(found):
+        console.print(note, soft_wrap=True)
 
 
 def _notes(found: Replay) -> Iterator[str]:
     yield (
-        "DR: doubly robust; (SN)IPS: (self-normalised) inverse propensity; regret: worse than what"
-        " was chosen by so much (negative: better), DR, paired. 95% intervals, over conversations."
+        "DR: doubly robust. IPS and SNIPS: inverse propensity weighting, plain and self-normalized."
+        " Regret: the loss compared with the logged choices by DR, paired; negative is better."
+        " Brackets: 95% intervals over conversations."
     )
     if not found.accuracy.policies:
-        yield "No feedback: accuracy is unknown (POST /v1/feedback)."
+        yield "No feedback: accuracy is unknown. Clients send feedback to POST /v1/feedback."
     elif found.with_feedback < found.replayed:
-        yield "Accuracy holds if whether there is feedback does not depend on the answer."
-    for name, replayed in (found.accuracy.policies or found.cost_usd.policies).items():
-        if replayed.is_thin and found.explored:
+        yield (
+            "Accuracy assumes that clients are as likely to give feedback on correct answers as on"
+            " wrong ones."
+        )
+    for name, estimate in (found.accuracy.policies or found.cost_usd.policies).items():
+        if estimate.is_thin and found.explored:
             yield (
-                f"{MARK} {name}: exploration took its arm, where the logged policy took another, in"
-                f" {replayed.tried} decisions alone. Its intervals are too narrow: log more, or"
-                " explore more."
+                f"{MARK} {name}: exploration took its arm in only {estimate.tried} of the decisions"
+                " in which the logged policy preferred another arm, so its intervals are too"
+                " narrow. Log more decisions, or explore more."
             )
-        if replayed.coverage < 1:
+        if estimate.coverage < 1:
             yield (
-                f"{MARK} {name}: in {1 - replayed.coverage:.1%} of the decisions the log could not"
-                " have chosen its arm. There DR is the old router's own word, its error is in no"
-                " interval, and (SN)IPS say nothing: let the gateway explore."
+                f"{MARK} {name}: in {1 - estimate.coverage:.1%} of the decisions, the log could not"
+                " have chosen its arm. For these, DR is only the logged router's prediction, and"
+                " no interval includes the error of that prediction. IPS and SNIPS are not"
+                " available. Turn on exploration in the gateway."
             )
 
 
-def _percent(found: Estimate | None, *, signed: bool = False) -> str:
-    return _interval(found, 100, 1, signed=signed)
+def _percent(estimate: Estimate | None, *, is_signed: bool = False) -> str:
+    return _interval(estimate, 100, 1, is_signed=is_signed)
 
 
-def _usd(found: Estimate | None, *, signed: bool = False) -> str:
-    return _interval(found, 1_000, 3, signed=signed)
+def _usd(estimate: Estimate | None, *, is_signed: bool = False) -> str:
+    return _interval(estimate, 1_000, 3, is_signed=is_signed)
 
 
-def _interval(found: Estimate | None, factor: float, digits: int, *, signed: bool) -> str:
-    if found is None:
+def _interval(estimate: Estimate | None, factor: float, digits: int, *, is_signed: bool) -> str:
+    if estimate is None:
         return "-"
-    sign = "+" if signed else ""
-    low, high = (f"{end * factor:{sign}.{digits}f}" for end in found.interval)
-    return f"{found.value * factor:{sign}.{digits}f} [{low}, {high}]"
+    sign = "+" if is_signed else ""
+    low, high = (f"{end * factor:{sign}.{digits}f}" for end in estimate.interval)
+    return f"{estimate.value * factor:{sign}.{digits}f} [{low}, {high}]"
