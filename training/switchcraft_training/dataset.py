@@ -63,7 +63,10 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
         tables.append(_read_table(source, arms, path, name=str(each.path)).select_arms(heads))
     # Complete rows first, so that of several equal queries a complete one is kept and measured.
     tables[0] = tables[0].take(np.argsort(~_is_complete(tables[0], config.arms), kind="stable"))
-    distinct = [_first_of_each(table) for table in tables]
+    distinct = []
+    for table in tables:
+        asked = table.take(np.flatnonzero(~np.isnan(table.correct).all(axis=1)))
+        distinct.append(asked.take(unique(asked.examples)))
     is_measured = [_is_complete(distinct[0], config.arms)]
     is_measured += [np.zeros(len(table), dtype=np.bool_) for table in distinct[1:]]
     table = replace(concatenate(distinct), is_measured=np.concatenate(is_measured))
@@ -147,12 +150,6 @@ def _is_complete(table: Table, arms: Sequence[str]) -> Flags:
     """Return whether every one of these arms was asked a query, (rows,)."""
     complete: Flags = ~np.isnan(table.select_arms(arms).correct.sum(axis=1))
     return complete
-
-
-def _first_of_each(table: Table) -> Table:
-    """Return the first row of each (query, tools), without rows that no arm was asked."""
-    known = table.take(np.flatnonzero(~np.isnan(table.correct).all(axis=1)))
-    return known.take(unique(known.examples))
 
 
 def also_of(provenance: Provenance) -> tuple[SourceConfig, ...]:

@@ -179,42 +179,38 @@ def misroutes(table: Table, chosen: Choices, examples: Sequence[Example]) -> tup
     turns = [parse_conversation(example.request).turns for example in examples]
     words = np.array([sum(len(turn.text.split()) for turn in chat) for chat in turns])
     fifths = sorted({int(q) for q in np.quantile(words, FIFTHS, method="lower")})
-    right = (table.correct >= 0.5).sum(axis=1)
-    facts = (
+    solvers = (table.correct >= 0.5).sum(axis=1)
+    properties: tuple[tuple[str, NDArray[np.int64], Sequence[int]], ...] = (
         ("number of tools", np.array([len(e.request["tools"]) for e in examples]), TOOLS),
         ("number of turns", np.array([len(chat) for chat in turns]), TURNS),
         ("length, words", words, fifths),
-        ("number of correct models", right, range(len(table.arms) + 1)),
+        ("number of correct models", solvers, range(len(table.arms) + 1)),
     )
-    return tuple(
-        Breakdown(name, _buckets(table, chosen, values, tuple(lasts)))
-        for name, values, lasts in facts
-    )
-
-
-def _buckets(
-    table: Table, chosen: Choices, values: NDArray[np.int64], lasts: Sequence[int]
-) -> tuple[Bucket, ...]:
-    """Group queries by integer ranges, given each range's upper bound; omit empty ranges."""
     got, _ = table.pick(chosen)
-    top = table.correct.max(axis=1)
-    which = np.searchsorted(lasts, values)
-    return tuple(
-        Bucket(
-            _label(lasts, int(b)),
-            mean_measure(1 - got[which == b]),
-            mean_measure((top - got)[which == b]),
+    avoidable = table.correct.max(axis=1) - got
+    breakdowns = []
+    for name, values, upper_bounds in properties:
+        bucket_of = np.searchsorted(upper_bounds, values)
+        buckets = tuple(
+            Bucket(
+                label=range_label(upper_bounds, int(number)),
+                misrouted=mean_measure(1 - got[bucket_of == number]),
+                wrong_model=mean_measure(avoidable[bucket_of == number]),
+            )
+            for number in np.unique(bucket_of)  # empty ranges are omitted
         )
-        for b in np.unique(which)
-    )
+        breakdowns.append(Breakdown(name, buckets))
+    return tuple(breakdowns)
 
 
-def _label(lasts: Sequence[int], bucket: int) -> str:
-    if bucket == len(lasts):
-        return f"{lasts[-1] + 1}+"
-    first, last = lasts[bucket - 1] + 1 if bucket else None, lasts[bucket]
-    if first is None:
+def range_label(upper_bounds: Sequence[int], number: int) -> str:
+    """Return the label of an integer range, for example `to 2`, `3-6`, `7` or `51+`."""
+    if number == len(upper_bounds):
+        return f"{upper_bounds[-1] + 1}+"
+    last = upper_bounds[number]
+    if number == 0:
         return f"{last}" if last <= 1 else f"to {last}"
+    first = upper_bounds[number - 1] + 1
     return f"{last}" if first == last else f"{first}-{last}"
 
 
@@ -264,33 +260,31 @@ def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]
     counted = [table.arms[place] for place in np.flatnonzero(table.has_tokens.any(axis=0))]
     kept = [arm for arm in counted if not prices[arm].has_hourly_price]
     known = table.select_arms(kept)
-    uses = [_use(known, column, prices[arm]) for column, arm in enumerate(kept)]
+    average_written = float(np.nanmean(known.output_tokens, axis=0).mean()) if kept else 0.0
+    uses = []
+    for column, arm in enumerate(kept):
+        price, rows = prices[arm], known.has_tokens[:, column]
+        read = mean_measure(known.input_tokens[rows, column])
+        written = mean_measure(known.output_tokens[rows, column])
+        input_cost_usd = price.cost_usd(read.value, 0, seconds=0)
+        output_cost_usd = price.cost_usd(0, written.value, seconds=0)
+        total_usd = input_cost_usd + output_cost_usd
+        use = TokenUse(
+            arm=arm,
+            price=price,
+            input_tokens=read,
+            output_tokens=written,
+            input_cost_usd=input_cost_usd,
+            output_cost_usd=output_cost_usd,
+            input_share=input_cost_usd / total_usd if total_usd else 0.0,
+            expected_cost_usd=price.cost_usd(read.value, average_written, seconds=0),
+            chattiness=chattiness(known, column, price),
+        )
+        uses.append(use)
     return tuple(sorted(uses, key=lambda use: use.cost_usd))
 
 
-def _use(table: Table, column: int, price: Price) -> TokenUse:
-    rows = table.has_tokens[:, column]
-    read, written = (
-        mean_measure(counts[rows, column]) for counts in (table.input_tokens, table.output_tokens)
-    )
-    input_cost_usd = price.cost_usd(read.value, 0, seconds=0)
-    output_cost_usd = price.cost_usd(0, written.value, seconds=0)
-    total_usd = input_cost_usd + output_cost_usd
-    average = float(np.nanmean(table.output_tokens, axis=0).mean())
-    return TokenUse(
-        arm=table.arms[column],
-        price=price,
-        input_tokens=read,
-        output_tokens=written,
-        input_cost_usd=input_cost_usd,
-        output_cost_usd=output_cost_usd,
-        input_share=input_cost_usd / total_usd if total_usd else 0.0,
-        expected_cost_usd=price.cost_usd(read.value, average, seconds=0),
-        chattiness=_chattiness(table, column, price),
-    )
-
-
-def _chattiness(table: Table, column: int, price: Price) -> Estimate | None:
+def chattiness(table: Table, column: int, price: Price) -> Estimate | None:
     """Estimate the ratio of actual to expected cost; None for an arm that costs nothing."""
     counted = table.has_tokens
     arms = counted.shape[1]

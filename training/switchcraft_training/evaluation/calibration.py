@@ -115,18 +115,18 @@ def _held_out(
     methods: Iterable[Method],
 ) -> dict[Method, Floats]:
     """Return the held-out probabilities of each method, (queries, arms)."""
-    said = {method: np.empty_like(probabilities) for method in methods}
+    held_out = {method: np.empty_like(probabilities) for method in methods}
     for fitted, tested in kfold.split(labels, groups=groups):
-        for method, theirs in said.items():
+        for method, calibrated in held_out.items():
             calibration = FITS[method](labels[fitted], probabilities[fitted])
-            theirs[tested] = calibration.apply(probabilities[tested])
-    return said
+            calibrated[tested] = calibration.apply(probabilities[tested])
+    return held_out
 
 
 def _trials(
-    labels: Floats, said: Mapping[Method, Floats], groups: NDArray[np.int64]
+    labels: Floats, held_out: Mapping[Method, Floats], groups: NDArray[np.int64]
 ) -> tuple[Trial, ...]:
-    losses = {method: log_losses(labels, each) for method, each in said.items()}
+    losses = {method: log_losses(labels, each) for method, each in held_out.items()}
     least = min(losses.values(), key=lambda each: float(each.mean()))
     return tuple(
         Trial(
@@ -136,7 +136,7 @@ def _trials(
             error=calibration_measure(labels, each),
             brier=brier_measure(labels, each),
         )
-        for method, each in said.items()
+        for method, each in held_out.items()
     )
 
 
@@ -172,32 +172,32 @@ def fit_temperature(labels: Floats, probabilities: Floats) -> Calibration:
 
 
 def fit_platt(labels: Floats, probabilities: Floats) -> Calibration:
-    """Fit a logistic regression for each arm; an arm that was never asked stays unchanged."""
-    lines = [_line(*known) for known in _known(labels, logit(probabilities))]
+    """Fit a logistic regression for each arm; an arm that was never asked stays unchanged.
+
+    Slopes are at least 0. Platt's softened targets, (right + 1) / (right + 2) and 1 / (wrong + 2),
+    keep the fit finite if all answers were right (Platt, 1999, section 2.2).
+    """
+
+    def fit_line(labels: Floats, logits: Floats) -> tuple[float, float]:
+        right, wrong = labels.sum(), (1 - labels).sum()
+        targets = labels * (right + 1) / (right + 2) + (1 - labels) / (wrong + 2)
+
+        def loss(line: Floats) -> tuple[float, Floats]:
+            z = line[0] * logits + line[1]
+            off = sigmoid(z) - targets
+            gradient = np.array([off @ logits, off.sum()])
+            return float((np.logaddexp(0, z) - targets * z).sum()), gradient
+
+        found = minimize(
+            loss, [1.0, 0.0], jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]
+        )
+        return float(found.x[0]), float(found.x[1])
+
+    lines = [fit_line(*known) for known in _known(labels, logit(probabilities))]
     return Platt(
         slopes=tuple(slope for slope, _ in lines),
         intercepts=tuple(intercept for _, intercept in lines),
     )
-
-
-def _line(labels: Floats, logits: Floats) -> tuple[float, float]:
-    """Return slope (at least 0) and intercept with the least log loss.
-
-    Platt's softened targets, (right + 1) / (right + 2) and 1 / (wrong + 2), keep the fit finite if
-    all answers were right (Platt, 1999, section 2.2).
-    """
-    right, wrong = labels.sum(), (1 - labels).sum()
-    targets = labels * (right + 1) / (right + 2) + (1 - labels) / (wrong + 2)
-
-    def loss(line: Floats) -> tuple[float, Floats]:
-        z = line[0] * logits + line[1]
-        off = sigmoid(z) - targets
-        return float((np.logaddexp(0, z) - targets * z).sum()), np.array([off @ logits, off.sum()])
-
-    found = minimize(
-        loss, [1.0, 0.0], jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]
-    )
-    return float(found.x[0]), float(found.x[1])
 
 
 def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
@@ -207,36 +207,33 @@ def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
     The interpolated map increases strictly, except at its two ends (centred isotonic regression:
     Oron and Flournoy, 2017).
     """
-    return Isotonic(knots=tuple(_knots(*known) for known in _known(labels, probabilities)))
 
+    def fit_knots(labels: Floats, raw: Floats) -> Knots:
+        if not len(labels):
+            return Knots(raw=(0.0, 1.0), calibrated=(0.0, 1.0))
+        steps = IsotonicRegression(y_min=0, y_max=1).fit(raw, labels).predict(raw)
+        heights, which = np.unique(steps, return_inverse=True)
+        middles = np.bincount(which, weights=raw) / np.bincount(which)
+        # This many answers cannot show a probability closer to 0 or 1 (rule of succession).
+        edge = 1 / (len(labels) + 2)
+        # Midpoints increase except for rounding errors; remove duplicates.
+        places = np.flatnonzero(np.diff(middles, prepend=-1.0) > 0)
+        # Keep at most `MAX_KNOTS`, evenly spaced, including the first and the last.
+        evenly = np.linspace(0, len(places) - 1, min(len(places), MAX_KNOTS))
+        kept = places[np.unique(evenly.round().astype(np.int64))]
+        return Knots(
+            raw=tuple(middles[kept].tolist()),
+            calibrated=tuple(np.clip(heights, edge, 1 - edge)[kept].tolist()),
+        )
 
-def _knots(labels: Floats, raw: Floats) -> Knots:
-    if not len(labels):
-        return Knots(raw=(0.0, 1.0), calibrated=(0.0, 1.0))
-    steps = IsotonicRegression(y_min=0, y_max=1).fit(raw, labels).predict(raw)
-    heights, which = np.unique(steps, return_inverse=True)
-    middles = np.bincount(which, weights=raw) / np.bincount(which)
-    # This many answers cannot show a probability closer to 0 or 1 (rule of succession).
-    edge = 1 / (len(labels) + 2)
-    # Midpoints increase except for rounding errors; remove duplicates.
-    places = np.flatnonzero(np.diff(middles, prepend=-1.0) > 0)
-    kept = places[_thinned(len(places))]
-    return Knots(
-        raw=tuple(middles[kept].tolist()),
-        calibrated=tuple(np.clip(heights, edge, 1 - edge)[kept].tolist()),
-    )
-
-
-def _thinned(count: int) -> NDArray[np.int64]:
-    """Return at most `MAX_KNOTS` evenly spaced indices, including the first and the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, MAX_KNOTS)).round().astype(np.int64))
+    return Isotonic(knots=tuple(fit_knots(*known) for known in _known(labels, probabilities)))
 
 
 def _known(labels: Floats, values: Floats) -> Iterator[tuple[Floats, Floats]]:
     """Yield each arm's labels and values, without queries that the arm was not asked."""
-    for column, said in zip(labels.T, values.T, strict=True):
+    for column, arm_values in zip(labels.T, values.T, strict=True):
         asked = ~np.isnan(column)
-        yield column[asked], said[asked]
+        yield column[asked], arm_values[asked]
 
 
 FITS: Mapping[Method, Callable[[Floats, Floats], Calibration]] = {

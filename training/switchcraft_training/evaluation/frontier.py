@@ -44,7 +44,7 @@ BUDGETS = (0.05, 0.10, 0.16, 0.30, 0.50, 1.00)
 
 
 @dataclass(frozen=True, slots=True)
-class FieldRow:
+class PaperMetrics:
     """Metrics of other papers for one router that predicts probabilities.
 
     `matching` is the cheapest rule of the sweep that is as accurate as the best single model, and
@@ -71,12 +71,16 @@ class Budget:
     entry: Entry
 
 
-def field_row(
+def paper_metrics(
     name: str, table: Table, probabilities: Floats, expected_costs_usd: Costs
-) -> FieldRow:
+) -> PaperMetrics:
     """Measure a router over the sweep of thresholds and drifts."""
     entries = sweep(table, probabilities, expected_costs_usd)
-    columns = _sweep_table(table, probabilities, expected_costs_usd)
+    rules = [table.pick(route(probabilities, expected_costs_usd, rule)) for rule in FRONTIER]
+    # Costs, then correctness, of arms and rules: (queries, 2 x (arms + rules)).
+    costs = [table.cost_usd, *(paid[:, None] for _, paid in rules)]
+    correct = [table.correct, *(got[:, None] for got, _ in rules)]
+    columns = np.hstack([*costs, *correct])
     arms, best, cheapest = len(table.arms), best_single(table), cheapest_single(table)
 
     def split(means: Floats) -> tuple[Floats, Floats]:
@@ -96,7 +100,7 @@ def field_row(
         singles, _ = split(means)
         return aiq_of(means) - aiq(singles, singles[:, 0].min(), singles[:, 0].max())
 
-    return FieldRow(
+    return PaperMetrics(
         name=name,
         auc=auc_measure(table.correct, probabilities),
         calibration_error=calibration_measure(table.correct, probabilities),
@@ -107,14 +111,6 @@ def field_row(
         matching=matching(entries),
         affordable=affordable(entries, 1.0),
     )
-
-
-def _sweep_table(table: Table, probabilities: Floats, expected_costs_usd: Costs) -> Floats:
-    """Return costs, then correctness, of arms and rules: (queries, 2 x (arms + rules))."""
-    rules = [table.pick(route(probabilities, expected_costs_usd, rule)) for rule in FRONTIER]
-    costs = [table.cost_usd, *(paid[:, None] for _, paid in rules)]
-    correct = [table.correct, *(got[:, None] for got, _ in rules)]
-    return np.hstack([*costs, *correct])
 
 
 def apgr(points: Floats, weak: Floats, strong: Floats) -> float:
@@ -160,18 +156,15 @@ def convex_hull(points: Floats) -> Floats:
     for cost, accuracy in sorted(map(tuple, points.tolist()), key=lambda p: (p[0], -p[1])):
         if accuracy <= hull[-1][1]:
             continue
-        while len(hull) > 1 and _is_below(hull[-2], hull[-1], (cost, accuracy)):
+        while len(hull) > 1:
+            (left_cost, left), (middle_cost, middle) = hull[-2:]
+            # Keep the middle point only if it is above the line between its neighbours.
+            rise = (middle - left) * (cost - left_cost)
+            if rise > (accuracy - left) * (middle_cost - left_cost):
+                break
             hull.pop()
         hull.append((cost, accuracy))
     return np.array(hull)
-
-
-def _is_below(
-    left: tuple[float, float], middle: tuple[float, float], right: tuple[float, float]
-) -> bool:
-    """Return whether the middle point is on or below the line between the others."""
-    rise = (middle[1] - left[1]) * (right[0] - left[0])
-    return rise <= (right[1] - left[1]) * (middle[0] - left[0])
 
 
 def matching(entries: Sequence[Entry]) -> Entry | None:
@@ -218,11 +211,24 @@ class GoalResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class MeasuredRules:
     """The figures of every rule on some queries, and the best single model's accuracy there."""
 
     frontier: tuple[FrontierPoint, ...]
     best_single: Measure
+
+    @classmethod
+    def on(cls, table: Table, choices: Mapping[str, Choices], rows: Choices) -> MeasuredRules:
+        """Measure every rule's choices on some rows of a table."""
+        part = table.take(rows)
+        bench = Bench.of(part)
+        return cls(
+            frontier=tuple(
+                bench.measure("router", rule, *part.pick(chosen[rows])).point
+                for rule, chosen in choices.items()
+            ),
+            best_single=mean_measure(bench.best),
+        )
 
     def pick(self, goal: Goal) -> str | None:
         """Return the rule that reaches a goal, or None if no rule does."""
@@ -235,28 +241,56 @@ class _Seen:
 def validate_goals(
     experiment: Experiment, goals: Sequence[str] = (), *, seed: int = 0
 ) -> tuple[GoalResult, ...]:
-    """Validate goals (default: `usual_goals`) in folds that keep near-duplicates together.
+    """Measure each goal's rule on queries that it was not picked on.
 
-    The router has not seen the queries; only the rule is picked on them. Return an empty tuple if
-    there are fewer groups of queries than folds. Raises PolicyError for an invalid goal.
+    The best of many rules looks slightly better than it is on the queries that it was picked on. A
+    rule that is picked on four folds and measured on the fifth has no such advantage. Folds keep
+    near-duplicates together. The router has not seen any of the queries; only the rule is picked on
+    them.
+
+    The default goals are `usual_goals`. Return an empty tuple if there are fewer groups of queries
+    than folds. Raises PolicyError for an invalid goal.
     """
-    groups = near_duplicates(experiment.table.examples)
+    table = experiment.table
+    groups = near_duplicates(table.examples)
     if len(set(groups)) < GOAL_FOLDS:
         return ()
-    table = experiment.table
     choices = {
         rule: route(experiment.probabilities, experiment.expected_costs_usd, rule)
         for rule in FRONTIER
     }
-    splits = list(
-        GroupKFold(GOAL_FOLDS, shuffle=True, random_state=seed).split(groups, groups=groups)
-    )
-    everything = _see(table, choices, np.arange(len(groups)))
-    folds = [(_see(table, choices, seen), left) for seen, left in splits]
-    return tuple(
-        _validate_goal(_goal(text), table, choices, everything, folds)
-        for text in goals or usual_goals(table)
-    )
+    kfold = GroupKFold(GOAL_FOLDS, shuffle=True, random_state=seed)
+    everything = MeasuredRules.on(table, choices, np.arange(len(groups)))
+    folds = [
+        (MeasuredRules.on(table, choices, picked_on), held_out)
+        for picked_on, held_out in kfold.split(groups, groups=groups)
+    ]
+    results = []
+    for text in goals or usual_goals(table):
+        goal = parse_goal(text, param=PARAM)
+        if goal is None:
+            raise PolicyError(text, "is a rule, not a goal", param=PARAM)
+        rule = everything.pick(goal)
+        picks = [(rules.pick(goal), held_out) for rules, held_out in folds]
+        reached = [(choices[pick][rows], rows) for pick, rows in picks if pick is not None]
+        nested = None
+        if reached:
+            chosen, rows = (np.concatenate(parts) for parts in zip(*reached, strict=True))
+            nested = measure_rule("nested", table.take(rows), chosen)
+        result = GoalResult(
+            goal=str(goal),
+            rule=rule,
+            picked=None if rule is None else measure_rule(rule, table, choices[rule]),
+            nested=nested,
+            folds=len(reached),
+        )
+        results.append(result)
+    return tuple(results)
+
+
+def measure_rule(name: str, table: Table, chosen: Choices) -> Entry:
+    """Measure the choices of one rule, (queries,)."""
+    return Bench.of(table).measure("router", name, *table.pick(chosen))
 
 
 def usual_goals(table: Table) -> tuple[str, ...]:
@@ -266,53 +300,3 @@ def usual_goals(table: Table) -> tuple[str, ...]:
         *(f"accuracy={accuracy}" for accuracy in GOAL_ACCURACIES),
         *(f"usd_per_1k={usd_per_1k * share:.4g}" for share in GOAL_BUDGETS),
     )
-
-
-def _goal(text: str) -> Goal:
-    goal = parse_goal(text, param=PARAM)
-    if goal is None:
-        raise PolicyError(text, "is a rule, not a goal", param=PARAM)
-    return goal
-
-
-def _see(table: Table, choices: Mapping[str, Choices], rows: Choices) -> _Seen:
-    seen = table.take(rows)
-    bench = Bench.of(seen)
-    return _Seen(
-        frontier=tuple(
-            bench.measure("router", rule, *seen.pick(chosen[rows])).point
-            for rule, chosen in choices.items()
-        ),
-        best_single=mean_measure(bench.best),
-    )
-
-
-def _validate_goal(
-    goal: Goal,
-    table: Table,
-    choices: Mapping[str, Choices],
-    everything: _Seen,
-    folds: Sequence[tuple[_Seen, Choices]],
-) -> GoalResult:
-    rule = everything.pick(goal)
-    picks = [(seen.pick(goal), left) for seen, left in folds]
-    kept = [(choices[picked][left], left) for picked, left in picks if picked is not None]
-    return GoalResult(
-        goal=str(goal),
-        rule=rule,
-        picked=None if rule is None else _measure(rule, table, choices[rule]),
-        nested=_nested(table, kept),
-        folds=len(kept),
-    )
-
-
-def _nested(table: Table, kept: Sequence[tuple[Choices, Choices]]) -> Entry | None:
-    """Measure the choices of each fold on its rows, given as (choices, rows)."""
-    if not kept:
-        return None
-    chosen, rows = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-    return _measure("nested", table.take(rows), chosen)
-
-
-def _measure(name: str, table: Table, chosen: Choices) -> Entry:
-    return Bench.of(table).measure("router", name, *table.pick(chosen))

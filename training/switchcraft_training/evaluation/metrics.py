@@ -160,23 +160,17 @@ def _ranks(probabilities: Floats) -> NDArray[np.int64]:
 
 
 def _mean_auc(labels: Floats, ranks: NDArray[np.int64], weights: Floats) -> float:
-    scores = np.array(
-        [_auc(labels[:, arm], ranks[:, arm], weights) for arm in range(labels.shape[1])]
-    )
-    finite = scores[np.isfinite(scores)]
-    return float(finite.mean()) if len(finite) else float("nan")
+    """Return the mean over arms of the probability that a right answer ranks above a wrong one.
 
-
-def _auc(labels: Floats, ranks: NDArray[np.int64], weights: Floats) -> float:
-    """Return the probability that a right answer ranks above a wrong one; ties count half.
-
-    Not scikit-learn's function, because labels may be fractional, and for speed: scikit-learn's
-    takes 1 ms, this one 30 us.
+    Ties count half. This is not scikit-learn's function, because labels may be fractional, and for
+    speed: scikit-learn's takes 1 ms for each arm, this one 30 us.
     """
-    right = np.bincount(ranks, weights * labels)
-    wrong = np.bincount(ranks, weights * (1 - labels))
-    pairs = right.sum() * wrong.sum()
-    # Sums of resampled weights have rounding errors of 1e-16 if an outcome is absent.
-    if pairs < 1e-12:
-        return float("nan")
-    return float((right * (wrong.cumsum() - wrong / 2)).sum() / pairs)
+    areas = []
+    for arm_labels, arm_ranks in zip(labels.T, ranks.T, strict=True):
+        right = np.bincount(arm_ranks, weights * arm_labels)
+        wrong = np.bincount(arm_ranks, weights * (1 - arm_labels))
+        pairs = right.sum() * wrong.sum()
+        # Sums of resampled weights have rounding errors of 1e-16 if an outcome is absent.
+        if pairs >= 1e-12:
+            areas.append(float((right * (wrong.cumsum() - wrong / 2)).sum() / pairs))
+    return float(np.mean(areas)) if areas else float("nan")

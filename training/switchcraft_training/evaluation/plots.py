@@ -6,7 +6,6 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import ceil
 from typing import Any
 
 import matplotlib as mpl
@@ -49,7 +48,7 @@ MARKERS: dict[Kind, str] = {
     "random": "X",
     "oracle": "*",
 }
-BLUE, RED = "#3b82c4", "#d1495b"
+BLUE, RED, GREY = "#3b82c4", "#d1495b", "#9aa3af"
 INK = "#010203"
 """Placeholder for the colour of text and axes, which the page's text colour replaces."""
 WIDTH_IN = 9.6
@@ -142,7 +141,20 @@ def pareto_svg(evaluation: Evaluation) -> str:
         front = pareto_front(evaluation.sweep)
         _band(axes, front, "router, thresholds and drifts")
         for kind in KINDS:
-            _points(axes, [entry for entry in evaluation.entries if entry.kind == kind], kind)
+            entries = [entry for entry in evaluation.entries if entry.kind == kind]
+            if not entries:
+                continue
+            axes.errorbar(
+                [entry.cost_usd.value * 1e3 for entry in entries],
+                [entry.accuracy.value for entry in entries],
+                xerr=[entry.cost_usd.stderr * 1e3 for entry in entries],
+                yerr=[entry.accuracy.stderr for entry in entries],
+                fmt=MARKERS[kind],
+                markersize=11 if kind == "oracle" else 6.5,
+                color=COLOURS[kind],
+                elinewidth=0.8,
+                label=_KIND_NAMES[kind],
+            )
         _money_axis(axes)
         axes.set_ylabel("accuracy")
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -172,7 +184,8 @@ def sweep_svg(evaluation: Evaluation) -> str:
         axes.margins(y=0.1)
         axes.legend(loc="lower right")
         figure.draw_without_rendering()
-        named = _spread_out(pareto_front(evaluation.sweep))
+        front = pareto_front(evaluation.sweep)
+        named = front[:: math.ceil(len(front) / NAMED)]  # as many as the plot has room to label
         label_points(axes, [_at(entry) for entry in named], [entry.name for entry in named])
         return to_svg(figure)
 
@@ -219,7 +232,7 @@ def differences_svg(categories: Sequence[Category]) -> str:
 
 def routing_svg(routing: Routing) -> str:
     """Draw the four routing outcomes as one bar."""
-    colours = ("#2b9a56", "#8cc9a1", RED, "#9aa3af")
+    colours = ("#2b9a56", "#8cc9a1", RED, GREY)
     with style():
         figure = new_figure(1.5)
         axes = figure.subplots()
@@ -242,27 +255,25 @@ def misroutes_svg(breakdowns: Sequence[Breakdown]) -> str:
         figure = new_figure(5.2)
         panels = figure.subplots(2, 2, sharey=True).ravel()
         for axes, breakdown in zip(panels, breakdowns, strict=True):
-            _misroute_panel(axes, breakdown)
+            buckets = breakdown.buckets
+            places = range(len(buckets))
+            wrong = [bucket.wrong_model.value for bucket in buckets]
+            total = [bucket.misrouted.value for bucket in buckets]
+            rest = [all_ - part for all_, part in zip(total, wrong, strict=True)]
+            axes.bar(places, wrong, color=RED, width=0.65, label="wrong model")
+            axes.bar(places, rest, bottom=wrong, color=GREY, width=0.65, label="no correct model")
+            errors = [bucket.misrouted.stderr for bucket in buckets]
+            axes.errorbar(places, total, yerr=errors, fmt="none", ecolor=INK, elinewidth=0.9)
+            axes.set_xticks(
+                places, [f"{b.label}\nn={b.misrouted.n}" for b in buckets], fontsize=7.5
+            )
+            axes.set_title(breakdown.by)
+            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            axes.set_ylim(0, 1.05)
+            axes.set_xlim(-0.6, max(len(buckets), 4) - 0.4)  # a single bar does not fill the panel
+            axes.grid(visible=True, axis="y")
         panels[0].legend(loc="upper left")
         return to_svg(figure)
-
-
-def _misroute_panel(axes: Axes, breakdown: Breakdown) -> None:
-    buckets = breakdown.buckets
-    places = range(len(buckets))
-    wrong = [bucket.wrong_model.value for bucket in buckets]
-    total = [bucket.misrouted.value for bucket in buckets]
-    rest = [all_ - part for all_, part in zip(total, wrong, strict=True)]
-    axes.bar(places, wrong, color=RED, width=0.65, label="wrong model")
-    axes.bar(places, rest, bottom=wrong, color="#9aa3af", width=0.65, label="no correct model")
-    errors = [bucket.misrouted.stderr for bucket in buckets]
-    axes.errorbar(places, total, yerr=errors, fmt="none", ecolor=INK, elinewidth=0.9)
-    axes.set_xticks(places, [f"{b.label}\nn={b.misrouted.n}" for b in buckets], fontsize=7.5)
-    axes.set_title(breakdown.by)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set_ylim(0, 1.05)
-    axes.set_xlim(-0.6, max(len(buckets), 4) - 0.4)  # keep a single bar from filling the panel
-    axes.grid(visible=True, axis="y")
 
 
 def confusion_svg(confusion: Confusion) -> str:
@@ -416,22 +427,6 @@ def curves_svg(epochs: Sequence[Epoch]) -> str:
         return to_svg(figure)
 
 
-def _points(axes: Axes, entries: Sequence[Entry], kind: Kind) -> None:
-    if not entries:
-        return
-    axes.errorbar(
-        [entry.cost_usd.value * 1e3 for entry in entries],
-        [entry.accuracy.value for entry in entries],
-        xerr=[entry.cost_usd.stderr * 1e3 for entry in entries],
-        yerr=[entry.accuracy.stderr for entry in entries],
-        fmt=MARKERS[kind],
-        markersize=11 if kind == "oracle" else 6.5,
-        color=COLOURS[kind],
-        elinewidth=0.8,
-        label=_KIND_NAMES[kind],
-    )
-
-
 def _band(
     axes: Axes,
     entries: Sequence[Entry],
@@ -493,11 +488,6 @@ def _names(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
 
 def _pair(measure: Measure) -> tuple[float, float]:
     return measure.value, measure.stderr
-
-
-def _spread_out(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return as many entries as a plot has room to label."""
-    return entries[:: ceil(len(entries) / NAMED)]
 
 
 def _at(entry: Entry) -> tuple[float, float]:

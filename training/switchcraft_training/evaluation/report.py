@@ -43,10 +43,10 @@ from switchcraft_training.evaluation.calibration import (
 from switchcraft_training.evaluation.evaluate import Evaluation, Experiment, evaluate
 from switchcraft_training.evaluation.frontier import (
     Budget,
-    FieldRow,
     GoalResult,
+    PaperMetrics,
     budgets,
-    field_row,
+    paper_metrics,
     validate_goals,
 )
 from switchcraft_training.evaluation.stability import (
@@ -59,10 +59,16 @@ from switchcraft_training.evaluation.stability import (
 from switchcraft_training.models.checkpoints import Epoch
 from switchcraft_training.records import Json
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """The report's sections in addition to the main table; None and empty ones are omitted."""
+    """The report's sections in addition to the main table; None and empty ones are omitted.
+
+    `field` has the metrics of other papers, `promises` the goals, and `parts` the variants of the
+    router.
+    """
 
     categories: tuple[Category, ...]
     routing: Routing
@@ -71,7 +77,7 @@ class Sections:
     calibration: CalibrationFigures
     calibrating: CalibrationStudy | None
     promises: tuple[GoalResult, ...]
-    field: tuple[FieldRow, ...]
+    field: tuple[PaperMetrics, ...]
     budgets: tuple[Budget, ...]
     tokens: tuple[TokenUse, ...]
     parts: tuple[Ablation, ...]
@@ -102,7 +108,7 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
         calibration=calibration_figures(table, experiment.probabilities),
         calibrating=experiment.calibrating,
         promises=validate_goals(experiment),
-        field=field_rows(experiment),
+        field=all_paper_metrics(experiment),
         budgets=budgets(figures.sweep),
         tokens=token_use(table, experiment.prices) if experiment.prices else (),
         parts=ablation(experiment),
@@ -111,7 +117,7 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
     )
 
 
-def field_rows(experiment: Experiment) -> tuple[FieldRow, ...]:
+def all_paper_metrics(experiment: Experiment) -> tuple[PaperMetrics, ...]:
     """Apply other papers' metrics to the router and every entrant that has probabilities."""
     named = [("router", experiment.probabilities)] + [
         (entrant.name, entrant.probabilities)
@@ -119,7 +125,7 @@ def field_rows(experiment: Experiment) -> tuple[FieldRow, ...]:
         if entrant.probabilities is not None
     ]
     return tuple(
-        field_row(name, experiment.table, probabilities, experiment.expected_costs_usd)
+        paper_metrics(name, experiment.table, probabilities, experiment.expected_costs_usd)
         for name, probabilities in named
     )
 
@@ -154,30 +160,26 @@ def write_report(report: Report, directory: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(form=_form, interval=_interval)
-    page = environment.get_template("report.html.j2").render(report=report, plots=_draw(report))
+    environment.filters.update(form=format_value, interval=format_interval)
+    drawings = {name: Markup(svg) for name, svg in draw_plots(report).items()}  # noqa: S704 - our own
+    page = environment.get_template("report.html.j2").render(report=report, plots=drawings)
     (directory / "report.html").write_text(page)
 
 
-def _draw(report: Report) -> dict[str, Markup]:
-    """Draw every plot whose data the report contains."""
+def draw_plots(report: Report) -> dict[str, str]:
+    """Draw every plot whose data the report contains; return SVG elements by name."""
     drawn = {"pareto": plots.pareto_svg(report.test), "sweep": plots.sweep_svg(report.test)}
-    if report.sections is not None:
-        drawn |= _draw_sections(report.sections)
     if report.epochs:
         drawn["curves"] = plots.curves_svg(report.epochs)
-    return {name: Markup(svg) for name, svg in drawn.items()}  # noqa: S704 - our own drawings
-
-
-def _draw_sections(sections: Sections) -> dict[str, str]:
-    drawn = {
-        "categories": plots.categories_svg(sections.categories),
-        "differences": plots.differences_svg(sections.categories),
-        "routing": plots.routing_svg(sections.routing),
-        "misroutes": plots.misroutes_svg(sections.misroutes),
-        "confusion": plots.confusion_svg(sections.confusion),
-        "calibration": plots.calibration_svg(sections.calibration),
-    }
+    sections = report.sections
+    if sections is None:
+        return drawn
+    drawn["categories"] = plots.categories_svg(sections.categories)
+    drawn["differences"] = plots.differences_svg(sections.categories)
+    drawn["routing"] = plots.routing_svg(sections.routing)
+    drawn["misroutes"] = plots.misroutes_svg(sections.misroutes)
+    drawn["confusion"] = plots.confusion_svg(sections.confusion)
+    drawn["calibration"] = plots.calibration_svg(sections.calibration)
     if sections.tokens:
         drawn["tokens"] = plots.tokens_svg(sections.tokens)
     if sections.parts:
@@ -209,15 +211,14 @@ FORMS: Mapping[str, Callable[[float], str]] = {
 }
 
 
-def _form(value: float, form: str) -> str:
+def format_value(value: float, form: str) -> str:
+    """Format a number in one of `FORMS`."""
     return FORMS[form](value)
 
 
-def _interval(bounds: tuple[float, float] | None, form: str) -> str:
+def format_interval(bounds: tuple[float, float] | None, form: str) -> str:
+    """Format an interval in one of `FORMS`; None gives an empty text."""
     return "" if bounds is None else f"[{FORMS[form](bounds[0])}, {FORMS[form](bounds[1])}]"
-
-
-log = logging.getLogger(__name__)
 
 
 def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report:
@@ -228,17 +229,21 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
     """
     manifest = router.artifact.manifest
     if set(config.arms) != set(manifest.arms):
-        odd = ", ".join(sorted(set(config.arms) ^ set(manifest.arms)))
-        raise ConfigError(config.name, "pool", f"is not the artifact's arms: {odd}")
-    asked = as_measured(config, manifest)
-    table = concatenate([read(asked, manifest, folder) for folder in data])
+        only_one = ", ".join(sorted(set(config.arms) ^ set(manifest.arms)))
+        problem = f"differs from the artifact's arms: only one of them has {only_one}"
+        raise ConfigError(config.name, "pool", problem)
+    # Only this source, and the pool in the order of the artifact's arms.
+    entries = {entry.arm: entry for entry in config.pool}
+    pool = tuple(entries[arm] for arm in manifest.arms)
+    config = config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
+    table = concatenate([read_queries(config, manifest, folder) for folder in data])
     conversations = [parse_conversation(e.request) for e in table.examples]
     experiment = Experiment(
         table=table,
         probabilities=np.array(router.predict_batch(conversations), dtype=np.float64),
         expected_costs_usd=manifest.costs_usd(),
         policies=manifest.policies,
-        prices=asked.prices,
+        prices=config.prices,
     )
     figures = main_figures(experiment)
     return Report(
@@ -249,20 +254,13 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
     )
 
 
-def as_measured(config: RunConfig, manifest: Manifest) -> RunConfig:
-    """Return a run with only this source, and with the arms in the artifact's order."""
-    entries = {entry.arm: entry for entry in config.pool}
-    pool = tuple(entries[arm] for arm in manifest.arms)
-    return config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
-
-
-def read(config: RunConfig, manifest: Manifest, data: Path) -> Table:
+def read_queries(config: RunConfig, manifest: Manifest, data: Path) -> Table:
     """Read one folder's queries; log a warning if the artifact was trained on them."""
     source, known = config.source, manifest.provenance
     if sources_sha256((source, *also_of(known)), data) == known.data_sha256:
         log.warning(
-            "%s is what the artifact was trained on: it looks better here than on other queries;"
-            " its manifest has its figures on queries held out",
+            "%s: the artifact was trained on these queries, so its figures are better than on"
+            " other queries; its manifest has held-out figures",
             data / source.path,
         )
     table = load_dataset(config, data).measured(config.arms)

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from router_service.core.artifact import Measure
-from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.evaluation.evaluate import (
     Bench,
-    Costs,
     Entrant,
     Entry,
     Experiment,
@@ -26,6 +24,9 @@ from switchcraft_training.evaluation.metrics import (
     paired_interval,
     ratio_interval,
 )
+
+SHIPPED = "as it ships"
+"""Name of the router without changes, in the report's table of variants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,22 @@ def stability(runs: Sequence[Run], rule: str) -> Stability | None:
     """Compare runs under one rule; return None if there are fewer than two."""
     if len(runs) < 2:
         return None
-    figures = tuple(_figures(run, rule) for run in runs)
+    figures = []
+    for run in runs:
+        table = run.table
+        chosen = route(run.probabilities, run.expected_costs_usd, rule)
+        best = best_single(table)
+        own = RunFigures(
+            name=run.name,
+            router=Bench.of(table).measure("router", rule, *table.pick(chosen)),
+            auc=auc_measure(table.correct, run.probabilities),
+            best_single=table.arms[best],
+            best_single_accuracy=mean_measure(table.correct[:, best]),
+            oracle_accuracy=mean_measure(table.pick(oracle(table))[0]),
+        )
+        figures.append(own)
     return Stability(
-        runs=figures,
+        runs=tuple(figures),
         spread={
             "accuracy": _spread([run.router.accuracy.value for run in figures]),
             "cost_usd": _spread([run.router.cost_usd.value for run in figures]),
@@ -89,68 +103,49 @@ def stability(runs: Sequence[Run], rule: str) -> Stability | None:
     )
 
 
+def _spread(values: Sequence[float]) -> Spread:
+    std = float(np.std(values, ddof=1))
+    return Spread(float(np.mean(values)), std, float(min(values)), float(max(values)))
+
+
 def folds(experiment: Experiment) -> tuple[Run, ...]:
     """Return each fold's queries as a run; empty if the experiment has no folds."""
-    tested_by = experiment.table.folds
-    members = [(fold, tested_by == fold) for fold in np.unique(tested_by) if fold >= 0]
-    return tuple(
-        Run(
-            f"fold {int(fold) + 1}",
-            experiment.table.take(rows),
-            experiment.probabilities[rows],
-            _costs_of(experiment.expected_costs_usd, rows),
+    costs_usd = np.asarray(experiment.expected_costs_usd)
+    runs = []
+    for fold in np.unique(experiment.table.folds):
+        if fold < 0:
+            continue
+        rows = experiment.table.folds == fold
+        run = Run(
+            name=f"fold {int(fold) + 1}",
+            table=experiment.table.take(rows),
+            probabilities=experiment.probabilities[rows],
+            expected_costs_usd=costs_usd if costs_usd.ndim == 1 else costs_usd[rows],
         )
-        for fold, rows in members
-    )
+        runs.append(run)
+    return tuple(runs)
 
 
 def ablation(experiment: Experiment) -> tuple[Ablation, ...]:
     """Compare the variants with the shipped router; empty if there are no variants."""
     if not experiment.variants:
         return ()
-    own = Entrant("router", "as it ships", experiment.chosen(), experiment.probabilities)
-    theirs = experiment.table.pick(own.choices)
-    return tuple(_ablated(experiment.table, each, theirs) for each in (own, *experiment.variants))
-
-
-def _costs_of(costs_usd: Costs, rows: Floats) -> Costs:
-    costs = np.asarray(costs_usd)
-    return costs if costs.ndim == 1 else costs[rows]
-
-
-def _figures(run: Run, rule: str) -> RunFigures:
-    table = run.table
-    chosen = route(run.probabilities, run.expected_costs_usd, rule)
-    best = best_single(table)
-    return RunFigures(
-        name=run.name,
-        router=Bench.of(table).measure("router", rule, *table.pick(chosen)),
-        auc=auc_measure(table.correct, run.probabilities),
-        best_single=table.arms[best],
-        best_single_accuracy=mean_measure(table.correct[:, best]),
-        oracle_accuracy=mean_measure(table.pick(oracle(table))[0]),
-    )
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(
-        float(np.mean(values)),
-        float(np.std(values, ddof=1)),
-        float(min(values)),
-        float(max(values)),
-    )
-
-
-def _ablated(table: Table, variant: Entrant, theirs: tuple[Floats, Floats]) -> Ablation:
-    correct, paid = table.pick(variant.choices)
-    predicted = variant.probabilities
-    return Ablation(
-        name=variant.name,
-        accuracy=mean_measure(correct),
-        cost_usd=mean_measure(paid),
-        auc=None if predicted is None else auc_measure(table.correct, predicted),
-        difference=float((correct - theirs[0]).mean()),
-        difference_interval=paired_interval(correct, theirs[0]),
-        cost_ratio=float(paid.mean() / theirs[1].mean()),
-        cost_ratio_interval=ratio_interval(paid, theirs[1]),
-    )
+    table = experiment.table
+    shipped = Entrant("router", SHIPPED, experiment.chosen(), experiment.probabilities)
+    shipped_correct, shipped_paid = table.pick(shipped.choices)
+    rows = []
+    for variant in (shipped, *experiment.variants):
+        correct, paid = table.pick(variant.choices)
+        predicted = variant.probabilities
+        row = Ablation(
+            name=variant.name,
+            accuracy=mean_measure(correct),
+            cost_usd=mean_measure(paid),
+            auc=None if predicted is None else auc_measure(table.correct, predicted),
+            difference=float((correct - shipped_correct).mean()),
+            difference_interval=paired_interval(correct, shipped_correct),
+            cost_ratio=float(paid.mean() / shipped_paid.mean()),
+            cost_ratio_interval=ratio_interval(paid, shipped_paid),
+        )
+        rows.append(row)
+    return tuple(rows)
