@@ -100,7 +100,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     sources = (SourceConfig(format="bfcl", path=Path("bench")), *also_of(manifest.provenance))
     assert len(sources) == 2
     assert manifest.provenance.data_sha256 == sources_sha256(sources, benchmark)
-    assert "80 queries of the pool, 7 that only teach" in result.stderr
+    assert "80 measured queries, 7 used only for training" in result.stderr
     decision = router.decide_conversation(next(router.artifact.canaries()).conversation)
     assert decision.arm in router.arms
 

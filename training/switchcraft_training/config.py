@@ -24,24 +24,28 @@ class SourceConfig(_Frozen):
     """Location of recorded answers; paths are relative to the command line's data folder."""
 
     format: Literal["bfcl", "mcpmark", "labelled", "decisions", "outcomes"] = Field(
-        description="`bfcl`: a folder as the leaderboard records it; `mcpmark`: one with tasks and"
-        " runs; `labelled`: a labelling run; `decisions`: a gateway's decision log; `outcomes`:"
-        " the rows that were imported of one."
+        description="`bfcl`: a folder in the leaderboard's format; `mcpmark`: a folder with tasks"
+        " and runs; `labelled`: a labelling run; `decisions`: a gateway's decision log; `outcomes`:"
+        " rows imported from a decision log."
     )
-    path: Path = Field(description="The folder; of a labelling run, the file of rows it asked.")
-    answers: Path | None = Field(None, description="The folder that a labelling run wrote.")
+    path: Path = Field(description="The folder or file; for a labelling run, its file of queries.")
+    answers: Path | None = Field(
+        None, description="The folder with the answers of a labelling run."
+    )
     weak_evidence: bool = Field(
         default=False,
-        description="Of a decision log: whether a call that the next turn speaks against, and"
-        " nobody judged, is a label of 0.25. It never says that a call was right.",
+        description="For a decision log: whether negative evidence in the next turn gives a label"
+        " of 0.25 to a call without feedback. Such evidence never labels a call as correct.",
     )
 
     @model_validator(mode="after")
     def _complete(self) -> SourceConfig:
         if (self.format == "labelled") != (self.answers is not None):
-            raise ValueError("`answers` belongs to the format `labelled`, which needs it")
+            raise ValueError(
+                "`answers` is required for the format `labelled`, and only allowed there"
+            )
         if self.weak_evidence and self.format != "decisions":
-            raise ValueError("`weak_evidence` belongs to the format `decisions`")
+            raise ValueError("`weak_evidence` is only allowed for the format `decisions`")
         return self
 
 
@@ -50,8 +54,8 @@ class CheckingConfig(_Frozen):
 
     paraphrases: str | None = Field(
         None,
-        description="The encoder, named as `encoder.source` is, whose embeddings tell that two"
-        " texts of several words say the same; without one they do not.",
+        description="An encoder, as in `encoder.source`. Its embeddings decide whether two texts of"
+        " several words have the same meaning. Without it, paraphrases are not accepted.",
     )
 
 
@@ -69,7 +73,7 @@ class DistilledConfig(_Frozen):
     hidden_size: int = Field(128, ge=1)
     attention_heads: int = Field(2, ge=1)
     intermediate_size: int = Field(512, ge=1)
-    epochs: int = Field(10, ge=1, description="Passes over the rows that it learns from.")
+    epochs: int = Field(10, ge=1, description="Passes over the training rows.")
     learning_rate: float = Field(3e-3, gt=0)
 
     @model_validator(mode="after")
@@ -89,14 +93,16 @@ class EncoderConfig(_Frozen):
     pooling: Literal["cls", "mean"] = "cls"
     frozen_layers: Annotated[int, Field(ge=0)] | Literal["all"] | None = Field(
         None,
-        description="What keeps its pretrained weights: nothing; 0: the embeddings, a third less"
-        " time; N: these and the first N layers; `all`: the encoder, of which the head alone is"
-        " trained. From 1 on, what the frozen layers say of a row is computed once and kept.",
+        description="The part that keeps its pretrained weights. Unset: none. 0: the embeddings,"
+        " which saves a third of the time. N: the embeddings and the first N layers. `all`: the whole"
+        " encoder, so only the head is trained. From 1 on, the output of the frozen layers is"
+        " computed once for each row and kept.",
     )
     distilled: DistilledConfig | None = Field(
         None,
-        description="What takes the encoder's place; it learns from the texts of rows that only"
-        " teach and are no near-duplicates of the pool's own. Needs a DistilBERT or a BERT.",
+        description="A smaller encoder that replaces this one. It is distilled on the texts of rows"
+        " that are used only for training and are not near-duplicates of measured rows. Requires a"
+        " DistilBERT or a BERT.",
     )
 
 
@@ -109,28 +115,36 @@ class TrainingConfig(_Frozen):
     """Hyperparameters; the defaults are the paper's for DistilBERT (appendix on training)."""
 
     learning_rate: float = Field(5e-5, gt=0)
-    head_learning_rate: float | None = Field(None, gt=0, description="Default: the encoder's.")
-    batch_size: int = Field(16, ge=1, description="Rows of a step on each device.")
-    evaluation_batch_size: int = Field(16, ge=1, description="The same, on validation rows.")
+    head_learning_rate: float | None = Field(
+        None, gt=0, description="Default: the encoder's learning rate."
+    )
+    batch_size: int = Field(16, ge=1, description="Rows per step on each device.")
+    evaluation_batch_size: int = Field(
+        16, ge=1, description="Rows per step on each device, for validation."
+    )
     max_epochs: int = Field(30, ge=1)
     patience_epochs: int = Field(3, ge=1)
     select_on: Literal["macro_f1", "loss", "last"] = Field(
         "macro_f1",
-        description="Which epoch to keep; `last` where validation is too small to tell them apart.",
+        description="Which epoch to keep. Use `last` if there are too few validation rows to"
+        " compare epochs.",
     )
     warmup_ratio: float = Field(0.1, ge=0, le=1)
     weight_decay: float = Field(0.01, ge=0)
     precision: Literal["no", "bf16", "fp16"] | None = Field(
-        None, description="Mixed precision of the encoder; default: fp16 on a GPU, else none."
+        None, description="Mixed precision of the encoder. Default: fp16 on a GPU, otherwise none."
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="Before the classification heads.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the classification heads.")
     shares: Mapping[Branch, Annotated[float, Field(gt=0)]] = Field(
         default={"encoder": 1.0},
-        description="What each branch of the network counts; one that is not named is not built.",
+        description="The weight of each branch of the network. Branches that are not named are not"
+        " built.",
     )
-    structure_width: int = Field(64, ge=1, description="Of the two layers over the counts.")
+    structure_width: int = Field(
+        64, ge=1, description="Width of the two layers over the structural features."
+    )
     auxiliary_weight: float = Field(
-        0.0, ge=0, description="Weight of all auxiliary heads together, the arms' being 1."
+        0.0, ge=0, description="Weight of all auxiliary heads together; the pool's arms have 1."
     )
 
     @property
@@ -146,15 +160,17 @@ class EvaluationConfig(_Frozen):
     folds: int = Field(
         5,
         ge=3,
-        description="Of queries; no near-duplicate crosses them. One is asked about, one says when"
-        " to stop, and the others train.",
+        description="Number of folds. Near-duplicates are always in the same fold. For each fold,"
+        " one is predicted, one decides when training stops, and the others are used for training.",
     )
-    seeds: tuple[int, ...] = Field((), description="Further seeds of folds and branches.")
-    baselines: bool = Field(default=True, description="Every baseline, on the same folds.")
+    seeds: tuple[int, ...] = Field((), description="Additional seeds for folds and branches.")
+    baselines: bool = Field(
+        default=True, description="Whether to measure every baseline, on the same folds."
+    )
     truncated: bool = Field(
         default=True,
-        description="The router, and baselines, on the conversation cut at the window instead of"
-        " packed; on long inputs the encoder takes minutes.",
+        description="Whether to measure also with conversations that are truncated at the window"
+        " instead of packed. The encoder takes minutes for long inputs.",
     )
 
 
@@ -165,7 +181,8 @@ class RunConfig(_Frozen):
     source: SourceConfig
     also: tuple[SourceConfig, ...] = Field(
         (),
-        description="Further recordings. Their queries only teach, and their arms are auxiliary.",
+        description="Additional recordings. Their queries are used only for training, and their"
+        " arms are auxiliary.",
     )
     pool: tuple[ArmConfig, ...] = Field(min_length=1)
     auxiliary_arms: Literal["none", "all"] = "none"
@@ -176,8 +193,8 @@ class RunConfig(_Frozen):
     evaluation: EvaluationConfig = EvaluationConfig()
     cuda_graph: bool = Field(
         default=False,
-        description="Whether the artifact has a graph for GPUs too, its encoder in fp16. Without"
-        " one, a GPU runs the CPU's.",
+        description="Whether the artifact also has a graph for GPUs, with the encoder in fp16."
+        " Without it, a GPU runs the graph for CPUs.",
     )
     policies: Mapping[str, str] = Field(default_factory=lambda: {"default": "theta=0.5"})
     seed: int = 42

@@ -71,7 +71,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
     is_measured += [np.zeros(len(table), dtype=np.bool_) for table in distinct[1:]]
     table = replace(concatenate(distinct), is_measured=np.concatenate(is_measured))
     measured = len(table.measured_rows)
-    log.info("%d queries of the pool, %d that only teach", measured, len(table) - measured)
+    log.info("%d measured queries, %d used only for training", measured, len(table) - measured)
     pool = len(config.arms)
     cost_usd = np.full(table.correct.shape, np.nan)
     cost_usd[:, :pool] = costs_usd(table.select_arms(config.arms), config.prices)
@@ -87,7 +87,7 @@ def require_measured_rows(table: Table, config: RunConfig, data: Path) -> None:
         f"has {measured} queries that every arm of the pool was asked, and {folds} folds need at"
         f" least {folds}. Record more answers (`switchcraft-train label` asks every arm; a gateway"
         " collects them over time with router.exploration_share). Or name a recording that has"
-        " such queries as `source`, and list this one under `also`, where it only teaches"
+        " such queries as `source`, and list this one under `also`, which is used only for training"
     )
     raise DataError(data / config.source.path, None, problem)
 

@@ -108,7 +108,12 @@ def test_a_run_s_own_story_is_told(tmp_path: Path) -> None:
     )
     write_report(report, tmp_path)
     page = (tmp_path / "report.html").read_text()
-    for told in ("other of 5 folds", "up to 400 queries", "Course of training", "0.0123"):
+    for told in (
+        "divided into 5 folds",
+        "up to 400 queries",
+        "Training of the shipped router",
+        "0.0123",
+    ):
         assert told in page
 
 
@@ -131,7 +136,7 @@ def test_the_report_tells_promises_and_calibration(tmp_path: Path) -> None:
     figures = main_figures(told)
     write_report(Report("made-up", figures, PROVENANCE, all_sections(told, figures)), tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "What a goal gets" in page
+    assert "Goals: the rule for each goal" in page
     assert f"{study.calibration.method} <i>chosen</i>" in page
     sections = json.loads((tmp_path / "report.json").read_text())["sections"]
     assert len(sections["calibrating"]["trials"]) == 4
@@ -219,7 +224,7 @@ def test_what_an_artifact_learned_from_is_not_passed_off_as_unseen(
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             assert main(asked) == 0
-        assert ("is what the artifact was trained on" in caplog.text) == warns
+        assert ("the artifact was trained on these queries" in caplog.text) == warns
 
 
 def copied(folder: Path, data_sha256: str) -> Path:
@@ -240,4 +245,7 @@ def test_another_pool_is_refused(
     config.write_text(yaml.safe_dump(values))
     asked = ["evaluate", str(SHIPPED), str(data), "--config", str(config)]
     assert main([*asked, "--out", str(tmp_path / "out")]) == 1
-    assert f"is not the artifact's arms: {ARMS[2]}" in capsys.readouterr().err
+    assert (
+        f"differs from the artifact's arms: only one of them has {ARMS[2]}"
+        in capsys.readouterr().err
+    )

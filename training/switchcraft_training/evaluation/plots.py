@@ -139,7 +139,7 @@ def pareto_svg(evaluation: Evaluation) -> str:
         figure = new_figure(6.2)
         axes = figure.subplots()
         front = pareto_front(evaluation.sweep)
-        _band(axes, front, "router, thresholds and drifts")
+        _band(axes, front, "router, all thresholds and drifts")
         for kind in KINDS:
             entries = [entry for entry in evaluation.entries if entry.kind == kind]
             if not entries:
@@ -220,12 +220,12 @@ def differences_svg(categories: Sequence[Category]) -> str:
             [c.difference for c in categories],
             [c.difference_interval for c in categories],
         )
-        left.set_xlabel("router minus best single model, points")
+        left.set_xlabel("accuracy of router minus best single model, points")
         left.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x * 100:+.0f}"))
         left.set_yticks(places, [f"{c.name}  (n={c.n})" for c in categories])
         costs = [c.scores["router"].cost_usd.value * 1e3 for c in categories]
         right.barh(places, costs, color=COLOURS["router"], height=0.6)
-        right.set_xlabel(f"router, {USD_PER_1K}")
+        right.set_xlabel(f"cost of router, {USD_PER_1K}")
         right.grid(visible=True, axis="x")
         return to_svg(figure)
 
@@ -281,7 +281,7 @@ def confusion_svg(confusion: Confusion) -> str:
     with style():
         figure = new_figure(1.8 + 0.32 * len(confusion.arms))
         panels = figure.subplots(1, 2, sharey=True)
-        titled = (("all queries", confusion.queries), ("wrong model", confusion.lost))
+        titled = (("all queries", confusion.queries), ("wrong choices", confusion.lost))
         for axes, (title, rows) in zip(panels, titled, strict=True):
             table = np.array(rows)
             # The square root keeps a few large cells from hiding the small ones.
@@ -290,9 +290,9 @@ def confusion_svg(confusion: Confusion) -> str:
             _cells(axes, np.sqrt(table), texts)
             _names(axes, confusion.arms, confusion.arms)
             axes.xaxis.tick_top()
-            axes.set_xlabel(f"oracle; {title}, n={table.sum():.0f}")
+            axes.set_xlabel(f"oracle's choice ({title}, n={table.sum():.0f})")
             axes.tick_params(length=0)
-        panels[0].set_ylabel("predicted")
+        panels[0].set_ylabel("router's choice")
         return to_svg(figure)
 
 
@@ -314,11 +314,14 @@ def calibration_svg(calibration: CalibrationFigures) -> str:
             linewidth=1.4,
         )
         left.set(
-            xlabel="predicted probability", ylabel="share correct", xlim=(0, 1), ylim=(0, 1.03)
+            xlabel="predicted probability",
+            ylabel="share of correct answers",
+            xlim=(0, 1),
+            ylim=(0, 1.03),
         )
         left.grid(visible=True)
         right.bar(middles, [b.accuracy.n for b in bins], width=0.09, color="#7c8798")
-        right.set(xlabel="predicted probability", ylabel="predictions", xlim=(0, 1))
+        right.set(xlabel="predicted probability", ylabel="number of predictions", xlim=(0, 1))
         right.grid(visible=True, axis="y")
         return to_svg(figure)
 
@@ -349,7 +352,7 @@ def tokens_svg(uses: Sequence[TokenUse]) -> str:
             centre=1.0,
             is_more_better=False,
         )
-        right.set_xlabel("chattiness: actual over expected cost")
+        right.set_xlabel("chattiness: cost / cost with average output")
         return to_svg(figure)
 
 
@@ -361,7 +364,7 @@ def stability_svg(stability: Stability) -> str:
         figure = new_figure(1.2 + 0.28 * len(runs))
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
         kinds: tuple[tuple[Kind, str, list[tuple[float, float]]], ...] = (
-            ("single", "best single", [_pair(r.best_single_accuracy) for r in runs]),
+            ("single", "best single model", [_pair(r.best_single_accuracy) for r in runs]),
             ("router", "router", [_pair(r.router.accuracy) for r in runs]),
             ("oracle", "oracle", [_pair(r.oracle_accuracy) for r in runs]),
         )
@@ -375,12 +378,12 @@ def stability_svg(stability: Stability) -> str:
                 label=label,
             )
         left.set_yticks(places, [run.name for run in runs])
-        left.set_xlabel("accuracy (1 s.e.)")
+        left.set_xlabel("accuracy, with one standard error")
         left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         left.grid(visible=True, axis="x")
         left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
         right.barh(places, [r.router.cost_share for r in runs], color=COLOURS["router"], height=0.5)
-        right.set_xlabel("router's cost, share of the best single model's")
+        right.set_xlabel("cost of router / best single model")
         right.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         right.grid(visible=True, axis="x")
         return to_svg(figure)
@@ -444,7 +447,7 @@ def _band(
 
 def _money_axis(axes: Axes) -> None:
     axes.set_xscale("log")
-    axes.set_xlabel(f"{USD_PER_1K} (log scale); bars and bands: 1 s.e.")
+    axes.set_xlabel(f"{USD_PER_1K} (log scale); bars and bands are one standard error")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda usd, _: f"{usd:g}"))
     axes.grid(visible=True)
 

@@ -236,7 +236,7 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
     entries = {entry.arm: entry for entry in config.pool}
     pool = tuple(entries[arm] for arm in manifest.arms)
     config = config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
-    table = concatenate([read_queries(config, manifest, folder) for folder in data])
+    table = concatenate([read_table(config, manifest, folder) for folder in data])
     conversations = [parse_conversation(e.request) for e in table.examples]
     experiment = Experiment(
         table=table,
@@ -254,7 +254,7 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
     )
 
 
-def read_queries(config: RunConfig, manifest: Manifest, data: Path) -> Table:
+def read_table(config: RunConfig, manifest: Manifest, data: Path) -> Table:
     """Read one folder's queries; log a warning if the artifact was trained on them."""
     source, known = config.source, manifest.provenance
     if sources_sha256((source, *also_of(known)), data) == known.data_sha256:
