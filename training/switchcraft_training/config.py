@@ -94,9 +94,9 @@ class EncoderConfig(_Frozen):
     frozen_layers: Annotated[int, Field(ge=0)] | Literal["all"] | None = Field(
         None,
         description="The part that keeps its pretrained weights. Unset: none. 0: the embeddings,"
-        " which saves a third of the time. N: the embeddings and the first N layers. `all`: the whole"
-        " encoder, so only the head is trained. From 1 on, the output of the frozen layers is"
-        " computed once for each row and kept.",
+        " which saves a third of the time. N: the embeddings and the first N layers. `all`: the"
+        " whole encoder, so only the head is trained. From 1 on, the output of the frozen layers"
+        " is computed once for each row and kept.",
     )
     distilled: DistilledConfig | None = Field(
         None,
