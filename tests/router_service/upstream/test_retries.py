@@ -409,6 +409,8 @@ def test_open_circuits_tell_the_shortest_wait() -> None:
             gateway.breakers.adopt({pool.deployments[0].id: 40, pool.deployments[1].id: 30})
             error = await failure_of(gateway.ask(pool))
             assert (error.failure, error.retry_after_s) == (Failure.COOLING_DOWN, 30)
+            told = "The upstream of model 'a' is not tried, because its circuit is open"
+            assert str(error).startswith(told)
             assert gateway.attempts == []
 
     run(scenario)
@@ -439,8 +441,8 @@ def test_probe_that_shows_nothing_lets_the_next_request_probe(answer: bytes) -> 
     run(scenario)
 
 
-def test_cancelled_probe_lets_the_next_request_probe() -> None:
-    """If the client of a probe disconnects, the next request probes the deployment."""
+def test_one_request_probes_until_it_is_answered_or_cancelled() -> None:
+    """During a probe no other request is sent; if its client disconnects, the next one probes."""
 
     async def scenario() -> None:
         part = b"HTTP/1.1 200 X\r\ncontent-length: 14\r\n\r\n{"
@@ -450,6 +452,8 @@ def test_cancelled_probe_lets_the_next_request_probe() -> None:
             gateway.clock.now_s += 31
             probe = asyncio.create_task(gateway.ask(model("a", place)))
             await place.received.wait()
+            error = await failure_of(gateway.ask(model("a", place)))
+            assert error.failure is Failure.COOLING_DOWN
             probe.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await probe
