@@ -161,14 +161,6 @@ async def send_whole(send: Send, status: int, headers: RawHeaders, body: bytes) 
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-# Validates the path and query of a request that is passed through to an upstream.
-#
-# An upstream may interpret a URL differently than this gateway does: it may decode it twice, read
-# overlong UTF-8 as a dot, normalize other scripts' dots and slashes, ignore everything after a `;`,
-# or strip dots and spaces from the end of a segment. The gateway refuses everything that any
-# upstream could interpret as a dot segment, a slash or the end of the path. Ids such as
-# `ft:gpt-4o-mini:org::id`, `file-abc%3Ax` and `@cf/meta/llama-3.1` are accepted.
-
 # Segments of RFC 3986, section 3.3, without `;`, which begins a path parameter for some servers,
 # and without a dot at the start, which no id has.
 _PLAIN = r"[A-Za-z0-9_~!$&'()*+,=:@-]"
@@ -186,7 +178,12 @@ path if it were decoded once more."""
 def upstream_path(scope: Scope) -> tuple[str, str]:
     """Return the path below `/v1` and the query, as the client wrote them.
 
-    Raises InvalidRequestError if they could lead outside of the upstream's base URL.
+    An upstream may interpret a URL differently than this gateway does: it may decode it twice, read
+    overlong UTF-8 as a dot, normalize other scripts' dots and slashes, ignore everything after a
+    `;`, or strip dots and spaces from the end of a segment. So this function raises
+    InvalidRequestError for everything that any upstream could interpret as a dot segment, a slash
+    or the end of the path. Ids such as `ft:gpt-4o-mini:org::id`, `file-abc%3Ax` and
+    `@cf/meta/llama-3.1` are accepted.
     """
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     path = _PATH.fullmatch(raw.decode("latin-1"))
