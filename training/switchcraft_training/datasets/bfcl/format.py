@@ -279,7 +279,15 @@ def _read_executable_call(source: str) -> ExpectedCall:
 def _read_call(
     name: str, arguments: Mapping[str, Json], offered: Mapping[str, Json], version: int
 ) -> ExpectedCall:
-    function = _find_function(name, offered)
+    """Read a call whose function is the offered one that the accepted answer means."""
+    # v1 appends `_1`, `_2` to a name that it calls more than once. One accepted answer omits a
+    # function's number, another its qualifier.
+    names = sorted(offered)
+    same = [known for known in names if known in {name, re.sub(r"[_ ]\d+$", "", name)}]
+    similar = [k for k in names if re.sub(r"_\d+$", "", k) == name or k.endswith(f".{name}")]
+    if not same and not similar:
+        raise ValueError(f"the accepted answer calls {name!r}, which the question does not offer")
+    function = (same or similar)[0]
     accepted: dict[str, OneOf] = {}
     for given, values in arguments.items():
         known = _RENAMED_PARAMETERS.get((function, given), given) if version > 1 else given
@@ -290,22 +298,6 @@ def _read_call(
         arguments={parameter: one.values for parameter, one in accepted.items()},
         optional=frozenset(parameter for parameter, one in accepted.items() if one.is_optional),
     )
-
-
-def _find_function(name: str, offered: Mapping[str, Json]) -> str:
-    """Return the offered function that an accepted answer means.
-
-    v1 appends `_1`, `_2` to a name that it calls more than once. One accepted answer omits a
-    function's number, another its qualifier.
-    """
-    unnumbered = re.sub(r"[_ ]\d+$", "", name)
-    for known in sorted(offered):
-        if known in {name, unnumbered}:
-            return known
-    for known in sorted(offered):
-        if re.sub(r"_\d+$", "", known) == name or known.endswith(f".{name}"):
-            return known
-    raise ValueError(f"the accepted answer calls {name!r}, which the question does not offer")
 
 
 def _read_accepted(values: Json) -> OneOf:
