@@ -225,10 +225,17 @@ class Gateway:
         headers: Mapping[str, str] | None = None,
         deadline_s: float = math.inf,
         client: str | None = None,
+        expects_json: bool = True,
     ) -> StartedAnswer:
         """Send a request, and return the answer that started."""
         request = UpstreamRequest(
-            models, path, BodyTemplate.of(body), headers or {}, deadline_s, client=client
+            models,
+            path,
+            BodyTemplate.of(body),
+            headers or {},
+            deadline_s,
+            expects_json=expects_json,
+            client=client,
         )
         with patch("asyncio.sleep", self.wait):
             async with self.client.open(request, self.attempts) as answer:
@@ -268,6 +275,24 @@ def test_started_answer_and_attempts_name_their_deployment() -> None:
             assert (answer.model, answer.deployment) == (pool, pool.deployments[1])
             assert (answer.status, answer.body) == (200, body)
             assert (b"x-request-id", b"r1") in answer.headers
+
+    run(scenario)
+
+
+STREAM = "content-type: text/event-stream"
+
+
+@pytest.mark.parametrize("body", [b"data: oops\n\n", b"oops"])
+def test_unreadable_answer_is_a_failure_only_if_json_is_expected(body: bytes) -> None:
+    """An answer or event that is not JSON is passed on, unless the request expects JSON."""
+
+    async def scenario() -> None:
+        answer = response(200, body, *([STREAM] if body.startswith(b"data") else []))
+        async with upstreams([answer]) as (place,):
+            gateway, pool = Gateway(RetrySettings(max_retries=0)), model("a", place)
+            assert (await gateway.ask(pool, expects_json=False)).body == body
+            error = await failure_of(gateway.ask(pool))
+            assert error.failure is Failure.MALFORMED
 
     run(scenario)
 
