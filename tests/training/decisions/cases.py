@@ -82,7 +82,7 @@ def expects(name: str, *calls: LoggedCall) -> LoggedFeedback:
     return LoggedFeedback(created=2.0, decision_id=name, expected=calls)
 
 
-def doubt(name: str) -> LoggedEvidence:
+def negative_evidence(name: str) -> LoggedEvidence:
     """Return weak evidence against a decision's call."""
     return LoggedEvidence(
         created=2.0, decision_id=name, arm="large", kind="tool_error", tool="book"

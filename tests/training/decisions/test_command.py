@@ -19,8 +19,8 @@ from tests.training.decisions.cases import (
     call,
     content,
     decision,
-    doubt,
     expects,
+    negative_evidence,
     right,
     write_log,
     wrong,
@@ -32,7 +32,7 @@ LINES: tuple[Line, ...] = (
     decision("c", "large", content=content("Rome", (call("Rome"),)), completion_tokens=None),
     decision("d", "large", content=content("Bern")),
     decision("e", "large"),
-    *(expects("a", call("Oslo")), right("c"), doubt("d")),
+    *(expects("a", call("Oslo")), right("c"), negative_evidence("d")),
 )
 PRICE = {"input_usd_per_mtok": 10, "output_usd_per_mtok": 20}
 
@@ -43,7 +43,7 @@ def config_of(**source: object) -> RunConfig:
     return RunConfig.model_validate({"name": "own", "source": source, "pool": pool})
 
 
-def test_the_import_says_what_became_of_every_decision(
+def test_import_reports_the_use_of_every_decision(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Printed and written counts match the log, for both spellings of the command."""
@@ -76,7 +76,7 @@ def test_the_import_says_what_became_of_every_decision(
 
 
 @pytest.mark.parametrize("weak_evidence", [False, True])
-def test_a_run_learns_the_same_from_the_log_and_from_its_rows(
+def test_log_and_imported_rows_give_the_same_training_data(
     tmp_path: Path, weak_evidence: bool
 ) -> None:
     """Both sources give equal labels, usage, calls and measured rows."""
@@ -100,7 +100,7 @@ def test_a_run_learns_the_same_from_the_log_and_from_its_rows(
         np.testing.assert_array_equal(getattr(log, name), getattr(rows, name))
 
 
-def test_a_log_that_cannot_be_measured_says_what_to_do(tmp_path: Path) -> None:
+def test_log_without_measurable_queries_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     """Without queries that every arm answered, the error suggests exploration and `also`."""
     write_log(tmp_path / "log", LINES)
     config = config_of(format="decisions", path="log")
@@ -108,7 +108,7 @@ def test_a_log_that_cannot_be_measured_says_what_to_do(tmp_path: Path) -> None:
         require_measured_rows(load_dataset(config, tmp_path), config, tmp_path)
 
 
-def test_a_log_that_teaches_nothing_says_what_it_lacks(
+def test_import_without_labels_names_the_missing_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message names the setting that logs content, and says that clients send verdicts."""
@@ -130,7 +130,7 @@ def test_bad_lines_are_quarantined(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(aside.read_text())["row"] == "{half a"
 
 
-def test_rows_without_expected_calls_are_not_taken_for_a_benchmark_s(tmp_path: Path) -> None:
+def test_rows_without_expected_calls_cannot_be_read_as_a_benchmark(tmp_path: Path) -> None:
     """Reading expected calls from rows that have only verdicts fails with an explanation."""
     folder, out = write_log(tmp_path / "log", LINES), tmp_path / "rows.jsonl"
     assert main(["import", f"decisions:{folder}", "--out", str(out)]) == 0
@@ -147,7 +147,7 @@ def test_rows_without_expected_calls_are_not_taken_for_a_benchmark_s(tmp_path: P
         (["decisions:log", "--corrections", "p"], "applies to datasets"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
+def test_contradicting_options_are_rejected(
     options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error says what to write instead."""
@@ -155,7 +155,7 @@ def test_options_that_make_no_sense_are_refused(
     assert problem in capsys.readouterr().err
 
 
-def test_an_unknown_source_is_refused_with_those_that_are_known(
+def test_unknown_source_is_rejected_with_a_list_of_sources(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The error lists the known sources."""
@@ -164,19 +164,22 @@ def test_an_unknown_source_is_refused_with_those_that_are_known(
     assert "choose from bfcl, confetti" in capsys.readouterr().err
 
 
-def test_weak_evidence_is_a_log_s_alone() -> None:
+def test_weak_evidence_is_rejected_for_other_sources() -> None:
     """`weak_evidence` is an error for other sources."""
     with pytest.raises(ValidationError, match="weak_evidence"):
         config_of(format="bfcl", path="x", weak_evidence=True)
 
 
-def test_a_log_beside_a_benchmark_only_teaches(tmp_path: Path) -> None:
+def test_additional_log_is_used_only_for_training(tmp_path: Path) -> None:
     """Under `also`, its queries are training-only rows, with labels of the arms that answered."""
     everything = [
         line
         for i in range(3)
         for arm in ("large", "small")
-        for line in (decision(f"{arm}{i}", arm, content=content(f"q{i}")), wrong(f"{arm}{i}"))
+        for line in (
+            decision(f"{arm}{i}", arm, content=content(f"q{i}")),
+            wrong(f"{arm}{i}"),
+        )
     ]
     write_log(tmp_path / "measured", everything)
     write_log(tmp_path / "log", LINES)

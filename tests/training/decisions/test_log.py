@@ -11,12 +11,18 @@ import pytest
 from router_service.core.errors import DataError
 from switchcraft_training.datasets.rows import Quarantine
 from switchcraft_training.decisions.log import read_log
-from tests.training.decisions.cases import decision, doubt, right, write_log, wrong
+from tests.training.decisions.cases import (
+    decision,
+    negative_evidence,
+    right,
+    write_log,
+    wrong,
+)
 
 
-def test_feedback_finds_its_decision_in_whichever_file(tmp_path: Path) -> None:
+def test_feedback_applies_to_decisions_in_other_files(tmp_path: Path) -> None:
     """Files of several writers form one log; the last feedback of a decision counts."""
-    write_log(tmp_path, [wrong("a", created=9), doubt("b")], "decisions-1.jsonl")
+    write_log(tmp_path, [wrong("a", created=9), negative_evidence("b")], "decisions-1.jsonl")
     write_log(tmp_path, [decision("a"), right("a", created=3)], "decisions-2.jsonl")
     plain = write_log(tmp_path / "old", [decision("b"), decision("a")])
     packed = gzip.compress((plain / "decisions-1.jsonl").read_bytes())
@@ -30,7 +36,7 @@ def test_feedback_finds_its_decision_in_whichever_file(tmp_path: Path) -> None:
     assert log.evidence == {"b"}
 
 
-def test_a_broken_line_is_named_and_a_quarantine_takes_it(tmp_path: Path) -> None:
+def test_broken_line_is_an_error_or_quarantined(tmp_path: Path) -> None:
     """An invalid line is an error with file and line; with a quarantine, reading continues."""
     folder = write_log(tmp_path / "log", [decision("a"), decision("b")])
     file = folder / "decisions-1.jsonl"
@@ -46,9 +52,7 @@ def test_a_broken_line_is_named_and_a_quarantine_takes_it(tmp_path: Path) -> Non
     assert quarantine.count == 2
 
 
-def test_a_line_that_is_being_written_is_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_incomplete_last_line_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An incomplete last line, as a killed gateway leaves it, is skipped with a warning."""
     folder = write_log(tmp_path, [decision("a"), decision("b")])
     file = folder / "decisions-1.jsonl"
@@ -62,11 +66,17 @@ def test_a_line_that_is_being_written_is_passed_over(
     ("name", "text", "problem"),
     [
         ("decisions-1.jsonl", "", "contains no decision"),
-        ("decisions-1.jsonl", right("a").model_dump_json() + "\n", "contains no decision"),
+        (
+            "decisions-1.jsonl",
+            right("a").model_dump_json() + "\n",
+            "contains no decision",
+        ),
         ("rows.txt", "", "contains no file whose name ends in"),
     ],
 )
-def test_what_is_no_log_is_an_error(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_folder_without_decisions_is_an_error(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
     """A folder without decisions is an error that names the folder."""
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=problem) as caught:
@@ -74,7 +84,7 @@ def test_what_is_no_log_is_an_error(tmp_path: Path, name: str, text: str, proble
     assert caught.value.path == tmp_path
 
 
-def test_a_model_that_plays_two_arms_is_neither(tmp_path: Path) -> None:
+def test_model_of_two_arms_belongs_to_neither(tmp_path: Path) -> None:
     """A model belongs to an arm only if no other arm uses it."""
     folder = write_log(
         tmp_path,

@@ -21,8 +21,8 @@ from tests.training.decisions.cases import (
     call,
     content,
     decision,
-    doubt,
     expects,
+    negative_evidence,
     right,
     write_log,
     wrong,
@@ -39,7 +39,7 @@ def labels(found: Queries) -> list[tuple[str, str, float]]:
     return [(o.example_id, o.arm, o.correct) for query in found.queries for o in query.outcomes]
 
 
-def test_equal_queries_are_one_and_each_answer_counts(tmp_path: Path) -> None:
+def test_equal_queries_are_merged_and_keep_every_answer(tmp_path: Path) -> None:
     """Case and spacing of a query do not matter; an arm that was asked twice has two attempts."""
     found = read(
         tmp_path,
@@ -66,7 +66,7 @@ def test_equal_queries_are_one_and_each_answer_counts(tmp_path: Path) -> None:
     assert found.uses == {DecisionUse.JUDGED: 4}
 
 
-def test_expected_calls_judge_every_answer_to_the_query(tmp_path: Path) -> None:
+def test_expected_calls_are_checked_against_every_answer(tmp_path: Path) -> None:
     """The checker also judges the other arm's answer; a client's verdict takes precedence."""
     oslo, rome = (call("Oslo"),), (call("Rome"),)
     found = read(
@@ -85,7 +85,7 @@ def test_expected_calls_judge_every_answer_to_the_query(tmp_path: Path) -> None:
     assert query.calls == 1
 
 
-def test_no_call_may_be_what_was_right(tmp_path: Path) -> None:
+def test_answer_without_calls_can_be_correct(tmp_path: Path) -> None:
     """`expected: []` means that an answer without calls is correct."""
     found = read(
         tmp_path,
@@ -97,7 +97,7 @@ def test_no_call_may_be_what_was_right(tmp_path: Path) -> None:
     assert found.queries[0].calls == 0
 
 
-def test_a_fallback_says_something_of_the_arm_that_answered_alone(tmp_path: Path) -> None:
+def test_fallback_labels_only_the_arm_that_answered(tmp_path: Path) -> None:
     """The answer is a label of the fallback's arm, or is left out if its model is no arm's."""
     found = read(
         tmp_path,
@@ -110,12 +110,12 @@ def test_a_fallback_says_something_of_the_arm_that_answered_alone(tmp_path: Path
     assert found.uses[DecisionUse.UNKNOWN_ARM] == 1
 
 
-def test_weak_evidence_is_no_label_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_weak_evidence_is_a_label_only_if_enabled(tmp_path: Path) -> None:
     """Weak evidence gives a soft label if enabled; a verdict takes precedence."""
     lines = (
         decision("a", content=content("x")),
         decision("b", content=content("y")),
-        *(doubt("a"), doubt("b"), right("b")),
+        *(negative_evidence("a"), negative_evidence("b"), right("b")),
     )
     assert labels(read(tmp_path, *lines)) == [("b", "large", 1)]
     found = read(tmp_path, *lines, weak_evidence=True)
@@ -141,7 +141,11 @@ BROKEN_TOOL = Content(
         ({}, right("a"), DecisionUse.NO_CONTENT),
         ({"content": NO_MESSAGES}, right("a"), DecisionUse.UNREADABLE),
         ({"content": NO_FUNCTION}, right("a"), DecisionUse.UNREADABLE),
-        ({"content": content("x"), "ending": "broken"}, right("a"), DecisionUse.UNFINISHED),
+        (
+            {"content": content("x"), "ending": "broken"},
+            right("a"),
+            DecisionUse.UNFINISHED,
+        ),
         ({"content": content("x"), "status": 400}, wrong("a"), DecisionUse.UNFINISHED),
         ({"content": content("x")}, right("z"), DecisionUse.UNJUDGED),
         (
@@ -150,11 +154,15 @@ BROKEN_TOOL = Content(
             DecisionUse.UNCHECKABLE,
         ),
         ({"content": BROKEN_TOOL}, expects("a", call("x")), DecisionUse.UNCHECKABLE),
-        ({"content": content("x", None, None)}, expects("a", call("x")), DecisionUse.UNCHECKABLE),
+        (
+            {"content": content("x", None, None)},
+            expects("a", call("x")),
+            DecisionUse.UNCHECKABLE,
+        ),
     ],
     ids=lambda value: value.name if isinstance(value, DecisionUse) else "",
 )
-def test_what_teaches_nothing_is_counted(
+def test_unusable_decisions_are_counted_by_reason(
     tmp_path: Path, facts: dict[str, Any], feedback: Line, use: DecisionUse
 ) -> None:
     """No request stops the import; each decision has one use, which the summary counts."""

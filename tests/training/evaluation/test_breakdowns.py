@@ -29,21 +29,21 @@ TABLE = table_of(CORRECT, COSTS, ("cheap", "dear"))
 CHOSEN = np.array([1, 1, 0, 0, 0])
 
 
-def test_the_four_outcomes() -> None:
+def test_routing_counts_the_four_outcomes() -> None:
     """A needlessly expensive arm is suboptimal; a miss is avoidable if another arm is right."""
     found = routing(TABLE, CHOSEN)
     assert [outcome.count for outcome in found.outcomes] == [2, 1, 1, 1]
     assert found.median_overhead_usd == found.total_overhead_usd == 9
 
 
-def test_outcomes_of_shares_add_up_to_the_queries() -> None:
+def test_fractional_labels_are_divided_between_outcomes() -> None:
     """Labels of 0.5 and 0.75 give half correct, a quarter avoidable and a quarter unavoidable."""
     table = table_of(np.array([[0.5, 0.75]]), np.array([[1.0, 2.0]]))
     counts = [outcome.count for outcome in routing(table, np.array([0])).outcomes]
     assert counts == [0, 0.5, 0.25, 0.25]
 
 
-def test_misroutes_by_tools_turns_length_and_correct_models() -> None:
+def test_misroutes_are_counted_by_tools_turns_length_and_correct_models() -> None:
     """Every query is in one bucket of each breakdown, with the paper's ranges."""
     examples = [
         example(i, tools=tools, turns=1 + 4 * (i == 4)) for i, tools in enumerate((1, 1, 2, 12, 60))
@@ -58,14 +58,14 @@ def test_misroutes_by_tools_turns_length_and_correct_models() -> None:
     assert [b.misrouted.n for b in found["number of correct models"]] == [1, 3, 1]
 
 
-def test_confusion_counts_all_queries_and_the_lost_ones() -> None:
+def test_confusion_counts_all_and_avoidably_wrong_queries() -> None:
     """Rows are predicted arms, columns the oracle's; queries that no arm solves are not lost."""
     found = confusion(TABLE, CHOSEN)
     assert np.array(found.queries).tolist() == [[1, 2], [1, 1]]
     assert np.array(found.lost).tolist() == [[0, 1], [0, 0]]
 
 
-def test_categories_are_scored_apart() -> None:
+def test_each_category_has_its_own_scores() -> None:
     """Each category has its own accuracies, and its difference from the overall best model."""
     large, small = by_category(TABLE, CHOSEN, ["x", "x", "x", "y", "y"])
     assert (large.name, large.n, small.n) == ("x", 3, 2)
@@ -74,13 +74,13 @@ def test_categories_are_scored_apart() -> None:
     assert small.scores["oracle"].accuracy.value == 0.5
 
 
-def test_the_dataset_oracle_knows_each_category_s_best_arm() -> None:
+def test_dataset_oracle_chooses_the_best_arm_of_each_category() -> None:
     """The choice is one arm per category, the cheapest of equally accurate ones."""
     choices = dataset_oracle(TABLE, ["a", "b", "a", "b", "b"]).choices
     assert choices.tolist() == [0, 1, 0, 1, 1]
 
 
-def test_chattiness_is_the_paper_s() -> None:
+def test_chattiness_follows_the_papers_definition() -> None:
     """Chattiness is actual cost over cost with average output: (100 + 2x60) / (100 + 2x120)."""
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
     written = np.array([[60.0, 180.0], [60.0, np.nan], [60.0, 180.0]])
@@ -94,7 +94,7 @@ def test_chattiness_is_the_paper_s() -> None:
     assert chatty.output_tokens.n == 2
 
 
-def test_an_arm_by_the_hour_has_no_tokens_to_pay() -> None:
+def test_arm_paid_by_the_hour_is_omitted_from_token_use() -> None:
     """An arm that is paid by the hour is omitted, also from the average output of all arms."""
     price = Price(input_usd_per_mtok=1, output_usd_per_mtok=2)
     table = table_with_tokens(np.array([[60.0, 900.0]] * 3), ("a", "b"))

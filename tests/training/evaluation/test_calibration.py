@@ -19,16 +19,16 @@ from tests.training.evaluation.cases import table_of
 QUERIES = 1_500
 
 
-def world(seed: int = 0, arms: int = 3) -> tuple[Floats, Floats]:
+def calibrated_predictions(seed: int = 0, arms: int = 3) -> tuple[Floats, Floats]:
     """Return calibrated probabilities, and labels drawn from them, (queries, arms)."""
     rng = np.random.default_rng(seed)
     true = sigmoid(rng.normal(1.0, 1.5, (QUERIES, arms)))
     return true, (rng.random(true.shape) < true).astype(float)
 
 
-def test_what_keeps_its_word_is_left_alone() -> None:
+def test_calibrated_probabilities_stay_unchanged() -> None:
     """Calibrated probabilities stay unchanged."""
-    true, labels = world()
+    true, labels = calibrated_predictions()
     study = choose_calibration(labels, true, range(QUERIES), seed=0)
     assert study.calibration == IDENTITY
     assert [trial.method for trial in study.trials] == [
@@ -40,9 +40,9 @@ def test_what_keeps_its_word_is_left_alone() -> None:
     assert study.trials[0].error.value < 0.02
 
 
-def test_overconfidence_is_cooled() -> None:
+def test_temperature_corrects_overconfidence() -> None:
     """Logits that are three times too large are divided by about three."""
-    true, labels = world()
+    true, labels = calibrated_predictions()
     study = choose_calibration(labels, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
     assert isinstance(study.calibration, Temperature)
     assert study.calibration.temperature == pytest.approx(3, rel=0.1)
@@ -51,16 +51,16 @@ def test_overconfidence_is_cooled() -> None:
     assert found["identity"].error.value > 0.05 > found["temperature"].error.value
 
 
-def test_arms_that_are_off_each_in_its_own_way_get_a_line_each() -> None:
+def test_platt_corrects_arms_with_different_biases() -> None:
     """Lines per arm undo opposite shifts of the arms, which one temperature cannot correct."""
-    true, labels = world()
+    true, labels = calibrated_predictions()
     shifts = np.array([-1.5, 0.0, 1.5])
     study = choose_calibration(labels, sigmoid(logit(true) + shifts), range(QUERIES), seed=0)
     assert isinstance(study.calibration, Platt)
     assert study.calibration.intercepts == pytest.approx((-shifts).tolist(), abs=0.25)
 
 
-def test_a_bend_that_no_line_makes_needs_knots() -> None:
+def test_isotonic_is_chosen_for_a_step_in_the_true_probabilities() -> None:
     """Isotonic calibration is chosen for a step in the true probabilities, and needs few knots."""
     rng = np.random.default_rng(0)
     raw = rng.random((4_000, 1))
@@ -74,16 +74,16 @@ def test_a_bend_that_no_line_makes_needs_knots() -> None:
     assert high == pytest.approx(0.95, abs=0.03)
 
 
-def test_isotonic_makes_no_ties_of_what_the_graph_tells_apart() -> None:
+def test_isotonic_keeps_different_probabilities_different() -> None:
     """The map increases strictly between its ends, so drift rules still see the better arm."""
-    true, labels = world()
+    true, labels = calibrated_predictions()
     calibration = fit_isotonic(labels, true)
     middle = np.linspace(0.3, 0.8, 50)
     calibrated = calibration.apply(np.column_stack([middle] * 3))
     assert (np.diff(calibrated, axis=0) > 0).all()
 
 
-def test_isotonic_is_never_sure() -> None:
+def test_fitted_probabilities_never_reach_one() -> None:
     """After ten correct answers out of ten, the calibrated probability is below 1."""
     calibration = fit_isotonic(np.ones((10, 1)), np.linspace(0.1, 0.9, 10)[:, None])
     assert calibration.apply(np.array([[1.0]])).item() == pytest.approx(1 - 1 / 12)
@@ -91,7 +91,7 @@ def test_isotonic_is_never_sure() -> None:
     assert 0.5 < line.apply(np.array([[0.5]])).item() < 1
 
 
-def test_near_duplicates_are_no_evidence() -> None:
+def test_near_duplicates_add_no_evidence() -> None:
     """Near-duplicates stay in one fold, and do not count as additional evidence.
 
     Every query appears twice, with a random label that both copies share. If the copies were
@@ -109,13 +109,13 @@ def test_near_duplicates_are_no_evidence() -> None:
         assert copied.log_loss.value == pytest.approx(alone.log_loss.value, rel=0.1)
 
 
-def test_unknown_labels_and_shares_count_as_what_they_are() -> None:
+def test_unknown_labels_are_ignored_and_fractional_labels_are_weighted() -> None:
     """A label of 0.7 counts as 0.7 of a correct answer; an arm that was not asked is ignored."""
-    true, labels = world()
-    holes = labels.copy()
-    holes[::2, 0] = np.nan
-    holes[0] = np.nan
-    study = choose_calibration(holes, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
+    true, labels = calibrated_predictions()
+    partial_labels = labels.copy()
+    partial_labels[::2, 0] = np.nan
+    partial_labels[0] = np.nan
+    study = choose_calibration(partial_labels, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
     assert isinstance(study.calibration, Temperature)
     assert study.trials[0].log_loss.n == QUERIES - 1
     shares = choose_calibration(true, sigmoid(logit(true) * 3), range(QUERIES), seed=0)
@@ -123,14 +123,14 @@ def test_unknown_labels_and_shares_count_as_what_they_are() -> None:
     assert shares.calibration.temperature == pytest.approx(3, rel=0.01)
 
 
-def test_a_single_group_holds_nothing_out() -> None:
+def test_single_group_is_not_calibrated() -> None:
     """With a single group no method can be compared, so probabilities stay unchanged."""
-    true, labels = world()
+    true, labels = calibrated_predictions()
     study = choose_calibration(labels[:9], true[:9], [4] * 9, seed=0)
     assert (study.calibration, study.folds, len(study.trials)) == (IDENTITY, 1, 1)
 
 
-def test_reliability_compares_probabilities_with_what_happened() -> None:
+def test_reliability_bin_has_mean_probability_and_accuracy() -> None:
     """Predictions of 0.9 that are right half the time form one bin with an accuracy of 0.5."""
     found = calibration_figures(
         table_of(np.array([[1.0], [0.0]]), np.ones((2, 1)), ("a",)), np.full((2, 1), 0.9)

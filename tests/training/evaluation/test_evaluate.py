@@ -43,18 +43,18 @@ TABLE = table_of(CORRECT, COSTS, ("cheap", "dear"))
 PROBABILITIES = np.array([[0.9, 0.8], [0.2, 0.7], [0.6, 0.9], [0.1, 0.2], [0.6, 0.7]])
 
 
-def test_oracle_takes_the_cheapest_correct_else_the_dearest() -> None:
+def test_oracle_chooses_the_cheapest_correct_or_the_most_expensive_arm() -> None:
     """The oracle makes the paper's choice for each query."""
     assert oracle(TABLE).tolist() == [0, 1, 0, 1, 1]
 
 
-def test_route_decides_by_profiled_costs() -> None:
+def test_route_decides_by_expected_costs() -> None:
     """A policy decides by the expected costs that are passed, not by the recorded costs."""
     assert route(PROBABILITIES, [1, 10], "theta=0.5").tolist() == [0, 1, 0, 1, 0]
     assert route(PROBABILITIES, [10, 1], "theta=0.5").tolist() == [1, 1, 1, 1, 1]
 
 
-def test_the_table() -> None:
+def test_main_table_follows_from_the_choices() -> None:
     """Accuracy, cost, cost share and difference of every entry follow from its choices."""
     policies = {"default": "theta=0.5", "economy": "theta=0.5", "quality": "drift=0"}
     evaluation = evaluate(TABLE, PROBABILITIES, [1, 10], policies)
@@ -71,25 +71,25 @@ def test_the_table() -> None:
     assert evaluation.arm_share == {"cheap": 0.6, "dear": 0.4}
 
 
-def test_the_best_single_of_equals_is_the_cheapest() -> None:
+def test_best_single_of_equally_accurate_arms_is_the_cheapest() -> None:
     """If two arms are equally accurate, the cheaper one is the best single model."""
     same = table_of(np.ones((3, 2)), np.array([[2.0, 1.0]] * 3))
     assert best_single(same) == 1
 
 
-def test_mean_measure() -> None:
+def test_mean_measure_has_the_textbook_standard_error() -> None:
     """A share of 3 in 4 has the textbook standard error."""
     measure = mean_measure(np.array([1.0, 1, 1, 0]))
     assert (measure.value, measure.stderr, measure.n) == (0.75, 0.25, 4)
 
 
-def test_mean_auc_passes_over_arms_with_one_outcome() -> None:
+def test_mean_auc_omits_arms_with_one_outcome() -> None:
     """The mean AUC omits arms for which it is undefined."""
     labels = np.array([[1, 1], [0, 1], [1, 1]], dtype=float)
     assert mean_auc(labels, np.array([[0.9, 0.1], [0.5, 0.2], [0.4, 0.3]])) == 0.5
 
 
-def test_auc_of_noise_is_a_half_within_its_error() -> None:
+def test_auc_of_noise_is_a_half_within_its_standard_error() -> None:
     """For random predictions, AUC differs from 0.5 by no more than its standard error explains."""
     rng = np.random.default_rng(0)
     measure = auc_measure(rng.integers(0, 2, (400, 3)).astype(float), rng.random((400, 3)))
@@ -97,14 +97,14 @@ def test_auc_of_noise_is_a_half_within_its_error() -> None:
     assert 0.005 < measure.stderr < 0.05
 
 
-def test_calibration_error() -> None:
+def test_calibration_error_is_the_distance_from_the_accuracy() -> None:
     """Calibrated probabilities have an error of 0; probabilities that are off by 0.3 have 0.3."""
     labels = np.array([[1.0]] * 7 + [[0.0]] * 3)
     assert expected_calibration_error(labels, np.full((10, 1), 0.7)) == pytest.approx(0)
     assert expected_calibration_error(labels, np.full((10, 1), 0.4)) == pytest.approx(0.3)
 
 
-def test_paired_interval_covers_the_difference_and_excludes_zero_where_it_is_plain() -> None:
+def test_paired_interval_excludes_zero_only_for_an_actual_gain() -> None:
     """Pairing removes shared variation: the interval excludes 0 only for an actual gain."""
     rng = np.random.default_rng(0)
     base = rng.integers(0, 2, 500).astype(float)
@@ -114,19 +114,19 @@ def test_paired_interval_covers_the_difference_and_excludes_zero_where_it_is_pla
     assert paired_interval(base, base) == (0, 0)
 
 
-def test_oracle_of_shares_takes_the_cheapest_of_the_most_often_right() -> None:
+def test_oracle_with_fractional_labels_chooses_the_highest_label() -> None:
     """With fractional labels, an arm that is right half the time loses to a better one."""
     table = table_of(np.array([[0.5, 0.75], [0.5, 0.5]]), np.array([[1.0, 2]] * 2))
     assert oracle(table).tolist() == [1, 0]
 
 
-def test_route_may_have_a_cost_for_each_query() -> None:
+def test_route_accepts_costs_per_query() -> None:
     """Expected costs per query decide between equally probable arms."""
     costs = np.array([[1.0, 2.0], [2.0, 1.0]])
     assert route(np.full((2, 2), 0.9), costs, "theta=0.5").tolist() == [0, 1]
 
 
-def test_an_entrant_stands_in_for_the_row_of_its_name() -> None:
+def test_entrant_replaces_the_built_in_row_with_its_name() -> None:
     """Entrants join the table; one with the name of a built-in row replaces that row."""
     entrants = [
         Entrant("random", "random", np.zeros(5, dtype=np.int64)),
@@ -140,13 +140,13 @@ def test_an_entrant_stands_in_for_the_row_of_its_name() -> None:
     assert evaluation.entry(evaluation.default_policy).kind == "router"
 
 
-def test_random_is_an_expectation() -> None:
+def test_random_entry_is_an_expected_value() -> None:
     """The random entry has the mean accuracy of the arms, not that of one random draw."""
     evaluation = evaluate(TABLE, PROBABILITIES, [1, 10], {"default": "theta=0.5"})
     assert evaluation.entry("random").accuracy.value == pytest.approx((2 / 5 + 3 / 5) / 2)
 
 
-def test_the_gap_closed_is_the_paper_s() -> None:
+def test_closed_gap_follows_the_papers_definition() -> None:
     """The closed gap is (82.94 - 79.15) / (89.39 - 79.15) = 37%; without a gap it is None."""
     ours, start, top = (np.full(4, value) for value in (82.94, 79.15, 89.39))
     gap = ratio(ours - start, top - start, n=4)
@@ -155,7 +155,7 @@ def test_the_gap_closed_is_the_paper_s() -> None:
     assert ratio(ours - top, top - top, n=4) is None
 
 
-def test_auc_is_scikit_learn_s() -> None:
+def test_auc_equals_scikit_learns() -> None:
     """Binary labels with ties give scikit-learn's area; fractional labels act as repeated rows."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, (200, 1)).astype(float)
@@ -166,7 +166,7 @@ def test_auc_is_scikit_learn_s() -> None:
     assert mean_auc(shares, np.array([[0.6], [0.7], [0.1]])) == pytest.approx(asked_twice)
 
 
-def test_a_bootstrap_has_the_error_of_the_mean() -> None:
+def test_bootstrap_of_a_mean_has_the_textbook_standard_error() -> None:
     """The bootstrap of a mean gives its textbook standard error; NaN gives None."""
     values = np.random.default_rng(0).normal(size=(400, 1))
     estimate = bootstrap(values, lambda means: float(means[0]))
@@ -176,14 +176,14 @@ def test_a_bootstrap_has_the_error_of_the_mean() -> None:
     assert bootstrap(values, lambda _: float("nan")) is None
 
 
-def test_a_ratio_s_interval() -> None:
+def test_interval_of_a_fixed_ratio_is_that_ratio() -> None:
     """Costs in a fixed ratio have exactly that interval; a whole of zero gives None."""
     costs = np.array([1.0, 2, 3, 4])
     assert ratio_interval(costs / 2, costs) == pytest.approx((0.5, 0.5))
     assert ratio_interval(costs, costs * 0) is None
 
 
-def test_brier_score_and_the_error_of_calibration() -> None:
+def test_brier_score_and_standard_error_of_calibration_error() -> None:
     """A certain but wrong prediction scores 1, one of 0.5 a quarter; ECE has a standard error."""
     assert brier_measure(np.array([[1.0, 0.0]]), np.array([[0.0, 0.5]])).value == 0.625
     labels = np.random.default_rng(0).integers(0, 2, (300, 2)).astype(float)
@@ -192,7 +192,7 @@ def test_brier_score_and_the_error_of_calibration() -> None:
     assert measure.stderr == pytest.approx(0.5 / np.sqrt(600), rel=0.2)
 
 
-def test_an_arm_that_was_not_asked_is_refused() -> None:
+def test_missing_outcome_is_an_error() -> None:
     """A missing outcome is an error, because averages would silently ignore it."""
     base = minimal_experiment()
     correct = base.table.correct.copy()

@@ -20,7 +20,7 @@ from switchcraft_training.evaluation.report import main_figures
 from tests.training.evaluation.cases import minimal_experiment, simulated_experiment
 
 
-def test_apgr_of_a_straight_line_is_that_of_random_mixing() -> None:
+def test_apgr_of_a_straight_line_equals_random_mixing() -> None:
     """Mixing weak and strong at random recovers 10%, 20%, ... of the gap: 0.55 on average."""
     weak, strong = np.array([1.0, 0.6]), np.array([11.0, 0.8])
     assert apgr(strong[None], weak, strong) == pytest.approx(0.55)
@@ -29,7 +29,7 @@ def test_apgr_of_a_straight_line_is_that_of_random_mixing() -> None:
     assert np.isnan(apgr(at_once, strong, weak))
 
 
-def test_aiq_is_the_mean_height_of_the_hull() -> None:
+def test_aiq_is_the_mean_height_of_the_convex_hull() -> None:
     """A point above the line between two others raises the hull; one below it does not."""
     line = np.array([[1.0, 0.5], [3.0, 0.9]])
     assert aiq(line, 1, 3) == pytest.approx(0.7)
@@ -38,7 +38,7 @@ def test_aiq_is_the_mean_height_of_the_hull() -> None:
     assert aiq(line, 1, 5) == pytest.approx((0.7 * 2 + 0.9 * 2) / 4)
 
 
-def test_the_hull_starts_at_nothing_and_never_falls() -> None:
+def test_hull_starts_at_zero_and_never_falls() -> None:
     """The hull starts at the null router and omits a point that costs more and is worse."""
     hull = convex_hull(np.array([[2.0, 0.9], [1.0, 0.8], [3.0, 0.5]]))
     assert hull.tolist() == [[0, 0], [1, 0.8], [2, 0.9]]
@@ -53,13 +53,13 @@ def entries(*points: tuple[float, float]) -> list[Entry]:
     ]
 
 
-def test_what_a_budget_buys() -> None:
+def test_budgets_without_improvement_are_omitted() -> None:
     """Budgets that buy nothing, or nothing more than a smaller budget, are omitted."""
     bought = budgets(entries((1, 0.6), (4, 0.9), (9, 0.7)))
     assert [(b.share, b.entry.name) for b in bought] == [(0.10, "rule 0"), (0.50, "rule 1")]
 
 
-def test_the_cheapest_rule_as_good_as_the_best_single_model() -> None:
+def test_matching_is_the_cheapest_rule_as_accurate_as_the_best_single_model() -> None:
     """The match is the cheapest entry that is accurate enough, or None if no entry is."""
     found = matching(entries((1, 0.6), (4, 0.9), (3, 0.8)))
     assert found is not None
@@ -67,7 +67,7 @@ def test_the_cheapest_rule_as_good_as_the_best_single_model() -> None:
     assert matching(entries((1, 0.6))) is None
 
 
-def test_the_rule_is_the_one_that_the_gateway_would_take() -> None:
+def test_goal_picks_the_same_rule_as_the_gateway() -> None:
     """The pick on all queries is the one that `core` makes from the artifact's frontier."""
     made = simulated_experiment()
     figures = main_figures(made)
@@ -81,7 +81,7 @@ def test_the_rule_is_the_one_that_the_gateway_would_take() -> None:
         assert promise.picked.accuracy == point.accuracy
 
 
-def test_the_luck_of_the_pick_is_measured() -> None:
+def test_nested_figures_remove_selection_bias() -> None:
     """Rules of a router without skill look better on the queries that they were picked on."""
     gains = []
     for seed in range(6):
@@ -94,14 +94,14 @@ def test_the_luck_of_the_pick_is_measured() -> None:
     assert np.mean(gains) > 0.01
 
 
-def test_every_query_is_left_out_once() -> None:
+def test_nested_figures_cover_every_query_once() -> None:
     """If every fold reaches a goal, the nested figures cover all queries."""
     (promise,) = validate_goals(simulated_experiment(), ("usd_per_1k=2",))
     assert promise.nested is not None
     assert (promise.folds, promise.nested.accuracy.n) == (5, 300)
 
 
-def test_a_goal_that_nothing_reaches_promises_nothing() -> None:
+def test_unreachable_goal_has_no_rule_and_no_figures() -> None:
     """A goal that no rule reaches has no pick and no figures; an invalid goal is an error."""
     (promise,) = validate_goals(simulated_experiment(), ("accuracy=1",))
     assert (promise.rule, promise.picked, promise.nested, promise.folds) == (None, None, None, 0)
@@ -109,6 +109,6 @@ def test_a_goal_that_nothing_reaches_promises_nothing() -> None:
         validate_goals(simulated_experiment(), ("theta=0.5",))
 
 
-def test_copies_of_one_query_hold_nothing_out() -> None:
+def test_near_duplicates_only_give_no_goal_results() -> None:
     """If all queries are near-duplicates, there are no folds and so no results."""
     assert validate_goals(minimal_experiment()) == ()

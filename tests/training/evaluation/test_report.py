@@ -51,7 +51,7 @@ def values(written: Path) -> Json:
     return json.loads((written / "report.json").read_text())
 
 
-def test_the_page_is_one_file_and_shows_the_measured_numbers(written: Path, values: Json) -> None:
+def test_page_is_self_contained_and_shows_the_figures(written: Path, values: Json) -> None:
     """The page loads no other files, escapes names, and shows the measured accuracy."""
     page = (written / "report.html").read_text()
     assert not re.search(r"<(?:script|link|img|iframe)\b|url\(http|@import", page)
@@ -61,14 +61,14 @@ def test_the_page_is_one_file_and_shows_the_measured_numbers(written: Path, valu
     assert f">{large['accuracy']['value'] * 100:.1f}<small>" in page
 
 
-def test_plots_take_the_page_s_text_colour(written: Path) -> None:
+def test_plots_use_the_pages_text_colour(written: Path) -> None:
     """Text and axes use currentColor, so they are legible on dark and on light backgrounds."""
     page = (written / "report.html").read_text()
     assert "#010203" not in page
     assert page.count("currentColor") > 100
 
 
-def test_the_json_holds_every_figure_with_its_error(values: Json) -> None:
+def test_json_has_an_error_for_every_figure(values: Json) -> None:
     """`report.json` contains n and an error for each value."""
     entry = values["test"]["entries"][0]
     assert set(entry["accuracy"]) == {"value", "stderr", "n"}
@@ -78,7 +78,7 @@ def test_the_json_holds_every_figure_with_its_error(values: Json) -> None:
     assert values["provenance"]["commit"] == "c0ffee"
 
 
-def test_every_section_with_input_is_there(written: Path) -> None:
+def test_page_has_every_section_with_input(written: Path) -> None:
     """With all inputs, the page contains every section, and every link leads to a section."""
     page = (written / "report.html").read_text()
     links = re.findall(r'href="#([\w-]+)"', page)
@@ -86,14 +86,14 @@ def test_every_section_with_input_is_there(written: Path) -> None:
     assert all(f'id="{link}"' in page for link in links)
 
 
-def test_a_section_without_input_is_left_out(tmp_path: Path) -> None:
+def test_sections_without_input_are_omitted(tmp_path: Path) -> None:
     """Without tokens, variants and runs, the page has neither their sections nor links to them."""
     write_report(report_on(minimal_experiment()), tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert not [name for name in OPTIONAL if f'id="{name}"' in page or f'"#{name}"' in page]
 
 
-def test_a_run_s_own_story_is_told(tmp_path: Path) -> None:
+def test_training_data_of_a_run_is_reported(tmp_path: Path) -> None:
     """The course of training, label rates and folds appear if the run provides them."""
     figures = main_figures(minimal_experiment())
     report = Report(
@@ -117,7 +117,7 @@ def test_a_run_s_own_story_is_told(tmp_path: Path) -> None:
         assert told in page
 
 
-def test_the_same_report_is_the_same_bytes(tmp_path: Path) -> None:
+def test_same_report_gives_identical_files(tmp_path: Path) -> None:
     """Writing twice gives identical files, so a changed file means a changed result."""
     report = report_on(minimal_experiment())
     for name in ("a", "b"):
@@ -127,7 +127,7 @@ def test_the_same_report_is_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_the_report_tells_promises_and_calibration(tmp_path: Path) -> None:
+def test_report_contains_goals_and_the_chosen_calibration(tmp_path: Path) -> None:
     """The page and the JSON contain both tables, and the chosen method is marked."""
     made = simulated_experiment()
     labels, raw = made.table.correct, made.probabilities
@@ -194,7 +194,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_artifact_is_measured_on_recorded_answers(
+def test_evaluate_measures_an_artifact_on_recorded_answers(
     config: Path, data: Path, tmp_path: Path
 ) -> None:
     """Each arm gets the accuracy of its own answers, whatever the order of the pool in the file."""
@@ -212,7 +212,7 @@ def test_an_artifact_is_measured_on_recorded_answers(
     assert (out / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_what_an_artifact_learned_from_is_not_passed_off_as_unseen(
+def test_evaluate_warns_about_training_data(
     config: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The command warns about the artifact's own training data, and not about other data."""
@@ -236,7 +236,7 @@ def copied(folder: Path, data_sha256: str) -> Path:
     return folder
 
 
-def test_another_pool_is_refused(
+def test_evaluate_rejects_another_pool(
     config: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If the pool lacks one of the artifact's arms, the command fails and names that arm."""

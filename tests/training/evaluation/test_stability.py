@@ -10,7 +10,7 @@ from switchcraft_training.evaluation.stability import stability
 from tests.training.evaluation.cases import complete_experiment
 
 
-def test_runs_are_spread() -> None:
+def test_stability_has_the_spread_of_the_runs() -> None:
     """The spread covers the runs' own figures; a single run has no spread."""
     runs = complete_experiment().runs
     found = stability(runs, "theta=0.5")
@@ -21,7 +21,7 @@ def test_runs_are_spread() -> None:
     assert stability(runs[:1], "theta=0.5") is None
 
 
-def test_folds_are_the_queries_they_tested() -> None:
+def test_folds_contain_the_queries_that_they_tested() -> None:
     """Together the folds contain all queries, and their accuracies average to the router's."""
     experiment = complete_experiment()
     figures = main_figures(experiment)

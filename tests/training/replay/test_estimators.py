@@ -18,7 +18,7 @@ from switchcraft_training.replay.estimators import (
 )
 from tests.training.replay.worlds import World
 
-HALF = LoggedChoices(
+CHOICES = LoggedChoices(
     chosen=np.array([0, 1, 0, 1]),
     propensity=np.array([0.8, 0.2, 0.8, 0.2]),
     explored=np.array([False, True, False, True]),
@@ -28,12 +28,12 @@ EXPECTED = np.array([[0.9, 0.5], [0.8, 0.4], [0.7, 0.6], [0.6, 0.2]])
 SEEN = np.array([1.0, 0.0, 0.0, 1.0])
 
 
-def of(rounds: LoggedChoices, reward: Reward, target: list[int]) -> PolicyEstimate:
+def estimate_target(rounds: LoggedChoices, reward: Reward, target: list[int]) -> PolicyEstimate:
     """Replay one target."""
     return estimate_policies(rounds, reward, {"target": np.array(target)})["target"]
 
 
-def take(rounds: LoggedChoices, rows: Choices) -> LoggedChoices:
+def take_rows(rounds: LoggedChoices, rows: Choices) -> LoggedChoices:
     """Return the rounds at these indices, in the given order."""
     return LoggedChoices(
         rounds.chosen[rows],
@@ -49,9 +49,9 @@ def value(found: Estimate | None) -> float:
     return found.value
 
 
-def test_the_estimators_by_hand() -> None:
+def test_estimates_equal_hand_calculations() -> None:
     """The estimates for four rounds, two of which agree with the target, follow the definitions."""
-    found = of(HALF, Reward(SEEN, EXPECTED, "low"), [0, 0, 1, 1])
+    found = estimate_target(CHOICES, Reward(SEEN, EXPECTED, "low"), [0, 0, 1, 1])
     assert value(found.ips) == pytest.approx((1 / 0.8 + 1 / 0.2) / 4)
     assert value(found.snips) == pytest.approx(1)
     model = (0.9 + 0.8 + 0.6 + 0.2) / 4
@@ -64,60 +64,60 @@ def test_the_estimators_by_hand() -> None:
     assert found.effective_n == pytest.approx((1.25 + 5) ** 2 / (1.25**2 + 25))
 
 
-def test_a_policy_that_costs_more_is_the_worse_one() -> None:
+def test_regret_is_positive_for_a_higher_cost() -> None:
     """Regret is positive for a loss, both of accuracy and of cost."""
-    found = of(HALF, Reward(SEEN, EXPECTED, "high"), [0, 0, 1, 1])
+    found = estimate_target(CHOICES, Reward(SEEN, EXPECTED, "high"), [0, 0, 1, 1])
     assert value(found.regret) == pytest.approx(value(found.dr) - 0.5)
 
 
-def test_what_nobody_judged_does_not_count() -> None:
+def test_unknown_outcomes_are_excluded() -> None:
     """A round without an outcome is excluded from every mean."""
     seen = np.where([True, True, False, True], SEEN, np.nan)
-    rounds = take(HALF, np.array([0, 1, 3]))
-    all_rounds = of(HALF, Reward(seen, EXPECTED, "low"), [0, 0, 1, 1])
-    judged = of(rounds, Reward(seen[[0, 1, 3]], EXPECTED[[0, 1, 3]], "low"), [0, 0, 1])
+    rounds = take_rows(CHOICES, np.array([0, 1, 3]))
+    all_rounds = estimate_target(CHOICES, Reward(seen, EXPECTED, "low"), [0, 0, 1, 1])
+    judged = estimate_target(rounds, Reward(seen[[0, 1, 3]], EXPECTED[[0, 1, 3]], "low"), [0, 0, 1])
     for name in ("n", "same", "coverage", "effective_n", "model"):
         assert getattr(all_rounds, name) == pytest.approx(getattr(judged, name))
     for name in ("ips", "snips", "dr", "regret"):
         assert value(getattr(all_rounds, name)) == pytest.approx(value(getattr(judged, name)))
     with pytest.raises(ValueError, match="no outcome is known"):
-        of(HALF, Reward(np.full(4, np.nan), EXPECTED, "low"), [0, 0, 1, 1])
+        estimate_target(CHOICES, Reward(np.full(4, np.nan), EXPECTED, "low"), [0, 0, 1, 1])
 
 
-def test_without_exploration_nothing_is_pretended() -> None:
+def test_without_exploration_only_dr_has_a_value() -> None:
     """If the log could not have chosen the arm, only DR has a value, and coverage is below 1."""
-    certain = LoggedChoices(HALF.chosen, np.ones(4), HALF.chosen < 0, HALF.conversations)
-    found = of(certain, Reward(SEEN, EXPECTED, "low"), [0, 0, 1, 1])
+    certain = LoggedChoices(CHOICES.chosen, np.ones(4), CHOICES.chosen < 0, CHOICES.conversations)
+    found = estimate_target(certain, Reward(SEEN, EXPECTED, "low"), [0, 0, 1, 1])
     assert (found.coverage, found.ips, found.snips, found.mean_weight) == (0.5, None, None, None)
     assert value(found.dr) == pytest.approx((1 + 0.8 + 0.6 + 1) / 4)
-    same = of(certain, Reward(SEEN, EXPECTED, "low"), HALF.chosen.tolist())
+    same = estimate_target(certain, Reward(SEEN, EXPECTED, "low"), CHOICES.chosen.tolist())
     assert same.coverage == 1
     assert value(same.ips) == value(same.dr) == SEEN.mean()
     assert value(same.regret) == 0
 
 
-def test_what_exploration_hardly_tried_is_marked() -> None:
+def test_target_with_few_explored_decisions_is_thin() -> None:
     """A target that differs from the logged policy is thin without enough explored decisions."""
     reward = Reward(np.tile(SEEN, 20), np.tile(EXPECTED, (20, 1)), "low")
-    rounds = replace(take(HALF, np.tile(np.arange(4), 20)), conversations=np.arange(80))
+    rounds = replace(take_rows(CHOICES, np.tile(np.arange(4), 20)), conversations=np.arange(80))
     policy, other = np.zeros(80, dtype=np.int64), np.ones(80, dtype=np.int64)
     found = estimate_policies(rounds, reward, {"policy": policy, "other": other})
     assert [(each.tried, each.is_thin) for each in found.values()] == [(0, False), (40, False)]
     few = estimate_policies(
-        HALF, Reward(SEEN, EXPECTED, "low"), {"policy": policy[:4], "other": other[:4]}
+        CHOICES, Reward(SEEN, EXPECTED, "low"), {"policy": policy[:4], "other": other[:4]}
     )
     assert [(each.tried, each.is_thin) for each in few.values()] == [(0, False), (2, True)]
 
 
-def test_turns_that_repeat_each_other_say_no_more() -> None:
+def test_repeated_turns_do_not_narrow_intervals() -> None:
     """Repeating each conversation's turns five times does not change the intervals at all."""
     world = World.of(200, seed=1)
     rounds, reward, rows = world.log(60, world.chosen_by("drift=0.1"), 0.3, seed=1)
     target = world.chosen_by("theta=0.8")[rows]
     often = np.repeat(np.arange(len(rows)), 5)
-    repeated = take(rounds, often)
-    once = of(rounds, reward, target.tolist())
-    many = of(
+    repeated = take_rows(rounds, often)
+    once = estimate_target(rounds, reward, target.tolist())
+    many = estimate_target(
         repeated, Reward(reward.seen[often], reward.expected[often], "low"), target[often].tolist()
     )
     for name in ("ips", "snips", "dr", "regret"):
@@ -132,7 +132,7 @@ def test_turns_that_repeat_each_other_say_no_more() -> None:
     assert of_many.interval == pytest.approx(of_log.interval)
 
 
-def test_intervals_hold_what_they_promise() -> None:
+def test_estimates_are_unbiased_and_intervals_cover_the_truth() -> None:
     """In a world with known truth, estimates are unbiased and 95% intervals cover the truth.
 
     There are 120 logs. If intervals cover in 95% of cases, fewer than 89% of them cover in one of
@@ -147,7 +147,7 @@ def test_intervals_hold_what_they_promise() -> None:
     models, logs = [], 120
     for seed in range(logs):
         rounds, reward, rows = world.log(200, policy, 0.2, seed)
-        found = of(rounds, reward, target[rows].tolist())
+        found = estimate_target(rounds, reward, target[rows].tolist())
         estimates = [getattr(found, name) for name in names]
         values.append([each.value for each in estimates])
         models.append(found.model)

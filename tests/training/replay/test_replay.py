@@ -31,14 +31,17 @@ from tests.training.decisions.cases import (
 ARMS = Artifact.load(SHIPPED).manifest.arms
 
 
-def lines(
+def log_lines(
     n: int, share: float, *, arms: tuple[str, str] = ("large", "small"), text: str = ""
 ) -> Iterator[Line]:
     """Yield decisions of `theta=0.5` with exploration and feedback, two turns per conversation."""
     rng = np.random.default_rng(0)
     for i in range(n):
-        says = {arms[0]: float(rng.uniform(0.6, 0.98)), arms[1]: float(rng.uniform(0.3, 0.9))}
-        policy, other = arms[::-1] if says[arms[1]] >= 0.5 else arms
+        probabilities = {
+            arms[0]: float(rng.uniform(0.6, 0.98)),
+            arms[1]: float(rng.uniform(0.3, 0.9)),
+        }
+        policy, other = arms[::-1] if probabilities[arms[1]] >= 0.5 else arms
         explores = rng.random() < share / 2
         arm = other if explores else policy
         propensity = share / 2 if explores else 1 - share / 2
@@ -46,14 +49,14 @@ def lines(
             f"d{i}",
             arm,
             conversation=f"c{i // 2}",
-            probabilities=says,
+            probabilities=probabilities,
             expected_cost_usd={arms[0]: 0.01, arms[1]: 0.001},
             propensity=propensity,
             reason="explored" if explores else "threshold",
             cost_usd=0.01 if arm == arms[0] else 0.001,
             content=content(f"{text} {i}") if text else None,
         )
-        yield right(f"d{i}") if rng.random() < says[arm] else wrong(f"d{i}")
+        yield (right(f"d{i}") if rng.random() < probabilities[arm] else wrong(f"d{i}"))
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -63,47 +66,47 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return status, captured.out, captured.err
 
 
-def test_a_policy_is_judged_by_the_log_alone(
+def test_policy_is_estimated_from_the_log_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table and the file agree, and the intervals contain each policy's true result."""
-    log = write_log(tmp_path / "log", lines(600, 0.4))
+    log = write_log(tmp_path / "log", log_lines(600, 0.4))
     rules = ("--policy", "theta=0.5", "--policy", "drift=0")
     status, printed, _ = run(capsys, log, *rules, "--out", tmp_path / "out")
     assert status == 0
     found: Json = json.loads((tmp_path / "out" / "replay.json").read_bytes())
     assert (found["replayed"], found["conversations"], found["with_feedback"]) == (600, 300, 600)
     assert (found["explored"], found["left"], found["artifact"]) == (600, {}, None)
-    dearest = found["accuracy"]["policies"]["drift=0"]
+    estimate = found["accuracy"]["policies"]["drift=0"]
     truth = np.mean([max(d.probabilities.values()) for d in read_log(log).decisions])
     for name in ("ips", "snips", "dr"):
-        low, high = dearest[name]["interval"]
+        low, high = estimate[name]["interval"]
         assert low <= truth <= high
-        assert f"{dearest[name]['value'] * 100:.1f} [{low * 100:.1f}, {high * 100:.1f}]" in printed
+        assert f"{estimate[name]['value'] * 100:.1f} [{low * 100:.1f}, {high * 100:.1f}]" in printed
     chosen = found["accuracy"]["chosen"]["value"]
     regret = found["accuracy"]["policies"]["drift=0"]["regret"]["value"]
-    assert regret == pytest.approx(chosen - dearest["dr"]["value"])
+    assert regret == pytest.approx(chosen - estimate["dr"]["value"])
     costs = found["cost_usd"]["policies"]
     assert costs["theta=0.5"]["dr"]["value"] < costs["drift=0"]["dr"]["value"]
     assert "*" not in printed
 
 
-def test_a_policy_that_was_hardly_tried_is_marked(
+def test_policy_with_few_explored_decisions_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table marks a policy whose intervals rest on few explored decisions."""
-    log = write_log(tmp_path, lines(60, 0.2))
+    log = write_log(tmp_path, log_lines(60, 0.2))
     _, printed, _ = run(capsys, log, "--policy", "drift=0", "--policy", "theta=0.5")
     assert "* drift=0: exploration took its arm" in printed
     assert "* theta=0.5" not in printed
 
 
-def test_a_log_without_exploration_is_marked(
+def test_policy_on_a_log_without_exploration_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The logged policy needs no exploration; for another policy only the model's DR is shown."""
     log = write_log(
-        tmp_path, (line.model_copy(update={"propensity": 1.0}) for line in lines(60, 0.0))
+        tmp_path, (line.model_copy(update={"propensity": 1.0}) for line in log_lines(60, 0.0))
     )
     _, printed, _ = run(capsys, log, "--policy", "drift=0", "--policy", "theta=0.5")
     other, same = printed.split("theta=0.5")
@@ -115,21 +118,26 @@ def test_a_log_without_exploration_is_marked(
     assert [row[-2:] for row in rows] == [["-", "-"], ["-", "-"]]
 
 
-def test_the_default_is_the_log_s_policy_without_its_exploration(
+def test_default_is_the_logged_policy_without_exploration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without options, the command replays the logged policy as it is without exploration."""
-    log = write_log(tmp_path, lines(200, 0.4))
+    log = write_log(tmp_path, log_lines(200, 0.4))
     _, printed, _ = run(capsys, log)
     assert "theta=0.5" in printed
 
 
-def test_what_is_no_evidence_of_the_chosen_arm_is_left_out(tmp_path: Path) -> None:
+def test_fallbacks_and_broken_answers_are_left_out(tmp_path: Path) -> None:
     """Fallbacks and broken answers are left out; unknown costs and verdicts stay unknown."""
     log = write_log(
         tmp_path,
         [
-            *(decision("a"), right("a"), decision("b", cost_usd=None), wrong("b")),
+            *(
+                decision("a"),
+                right("a"),
+                decision("b", cost_usd=None),
+                wrong("b"),
+            ),
             *(decision("c"), decision("d", is_fallback=True), right("d")),
             *(decision("e", ending="broken"), wrong("e")),
             decision("f", expected_cost_usd={"large": 1.0}),
@@ -142,11 +150,11 @@ def test_what_is_no_evidence_of_the_chosen_arm_is_left_out(tmp_path: Path) -> No
     assert found.cost_usd.policies["theta=0.5"].n == 2
 
 
-def test_without_feedback_costs_are_still_estimated(
+def test_costs_are_estimated_without_feedback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Accuracy is unknown without feedback, and the output says so."""
-    log = write_log(tmp_path, (d for d in lines(50, 0.4) if d.type == "decision"))
+    log = write_log(tmp_path, (d for d in log_lines(50, 0.4) if d.type == "decision"))
     _, printed, _ = run(capsys, log, "--policy", "drift=0")
     assert "No feedback: accuracy is unknown" in printed
     row = next(line for line in printed.splitlines() if "DR" in line)
@@ -154,13 +162,19 @@ def test_without_feedback_costs_are_still_estimated(
     assert row.split()[3] != "-"
 
 
-def test_expected_calls_are_a_verdict_too(tmp_path: Path) -> None:
+def test_expected_calls_give_a_verdict(tmp_path: Path) -> None:
     """The checker judges logged answers, as it does for training."""
     log = write_log(
         tmp_path,
         [
-            *(decision("a", content=content("x", (call("Oslo"),))), expects("a", call("oslo"))),
-            *(decision("b", content=content("y", (call("Rome"),))), expects("b", call("Oslo"))),
+            *(
+                decision("a", content=content("x", (call("Oslo"),))),
+                expects("a", call("oslo")),
+            ),
+            *(
+                decision("b", content=content("y", (call("Rome"),))),
+                expects("b", call("Oslo")),
+            ),
             *(decision("c"), expects("c", call("Oslo"))),
         ],
     )
@@ -169,12 +183,12 @@ def test_expected_calls_are_a_verdict_too(tmp_path: Path) -> None:
     assert (found.value, found.n) == (0.5, 2)
 
 
-def test_another_artifact_reads_the_requests_again(
+def test_another_artifact_decides_by_its_own_predictions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The artifact decides by its own predictions, among the arms that could serve the request."""
     pair = (ARMS[0], ARMS[2])
-    log = write_log(tmp_path / "log", lines(40, 0.4, arms=pair, text="Book a table in Oslo"))
+    log = write_log(tmp_path / "log", log_lines(40, 0.4, arms=pair, text="Book a table in Oslo"))
     write_log(
         log,
         [
@@ -206,16 +220,16 @@ def test_another_artifact_reads_the_requests_again(
     assert cheapest["same"] == pytest.approx(share)
 
 
-def test_an_artifact_needs_requests_and_arms_that_it_knows(
+def test_artifact_needs_logged_requests_and_known_arms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each error names the log and the setting to change, or both lists of arms."""
     pair = (ARMS[0], ARMS[2])
-    bare = write_log(tmp_path / "bare", lines(20, 0.4, arms=pair))
+    bare = write_log(tmp_path / "bare", log_lines(20, 0.4, arms=pair))
     status, _, error = run(capsys, bare, "--artifact", SHIPPED)
     assert status == 1
     assert "decision_log.content" in error
-    foreign = write_log(tmp_path / "foreign", lines(20, 0.4, text="x"))
+    foreign = write_log(tmp_path / "foreign", log_lines(20, 0.4, text="x"))
     _, _, error = run(capsys, foreign, "--artifact", SHIPPED)
     assert "has only the arms ['large', 'small']; the artifact knows" in error
 
@@ -224,17 +238,17 @@ def test_an_artifact_needs_requests_and_arms_that_it_knows(
     ("policy", "problem"),
     [("theta=2", "outside 0 to 1"), ("economy", "write theta=P or drift=P")],
 )
-def test_what_is_no_policy_is_refused(
+def test_invalid_policy_is_an_error(
     tmp_path: Path, policy: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An invalid policy is an error, and so is a policy's name without an artifact."""
-    log = write_log(tmp_path, lines(20, 0.4))
+    log = write_log(tmp_path, log_lines(20, 0.4))
     status, _, error = run(capsys, log, "--policy", policy)
     assert status == 1
     assert problem in error
 
 
-def test_one_conversation_is_nothing_to_compare(
+def test_single_conversation_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A single conversation has no interval, because intervals resample conversations."""
@@ -244,23 +258,23 @@ def test_one_conversation_is_nothing_to_compare(
     assert "fewer than two conversations" in error
 
 
-def test_an_artifact_is_not_praised_for_what_it_has_learned(
+def test_replay_warns_if_the_artifact_was_trained_on_a_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The command warns if the artifact was trained on logs and decisions are older than it."""
     pair = (ARMS[0], ARMS[2])
-    log = read_log(write_log(tmp_path, lines(20, 0.4, arms=pair, text="Book a table")))
+    log = read_log(write_log(tmp_path, log_lines(20, 0.4, arms=pair, text="Book a table")))
     router = Router(Artifact.load(SHIPPED))
     with caplog.at_level(logging.WARNING):
         replay_log(log, ["theta=0.5"], router)
     assert not caplog.records
-    learned = _learned_from_traffic(router)
+    trained = trained_on_a_log(router)
     with caplog.at_level(logging.WARNING):
-        replay_log(log, ["theta=0.5"], learned)
+        replay_log(log, ["theta=0.5"], trained)
     assert "20 of these 20 decisions are older" in caplog.text
 
 
-def _learned_from_traffic(router: Router) -> Router:
+def trained_on_a_log(router: Router) -> Router:
     """Return the same router, with a provenance that names a decision log."""
     artifact = router.artifact
     manifest = artifact.manifest
@@ -270,7 +284,7 @@ def _learned_from_traffic(router: Router) -> Router:
     return Router(Artifact(artifact.directory, changed, artifact.tokenizer))
 
 
-def test_a_request_that_was_not_read_whole_goes_where_the_service_sends_it(tmp_path: Path) -> None:
+def test_partly_read_request_goes_to_the_most_probable_arm(tmp_path: Path) -> None:
     """A partly unreadable request goes to the most probable arm, whatever the policy."""
     unread: Json = {"reason": "unread", "probabilities": {"large": 0.9, "small": 0.8}}
     log = write_log(tmp_path, [decision(name, **unread) for name in "ab"])
@@ -281,14 +295,14 @@ def test_a_request_that_was_not_read_whole_goes_where_the_service_sends_it(tmp_p
     assert replay_log(read_log(read), ["theta=0.5"]).cost_usd.policies["theta=0.5"].same == 0
 
 
-def test_a_request_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+def test_unreadable_request_is_left_out(tmp_path: Path) -> None:
     """Another artifact predicts only the requests that can be read."""
     pair = (ARMS[0], ARMS[2])
     odd = Content(request={"messages": []}, calls=())
     log = write_log(
         tmp_path,
         [
-            *lines(10, 0.4, arms=pair, text="Book a table"),
+            *log_lines(10, 0.4, arms=pair, text="Book a table"),
             decision(
                 "odd",
                 pair[0],

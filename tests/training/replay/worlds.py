@@ -22,22 +22,22 @@ class World:
     """
 
     correct: Floats
-    said: Floats
+    probabilities: Floats
 
     @classmethod
     def of(cls, conversations: int, seed: int) -> World:
         """Generate a random world."""
         rng = np.random.default_rng(seed)
         skill = np.array([1.2, 0.6, 0.3, -0.2])
-        hard = np.repeat(rng.normal(0, 1.0, (conversations, 1)), TURNS, axis=0)
-        suits = rng.normal(0, 1.0, (len(hard), len(skill)))
-        true = 1 / (1 + np.exp(-(skill + suits - hard)))
-        said = np.clip(true + rng.normal(0.1, 0.1, true.shape), 0.01, 0.99)
-        return cls((rng.random(true.shape) < true).astype(np.float64), said)
+        difficulty = np.repeat(rng.normal(0, 1.0, (conversations, 1)), TURNS, axis=0)
+        affinity = rng.normal(0, 1.0, (len(difficulty), len(skill)))
+        true = 1 / (1 + np.exp(-(skill + affinity - difficulty)))
+        probabilities = np.clip(true + rng.normal(0.1, 0.1, true.shape), 0.01, 0.99)
+        return cls((rng.random(true.shape) < true).astype(np.float64), probabilities)
 
     def chosen_by(self, rule: str) -> Choices:
         """Return the arm that a rule picks for each turn."""
-        return route(self.said, COSTS_USD, rule)
+        return route(self.probabilities, COSTS_USD, rule)
 
     def value(self, choices: Choices) -> float:
         """Return the true accuracy of these choices."""
@@ -48,9 +48,9 @@ class World:
     ) -> tuple[LoggedChoices, Reward, Choices]:
         """Draw conversations, and log choices with exploration; return also the turns drawn."""
         rng = np.random.default_rng(seed)
-        drawn = rng.integers(0, len(self.said) // TURNS, conversations)
+        drawn = rng.integers(0, len(self.probabilities) // TURNS, conversations)
         rows = (drawn[:, None] * TURNS + np.arange(TURNS)).ravel()
-        policy, arms = choices[rows], self.said.shape[1]
+        policy, arms = choices[rows], self.probabilities.shape[1]
         explored = rng.random(len(rows)) < share
         chosen = np.where(explored, rng.integers(0, arms, len(rows)), policy)
         propensity = share / arms + (1 - share) * (chosen == policy)
@@ -58,6 +58,6 @@ class World:
         numbers = np.repeat(np.arange(conversations), TURNS)
         return (
             LoggedChoices(chosen, propensity, chosen != policy, numbers),
-            Reward(seen, self.said[rows], "low"),
+            Reward(seen, self.probabilities[rows], "low"),
             rows,
         )

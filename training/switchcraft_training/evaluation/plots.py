@@ -448,7 +448,11 @@ def _band(
 def _money_axis(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.set_xlabel(f"{USD_PER_1K} (log scale); bars and bands are one standard error")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda usd, _: f"{usd:g}"))
+    dollars = FuncFormatter(lambda usd, _: f"{usd:g}")
+    axes.xaxis.set_major_formatter(dollars)
+    low, high = axes.get_xlim()
+    if high < 10 * low:  # within one decade, major ticks alone are too few
+        axes.xaxis.set_minor_formatter(dollars)
     axes.grid(visible=True)
 
 
