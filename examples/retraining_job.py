@@ -9,9 +9,10 @@ release without a restart, and rolls it back if errors or cost rise.
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+from switchcraft_training.cli import main
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
 parser.add_argument("config", type=Path)
@@ -22,26 +23,14 @@ parser.add_argument("--share", type=float, default=0.1, help="share of traffic f
 arguments = parser.parse_args()
 
 
-def train(*command: str) -> None:
-    """Run a stage of `switchcraft-train`; exit if it fails."""
-    subprocess.run([sys.executable, "-m", "switchcraft_training.cli", *command], check=True)
-
-
-train("run", str(arguments.config), "--data", str(arguments.log), "--out", str(arguments.work))
+work = str(arguments.work)
+if main(["run", str(arguments.config), "--data", str(arguments.log), "--out", work]) != 0:
+    sys.exit("Training failed; nothing was published.")
 report = json.loads((arguments.work / "report.json").read_text())
 manifest = json.loads((arguments.work / "artifact" / "manifest.json").read_text())
 router, best = (manifest["metrics"][f"{name}_accuracy"] for name in ("default", "best_single"))
 print(f"router {router['value']:.3f} ± {router['stderr']:.3f}, best model {best['value']:.3f}")
 if router["value"] < best["value"] - 2 * router["stderr"]:
     sys.exit("The new router is less accurate than the best single model; nothing was published.")
-artifact = str(arguments.work / "artifact")
-train(
-    "publish",
-    artifact,
-    "--to",
-    arguments.publish_to,
-    "--as",
-    "canary",
-    "--share",
-    str(arguments.share),
-)
+artifact, share = str(arguments.work / "artifact"), str(arguments.share)
+sys.exit(main(["publish", artifact, "--to", arguments.publish_to, "--as", "canary", "--share", share]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import httpx
 import pytest
 import yaml
 
+from router_service.core.artifact import SHIPPED
 from router_service.http.app import create_app
 from router_service.router import Router
 from router_service.settings import RouterSettings, Settings
 from switchcraft_training.cli import main
+from switchcraft_training.publishing.releases import open_pointer
 from tests.bodies import BODY, CHAT
 from tests.fakes import PRICES, FakeRouter
 from tests.logs import LoggingGateway, logging_gateway
@@ -22,6 +25,7 @@ from tests.serving import ONE_TRY, Sandbox, served, wait_for
 from tests.training.conftest import CITIES
 
 QUERIES = tuple(f"What is the weather in {city}?" for city in CITIES)
+JOB = Path(__file__).parents[2] / "examples" / "retraining_job.py"
 ROUNDS = 8
 """Repetitions of each query, so that hardly any query is answered by only one of the two arms."""
 ARMS = {"small": 0.6, "large": 0.8}
@@ -72,6 +76,8 @@ def use_log_as_source(log: Path, config: Path) -> None:
     ]
     values["auxiliary_arms"] = "none"
     values["training"] = {"shares": {"forest": 1}}  # the fastest branch
+    # With theta=0.5 the small model, which is right in two of three cases, would always answer.
+    values["policies"]["default"] = "theta=0.9"
     config.write_text(yaml.safe_dump(values))
 
 
@@ -81,12 +87,21 @@ def test_gateway_log_trains_the_next_artifact(
     config: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One command trains an artifact from the log; replay evaluates it and a gateway serves it."""
+    """The example's job trains from the log and publishes; replay and a gateway use the artifact."""
     use_log_as_source(log, config)
-    out = tmp_path / "out"
-    with caplog.at_level(logging.INFO):
-        assert main(["run", str(config), "--data", str(tmp_path), "--out", str(out)]) == 0
+    published = tmp_path / "published"
+    assert main(["publish", str(SHIPPED), "--to", str(published)]) == 0
+    options = ["--work", str(tmp_path / "out"), "--publish-to", str(published)]
+    monkeypatch.setattr("sys.argv", ["retraining_job.py", str(config), str(tmp_path), *options])
+    with caplog.at_level(logging.INFO), pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(JOB), run_name="__main__")
+    assert ended.value.code == 0
+    publication = open_pointer(str(published)).read()
+    assert publication is not None
+    assert publication.canary is not None
+    assert publication.canary.release.name == "made-up"
     asked = ROUNDS * len(QUERIES)
     assert f"{asked} of {asked} decisions give labels for {len(QUERIES)} queries" in caplog.text
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
