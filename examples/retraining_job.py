@@ -33,4 +33,6 @@ print(f"router {router['value']:.3f} ± {router['stderr']:.3f}, best model {best
 if router["value"] < best["value"] - 2 * router["stderr"]:
     sys.exit("The new router is less accurate than the best single model; nothing was published.")
 artifact, share = str(arguments.work / "artifact"), str(arguments.share)
-sys.exit(main(["publish", artifact, "--to", arguments.publish_to, "--as", "canary", "--share", share]))
+sys.exit(
+    main(["publish", artifact, "--to", arguments.publish_to, "--as", "canary", "--share", share])
+)

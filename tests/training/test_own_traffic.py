@@ -89,7 +89,7 @@ def test_gateway_log_trains_the_next_artifact(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The example's job trains from the log and publishes; replay and a gateway use the artifact."""
+    """The job of the examples trains from the log; replay and a gateway use its artifact."""
     use_log_as_source(log, config)
     published = tmp_path / "published"
     assert main(["publish", str(SHIPPED), "--to", str(published)]) == 0
