@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Punctuation, WhitespaceSplit
 from tokenizers.pre_tokenizers import Sequence as Steps
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.messages import (
     Conversation,
+    Parameter,
     Role,
+    Schema,
     ToolCall,
     ToolSpec,
     Turn,
@@ -35,6 +38,7 @@ from router_service.core.packing import (
     TemplateSlot,
     signature,
     tokenizes_words_separately,
+    type_expression,
 )
 from router_service.core.resources import ENTRY_BYTES, CacheCounts
 
@@ -169,6 +173,52 @@ def test_long_user_turn_keeps_both_ends_and_the_tools() -> None:
     assert len(packed.token_ids) == 64
 
 
+def test_text_that_fits_exactly_is_not_cut() -> None:
+    """Tools, the user turn and an older turn are complete if their last token still fits."""
+    fitting, cut = (pack(booking(ASK), tool_budget_tokens=cap).parts for cap in (14, 13))
+    tools = [next(part for part in parts if part.slot == "tools") for parts in (fitting, cut)]
+    assert [(part.is_cut, part.stop - part.start) for part in tools] == [(False, 14), (True, 13)]
+    left = 64 - len(pack(Conversation((Turn(Role.USER, ""),))).token_ids)
+    for words, is_cut in ((left, False), (left + 1, True)):
+        packed = pack(Conversation((Turn(Role.USER, "a " * words),)))
+        user = next(part for part in packed.parts if part.slot == "latest_user")
+        assert (user.is_cut, bool(user.marker)) == (is_cut, is_cut)
+        # An older turn ends with ";".
+        old = Turn(Role.USER, "a " * (words - 1)), Turn(Role.USER, "")
+        assert pack(Conversation(old)).parts[-1].is_cut is is_cut
+
+
+def test_long_user_turn_keeps_as_much_of_both_ends() -> None:
+    """The beginning and the end of a long turn get equal shares of the window."""
+    text = "book " * 100 + "now " * 100
+    packed = pack(Conversation((Turn(Role.USER, text),)))
+    head, _, tail = unpack(packed, TemplateSlot.LATEST_USER).partition(" [ truncated ] ")
+    assert len(head.split()) - len(tail.split()) in {0, 1}
+
+
+def test_spec_decides_how_signatures_are_packed() -> None:
+    """With `names`, a tool's parameters are packed without their types."""
+    packed = pack(booking(ASK), signature="names")
+    assert unpack(packed, TemplateSlot.TOOLS) == "book _ table ( guests , city ) ;"
+
+
+def test_calls_of_a_turn_are_separated_by_blanks() -> None:
+    """Parallel calls follow the text of their turn, one after another."""
+    calls = ToolCall("book", "now"), ToolCall("call", "me")
+    turns = Turn(Role.USER, "ok"), Turn(Role.ASSISTANT, "sure", tool_calls=calls)
+    packed = pack(Conversation(turns))
+    assert unpack(packed, TemplateSlot.OTHER_TURNS) == (
+        "assistant : sure book ( now ) call ( me ) ;"
+    )
+
+
+def test_type_of_an_object_lists_its_properties() -> None:
+    """The properties of an object are separated by commas."""
+    number = Schema("number")
+    pair = tuple(Parameter(name, number, required=True) for name in ("lat", "lon"))
+    assert type_expression(Schema("object", properties=pair)) == "{lat: number, lon: number}"
+
+
 def test_long_turn_of_long_words_fills_the_window() -> None:
     """Enough of both ends of a long text is kept to fill the window, even if words are long."""
     text = " ".join(["book", *["description"] * 500, "now"])
@@ -185,6 +235,10 @@ def test_marker_alone_is_shown_if_nothing_else_fits() -> None:
     packed = pack(booking(text), budget_tokens=16, tool_budget_tokens=3)
     assert unpack(packed, TemplateSlot.TOOLS) == "[ truncated ]"
     assert unpack(packed, TemplateSlot.LATEST_USER) == "[ truncated ]"
+    packed = pack(booking(text), budget_tokens=16, tool_budget_tokens=4)
+    assert unpack(packed, TemplateSlot.TOOLS) == "book [ truncated ]"
+    assert unpack(packed, TemplateSlot.LATEST_USER) == "[ truncated"
+    assert unpack(pack(booking(text), tool_budget_tokens=2), TemplateSlot.TOOLS) == "[ truncated"
 
 
 def test_slot_of_the_user_turn_is_empty_without_a_user_turn() -> None:
@@ -351,6 +405,15 @@ def test_bert_tokenizes_pieces_separately(shipped_tokenizer: Tokenizer, parts: l
     assert ids == encode(text, add_special_tokens=False).ids
 
 
+@pytest.mark.parametrize("missing", ["normalizer", "pre_tokenizer", "model"])
+def test_other_tokenizers_get_whole_texts(shipped_tokenizer: Tokenizer, missing: str) -> None:
+    """A tokenizer is not known to tokenize pieces separately if one part is not BERT's."""
+    assert tokenizes_words_separately(shipped_tokenizer)
+    other = {"normalizer": Lowercase(), "pre_tokenizer": Punctuation(), "model": WordLevel({})}
+    setattr(shipped_tokenizer, missing, other[missing])
+    assert not tokenizes_words_separately(shipped_tokenizer)
+
+
 @pytest.mark.parametrize("blank", [" ", ", ", "."])
 def test_long_turns_pack_as_if_tokenized_whole(shipped_tokenizer: Tokenizer, blank: str) -> None:
     """In any window, the first tokens of a long turn go in, and the turn is marked as cut."""
@@ -457,6 +520,7 @@ def test_view_shows_what_was_cut(viewer: PackedViewer, packer: Packer) -> None:
     assert found[TemplateSlot.TOOLS].tokens == 100 < found[TemplateSlot.TOOLS].whole_tokens
     assert not any(extent.at_least for extent in view.extents)
     assert tuple(view.features.values()) == packer.pack(LONG).features
+    assert view.tokens == view.budget_tokens == 512
 
 
 def test_view_measures_only_up_to_a_window(viewer: PackedViewer) -> None:

@@ -82,6 +82,13 @@ def test_each_token_is_paid_once() -> None:
     assert FULL.cost_of(usage, seconds=0) == pytest.approx(usd)
 
 
+def test_time_or_tokens_without_a_price_cost_nothing() -> None:
+    """With token prices alone time is free, and with an hourly price alone tokens are."""
+    usage = Usage(1_000, 100)
+    assert FULL.cost_of(usage, seconds=3600) == FULL.cost_of(usage, seconds=0)
+    assert Price(usd_per_hour=3.6).cost_of(usage, seconds=2) == pytest.approx(0.002)
+
+
 def test_missing_special_prices_default_to_list_prices() -> None:
     """With two list prices, an answer costs the same with and without caching or reasoning."""
     price = Price(input_usd_per_mtok=10, output_usd_per_mtok=100, usd_per_hour=3.6)
