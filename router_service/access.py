@@ -30,7 +30,7 @@ class Access:
     """Whether no key is configured."""
 
     def __post_init__(self) -> None:
-        """Set what every request needs to know."""
+        """Compute `is_open` once, because every request reads it."""
         has_key = bool(self.api or self.admin or self.metrics)
         object.__setattr__(self, "is_open", not has_key)
 
@@ -45,12 +45,15 @@ class Access:
         return cls(ring(keys.api), ring({ADMIN: keys.admin}), ring({METRICS: keys.metrics}))
 
     def caller(self, key: bytes, *, needs_admin: bool) -> str | None:
-        """Return the name of a key that allows a request, or None if it does not."""
+        """Return the name of `key` if it allows the request, or else None.
+
+        Only the admin key allows a request with `needs_admin`.
+        """
         admin, api = self.admin.name_of(key), self.api.name_of(key)
         return admin if needs_admin else admin or api
 
     def scraper(self, key: bytes) -> str | None:
-        """Return the name of a key that allows `GET /metrics`, or None if it does not."""
+        """Return the name of `key` if it allows `GET /metrics`, or else None."""
         admin, metrics = self.admin.name_of(key), self.metrics.name_of(key)
         return admin or metrics
 
@@ -69,8 +72,8 @@ def is_loopback(host: str) -> bool:
 def permitted_listen_host(settings: Settings) -> str:
     """Return the address that the gateway may listen on, and log a warning if it is unsafe.
 
-    Without a key, it is the loopback address. Raises ConfigError if a key can be guessed and other
-    machines could try.
+    Without any key, this is a loopback address. Raises ConfigError if a key can be guessed and the
+    gateway would be reachable from other machines.
     """
     host, keys = settings.server.host, settings.keys.by_path()
     if not keys:
@@ -92,7 +95,8 @@ def permitted_listen_host(settings: Settings) -> str:
             "`switchcraft key`"
         )
         if not is_loopback(host):
-            raise ConfigError(settings.source, path, f"{problem}, or listen only on {LOOPBACK}")
+            remedy = f"or set server.host or --host to {LOOPBACK}"
+            raise ConfigError(settings.source, path, f"{problem}, {remedy}")
         _log.warning("%s: %s: %s", settings.source, path, problem)
     return host
 

@@ -16,7 +16,7 @@ from router_service.core.errors import SwitchcraftError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status, which is 1 after an error with an explanation."""
+    """Run one command; return the exit status: 0 on success, 1 after an expected error."""
     given = sys.argv[1:] if argv is None else argv
     if "serve" in given[:1]:
         signals.hold()  # first of all, because a signal must not kill a gateway that is starting
@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"switchcraft: {exc}", file=sys.stderr)
         status = 1
     except BrokenPipeError:
-        # The reader of our output has ended. Python would fail when it flushes the rest at exit.
+        # The program that reads our output has ended. Without a new destination, Python would fail
+        # when it flushes the remaining output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     except BaseException:
@@ -52,7 +53,9 @@ def _create_parser() -> argparse.ArgumentParser:
     serve.set_defaults(command=serve_command)
 
     route = commands.add_parser(
-        "route", help="decide offline: OpenAI request bodies in, decisions out, one JSON per line"
+        "route",
+        help="decide offline: read OpenAI request bodies from standard input, one JSON object per"
+        " line, and print a decision for each",
     )
     route.add_argument(
         "--artifact", type=Path, help="directory of a trained router (default: the shipped one)"
@@ -81,7 +84,7 @@ def _create_parser() -> argparse.ArgumentParser:
     policies.add_argument(
         "--all",
         action="store_true",
-        help="also show rules that a cheaper rule equals or exceeds in accuracy",
+        help="also show rules that are not more accurate than a cheaper rule",
     )
     policies.set_defaults(command=policies_command)
 
@@ -118,7 +121,7 @@ def serve_command(arguments: argparse.Namespace) -> int:
 
 
 def route_command(arguments: argparse.Namespace) -> int:
-    """Decide for each request body of standard input."""
+    """Print a decision for each request body on standard input."""
     from router_service.core.artifact import SHIPPED  # noqa: PLC0415
     from router_service.offline import decide_lines  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415

@@ -19,7 +19,7 @@ HEAD = ("policy", "accuracy, %", "points vs. best", "USD per 1,000", "cost, % of
 
 
 def decide_lines(router: Router, policy: Policy, lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield one JSON object for each line, in order; for a line that is invalid, an `error`."""
+    """Yield one JSON line per request, in order: the decision, or an `error` if it is invalid."""
     for line in lines:
         result: dict[str, object]
         try:
@@ -34,7 +34,7 @@ def decide_lines(router: Router, policy: Policy, lines: Iterable[bytes]) -> Iter
 def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
     """Yield the frontier as a table by increasing cost, then the best single model.
 
-    A rule that a cheaper one matches is left out, unless it has a name or `every` is set.
+    A rule is left out if a cheaper one is as accurate, unless it has a name or `every` is set.
     """
     front = pareto_front(manifest.frontier)
     named = set(manifest.policies.values())
@@ -52,7 +52,7 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
     yield from _aligned(rows)
     left_out = len(manifest.frontier) - len(shown)
     if left_out:
-        yield f"{left_out} rules that a cheaper one matches are left out; --all shows them."
+        yield f"{left_out} rules are left out: a cheaper rule is as accurate. --all shows them."
     if any(point not in front for point in shown):
         yield "*: a cheaper rule is as accurate."
     yield _legend(manifest)
@@ -65,7 +65,7 @@ def explain_goal(text: str, manifest: Manifest) -> Iterator[str]:
     """
     goal = parse_goal(text, param="--goal")
     if goal is None:
-        problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5, each also with @95"
+        problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5; @95 may be appended"
         raise PolicyError(text, problem, param="--goal")
     point = find_point(goal, manifest.frontier, manifest.best_single_accuracy, param="--goal")
     cells = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)

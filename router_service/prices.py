@@ -30,7 +30,7 @@ def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
     """Return the listing of a model at a provider's address; None if it is not listed.
 
     Prices are those of the 24 hours from `at`. If a price depends on the hour, the highest one
-    counts. Audio and images have the price of other tokens.
+    counts. Audio and image tokens are priced like text tokens.
     """
     try:
         _, model = get_snapshot().find_provider_model(upstream_model, None, None, base_url)
@@ -57,7 +57,7 @@ def look_up(base_url: str, upstream_model: str, at: datetime) -> Listing | None:
 
 
 def _price_at(listed: ModelPrice, prompt_tokens: int, *, has_output: bool) -> Price | None:
-    """Return the price of a prompt of this length; None without an input and an output price.
+    """Return the price for prompts of this length; None if its input or output price is unknown.
 
     A model without output, such as an embedding model, needs no output price.
     """

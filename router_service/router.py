@@ -60,8 +60,8 @@ class Decision:
     reason: Reason
     packed_tokens: int
     ranking: tuple[str, ...]
-    """All candidate arms in the order to try them: `arm`, then what the policy chooses among the
-    others, and so on."""
+    """All candidate arms in the order to try them: first `arm`, then the arm that the policy
+    chooses among the rest, and so on."""
     propensity: float = 1.0
     """Probability with which this arm was chosen; 1 without exploration."""
     features: tuple[float, ...] = ()
@@ -72,7 +72,7 @@ class Decision:
     """Probability of a correct answer that the choice gives up to save cost."""
 
     def __post_init__(self) -> None:
-        """Compute what follows from the chosen arm."""
+        """Compute `probability` and `expected_regret` of the chosen arm."""
         probability = self.probabilities[self.arm]
         object.__setattr__(self, "probability", probability)
         regret = max(self.probabilities.values()) - probability
@@ -180,8 +180,8 @@ class Router:
         `request_body` is the request as JSON text or as a decoded object; only `messages` and
         `tools` are read. `policy` is a name (`economy`, `balanced`, `quality`), a rule
         (`theta=0.5`, `drift=0.1`) or a goal (`accuracy=best@95`). `arms` restricts the choice to
-        some of `Router.arms`. Takes some milliseconds of CPU time; the model runs once for the
-        same conversation.
+        some of `Router.arms`. Takes some milliseconds of CPU time, or much less if the prediction
+        for the same conversation is cached.
 
         Raises InvalidRequestError if the body is not a request, PolicyError for an unknown policy,
         and ArtifactError for an unknown arm.
@@ -202,7 +202,7 @@ class Router:
     ) -> Decision:
         """Return the decision for a parsed conversation; CPU-bound.
 
-        `arms` are the router's arms that can serve it (default: all); at least one.
+        `arms` are the router's arms that can serve the conversation, at least one (default: all).
         """
         return self.choose(conversation, self.predict(conversation), policy, arms)
 
@@ -215,7 +215,7 @@ class Router:
 
         `timer` gets the stages `pack` and `classify`. Raises ValueError if the model returns NaN.
         """
-        # Parts of a request that could not be parsed are not shown to the model.
+        # The key omits parts of the request that could not be parsed: the model does not see them.
         key = conversation.turns, conversation.tools
         # A request for the same conversation may have finished while this one was queued.
         known = self._predictions.peek(key)
@@ -246,7 +246,8 @@ class Router:
     ) -> Decision:
         """Return the decision that a policy makes from a prediction; takes some 0.03 ms.
 
-        `policy` defaults to the artifact's, `arms` to all of the router's.
+        By default, `policy` is the artifact's default policy, and `arms` are all of the router's
+        arms.
         """
         indexes = [index for index, arm in enumerate(self.arms) if arms is None or arm in arms]
         return decide_among(
@@ -269,13 +270,18 @@ class Router:
         rule = manifest.policies.get(text or "default")
         if rule is None and "=" not in (text or ""):
             known = ", ".join(sorted(manifest.policies))
-            raise PolicyError(text or "", f"known names are {known}", param=param)
+            raise PolicyError(
+                text or "", f"no policy has this name; use one of {known}", param=param
+            )
         rule = rule or text or ""
         goal = parse_goal(rule, param=param)
         if goal is None:
             return parse_policy(rule, param=param)
         if not self._is_as_measured:
-            problem = "goals hold only for all arms of the artifact at their profiled prices"
+            problem = (
+                "a goal needs all arms of the artifact at their profiled prices; use the name of a "
+                "policy or a rule such as theta=0.5"
+            )
             raise PolicyError(str(goal), problem, param=param)
         point = find_point(goal, manifest.frontier, manifest.best_single_accuracy, param=param)
         return parse_policy(point.policy)
@@ -307,8 +313,8 @@ class Router:
         known = self.artifact.manifest.arms
         unknown = sorted(set(arms) - set(known))
         if unknown or not arms:
-            problem = f"does not know the arms {unknown}" if unknown else "was given no arm"
-            raise ArtifactError(self.artifact.directory, f"{problem}; it has {list(known)}")
+            problem = f"the artifact has no arms {unknown}" if unknown else "no arm was given"
+            raise ArtifactError(self.artifact.directory, f"{problem}; use some of {list(known)}")
 
 
 def decide_among(
@@ -320,11 +326,12 @@ def decide_among(
     *,
     is_unread: bool,
 ) -> Decision:
-    """Choose one of these arms, and rank the others; probabilities and costs are (arms,) each.
+    """Return the policy's decision among these arms, with all of them ranked.
 
-    `prediction`, which may be for more arms, adds the features and the length of the input.
-    If part of the request is unread, the most probable arm is chosen: a probability for part of a
-    request does not justify using a cheaper arm.
+    `probabilities` and `costs_usd` have one value for each arm. `prediction` provides the features
+    and the length of the input; it may cover more arms. If part of the request is unread, because
+    it could not be parsed, the most probable arm is chosen: a probability for part of a request
+    does not justify using a cheaper arm.
     """
     chosen = select(probabilities, costs_usd, policy)
     order = ranking(probabilities, costs_usd, None if is_unread else policy)
@@ -341,10 +348,10 @@ def decide_among(
 
 
 def explored(decision: Decision, share: float, draw: float) -> Decision:
-    """Return the decision with its propensity, and for a share of draws with another arm.
+    """Return the decision with its propensity set, and with a random arm for a share of draws.
 
-    `draw` is uniform in [0, 1). If the drawn arm fails, the policy's own order is tried. Requests
-    with unread parts are not explored, because nothing could be learned from them.
+    `draw` is uniform in [0, 1). If the random arm fails, the other arms are tried in the policy's
+    order. Requests with unread parts are not explored, because nothing could be learned from them.
     """
     if decision.reason is Reason.UNREAD:
         return decision

@@ -1,4 +1,4 @@
-"""Signals that reach a process before it serves.
+"""Handle signals that reach a process before it serves requests.
 
 Importing takes a second. During that time the default action of SIGHUP, SIGTERM and SIGINT would
 kill the process with a failure status. This module imports almost nothing, so that the command line
@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 HELD_BY_CHILDREN = frozenset({signal.SIGHUP, signal.SIGINT})
-"""Signals that a terminal sends to a whole process group."""
+"""Signals that a terminal sends to a whole process group; children start with them blocked."""
 
 
 class _Held:
-    """Signals that have arrived so far."""
+    """Whether each kind of signal has arrived."""
 
     hang_up = False
     stop = False
@@ -85,6 +85,6 @@ def _remember(_number: int, _frame: FrameType | None) -> None:
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
     if _Held.stop:
-        os._exit(0)  # the second request to stop
+        os._exit(0)  # this is the second request to stop, so exit immediately
     _Held.stop = True
     raise SystemExit(0)

@@ -1,7 +1,7 @@
-"""Spans of one request: the request, its decision with its stages, and calls of upstreams.
+"""Spans of one request: the request, its decision with its stages, and calls to upstreams.
 
 Names and attributes follow the semantic conventions 1.37.0 for HTTP and generative AI; our own
-attributes begin with `switchcraft.`. No span contains content. `telemetry.tracing` sends them.
+attributes begin with `switchcraft.`. No span contains content. `telemetry.tracing` exports spans.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class UpstreamCall:
 
 @dataclass(slots=True)
 class UpstreamSpan:
-    """Span of a call of an upstream that has not ended."""
+    """Span of an upstream call that is in progress."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that continue the trace at the upstream, instead of the client's own trace headers.
@@ -72,7 +72,7 @@ class UpstreamSpan:
 
 @dataclass(frozen=True, slots=True)
 class ResponseInfo:
-    """What is reported about an answer that has ended; None if unknown."""
+    """What is reported about an answer that has ended; fields are None if they are unknown."""
 
     response_id: str | None = None
     response_model: str | None = None
@@ -80,7 +80,7 @@ class ResponseInfo:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     failure: str | None = None
-    """Kind of failure after the answer began well."""
+    """Kind of failure if the answer failed after a good start, else None."""
 
 
 @dataclass(slots=True)
@@ -94,15 +94,15 @@ class _OpenSpan:
 class Trace:
     """Spans of one request; they are ended together when the request ends.
 
-    If the tracer creates no spans, as OpenTelemetry's no-op tracer, the methods do nothing and one
-    object may serve all requests.
+    If the tracer creates no spans, like OpenTelemetry's no-op tracer, the methods do nothing, and
+    all requests may share one object.
     """
 
     def __init__(self, tracer: Tracer, path: str, headers: Mapping[str, str]) -> None:
-        """Begin a request's span, in the trace of its W3C headers if it has them."""
+        """Begin a request's span. If the request has W3C trace headers, continue their trace."""
         self._tracer = tracer
         self._began_ns, self._began_s = time.time_ns(), time.perf_counter()
-        # A new context, because other libraries may have put their span into the current one.
+        # Use a new context, because other libraries may have put a span into the current context.
         parent = _W3C.extract(headers, Context())
         self._server = tracer.start_span(
             "request",
@@ -130,7 +130,7 @@ class Trace:
 
     @contextmanager
     def upstream_span(self, call: UpstreamCall) -> Iterator[UpstreamSpan]:
-        """Trace a call of an upstream while the block runs."""
+        """Trace a call to an upstream while the block runs."""
         if self.trace_id is None:
             yield UpstreamSpan()
             return
@@ -168,7 +168,7 @@ class Trace:
             span.end(self._unix_ns(stage.started_s + stage.seconds))
 
     def record_response(self, response: ResponseInfo) -> None:
-        """Add the answer's attributes to the last call of an upstream."""
+        """Add the answer's attributes to the span of the last upstream call."""
         if not self._calls:
             return
         span = self._calls[-1].span
@@ -183,13 +183,13 @@ class Trace:
             _set_error(span, response.failure)
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
-        """Add the gateway's attributes to the request's span, without those that have no value."""
+        """Add the gateway's attributes to the request's span, except those that are None."""
         if self._server.is_recording():
             known = {f"switchcraft.{name}": v for name, v in attributes.items() if v is not None}
             self._server.set_attributes(known)
 
     def end(self, method: str, route: str | None, status: int) -> None:
-        """End all spans of the request; `route` is the matched pattern, or None."""
+        """End all spans of the request; `route` is the matched URL pattern, or None."""
         if self.trace_id is None:
             return
         known_method = method if method in _METHODS else "_OTHER"
@@ -214,7 +214,7 @@ class Trace:
         try:
             yield
         except BaseException as exc:
-            # Never the message, because it may quote a request.
+            # Record the error's type, never its message, because that may quote a request.
             error_type = type(exc).__name__
             if isinstance(exc, UpstreamError):
                 error_type = str(exc.failure)

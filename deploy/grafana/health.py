@@ -291,7 +291,7 @@ def _tool_calls() -> Panel:
 def _weak_evidence() -> Panel:
     return rates(
         "Weak evidence",
-        "Calls with evidence against them in the next turn; they may still be correct.",
+        "Calls that the next turn suggests were wrong; they may still be correct.",
         "switchcraft_weak_evidence_total",
         "arm, kind",
         legend="{{arm}}: {{kind}}",

@@ -1,4 +1,4 @@
-"""Checks of ports and addresses of other servers, before anything is sent there.
+"""Checks of ports, and of addresses of other servers before the gateway connects to them.
 
 The system's resolver takes a port modulo 65536, so that port 99999 is really 34463, and Python's
 `int` reads signs, underscores and the digits of any script. Neither reports an error. An address
@@ -28,7 +28,8 @@ def read_port(value: object, *, least: int = 0) -> int:
     """Return a configured port. Raises ValueError if the value is not a port number.
 
     Port 0 lets the system choose a port to listen on; a port to connect to is at least 1. The error
-    does not quote the text, because a password with a slash in it looks like a port.
+    does not quote the text, because it may be part of a password: in `user:pass/word@host`, `pass`
+    is parsed as the port.
     """
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
     if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
@@ -39,7 +40,10 @@ def read_port(value: object, *, least: int = 0) -> int:
 
 
 def check_http_address(address: str, *, has_query: bool = True) -> str:
-    """Return the address of an HTTP server. Raises ValueError, which does not quote the address."""
+    """Return the address of an HTTP server if it is valid; `has_query` allows a query.
+
+    Raises ValueError, whose message does not quote the address.
+    """
     if not has_query and ("?" in address or "#" in address):
         raise ValueError("the address must not contain '?' or '#': paths are added at its end")
     _check(address, HTTP)
@@ -47,26 +51,32 @@ def check_http_address(address: str, *, has_query: bool = True) -> str:
 
 
 def check_proxy_address(address: str) -> str:
-    """Return the address of a proxy, with or without a scheme. Raises ValueError, as above."""
+    """Return the address of a proxy, with or without a scheme, if it is valid.
+
+    Raises ValueError, whose message does not quote the address.
+    """
     _check(address if "://" in address else f"http://{address}", PROXIES)
     return address
 
 
 def check_redis_address(address: str) -> str:
-    """Return the address of a Redis server. Raises ValueError, as above."""
+    """Return the address of a Redis server if it is valid.
+
+    Raises ValueError, whose message does not quote the address.
+    """
     scheme, _, rest = address.partition("://")
     if scheme.lower() == "unix":
         return address
     _check(address, REDIS, needs_host=False)
-    # The driver would prefer these to the host and port before the slash.
+    # The Redis driver would use these parameters instead of the host and port before the slash.
     named = {name.lower() for name, _ in parse_qsl(rest.partition("?")[2], keep_blank_values=True)}
     if named & {"host", "port", "path"}:
-        raise ValueError("write host and port before the slash, not after '?'")
+        raise ValueError("the address must have host and port before the slash, not after '?'")
     return address
 
 
 def host_in_address(host: str) -> str:
-    """Return a host as an address contains it, IPv6 in brackets. Raises ValueError."""
+    """Return a host in the form that a URL needs: IPv6 in brackets. Raises ValueError."""
     if _UNSAFE.search(host) or set(host) & set("/?#@"):
         raise ValueError("must be only a host name or an IP address")
     if ":" not in host:
@@ -81,13 +91,13 @@ def _check(address: str, schemes: Collection[str], *, needs_host: bool = True) -
         allowed = " or ".join(f"{name}://" for name in sorted(schemes))
         raise ValueError(f"the address must start with {allowed}")
     if _UNSAFE.search(address):
-        raise ValueError("the address has a space, a backslash or a control character")
+        raise ValueError("the address must not contain a space, a backslash or a control character")
     host_and_port = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
     if not host_and_port and not needs_host:
         return
     found = _HOST.fullmatch(host_and_port)
     if found is None:
-        raise ValueError("the address has no host, or an IPv6 address without brackets")
+        raise ValueError("the address has no host, or its IPv6 address is not in brackets")
     if found["host"].startswith("["):
         _check_ipv6(found["host"][1:-1])
     if found["port"]:
@@ -95,11 +105,11 @@ def _check(address: str, schemes: Collection[str], *, needs_host: bool = True) -
     try:
         urlsplit(address)
     except ValueError:  # for example, a character that normalizes to '/', '@' or ':'
-        raise ValueError("the address cannot be parsed; write its host in plain text") from None
+        raise ValueError("the address cannot be parsed; write its host in ASCII") from None
 
 
 def _check_ipv6(text: str) -> None:
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
-        raise ValueError("the host in brackets is not an IPv6 address") from None
+        raise ValueError("the host contains ':' or brackets, but is not an IPv6 address") from None

@@ -1,4 +1,7 @@
-"""Answers of both APIs, whole or event by event: their tool calls, text and token usage."""
+"""Tool calls, text and token usage of Chat Completions and Responses answers.
+
+An answer may be whole or arrive as a stream of events.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,19 @@ MAX_ANSWER_CHARACTERS = 1024 * 1024
 """Longest answer that is kept, in characters of its text and calls."""
 
 CALL_CHARACTERS = 300
-"""What a call counts for in addition to its arguments: the bytes of memory that it takes."""
+"""Characters that each call adds to an answer's length, in addition to its arguments: the bytes of
+memory that a call takes."""
 
 MAX_PARTS = 5_000
-"""Most choices, calls and items of an answer, or of one event, that are read, which takes 5 ms. An
-answer with more of them is not kept."""
+"""Limit on the choices, calls and items that are read of a whole answer or of one event. Reading
+this many takes 5 ms. An answer with more of them is not kept."""
 
 MAX_JOINED = 10_000
-"""Most surrogate pairs of an answer that are joined, which takes 20 ms."""
+"""Limit on the surrogate pairs of an answer that are joined. Joining this many takes 20 ms."""
 
 MAX_TOKENS = 1_000_000_000
-"""Larger token counts are ignored. Sums of them would exceed 64 bits, and one such answer would
-outweigh all others in the metrics."""
+"""Larger token counts are ignored. Their sums would exceed 64 bits, and one answer with such a
+count would outweigh all other answers in the metrics."""
 
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
@@ -38,7 +42,7 @@ _CALL_TYPES = ("function_call", "custom_tool_call")
 
 @dataclass(frozen=True, slots=True)
 class WrittenCall:
-    """A tool call as a model wrote it. Its arguments are text, and for functions JSON."""
+    """A tool call as a model wrote it. Its arguments are text, which is JSON for functions."""
 
     id: str
     """Empty if the call has none."""
@@ -69,7 +73,7 @@ class ParsedAnswer:
         return len(self.text) + sum(len(call.arguments) for call in self.calls)
 
     def sha256(self) -> str:
-        """Return a hash of the calls' names and arguments, as they were written, and the text."""
+        """Return a hash of the text and of the calls' names and arguments as they were written."""
         calls = [[call.name, call.arguments] for call in self.calls]
         return hashlib.sha256(orjson.dumps([calls, self.text])).hexdigest()
 
@@ -85,7 +89,7 @@ def parse_answer(answer: Json) -> ParsedAnswer | None:
 class _PartialCall:
     id: str = ""
     name: str = ""
-    # Not a list of parts: an event may add only a few characters, and a part takes 60 bytes.
+    # Not a list of strings: an event may add only a few characters, but each string takes 60 bytes.
     arguments: StringIO = field(default_factory=StringIO)
     is_custom: bool = False
 
@@ -102,7 +106,7 @@ class AnswerAccumulator:
     _parts: int = 0
 
     def answer(self) -> ParsedAnswer | None:
-        """Return the answer, or None if it was not read completely."""
+        """Return the answer, or None if it is too long or was not read completely."""
         if self.is_incomplete or self._characters > MAX_ANSWER_CHARACTERS:
             return None
         calls = (
@@ -118,7 +122,7 @@ class AnswerAccumulator:
         return ParsedAnswer(tuple(call for call in calls if call.name), text)
 
     def feed(self, value: Json) -> None:
-        """Add a whole decoded answer or one event. Values of neither API are ignored."""
+        """Add a whole answer or one event, already decoded. Any other value is ignored."""
         if not isinstance(value, dict) or self._characters > MAX_ANSWER_CHARACTERS:
             return
         self._parts = 0
@@ -129,8 +133,8 @@ class AnswerAccumulator:
                     message = message if isinstance(message, dict) else {}
                     self._text.write(self._count(message.get("content")))
                     for call in self._objects(message.get("tool_calls")):
-                        # A call without an index is identified by its id. A delta with neither
-                        # continues call 0.
+                        # A call without an index is identified by its id. A delta without index
+                        # and id continues call 0.
                         place = call.get("index", call.get("id")) or 0
                         self._add_call(place if isinstance(place, int | str) else 0, call)
                     legacy = message.get("function_call")
@@ -141,7 +145,7 @@ class AnswerAccumulator:
         elif value.get("type") in _LAST_TYPES:
             response = value.get("response")
             output = response.get("output") if isinstance(response, dict) else None
-            if isinstance(output, list) and output:  # it repeats all earlier items
+            if isinstance(output, list) and output:  # the event repeats all earlier items
                 self._calls.clear()
                 self._text = StringIO()
                 self._characters = 0
@@ -181,7 +185,7 @@ class AnswerAccumulator:
                 self._text.write(self._count(part.get("text")))
 
     def _objects(self, value: Json) -> Sequence[Mapping[str, Json]]:
-        """Return the objects of a list, or none if there are too many in all."""
+        """Return the objects in a list, or none if the value fed has over `MAX_PARTS` in all."""
         items = (
             [item for item in value if isinstance(item, dict)] if isinstance(value, list) else ()
         )
@@ -192,7 +196,7 @@ class AnswerAccumulator:
         return ()
 
     def _count(self, value: Json) -> str:
-        """Return a string and count its characters, or return an empty one for other values."""
+        """Return a string and count its characters; return an empty string for any other value."""
         text = value if isinstance(value, str) else ""
         self._characters += len(text)
         return text
@@ -232,12 +236,12 @@ class Usage:
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
     is_estimated: bool = False
-    """Whether the gateway counted, because the provider did not."""
+    """Whether the gateway estimated the counts, because the provider did not report them."""
     uncached_tokens: int = field(init=False, repr=False, compare=False)
     """Tokens of the prompt that were neither read from a cache nor written to it."""
 
     def __post_init__(self) -> None:
-        """Limit parts to their totals, because providers have reported more cached than read."""
+        """Limit parts to their totals: providers have reported more cached than prompt tokens."""
         cached = min(self.cached_tokens, self.prompt_tokens)
         written = min(self.cache_write_tokens, self.prompt_tokens - cached)
         object.__setattr__(self, "cached_tokens", cached)
@@ -267,7 +271,7 @@ def read_usage(answer: Json) -> Usage | None:
     prompt = _read_count(usage, "prompt_tokens", "input_tokens")
     completion = _read_count(usage, "completion_tokens", "output_tokens")
     if completion is None and _read_count(usage, "total_tokens") == prompt:
-        completion = 0  # embeddings
+        completion = 0  # embeddings have no completion
     if prompt is None or completion is None:
         return None
     prompt_details = usage.get("prompt_tokens_details")
@@ -284,7 +288,7 @@ def read_usage(answer: Json) -> Usage | None:
     written = _read_count(
         prompt_details, "cache_write_tokens", "cache_creation_tokens"
     ) or _read_count(usage, "cache_creation_input_tokens")
-    # The Messages API counts cached tokens separately from the others (prompt caching).
+    # In Anthropic's Messages API, `input_tokens` excludes cached tokens (prompt caching).
     is_anthropic = "prompt_tokens" not in usage and "input_tokens_details" not in usage
     if is_anthropic and (
         "cache_read_input_tokens" in usage or "cache_creation_input_tokens" in usage
@@ -300,7 +304,7 @@ def read_usage(answer: Json) -> Usage | None:
 
 
 def _read_count(values: Json, *names: str) -> int | None:
-    """Return the first member that is a valid count: not -1, true or 2**63, for example."""
+    """Return the first of the named members that is a valid count; -1, true and 2**63 are not."""
     if isinstance(values, dict):
         for name in names:
             count = values.get(name)

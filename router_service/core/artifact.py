@@ -43,9 +43,10 @@ class Measure(_Frozen):
 
 
 class VersusBest(_Frozen):
-    """Accuracy minus, and cost divided by, that of the best single model, paired by query.
+    """Comparison with the best single model on the same queries.
 
-    There is no cost share if the best single model costs nothing.
+    `difference` is the accuracy minus that of the best single model. `cost_share` is the cost
+    divided by that of the best single model, or None if that model costs nothing.
     """
 
     difference: float
@@ -111,15 +112,20 @@ class Manifest(_Frozen):
     @model_validator(mode="after")
     def _check_consistent(self) -> Manifest:
         if self.schema_version != SCHEMA_VERSION:
-            raise ValueError(f"schema version {self.schema_version}; this is {SCHEMA_VERSION}")
+            raise ValueError(
+                f"schema version {self.schema_version} is not supported, only {SCHEMA_VERSION}"
+            )
         if len(set(self.arms)) != len(self.arms):
-            raise ValueError("an arm is named twice")
+            raise ValueError("`arms` lists an arm twice")
         if set(self.profile) != set(self.arms):
-            raise ValueError("the profile's arms are not the manifest's arms")
+            raise ValueError("`profile` must have the same arms as `arms`")
         if self.calibration.arms not in {None, len(self.arms)}:
-            raise ValueError(f"a calibration of {self.calibration.arms} for {len(self.arms)} arms")
+            raise ValueError(
+                f"the calibration has {self.calibration.arms} arms, but the artifact has "
+                f"{len(self.arms)}"
+            )
         if "default" not in self.policies:
-            raise ValueError("there is no policy named 'default'")
+            raise ValueError("`policies` must contain 'default'")
         for rule in self.policies.values():
             try:
                 parse_policy(rule)
@@ -127,7 +133,7 @@ class Manifest(_Frozen):
                 raise ValueError(str(exc)) from exc
         missing = {*self.models.values(), TOKENIZER, CANARIES} - set(self.files)
         if missing:
-            raise ValueError(f"no hash for {sorted(missing)}")
+            raise ValueError(f"`files` has no hash for {sorted(missing)}")
         return self
 
     @property
@@ -136,14 +142,14 @@ class Manifest(_Frozen):
         return self.metrics.get("best_single_accuracy")
 
     def costs_usd(self, prices: Mapping[str, Price] | None = None) -> tuple[float, ...]:
-        """Return the profiled cost of a request, (arms,). `prices` replace the profile's."""
+        """Return each arm's profiled cost per request, (arms,); `prices` replace profiled ones."""
         prices = prices or {}
         return tuple(self.profile[arm].cost_usd(prices.get(arm)) for arm in self.arms)
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryRequest:
-    """A request with the probabilities, by arm, that were recorded at the export."""
+    """A request and the probability of each arm for it, recorded when the artifact was exported."""
 
     conversation: Conversation
     probabilities: Mapping[str, float]
@@ -163,9 +169,9 @@ class Artifact:
     def load(cls, directory: Path, relatives: Iterable[Artifact] = ()) -> Artifact:
         """Read the manifest and verify the hash of every file. Raises ArtifactError.
 
-        The tokenizer of one of the `relatives` is used again if it is the same file and packs
-        requests in the same way. Loading the shipped one holds the interpreter's lock for 25 ms and
-        takes 6 MB.
+        `relatives` are other loaded artifacts. If one has the same tokenizer file and packing, its
+        tokenizer is reused, because loading the shipped tokenizer holds the interpreter's lock for
+        25 ms and takes 6 MB.
         """
         manifest = read_manifest(directory / MANIFEST)
         for name, digest in manifest.files.items():
@@ -176,7 +182,7 @@ class Artifact:
                 raise ArtifactError(path, f"cannot be read: {exc.strerror}") from exc
             if found != digest:
                 problem = f"its SHA-256 is {found[:12]}..., the manifest says {digest[:12]}..."
-                raise ArtifactError(path, f"is damaged: {problem}")
+                raise ArtifactError(path, f"is damaged and must be restored: {problem}")
         for other in relatives:
             is_same_file = other.manifest.files[TOKENIZER] == manifest.files[TOKENIZER]
             if is_same_file and other.manifest.packing == manifest.packing:
@@ -186,16 +192,16 @@ class Artifact:
             try:
                 tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
             except Exception as exc:  # the library raises plain Exception
-                problem = f"is not a tokenizer that loads: {exc}"
+                problem = f"cannot be loaded as a tokenizer: {exc}"
                 raise ArtifactError(directory / TOKENIZER, problem) from exc
         return cls(directory, manifest, tokenizer, sha256(directory / MANIFEST))
 
     def model_path(self, device: str) -> Path:
-        """Return the graph for a device, or else the graph for CPUs. Raises ArtifactError."""
+        """Return the path of the graph for a device, or else for CPUs. Raises ArtifactError."""
         models = self.manifest.models
         name = models.get(device) or models.get("cpu")
         if name is None:
-            raise ArtifactError(self.directory / MANIFEST, f"names no graph for {device!r}")
+            raise ArtifactError(self.directory / MANIFEST, f"`models` has no graph for {device!r}")
         return self.directory / name
 
     def canaries(self) -> Iterator[CanaryRequest]:
@@ -206,7 +212,7 @@ class Artifact:
                 row = orjson.loads(line)
                 yield CanaryRequest(parse_conversation(row["request"]), row["probabilities"])
             except (ValueError, KeyError, TypeError, SwitchcraftError) as exc:
-                raise ArtifactError(path, f"line {number} is not a canary: {exc}") from exc
+                raise ArtifactError(path, f"line {number} is not a canary request: {exc}") from exc
 
     def check_canaries(self, predict: Predict) -> None:
         """Replay the canary requests. Raises ArtifactError if a probability differs."""
@@ -216,14 +222,17 @@ class Artifact:
         for number, (canary, row) in enumerate(zip(canaries, rows, strict=True), start=1):
             for arm, got in zip(self.manifest.arms, row, strict=True):
                 wanted = canary.probabilities[arm]
-                if not abs(got - wanted) <= self.manifest.canary_tolerance:  # true for NaN
-                    raise ArtifactError(
-                        path, f"line {number}, arm {arm!r}: probability {got:.4f}, not {wanted:.4f}"
-                    )
+                # In this form, the condition is true if the probability is NaN.
+                if not abs(got - wanted) <= self.manifest.canary_tolerance:
+                    problem = f"the probability is {got:.4f}, but the file has {wanted:.4f}"
+                    raise ArtifactError(path, f"line {number}, arm {arm!r}: {problem}")
 
 
 def save_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest, last and atomically: a directory with a manifest is complete."""
+    """Write the manifest atomically, after all other files.
+
+    A directory with a manifest therefore counts as complete.
+    """
     path = directory / MANIFEST
     partial = path.with_suffix(".partial")
     partial.write_bytes(orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2))

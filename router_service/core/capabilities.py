@@ -1,6 +1,6 @@
 """Capabilities of models, and what requests require of them.
 
-A capability that is unknown excludes no request, because judging it is the upstream's task.
+An unknown capability excludes no request: the upstream then decides whether it serves the request.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ BYTES_PER_TOKEN = 5
 """UTF-8 bytes of text and of the tools' JSON that count as one token of input.
 
 The estimate is meant to be too low rather than too high, because a request that seems too long is
-not sent. For the 948 recorded requests over 4 kB, as counted by gpt-oss, the median estimate is 7%
-below the count, and 18% below to 2% above from the 5th to the 95th percentile. For 1,384 shorter
-ones, as counted by gpt-4o, it is 4% below, and 19% below to 21% above. Text in other scripts has
-more tokens than that.
+not sent. For the 948 recorded requests over 4 kB, the median estimate is 7% below the count of
+gpt-oss; the 5th percentile is 18% below and the 95th 2% above. For 1,384 shorter requests, the
+median is 4% below the count of gpt-4o; the 5th percentile is 19% below and the 95th 21% above. Text
+in non-Latin scripts has more tokens than estimated.
 """
 
 
 class Feature(StrEnum):
-    """A feature that not every model supports, as it is named in error messages."""
+    """Feature that not every model supports; the value is its name in error messages."""
 
     CHAT = "the Chat Completions API"
     RESPONSES = "the Responses API"
@@ -60,7 +60,7 @@ class Requirements:
     """What a model must support to serve a request.
 
     `input_tokens` is an estimate that does not count images, audio and files. `output_tokens` is
-    the longest answer that the request allows, or 0 if it does not say.
+    the longest answer that the request allows, or 0 if it sets no limit.
     """
 
     input_tokens: int = 0
@@ -70,7 +70,7 @@ class Requirements:
 
 
 class Capabilities(BaseModel):
-    """Known limits of a model. None is unknown, and features not in `unsupported` may work."""
+    """Known limits of a model. None means unknown. Features not in `unsupported` may work."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -117,7 +117,7 @@ class Capabilities(BaseModel):
 def read_requirements(
     body: Mapping[str, Json], conversation: Conversation, path: str
 ) -> Requirements:
-    """Return the requirements of a decoded request. `path` is its endpoint's, below `/v1`."""
+    """Return the requirements of a decoded request; `path` is the endpoint's path below `/v1`."""
     size_bytes = 0
     for turn in conversation.turns:
         text = turn.text
@@ -126,10 +126,11 @@ def read_requirements(
             size_bytes += len(call.name) + len(call.arguments)
     for tools in (body.get("tools"), body.get("functions")):
         if tools:
-            # orjson reads 1024 levels but writes only 254, which is more than real tools have.
+            # orjson decodes 1024 levels but encodes only 254. Deeper tools, which do not occur in
+            # practice, are not counted.
             with suppress(orjson.JSONEncodeError):
                 size_bytes += len(orjson.dumps(tools))
-    # The names of both APIs, and last the Chat Completions API's older one.
+    # The names in Chat Completions and in Responses, then the older name in Chat Completions.
     limits = map(body.get, ("max_completion_tokens", "max_output_tokens", "max_tokens"))
     output_tokens = next((limit for limit in limits if isinstance(limit, int)), 0)
     features = set(_body_features(body))
@@ -156,8 +157,8 @@ def _body_features(body: Mapping[str, Json]) -> Iterator[Feature]:
     """Yield the features that top-level fields of a request require."""
     if body.get("tools") or body.get("functions"):
         yield Feature.TOOLS
-        # Whether the choice excludes an answer in words (API reference: tool_choice). `any` is
-        # Mistral's word for `required`.
+        # Whether `tool_choice` forbids an answer without a call (API reference: tool_choice). `any`
+        # is Mistral's word for `required`.
         choice = body.get("tool_choice", body.get("function_call"))
         if isinstance(choice, Mapping):
             allowed = choice.get("allowed_tools", choice)

@@ -1,4 +1,4 @@
-"""Decision records: one schema for the store, the API, the page and the decision log.
+"""Decision records: one schema for the store, the API, the web page and the decision log.
 
 The log is a folder of files `*.jsonl`; each line has a `type`. A decision is written once, when its
 answer has ended. Feedback and evidence name the decision by its id, and may follow much later.
@@ -14,13 +14,13 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
 
 class StoredRecord(BaseModel):
-    """A value that a store keeps under an id for a while."""
+    """A value that a store keeps under an id for a limited time."""
 
     kind: ClassVar[str]
-    """The kind's name, in keys and in error messages."""
+    """Name of this kind of record in the store's keys and in error messages."""
 
-    # Replicas of two versions may share a store, and logs outlive versions: unknown fields are
-    # ignored.
+    # Unknown fields are ignored, because replicas of two versions may share a store, and another
+    # version may read the log.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
@@ -46,7 +46,7 @@ class DecisionRecord(StoredRecord):
     release: str | None = None
     """The published release that decided, `stable` or `canary`; None if the router was not used."""
     shadow_arm: str | None = None
-    """The arm that a shadow release would have chosen; None without one, or if it was too late."""
+    """The arm that a shadow release would choose; None without one, or if it decided too late."""
     reason: str
     """Why `model` answered."""
     policy: str | None = None
@@ -54,8 +54,8 @@ class DecisionRecord(StoredRecord):
     """Probability with which the arm was chosen, 1 without exploration; None without the router."""
     probabilities: Mapping[str, float] | None = None
     """Probability of a correct answer, by arm; only arms that could serve the request."""
-    # Stored records and the API have `cost_usd` for the expected costs; the log has it for the
-    # actual cost. Both readers accept both names.
+    # In stored records and in the API, `cost_usd` means the expected costs; in the log, it means
+    # the actual cost. When either is read, the name of the Python field is accepted too.
     expected_cost_usd: Mapping[str, float] | None = Field(
         default=None,
         validation_alias=AliasChoices("expected_cost_usd", "cost_usd"),
@@ -75,7 +75,7 @@ class DecisionRecord(StoredRecord):
     usage_is_estimated: bool | None = None
     """Whether the gateway estimated the tokens, because the upstream did not report them."""
     actual_cost_usd: float | None = None
-    """Tokens at list price; None if either is unknown."""
+    """Cost at list price; None if the tokens or the price are unknown."""
     latency_s: float
     """From the request's arrival to the end of its answer."""
     first_byte_s: float | None = None
@@ -92,7 +92,7 @@ class LoggedCall(BaseModel):
 
 
 class Content(BaseModel):
-    """The request and the answer, if the operator keeps content."""
+    """The request and the answer; logged only if the operator has enabled logging of content."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -108,7 +108,7 @@ class LoggedDecision(DecisionRecord):
     """The log's line for a routed request: its record, and fields that only the log has."""
 
     type: Literal["decision"] = "decision"
-    # Every logged request was routed, so these are always known.
+    # Every logged request was routed, so the next fields are always known.
     arm: str
     release: str
     reason: str
@@ -125,7 +125,8 @@ class LoggedDecision(DecisionRecord):
         serialization_alias="cost_usd",
     )
     conversation: str
-    """Equal for the turns of one conversation: 32 hexadecimal digits of a hash of its opening."""
+    """Equal for all turns of a conversation: 32 hexadecimal digits of a hash of its first system
+    text and first user text."""
     request_sha256: str
     """Hash of the body as the client sent it."""
     artifact: str
@@ -140,7 +141,7 @@ class LoggedDecision(DecisionRecord):
     answer_sha256: str | None = None
     """Hash of the answer's calls and text, in canonical form."""
     calls_fit: bool | None = None
-    """Whether all calls match their tools' schemas; None without calls, or if some are unread."""
+    """Whether all calls match their tools' schemas; None without calls, or if any is unchecked."""
     content: Content | None = None
 
 
@@ -152,7 +153,7 @@ class _Line(BaseModel):
 
 
 class LoggedFeedback(_Line):
-    """A client's feedback on an answer; the last one for a decision counts."""
+    """A client's feedback on an answer. Of several for one decision, only the last one counts."""
 
     type: Literal["feedback"] = "feedback"
     decision_id: str

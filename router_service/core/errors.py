@@ -1,6 +1,6 @@
 """The error classes of the service and of training.
 
-Each class carries its facts as attributes. `http.errors` alone turns them into HTTP responses.
+Each error has its facts as attributes. Only `http.errors` turns errors into HTTP responses.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class ForbiddenError(InvalidRequestError):
 class OverloadedError(SwitchcraftError):
     """A request that exceeds the gateway's capacity.
 
-    `reason` is one word for metrics. `is_callers` is true if the caller has used up its own share.
+    `reason` is a label of metrics. `is_callers` is true if the caller's own limit is reached, and
+    false if the gateway's is.
     """
 
     def __init__(
@@ -122,8 +123,8 @@ class ModelNotFoundError(InvalidRequestError):
 class NoCapableModelError(InvalidRequestError):
     """A request that no model can serve.
 
-    `lacks` holds what each model does not support. `is_too_long` is true if a shorter input could
-    be served.
+    `lacks` has, by model, the requirements that the model does not meet. `is_too_long` is true if a
+    shorter input could be served.
     """
 
     def __init__(self, lacks: Mapping[str, tuple[str, ...]], *, is_too_long: bool) -> None:
@@ -172,7 +173,7 @@ class ObjectNotFoundError(InvalidRequestError):
 
 
 class ResponseElsewhereError(InvalidRequestError):
-    """A request that continues a response which the named model's upstreams do not store."""
+    """A request to continue a stored response with a model whose upstreams do not store it."""
 
     def __init__(self, identifier: str, model: str, holder: str) -> None:
         super().__init__(
@@ -270,19 +271,19 @@ class Failure(StrEnum):
     BROKEN = "broken"
     """The connection broke during the request or its answer."""
     STATUS = "status"
-    """It answered with an error status that the client did not cause."""
+    """The upstream answered with an error status that the client did not cause."""
     ERROR_BODY = "error_body"
-    """It answered with a success status and an error in the body."""
+    """The upstream answered with a success status, but with an error in the body."""
     MALFORMED = "malformed"
-    """Its answer cannot be read."""
+    """The upstream's answer cannot be read."""
     REFUSED = "refused"
-    """It refused this request. The client may have caused it, and another upstream may accept."""
+    """The upstream refused this request, perhaps because of the client. Another may accept it."""
     UNFIT = "unfit"
     """The model cannot serve this request, but another model may."""
     BUSY = "busy"
-    """It was not tried, because all of its connections are in use."""
+    """The upstream was not tried, because all of its connections are in use."""
     COOLING_DOWN = "cooling_down"
-    """It was not tried, because its circuit is open: it failed too often, or asked to wait."""
+    """The upstream was not tried: its circuit is open after failures or a request to wait."""
 
 
 _RETRY = "Try again, or name another model."
@@ -308,7 +309,7 @@ class UpstreamError(SwitchcraftError):
         remedy: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        """Complete "The upstream of model X ..." with `problem`, a verb phrase."""
+        """Create the message; `problem` is a verb phrase after "The upstream of model X"."""
         remedy = remedy or _REMEDIES.get(failure, _RETRY)
         super().__init__(f"The upstream of model {model!r} {problem}. {remedy}")
         self.model = model
@@ -323,8 +324,8 @@ class UpstreamError(SwitchcraftError):
         return self.failure is Failure.TIMEOUT
 
     @property
-    def may_be_clients(self) -> bool:
-        """Return whether the client may be the cause, so that it shows nothing about upstreams."""
+    def may_be_client_fault(self) -> bool:
+        """Return whether the client may have caused the failure, so that no upstream is blamed."""
         return self.failure in {Failure.REFUSED, Failure.UNFIT}
 
 
@@ -349,7 +350,7 @@ class UpstreamRefusedError(UpstreamError):
 
 
 class DeadlineError(UpstreamError):
-    """A request that has exceeded its own time limit."""
+    """A request that exceeded the time limit that its client set."""
 
     def __init__(self, model: str) -> None:
         problem = "did not answer within the time that the request allows"
@@ -357,7 +358,7 @@ class DeadlineError(UpstreamError):
         super().__init__(model, problem, Failure.TIMEOUT, remedy=remedy)
 
     @property
-    def may_be_clients(self) -> bool:
+    def may_be_client_fault(self) -> bool:
         """Return True, because the client chose the time limit."""
         return True
 
@@ -376,7 +377,7 @@ class OverlongError(UpstreamError):
         super().__init__(model, problem, Failure.TIMEOUT, remedy=remedy)
 
     @property
-    def may_be_clients(self) -> bool:
+    def may_be_client_fault(self) -> bool:
         """Return True, because the client may have asked for a long answer."""
         return True
 
@@ -385,7 +386,7 @@ class StoreError(SwitchcraftError):
     """Shared state that is unreachable. Requests are served without it."""
 
     def __init__(self, operation: str, problem: str) -> None:
-        """Complete "The store could not ..." with `operation`, a verb phrase."""
+        """Create the message; `operation` is a verb phrase after "The store could not"."""
         super().__init__(f"The store could not {operation}: {problem}. Try again later.")
         self.operation = operation
         self.problem = problem
@@ -402,7 +403,7 @@ class DataError(SwitchcraftError):
 
 
 class SchemaError(SwitchcraftError):
-    """A tool's schema that cannot be interpreted, so that answers cannot be judged by it."""
+    """A tool's schema that cannot be interpreted, so that calls cannot be checked against it."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(

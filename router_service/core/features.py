@@ -1,4 +1,4 @@
-"""Structural features of a request, which the artifact's graph reads beside the token ids.
+"""Structural features of a request, which the router's model reads in addition to the token ids.
 
 The structure of a request says as much about its difficulty as its words: how many things it asks
 for, their types, the number of tools, and whether the query contains what the tools need.
@@ -30,32 +30,34 @@ from router_service.core.text_features import (
 )
 
 MAX_COMPARED = 12
-"""Tools compared with each other. 66 pairs take 40 us, all pairs of a hundred tools 3 ms."""
+"""Number of tools that are compared with each other. Their 66 pairs take 40 us; all pairs of 100
+tools would take 3 ms."""
 
 MAX_TOOLS_BY_CLAUSE = 32
-"""Tools that each clause is compared with."""
+"""Number of tools that each clause of the query is compared with."""
 CLAUSE_FITS_FROM = 0.25
-"""A clause is about a tool if the tool's vocabulary has more than this share of its words."""
+"""A clause is about a tool if more than this share of the clause's words is in the tool's
+vocabulary."""
 NEAR_BEST = 0.6
-"""A tool is near the best one if it has at least this share of its score."""
+"""A tool is near the best one if its score is at least this share of the best score."""
 MAX_SCANNED = 1_000_000
-"""Enum values times characters of the query. Up to here, `in` searches for each value: that takes
-0.1 to 1 ns for a character, and 50 ns if value and query repeat the same letters. Beyond it, the
-query is indexed first."""
+"""Limit on the number of enum values times the number of characters of the query. Up to it, `in`
+searches for each value: that takes 0.1 to 1 ns for a character, and 50 ns if value and query repeat
+the same letters. Beyond it, the query is indexed first."""
 WINDOW_CHARS = 256
 MAX_QUERY_CHARS = 20_000
 """Characters of the query that are read: the features describe sentences, not documents."""
 
 _QUERY_CHAR_BYTES = 60
 _ENTRY_BYTES = 10_000
-"""Upper bounds of the memory that a query takes for each character, and that an entry of the
-caches below takes besides."""
+"""Upper bounds of memory: for each character of a cached query, and for each entry of the caches
+below in addition to its query or tools."""
 
 _NUMBER_TYPES = frozenset({"integer", "number", "float", "long", "double"})
 _EXAMPLE = re.compile(r"format|e\.g\.|example|such as", re.IGNORECASE)
 _OPTIONAL = re.compile("optional", re.IGNORECASE)
 _FOREIGN = re.compile(r"\b(?:Java|JavaScript)\b")
-"""Descriptions of parameters that stand for a value of another language's type."""
+"""Matches descriptions of parameters whose values have a type of Java or JavaScript."""
 _CAMEL_CASE = re.compile("[a-z][A-Z]")
 _IDENTIFIER_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 
@@ -90,16 +92,16 @@ class ToolFacts:
     types: Counter[str]
     """Schema nodes by type."""
     numbers: int
-    """Schema nodes that take a number."""
+    """Schema nodes with a numeric type."""
     defaults: int
-    """Schema nodes with a default value, declared or described."""
+    """Schema nodes with a default value, declared or mentioned in the description."""
     undescribed: int
     examples: int
     called_optional: int
     foreign_types: int
     is_camel_case: bool
     size_bytes: int
-    """Approximate memory. Most of it is stems, one for a few letters."""
+    """Approximate memory, mostly of stems. A text has one stem for every few letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Toolset:
 
 
 _facts: Cache[ToolSpec, ToolFacts] = Cache(max_bytes=8 * 2**20)
-"""Requests with different lists of tools share tools; analyzing one takes 0.05 ms."""
+"""Facts by tool, because different tool lists often share tools. Analyzing a tool takes 0.05 ms."""
 
 
 def analyze_tool(tool: ToolSpec) -> ToolFacts:
@@ -177,7 +179,7 @@ def analyze_tool(tool: ToolSpec) -> ToolFacts:
 
 
 def _identifier_stems(name: str) -> Stems:
-    """Return the stems of a name's words; `getUserById` and `get_user_by_id` have the same."""
+    """Return the stems of a name's words, equal for `getUserById` and `get_user_by_id`."""
     return frozenset([word.lower()[:STEM_CHARS] for word in _IDENTIFIER_WORD.findall(name)])
 
 
@@ -253,7 +255,8 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
     enum_hits = count_enum_values(query.lower, toolset)
     all_hits = [hits for hits_of_tool in enum_hits for hits in hits_of_tool]
 
-    # How well each tool fits: shares of the query's words, of its name and of its description.
+    # How well each tool fits: the share of the query's words that the tool contains, and the shares
+    # of the tool's name and of its description that the query contains.
     topic = query.topic
     fits = [
         (overlap(topic, tool.vocabulary), overlap(tool.name, topic), overlap(tool.topic, topic))
@@ -267,7 +270,7 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
         best, best_fit, best_hits = tools[index], fits[index], enum_hits[index]
     first, second = sorted([*scores, 0.0, 0.0], reverse=True)[:2]
 
-    # Clauses by the tool that they are about.
+    # Number of clauses about each tool, by the index of the tool.
     clauses: Counter[int] = Counter()
     compared = tools[:MAX_TOOLS_BY_CLAUSE]
     for clause in query.clauses if compared else ():
@@ -278,7 +281,7 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
     clause_pairs = combinations(query.clauses, 2)
 
     return {
-        # All tools.
+        # Features over all tools.
         "mentioned": mentioned,
         "mentioned_share": mentioned / max(1, toolset.parameters),
         "name_overlap_max": max(name_overlaps, default=0.0),
@@ -294,7 +297,7 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
         "enum_values_said": sum(all_hits),
         "enum_values_said_max": max(all_hits, default=0),
         "enums_said_twice": sum(hits >= 2 for hits in all_hits),
-        # How well the best tool fits, and whether others fit as well.
+        # How well the best tool fits, and whether other tools fit as well.
         "best_of_query": best_fit[0],
         "best_of_name": best_fit[1],
         "best_of_description": best_fit[2],
@@ -303,7 +306,7 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
         "best_lead": first - second,
         "tools_near_best": sum(score >= NEAR_BEST * first for score in scores),
         **_best_tool_features(query, best, best_hits),
-        # Clauses.
+        # Features over the clauses of the query.
         "clause_tools": len(clauses),
         "clauses_of_one_tool": max(clauses.values(), default=0),
         "clauses_alike_max": max((jaccard(one, other) for one, other in clause_pairs), default=0.0),
@@ -313,7 +316,7 @@ def overlap_features(query: Query, toolset: Toolset) -> dict[str, float]:
 def _best_tool_features(
     query: Query, tool: ToolFacts, enum_hits: Sequence[int]
 ) -> dict[str, float]:
-    """Return what the best tool needs, and how much of that the query has."""
+    """Return features of the best tool: what it needs, and how much of that the query contains."""
     numbers, names, quoted = len(query.numbers), len(query.names), query.quoted_texts
     parameters = len(tool.parameters)
     mentioned = sum(not stems.isdisjoint(query.topic) for stems in tool.parameters)
@@ -341,7 +344,7 @@ def _best_tool_features(
         "best_required_unsaid": len(tool.required_parameters) - required_mentioned,
         "best_enums_said": enums_mentioned,
         "best_enums_unsaid": len(tool.enums) - enums_mentioned,
-        # More values than the tool needs mean several calls.
+        # More values than the tool needs suggest several calls.
         "numbers_per_best_number": numbers / max(1, tool.required_numbers),
         "numbers_left": numbers - tool.required_numbers,
         "numbers_left_optional": numbers - tool.numbers,
@@ -359,7 +362,7 @@ def count_enum_values(text: str, toolset: Toolset) -> list[list[int]]:
             [sum([value in text for value in values]) for values in tool.enums]
             for tool in toolset.tools
         ]
-    # Index of the text: 20,000 characters take 5 to 20 ms, and a look-up 1 us.
+    # Index of the text: it takes 5 to 20 ms for 20,000 characters, and a look-up takes 1 us.
     windows = sorted({text[i : i + WINDOW_CHARS] for i in range(len(text))})
 
     def occurs(value: str) -> bool:
@@ -377,17 +380,17 @@ OVERLAP_FEATURES = tuple(overlap_features(analyze_query(""), analyze_tools(())))
 FEATURES = (*TEXT_FEATURES, *TOOL_FEATURES, *OVERLAP_FEATURES, "turns", "system_chars")
 """Names of all features. The meaning of a name never changes: a changed feature gets a new name."""
 
-# These caches belong to the process and not to a router, because their values depend only on their
-# keys: all releases of an artifact that are loaded share them.
+# These caches belong to the process and not to a router. Loaded releases can share them, because
+# their values depend only on their keys.
 _queries: Cache[str, Query] = Cache(max_bytes=4 * 2**20)
-"""While an agent works on a task, all its requests have the same latest user text. Analyzing one
-takes 0.3 ms."""
+"""While an agent works on a task, all its requests have the same latest user text. Analyzing a
+text takes 0.3 ms."""
 _toolsets: Cache[tuple[ToolSpec, ...], Toolset] = Cache(max_bytes=8 * 2**20)
 """Analyzing 20 tools takes 1 ms."""
 
 
 def extract(conversation: Conversation, names: Sequence[str]) -> tuple[float, ...]:
-    """Return the named features of a conversation in that order, (len(names),)."""
+    """Return the features of a conversation that `names` lists, in its order, (len(names),)."""
     if not names:
         return ()
     latest = conversation.latest_user

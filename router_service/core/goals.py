@@ -1,8 +1,8 @@
-"""Goals: the accuracy or cost that a user wants -> the rule that was measured to reach it.
+"""Goals: find the rule that was measured to reach the accuracy or cost that a user wants.
 
-With `@95` at its end, a goal must be reached by the worse end of the 95% interval instead of by the
-estimate. The interval is two-sided, so this is a bound of 97.5%. It covers the choice of queries,
-and not that the rule was picked on the same queries.
+If a goal ends in `@95`, the worse end of the 95% interval must reach it instead of the estimate.
+The interval is two-sided, so its worse end is a one-sided bound of 97.5%. The interval accounts for
+the random choice of queries, but not for the rule being picked on the same queries.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
     except ValueError as exc:
         raise PolicyError(text, f"{wanted!r} is not a number", param=param) from exc
     if not 0.0 <= number < float("inf"):  # false for NaN too
-        raise PolicyError(text, f"{wanted} is not a share or an amount", param=param)
+        problem = f"the value must be finite and at least 0, not {wanted}"
+        raise PolicyError(text, problem, param=param)
     goal_type = AccuracyGoal if kind == "accuracy" else BudgetGoal
     return goal_type(number, uses_interval)
 
@@ -105,18 +106,19 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
 def find_point(
     goal: Goal, frontier: Sequence[FrontierPoint], best_single: Measure | None, *, param: str
 ) -> FrontierPoint:
-    """Return the measured point that reaches a goal: the cheapest, or the best within a budget.
+    """Return the cheapest point that reaches an accuracy, or the most accurate within a budget.
 
     `best_single` is the accuracy of the best single model on the same queries. Raises PolicyError
     if no point reaches the goal.
     """
     if not frontier:
-        raise PolicyError(str(goal), "the artifact has no measured frontier", param=param)
+        problem = "the artifact has no measured rules; use theta=P or drift=P instead of a goal"
+        raise PolicyError(str(goal), problem, param=param)
     if goal.uses_interval and any(point.versus_best is None for point in frontier):
-        problem = f"the artifact was measured without intervals; ask without {INTERVAL_SUFFIX}"
+        problem = f"the artifact was measured without intervals; omit {INTERVAL_SUFFIX}"
         raise PolicyError(str(goal), problem, param=param)
     if isinstance(goal, BestSingleGoal) and best_single is None:
-        problem = "the artifact does not know its best single model"
+        problem = "the best single model was not measured; write a number, such as accuracy=0.87"
         raise PolicyError(str(goal), problem, param=param)
 
     is_budget = isinstance(goal, BudgetGoal)
@@ -128,7 +130,7 @@ def find_point(
         case BudgetGoal(usd_per_1k):
             limit, scale, text = usd_per_1k / 1_000, 1_000, "{:.3f} USD per 1,000 requests"
     figures = [_decisive_figure(goal, point, best_single) for point in frontier]
-    # By how much each point reaches the goal.
+    # By how much each point exceeds the goal; negative if it misses the goal.
     margins = [limit - figure if is_budget else figure - limit for figure in figures]
     reached = [point for point, margin in zip(frontier, margins, strict=True) if margin >= 0]
     if reached and is_budget:
@@ -140,14 +142,14 @@ def find_point(
     measured = text.format(figures[nearest] * scale)
     if goal.uses_interval:
         measured += " at the worse end of its 95% interval"
-        measured += f"; ask without {INTERVAL_SUFFIX} to compare the estimate"
+        measured += f"; omit {INTERVAL_SUFFIX} to compare the goal with the estimate"
     rule = frontier[nearest].policy
-    problem = f"no measured rule reaches it; the nearest, {rule}, measured {measured}"
+    problem = f"no rule was measured to reach this goal; the nearest, {rule}, reached {measured}"
     raise PolicyError(str(goal), problem, param=param)
 
 
 def _decisive_figure(goal: Goal, point: FrontierPoint, best_single: Measure | None) -> float:
-    """Return the figure that must reach a goal: the estimate, or the worse end of its interval."""
+    """Return the number to compare with a goal: the estimate, or the worse end of its interval."""
     match goal:
         case AccuracyGoal():
             interval, estimate = point.accuracy_interval, point.accuracy.value
@@ -163,7 +165,7 @@ def _decisive_figure(goal: Goal, point: FrontierPoint, best_single: Measure | No
 
 
 def pareto_front(points: Sequence[P]) -> tuple[P, ...]:
-    """Return the points that are more accurate than every cheaper one, by rising cost."""
+    """Return the points that are more accurate than every cheaper point, by rising cost."""
     ordered = sorted(points, key=_cost_then_accuracy)
     front = ordered[:1]
     for point in ordered[1:]:

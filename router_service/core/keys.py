@@ -33,8 +33,8 @@ _EXAMPLES = (
 class KeyRing:
     """Named keys, stored as SHA-256 digests.
 
-    Salt and stretching, which passwords need, are not needed here: keys are long and random, so
-    that they cannot be guessed, and every request is checked.
+    Salt and key stretching, which passwords need, are not used: keys are long and random, so that
+    they cannot be guessed, and stretching would slow down every request.
     """
 
     def __init__(self, keys: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ class KeyRing:
         return len(self._digests)
 
     def name_of(self, key: bytes) -> str | None:
-        """Return the name of a key, or None. The time does not depend on the key."""
+        """Return the name of a key, or None if it is unknown, in a time independent of the key."""
         digest = hashlib.sha256(key).digest()
         found = None
         for name, known in self._digests.items():
@@ -58,7 +58,7 @@ class KeyRing:
 
 
 def digest_of(key: str) -> bytes:
-    """Return the SHA-256 of a key in plain text, or of `sha256:` and 64 hexadecimal digits.
+    """Return the SHA-256 digest of a key in plain text, or the digest that `sha256:HEX` contains.
 
     Raise ValueError if the key is empty or the hash malformed. Its message never quotes the key.
     """
@@ -74,9 +74,9 @@ def digest_of(key: str) -> bytes:
 
 
 def is_weak(key: str) -> bool:
-    """Return whether a key can be guessed: it is short, repetitive or an example.
+    """Return whether a key can be guessed, because it is short, repetitive or an example.
 
-    A hash is only weak if it is that of an example.
+    A hash counts as weak only if it is the hash of an example.
     """
     text = key.strip()
     if text.startswith(HASHED):

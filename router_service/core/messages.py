@@ -1,8 +1,8 @@
-"""Chat requests as frozen values, and how they are read.
+"""Immutable values for chat requests, and the functions that parse them.
 
 Only what a routing decision needs is read. The gateway forwards the request itself unchanged. A
 part that cannot be read, such as a turn that is not an object or a tool without a name, is listed
-in `Conversation.unread` and is not an error, because judging it is the upstream's task.
+in `Conversation.unread` and is not an error, because the upstream decides whether it is valid.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Json = Any
 """A decoded JSON value of unknown type."""
 
 MAX_MESSAGES = 10_000
-"""Messages read of one request: the first half and the last half of this number. A decision on
-10,000 takes 0.1 s."""
+"""Limit on the messages that are read of a request. Of a longer list, only the first 5,000 and the
+last 5,000 are read. A decision on 10,000 messages takes 0.1 s."""
 MAX_PARTS = 20_000
-"""Content parts and tool calls read of one request, over all its messages."""
+"""Limit on the content parts and tool calls that are read of all messages of a request."""
 MAX_TOOLS = 1_000
 MAX_TOOL_VALUES = 25_000
 MAX_TOOL_CHARACTERS = 650_000
 """Limits on the tools that are read: their number, the JSON values in them, and the characters in
-their keys and strings. The first tools within all three are read, the others count as unread. A
-decision takes 7 us for a value and 90 ns for a character when it first meets them. 128 tools of
-5 KB have 14,000 values and 600,000 characters."""
+their keys and strings. The first tools that are within all three limits are read, and the remaining
+tools count as unread. For tools that are not cached, a decision takes 7 us per value and 90 ns per
+character. 128 tools of 5 KB have 14,000 values and 600,000 characters."""
 MAX_SCHEMA_DEPTH = 64
 """Deeper schemas are refused. The deepest tool among the recorded benchmarks has 5 levels."""
 
@@ -153,7 +153,7 @@ class Conversation:
 
     @property
     def opening(self) -> tuple[str, str]:
-        """The first system text and the first user text; every later request repeats them."""
+        """The first system text and user text, which all requests of the conversation repeat."""
         system = user = None
         for turn in self.turns:
             if turn.role is Role.USER:
@@ -192,8 +192,8 @@ _parsed_tools: Cache[tuple[str, bytes], tuple[tuple[ToolSpec, ...], tuple[str, .
     max_bytes=8 * 2**20
 )
 """Parsed tools and unread paths by the JSON of a tool list. Agents send the same tools with every
-turn: parsing 30 of them takes 0.4 ms, and finding them here 0.02 ms. Equal lists give identical
-objects, which compare at once."""
+turn: parsing 30 tools takes 0.4 ms, and a look-up here 0.02 ms. Equal lists give identical objects,
+which are fast to compare."""
 
 
 def parse_chat_request(body: Mapping[str, Json]) -> ChatRequest:
@@ -286,7 +286,8 @@ def with_paths(
 ) -> Iterator[tuple[str, Json]]:
     """Yield the items of an array, each with its path.
 
-    If `unread` is given, items beyond `MAX_MESSAGES` are listed there and skipped.
+    If `unread` is given and there are more than `MAX_MESSAGES` items, those in the middle are
+    skipped, and their path is added to `unread`.
     """
     skipped = range(0)
     if unread is not None and len(items) > MAX_MESSAGES:
@@ -297,7 +298,10 @@ def with_paths(
 
 
 def read_turns(messages: Iterable[tuple[str, Json]], unread: list[str]) -> Iterator[Turn]:
-    """Yield the turns of chat messages, which come with their paths; list unread paths."""
+    """Yield the turns of chat messages; add the paths of parts that cannot be read to `unread`.
+
+    `messages` has (path, message) pairs.
+    """
     parts_left = MAX_PARTS
     for path, message in messages:
         role = message.get("role") if isinstance(message, dict) else None
@@ -341,7 +345,10 @@ def read_turns(messages: Iterable[tuple[str, Json]], unread: list[str]) -> Itera
 
 
 def unwrap_tool(entry: Json) -> Mapping[str, Json] | None:
-    """Return the object with the name: `function`, `custom` or the entry itself, or else None."""
+    """Return the object that has the name of a tool or call, or None if there is no name.
+
+    This is the value of `function` or `custom`, or the entry itself.
+    """
     if not isinstance(entry, dict):
         return None
     inner = entry.get("function", entry.get("custom", entry))
@@ -350,7 +357,7 @@ def unwrap_tool(entry: Json) -> Mapping[str, Json] | None:
 
 
 def read_tools(body: Mapping[str, Json], unread: list[str]) -> tuple[ToolSpec, ...]:
-    """Return the tools of a body, and list the paths of those that have no name or are too many."""
+    """Return the tools of a body; add the paths of nameless and surplus tools to `unread`."""
     found: list[tuple[ToolSpec, ...]] = []
     for param in ("tools", "functions"):
         entries = body.get(param)
@@ -360,11 +367,11 @@ def read_tools(body: Mapping[str, Json], unread: list[str]) -> tuple[ToolSpec, .
             raise wrong_type(param, "an array", entries)
         try:
             key = param, orjson.dumps(entries)
-        except orjson.JSONEncodeError:  # such a value does not come from `strict_json`
+        except orjson.JSONEncodeError:  # not for values that `strict_json` decodes
             key = param, b""
         parsed = _parsed_tools.get(key)
         if parsed is None:
-            # A JSON value takes at least 2 bytes, so that most lists need not be counted.
+            # A JSON value takes at least 2 bytes, so that short lists are within the limits.
             is_small = 0 < len(key[1]) <= 2 * MAX_TOOL_VALUES
             readable = min(len(entries), MAX_TOOLS) if is_small else _count_readable(entries)
             tools: list[ToolSpec] = []
@@ -389,7 +396,7 @@ def read_tools(body: Mapping[str, Json], unread: list[str]) -> tuple[ToolSpec, .
 
 
 def _count_readable(entries: Sequence[Json]) -> int:
-    """Return how many of the first entries are within the limits together."""
+    """Return how many entries, from the first on, are together within the limits on tools."""
     values = characters = 0
     for index, entry in enumerate(entries[:MAX_TOOLS]):
         left = [entry]
@@ -409,7 +416,7 @@ def _count_readable(entries: Sequence[Json]) -> int:
 
 
 def parse_schema(node: Json, path: str, depth: int = 0) -> Schema:
-    """Read a JSON-Schema node. Raises InvalidRequestError below `MAX_SCHEMA_DEPTH` levels."""
+    """Read a JSON-Schema node; raises InvalidRequestError if deeper than `MAX_SCHEMA_DEPTH`."""
     if depth > MAX_SCHEMA_DEPTH:
         raise InvalidRequestError(
             f"The schema at '{path}' is nested more than {MAX_SCHEMA_DEPTH} levels deep. "

@@ -1,8 +1,8 @@
 """The router's model: packed conversations in, calibrated probabilities of every arm out.
 
-Calibration is a monotone map for each arm from the graph's output to a probability. Thresholds, and
-drifts between arms, are only meaningful for calibrated probabilities. The maps are part of the
-manifest.
+Calibration is a monotone map for each arm from the graph's output to a probability. The
+thresholds and drifts of policies are only meaningful for calibrated probabilities. The maps are
+part of the manifest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 NEAREST = 1e-6
-"""Raw probabilities are clipped to this distance from 0 and 1, where logits are infinite."""
+"""Raw probabilities are clipped to keep this distance from 0 and 1, where logits are infinite."""
 
 
 class _Frozen(BaseModel):
@@ -70,7 +70,7 @@ class Temperature(_Frozen):
 
 
 class Platt(_Frozen):
-    """Platt scaling: a rising line for each arm's logit (Platt, 1999)."""
+    """Platt scaling: a linear map of each arm's logit that does not fall (Platt, 1999)."""
 
     method: Literal["platt"] = "platt"
     slopes: tuple[NonNegative, ...]
@@ -79,7 +79,7 @@ class Platt(_Frozen):
     @model_validator(mode="after")
     def _check_lengths(self) -> Platt:
         if len(self.slopes) != len(self.intercepts):
-            raise ValueError(f"{len(self.slopes)} slopes, {len(self.intercepts)} intercepts")
+            raise ValueError(f"{len(self.slopes)} slopes, but {len(self.intercepts)} intercepts")
         return self
 
     @property
@@ -101,7 +101,7 @@ class Knots(_Frozen):
     @model_validator(mode="after")
     def _check_monotone(self) -> Knots:
         if len(self.raw) != len(self.calibrated):
-            raise ValueError(f"{len(self.raw)} raw values, {len(self.calibrated)} calibrated ones")
+            raise ValueError(f"{len(self.raw)} raw values, but {len(self.calibrated)} calibrated")
         if (np.diff(self.raw) <= 0).any() or (np.diff(self.calibrated) < 0).any():
             raise ValueError("raw values must rise, and calibrated values must not fall")
         return self
@@ -152,7 +152,7 @@ Float32s = NDArray[np.float32]
 
 PROVIDERS: dict[str, list[str | tuple[str, dict[str, str]]]] = {
     "cpu": ["CPUExecutionProvider"],
-    # TF32 would keep 10 bits of the mantissa in a graph that is declared FP32.
+    # TF32 would reduce the mantissa to 10 bits, although the graph is declared FP32.
     "cuda": [("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"],
 }
 
@@ -169,7 +169,7 @@ INDEPENDENT_ROWS = "together"
 BUCKET_TOKENS = 64
 """Rows of one batch differ in length by less than this, so that little of a batch is padding."""
 MAX_BATCH_TOKENS = 32_768
-"""Largest batch, padding included: 64 rows of 512 tokens."""
+"""Largest number of tokens in a batch, padding included: 64 rows of 512 tokens."""
 
 
 class Graph:
@@ -181,19 +181,20 @@ class Graph:
     def __init__(self, path: Path, *, device: str = "cpu", threads: int = 1) -> None:
         """Load the graph. Raises ArtifactError if it does not load on the device.
 
-        One thread for each run is the default, because decisions run side by side: with 64 at a
-        time, each takes 8% less CPU than with two threads. A single run at 512 tokens takes 6.1 ms
-        with one thread and 5.0 ms with two; at 64 and 200 tokens there is no difference.
+        Each run uses one thread by default, because decisions run concurrently. With 64 concurrent
+        decisions, each takes 8% less CPU time than with two threads per run. A single run at 512
+        tokens takes 6.1 ms with one thread and 5.0 ms with two; at 64 and 200 tokens, both take the
+        same time.
         """
         if device == "cuda":
             if not has_cuda():
                 raise ArtifactError(path, NO_CUDA)
-            ort.preload_dlls()  # from the packages that the runtime's extras install
+            ort.preload_dlls()  # CUDA libraries from the packages of the runtime's extras
         _share_working_memory()
         options = ort.SessionOptions()
         options.add_session_config_entry("session.use_env_allocators", "1")
         options.intra_op_num_threads = threads
-        # A spinning worker saves 0.3 of 1.5 ms, and takes a third of the event loop's throughput.
+        # Spinning threads save 0.3 of 1.5 ms, but cost a third of the event loop's throughput.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         try:
@@ -201,7 +202,7 @@ class Graph:
                 str(path), sess_options=options, providers=PROVIDERS[device]
             )
         except Exception as exc:  # the runtime does not export its own error classes
-            raise ArtifactError(path, f"is not a graph that loads: {exc}") from exc
+            raise ArtifactError(path, f"cannot be loaded as an ONNX graph: {exc}") from exc
         return_freed()
         # If CUDA does not load, the runtime only logs a warning and uses the CPU.
         if device == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
@@ -214,7 +215,7 @@ class Graph:
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether no row of a batch changes another row's output, according to the file.
+        """Whether the file's metadata states that no row of a batch changes another row's output.
 
         A dynamically quantized graph scales its activations over the whole batch. A file without
         the metadata may hold such a graph.
@@ -223,10 +224,11 @@ class Graph:
         return declared == INDEPENDENT_ROWS
 
     def run(self, input_ids: Int64s, attention_mask: Int64s, features: Float32s) -> Float32s:
-        """Return (batch, arms) for ids and mask (batch, tokens) and features (batch, features).
+        """Return the raw probabilities of a batch, (batch, arms).
 
-        Binding leaves the inputs in host memory until a node on another device reads them. On the
-        CPU it costs the same as a plain run: 1.28 and 1.27 ms a row.
+        `input_ids` and `attention_mask` are (batch, tokens), `features` is (batch, features). I/O
+        binding leaves the inputs in host memory until a node on another device reads them. On the
+        CPU it takes as long as a run without binding: 1.28 and 1.27 ms per row.
         """
         feed = {"input_ids": input_ids, "attention_mask": attention_mask, "features": features}
         binding = self._session.io_binding()
@@ -256,8 +258,8 @@ def has_cuda() -> bool:
 class Classifier:
     """A graph with its calibration.
 
-    The service, the canary requests and the evaluation all get their probabilities here. May be
-    shared by threads.
+    The service, the check of canary requests and the evaluation all use this class. May be shared
+    by threads.
     """
 
     def __init__(
@@ -277,17 +279,18 @@ class Classifier:
         """
         self.graph = graph or Graph(model_path, device=device, threads=threads)
         if self.graph.arms != arms:
-            raise ArtifactError(model_path, f"has {self.graph.arms} outputs for {arms} arms")
-        # On CPUs a batch would change the last bits of a row, and two threads with one row each
-        # are as fast: 603 rows of 90 tokens a second, and 690 in batches of 8.
+            problem = f"has {self.graph.arms} outputs, but needs one for each of {arms} arms"
+            raise ArtifactError(model_path, problem)
+        # On CPUs, a batch would change the last bits of a row's output. Two threads with one row
+        # each are about as fast: 603 rows of 90 tokens per second, and 690 in batches of 8.
         self._uses_batches = device != "cpu" and self.graph.rows_are_independent
         self._calibration = calibration
 
     def predict(self, packed: Sequence[Packed]) -> NDArray[np.float64]:
         """Return the probability that each arm answers correctly, (len(packed), arms).
 
-        No row changes another row's probabilities: rows run one at a time, or on a GPU, if the
-        graph allows it, in padded and masked batches.
+        No row changes another row's probabilities: rows run one at a time or, on a GPU
+        and if the graph allows it, in padded and masked batches.
         """
         raw = np.empty((len(packed), self.graph.arms), dtype=np.float64)
         batches: Iterator[list[int]] = ([row] for row in range(len(packed)))
@@ -301,9 +304,9 @@ class Classifier:
 def batches_by_length(
     lengths: Sequence[int], max_batch_tokens: int = MAX_BATCH_TOKENS
 ) -> Iterator[list[int]]:
-    """Yield row indices in batches of similar length, each within the bound once padded.
+    """Yield batches of row indices, of similar length and padded to at most `max_batch_tokens`.
 
-    A row that is longer than the bound gets a batch to itself.
+    A row that is longer than this limit gets a batch of its own.
     """
     by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
     for _, bucket in groupby(by_length, key=lambda row: lengths[row] // BUCKET_TOKENS):

@@ -26,10 +26,11 @@ from router_service.core.resources import Cache
 TRUNCATED = "[truncated]"
 MAX_ENUM_VALUES = 8
 CHARS_PER_TOKEN = 16
-"""Characters kept for each token of a budget before a text is tokenized. English has 4 to 5."""
+"""Before a text is tokenized, it is cut to this many characters for each token of its budget.
+English has 4 to 5 characters per token."""
 MAX_CHARS_PER_TOKEN = 64
-"""Characters that are tokenized for each token of a budget, over all tools or all turns. Only texts
-without words reach this limit: a thousand blanks are no token."""
+"""Limit on the characters that are tokenized for each token of a budget, over all tools or all
+turns. Only texts without words reach it: a thousand blanks give no token."""
 MEASURED_TOKENS = 4_096
 """Window in which `PackedViewer` measures how long a request is. Tokenizing one text holds the
 interpreter's lock: 0.15 s for this many tokens on a busy core, 1.8 s for 32,768."""
@@ -38,7 +39,7 @@ Ids = tuple[int, ...]
 
 PIECE_CHARS = 400
 _PIECE = re.compile(rf"[\s\S]{{1,{PIECE_CHARS}}}[^ ,\n]*")
-"""A piece of a text. After `PIECE_CHARS` characters it ends before a blank, comma or line end."""
+"""Piece of a text: `PIECE_CHARS` characters, extended up to the next blank, comma or line end."""
 
 
 class TemplateSlot(StrEnum):
@@ -84,7 +85,7 @@ class PackingSpec(BaseModel):
         slots = [text for text, is_slot in split_template(template) if is_slot]
         if sorted(slots) != sorted(TemplateSlot):
             names = [str(slot) for slot in TemplateSlot]
-            raise ValueError(f"a template must name each of {names} once: {template}")
+            raise ValueError(f"a template must contain each of {names} once in braces: {template}")
         return template
 
     @model_validator(mode="after")
@@ -156,7 +157,7 @@ def type_expression(schema: Schema) -> str:
 
 
 def tokenizes_words_separately(tokenizer: Tokenizer) -> bool:
-    """Return whether the ids of a text are the ids of its pieces, one after another.
+    """Return whether the ids of a text are the concatenated ids of its pieces.
 
     This holds for BERT's tokenizers, whose words end at blanks and punctuation.
     """
@@ -201,7 +202,7 @@ class Packer:
         left = self._slots_budget_tokens
         clips: dict[TemplateSlot, _Clip] = {}
 
-        # The length is counted in words of all turns.
+        # The preamble has the numbers of words in all turns, of tools and of turns.
         words = sum(turn.text.count(" ") + 1 for turn in turns)
         clips[TemplateSlot.PREAMBLE] = _Clip(
             self._encode(f"{words}, {len(tools)}, {len(turns)}")[:left]
@@ -270,7 +271,7 @@ class Packer:
             turn_ids: list[int] = []
             if self._tokenizes_pieces:
                 # A turn is tokenized only as far as it fits. Its pieces do not depend on how much
-                # of it fits, so that the cache knows them in the next request.
+                # of it fits, so that the next request finds them in the cache.
                 for piece in _PIECE.finditer(clipped):
                     turn_ids.extend(self._encode(piece[0], self._turns))
                     if len(turn_ids) > left:
@@ -320,7 +321,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many tokens of a slot the encoder sees, of how many."""
+    """Number of a slot's tokens that the encoder sees, and their number before the slot was cut."""
 
     slot: TemplateSlot
     tokens: int

@@ -3,9 +3,9 @@
 A *release* is an artifact's directory. It is complete before the pointer names it, and is never
 changed afterwards. The *pointer* is one JSON value, a `Publication`, which is stored under
 `POINTER_FILE` in a directory or under `POINTER_KEY` in Redis and replaced in one step. Gateways
-read it regularly. If it has changed, a gateway loads the releases that it names and verifies each
-against the pointer's hash, its own manifest and its canary requests. Then it serves them, or it
-refuses them and keeps serving the previous ones.
+read it regularly. If the pointer has changed, a gateway loads the releases that the pointer names.
+It verifies each release against the pointer's hash, the release's manifest and its canary requests.
+If all pass, the gateway serves them. Otherwise it refuses them and keeps the previous releases.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_POINTER_BYTES = 64 * 1024
 
 Z = 1.645
 """Quantile for a one-sided confidence of 95%, so that a canary is not withdrawn for an excess that
-chance explains. Turns of one conversation resemble each other, which this does not consider;
+chance explains. The turns of one conversation are not independent, which this quantile ignores;
 `min_requests` leaves room for that."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -59,19 +59,19 @@ class Release(_PointerModel):
 
     @property
     def label(self) -> str:
-        """Return the name for people and metrics."""
+        """Return the name and a short hash, for people and metrics."""
         return f"{self.name}-{self.manifest_sha256[:12]}"
 
     @property
     def key(self) -> str:
-        """Return a key that differs from every other release, even of the same artifact."""
+        """Return a unique key, which differs even for two releases of the same artifact."""
         return f"{self.manifest_sha256}@{self.created}"
 
     def directory(self, beside: Path | None) -> Path:
         """Return the artifact's directory.
 
         `beside` is the pointer's directory, or None if the pointer is not a file. Raise
-        PublicationError for a path that leads anywhere else.
+        PublicationError if the path is neither absolute nor the name of a folder there.
         """
         path = Path(self.path)
         if path.is_absolute():
@@ -85,16 +85,16 @@ class Release(_PointerModel):
 class Canary(_PointerModel):
     """A release that decides for a share of the conversations, and its limits.
 
-    It is withdrawn if it exceeds a limit after at least `min_requests`.
+    The release is withdrawn if it exceeds a limit after at least `min_requests` requests.
     """
 
     release: Release
     share: Share = 0.1
     """Share of all conversations."""
     max_error_increase: NotNegative = 0.02
-    """How much larger its share of failed requests may be than the stable release's."""
+    """How much the canary's share of failed requests may exceed that of the stable release."""
     max_cost_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.2
-    """How many times as much a request may cost on average as with the stable release."""
+    """Largest ratio of the canary's mean cost per request to that of the stable release."""
     min_requests: Annotated[int, Field(ge=1, le=2**53)] = 200
 
 
@@ -179,7 +179,7 @@ class ReleaseStats:
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """The limit that a canary exceeds, with the figures."""
+    """The limit that a canary exceeds, and the measured values."""
 
     limit: str
     """`errors` or `cost`."""
@@ -191,9 +191,9 @@ def find_exceeded_limit(
 ) -> ExceededLimit | None:
     """Return the limit that a canary exceeds by more than chance explains, if any.
 
-    The difference of error shares follows Agresti and Caffo (2000), who add a success and a failure
-    to each side, which is accurate for small samples too. The ratio of costs is judged by its
-    logarithm (delta method), because costs span orders of magnitude.
+    The difference of error shares is tested as in Agresti and Caffo (2000): adding a success and a
+    failure to each sample makes the test accurate for small samples too. The ratio of costs is
+    tested on its logarithm (delta method), because costs span orders of magnitude.
     """
     if canary.requests < limits.min_requests:
         return None

@@ -1,7 +1,7 @@
 """The Responses API: requests read as equivalent chat requests, and ids of stored objects.
 
 The router was trained on chat messages, so items become messages: instructions become a system
-turn, calls a part of the assistant's turn before them, and call outputs tool turns.
+turn, calls become a part of the preceding assistant turn, and call outputs become tool turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ CONTINUATION_FIELDS = ("previous_response_id", "conversation")
 """Fields that name the response or conversation to continue (Responses API)."""
 
 MAX_REFERENCES = 2000
-"""OpenAI accepts as many files in one batch of a vector store."""
+"""Limit on the stored objects that a request may name: OpenAI accepts as many files in one batch of
+a vector store."""
 
 _REFERENCE_FIELDS = frozenset(
     (
@@ -43,8 +44,8 @@ _REFERENCE_FIELDS = frozenset(
 """Fields of OpenAI's API that hold the id of a stored object, or an object with that id."""
 
 _MARKS = (b"e_id", b'"container', b"\\u00")
-"""Every chat or Responses body that names a stored object has one of these: `file_id` and
-`vector_store_id` have the first, and the last starts an escaped letter of a field name."""
+"""Every chat or Responses body that names a stored object contains one of these. `file_id` and
+`vector_store_id` contain the first. The last starts an escaped letter in a field name."""
 _CONTAINERS = (dict, list)
 
 
@@ -68,7 +69,7 @@ def find_references(body: Mapping[str, Any]) -> tuple[Reference, ...]:
             waiting += [inner for inner in value if isinstance(inner, _CONTAINERS)]
             continue
         for name, inner in value.items():
-            if (param := name.casefold()) in _REFERENCE_FIELDS:  # Go's servers ignore the case
+            if (param := name.casefold()) in _REFERENCE_FIELDS:  # servers in Go ignore the case
                 for candidate in inner if isinstance(inner, list) else (inner,):
                     text = candidate.get("id") if isinstance(candidate, dict) else candidate
                     if not isinstance(text, str) or (identifier := text.strip()) in found:
@@ -91,7 +92,7 @@ Message = dict[str, Json]
 _SKIPPED = frozenset(
     {"reasoning", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"}
 )
-"""Items that no chat message corresponds to."""
+"""Types of items that have no equivalent among chat messages."""
 
 
 def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
@@ -124,8 +125,8 @@ def parse_responses_request(body: Mapping[str, Json]) -> ChatRequest:
                 tools[i] = {"name": kind, "description": tool.get("server_description")}
     conversation = Conversation(turns, read_tools({"tools": tools}, unread), tuple(unread))
 
-    # The response or conversation to continue: its id, or an object with the id. Field names match
-    # in any case, as they do in servers written in Go.
+    # The response or conversation to continue: its id, or an object with the id. The case
+    # of field names is ignored, as it is by servers written in Go.
     continued: list[Reference] = []
     for name, value in body.items():
         param = name.casefold()
@@ -152,8 +153,8 @@ def to_chat_messages(
 ) -> Iterator[tuple[str, Message]]:
     """Yield the chat messages of a Responses body, each with the path at which it starts.
 
-    An item of an unknown kind becomes a message without a role. If `unread` is given, items beyond
-    `MAX_MESSAGES` are listed there and skipped.
+    An item of an unknown kind becomes a message without a role. If `unread` is given and there are
+    more than `MAX_MESSAGES` items, those in the middle are skipped, and their path is added to it.
     """
     instructions = body.get("instructions")
     if instructions is not None:
@@ -178,7 +179,7 @@ def to_chat_messages(
             arguments = entry.get("arguments", entry.get("input"))
             call = {"name": as_text(entry.get("name")) or kind, "arguments": arguments}
             if pending is not None and pending[1].get("role") == "assistant":
-                # A chat request has the calls in the assistant's message right before them.
+                # In a chat request, calls are in the assistant message that precedes them.
                 pending[1]["tool_calls"].append({"function": call})
                 continue
             message = {"role": "assistant", "content": None, "tool_calls": [{"function": call}]}

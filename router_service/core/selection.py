@@ -1,7 +1,7 @@
 """Selection: expected costs, probabilities and a policy -> one arm, with the reason.
 
-Costs are tokens and seconds x prices -> USD, expected of an arm or paid for an answer. The paper
-describes the policies in section 3.3.
+A cost in USD is the product of tokens or seconds and their prices. It is the expected cost of an
+arm, or the actual cost of an answer. The paper describes the policies in section 3.3.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Price(BaseModel):
     """Price of a model: USD per million tokens, USD per hour of its machine, or both added up.
 
-    A missing price is unknown and never 0: there are both token prices, or the hourly price, or
-    all three. Cached input and cache writes without a price of their own cost as much as other
-    input, and reasoning as much as other output.
+    A missing price is unknown and never 0. Both token prices, the hourly price, or all three are
+    required. Cached input and cache writes without a price of their own cost as much as other
+    input. Reasoning without a price of its own costs as much as other output.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,12 +46,12 @@ class Price(BaseModel):
     @model_validator(mode="after")
     def _check_complete(self) -> Price:
         if (self.input_usd_per_mtok is None) != (self.output_usd_per_mtok is None):
-            raise ValueError("name input_usd_per_mtok and output_usd_per_mtok, or neither")
+            raise ValueError("set both input_usd_per_mtok and output_usd_per_mtok, or neither")
         if not (self.has_token_prices or self.has_hourly_price):
-            raise ValueError("name both prices of tokens, or usd_per_hour")
+            raise ValueError("set input_usd_per_mtok and output_usd_per_mtok, or usd_per_hour")
         starts = [longer.above_prompt_tokens for longer in self.long_prompts]
         if starts != sorted(starts):
-            raise ValueError("name the prices of long prompts from short to long")
+            raise ValueError("sort long_prompts by above_prompt_tokens, from short to long")
         return self
 
     @property
@@ -65,14 +65,14 @@ class Price(BaseModel):
         return self.usd_per_hour is not None
 
     def cost_usd(self, input_tokens: float, output_tokens: float, seconds: float) -> float:
-        """Return the cost of tokens and seconds if nothing is known about caching or reasoning."""
+        """Return the cost of tokens and seconds, ignoring prices for caching and reasoning."""
         input_usd = input_tokens * (self.input_usd_per_mtok or 0.0)
         output_usd = output_tokens * (self.output_usd_per_mtok or 0.0)
         time_usd = seconds * (self.usd_per_hour or 0.0)
         return (input_usd + output_usd) / TOKENS_PER_MTOK + time_usd / SECONDS_PER_HOUR
 
     def cost_of(self, usage: Usage, seconds: float) -> float:
-        """Return the cost of an answer by its usage and time. Every token is counted once."""
+        """Return the cost of an answer with this usage and duration; each token is counted once."""
         price = self
         for longer in self.long_prompts:
             if usage.prompt_tokens > longer.above_prompt_tokens:
@@ -93,7 +93,7 @@ class Price(BaseModel):
 
 
 class LongPromptPrice(BaseModel):
-    """Price of all tokens of a request with more prompt tokens than this."""
+    """Price of all tokens of a request with more than `above_prompt_tokens` prompt tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -105,8 +105,8 @@ class ArmProfile(BaseModel):
     """Usage and cost of an arm on the training queries (paper, appendix on the cost model).
 
     `input_tokens` and `output_tokens` are means over the queries, as the arm's provider counts
-    them, and `seconds` is the mean duration. A figure is 0 if it was not counted and has no price.
-    With the price they give the mean profiled cost, including the effect of long answers.
+    them, and `seconds` is the mean duration. A value is 0 if it was not measured and has no price.
+    Together with the price they give the mean profiled cost, including the effect of long answers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -124,18 +124,18 @@ class ArmProfile(BaseModel):
 
 
 DRIFT_TOLERANCE = 1e-9
-"""An arm that is exactly delta away must pass, although `p_max - delta` is rounded."""
+"""Tolerance for rounding: an arm whose probability is exactly `p_max - delta` must pass."""
 
 
 class Reason(StrEnum):
     """Reason for choosing an arm."""
 
     THRESHOLD = "threshold"
-    """The cheapest arm that is predicted correct."""
+    """The cheapest arm whose probability reaches the threshold."""
     DRIFT = "drift"
     """The cheapest arm within delta of the most probable one."""
     ARGMAX = "argmax"
-    """The most probable arm, because no arm is predicted correct."""
+    """The most probable arm, because no arm reaches the threshold."""
     UNREAD = "unread"
     """The most probable arm, because part of the request could not be read."""
     EXPLORED = "explored"
@@ -224,8 +224,8 @@ def ranking(
 ) -> tuple[int, ...]:
     """Return the arms in the order in which they are tried.
 
-    Each arm is the one that `select` chooses among those not yet tried, or without a policy the
-    most probable of them.
+    Each arm is the one that `select` would choose among the remaining arms. Without a policy, it is
+    the most probable of them.
     """
     likely = sorted(
         range(len(probabilities)), key=lambda arm: (-probabilities[arm], costs_usd[arm], arm)
@@ -265,7 +265,7 @@ def explore(chosen: int, arms: int, share: float, draw: float) -> Draw:
 
     `draw` is uniform in [0, 1). The propensities of all arms add up to 1 (epsilon-greedy).
     """
-    # Below the share the draw is uniform in [0, share), so it also decides which arm.
+    # A draw below `share` is uniform in [0, share), so it can also select the arm.
     arm = min(int(draw / share * arms), arms - 1) if draw < share else chosen
     return Draw(arm, share / arms + (1 - share) * (arm == chosen))
 
@@ -276,7 +276,7 @@ def most_probable(probabilities: Sequence[float], costs_usd: Sequence[float]) ->
     Raises ValueError if there are no arms or a probability is not a number.
     """
     if not probabilities or any(math.isnan(p) for p in probabilities):
-        raise ValueError(f"not a probability for every arm: {list(probabilities)}")
+        raise ValueError(f"needs a probability for every arm, without NaN: {list(probabilities)}")
     return min(
         range(len(probabilities)), key=lambda arm: (-probabilities[arm], costs_usd[arm], arm)
     )

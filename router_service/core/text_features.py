@@ -1,4 +1,4 @@
-"""Features of the query's text: how much it says, lists, repeats and asks for."""
+"""Features of the query's text, such as its length, values, lists, repetitions and questions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 Stems = frozenset[str]
 
 STEM_CHARS = 5
-"""Words are compared by their first letters, so that `forecasts` matches `forecast`."""
+"""Words are compared by this many first letters, so that `forecasts` matches `forecast`."""
 MIN_CLAUSE_CHARS = 12
 MAX_CLAUSES = 24
-"""Bounds the time that long texts take. Of 1,000 recorded queries, 3 have as many clauses."""
+"""Limit on the clauses that are analyzed, because long texts would take too long. Of 1,000 recorded
+queries, 3 have this many clauses."""
 
 WORD = re.compile(r"[a-z]+|\d+")
 _LETTERS = re.compile(r"[a-z]{2,}")
@@ -36,8 +37,8 @@ _ITEM = r"[\w'°$.%-]+(?: [\w'°$.%-]+){0,3}"
 _LIST = re.compile(
     rf"(?<![\w'°$.%-])(?:((?:{_ITEM}, )+(?:{_ITEM})?,? ?(?:and|or|&) )|(?:{_ITEM}, )+)"
 )
-"""`Paris, New York and `: items of up to four words between commas. The second alternative skips
-commas that no `and` follows, because no list starts among them."""
+"""Matches lists such as `Paris, New York and `: items of up to four words between commas. The
+second alternative skips commas that no `and` follows, because no list starts among them."""
 _NAME = re.compile(r"[A-Z][\w'-]+(?:,? (?:of|de|the|[A-Z][\w'-]+))*")
 _QUOTED = re.compile(r'"[^"]+"|\'[^\'\n]{2,}?\'|`[^`]+`')
 _BRACKETED = re.compile(r"\[[^\]]+\]")
@@ -52,7 +53,8 @@ _MONTHS_DAYS = (
     "january|february|march|april|may|june|july|august|september|october|november|december"
     "|monday|tuesday|wednesday|thursday|friday|saturday|sunday|today|tomorrow|yesterday|next week"
 )
-# Digits before a slash are bounded: otherwise every digit of a long number is matched to its end.
+# Digits before a slash are limited: otherwise the search would read a long number to its end again
+# from each of its digits.
 _DATE = rf"\d{{4}}-\d\d|\d{{1,20}}/\d+|\b(?:{_MONTHS_DAYS})\b|\b(?:19|20)\d\d\b"
 _UNITS = (
     "km|m|cm|kg|g|meters?|miles?|hours?|minutes?|seconds?|years?|days?|degrees?|m/s|joules?"
@@ -91,10 +93,10 @@ class Query:
     """Stems of the words that carry the topic."""
     numbers: list[str]
     names: list[str]
-    """Runs of capitalized words after the first letter, such as `Bank of America`."""
+    """Runs of capitalized words, such as `Bank of America`. The text's first letter is ignored."""
     quoted_texts: int
     clauses: list[Stems]
-    """Topics of the clauses."""
+    """Stems of the topic of each clause."""
     features: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -109,7 +111,8 @@ def analyze_query(text: str) -> Query:
     clauses = [part for part in _CLAUSE_END.split(text) if len(part) > MIN_CLAUSE_CHARS]
     clause_topics = [topic_stems(clause) for clause in clauses[:MAX_CLAUSES]]
     list_commas = [found.count(",") for found in _LIST.findall(text) if found]
-    bracketed = _BRACKETED.findall(text[: text.rfind("]") + 1])  # none after the last that closes
+    # The search ends at the last `]`, because no bracketed list follows.
+    bracketed = _BRACKETED.findall(text[: text.rfind("]") + 1])
     sentences = _count(_SENTENCE_END, text)
     ands = _count(r"\band\b", lower)
     features: dict[str, float] = {
@@ -138,7 +141,7 @@ def analyze_query(text: str) -> Query:
         "links": _count(r"https?:|www\.|\.com|/\w+/", lower),
         "code_marks": _count(r"[{}\[\]=<>]|\b\w+\(|[a-z][A-Z]|\w_\w", text),
         "non_ascii": sum(not char.isascii() for char in text),
-        # Conjunctions and repetitions: one call or several.
+        # Conjunctions and repetitions, which suggest several calls.
         "commas": text.count(","),
         "commas_per_word": text.count(",") / blank_separated,
         "ands": ands,

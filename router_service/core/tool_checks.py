@@ -1,8 +1,8 @@
 """Checks of an answer's tool calls against their schemas, and of tool results for errors.
 
 Schemas come from clients and may be hostile. A validator holds the interpreter's lock while it
-works and cannot be interrupted. So its input is bounded first: nothing is fetched, patterns run on
-an engine with linear time, and a schema whose references multiply is not checked.
+works and cannot be interrupted. So its input is limited beforehand: no remote reference is fetched,
+patterns take linear time, and a schema whose references multiply its size is not checked.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from router_service.core.resources import Cache
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_WEIGHT = 4000
-"""Largest schema, in values. A value counts as often as references lead to it. The largest tool of
-the recorded benchmarks has about 200."""
+"""Largest schema, in number of values. A value counts again for each reference that leads to it.
+The largest tool of the recorded benchmarks has about 200 values."""
 MAX_DEPTH = 64
 MAX_CALLS = 128
-"""Most calls of one answer that are checked."""
+"""Limit on the calls that are checked of one answer."""
 MAX_WORK = 2_500_000
-"""Limit for one call on its schema's weight times the bytes of its arguments. Each pair takes at
-most 25 ns, so the limit is 0.06 s."""
+"""Limit for one call on its schema's weight times the length of its arguments. Each unit of this
+product takes at most 25 ns, so the call takes at most 0.06 s."""
 MAX_TOTAL_WORK = 4 * MAX_WORK
-"""The same for all calls of an answer together."""
+"""The same limit for all calls of an answer together."""
 _PATTERN_WEIGHT = 20
 _FRACTION_WEIGHT = 300
 """Weight of a `multipleOf`, which takes 13 us for each number if it is a fraction."""
 _SIZE_BYTES = 1_300
-"""Most memory per unit of weight: 50 patterns have a weight of 1,000 and take 1.3 MB."""
+"""Upper bound of memory per unit of weight: 50 patterns have a weight of 1,000 and take 1.3 MB."""
 _PATTERN_OPTIONS = jsonschema_rs.RegexOptions(size_limit=64 * 1024, dfa_size_limit=64 * 1024)
 """50 patterns of this compiled size take 10 ms and 1.3 MB."""
 _UNSUPPORTED_KEYWORDS = frozenset(
     "$id $anchor $dynamicRef $dynamicAnchor $recursiveRef unevaluatedProperties "
     "unevaluatedItems".split()
 )
-"""Keywords that change the meaning of references, or that evaluate their siblings once more."""
+"""Keywords that change the meaning of references, or that evaluate sibling keywords again."""
 
 
 class CallValidity(StrEnum):
@@ -77,7 +77,7 @@ def parameters_by_tool(body: Mapping[str, Json]) -> dict[str, Json]:
 
 @dataclass(slots=True)
 class CallChecker:
-    """Checker for the calls of one answer, with limits on their number and their work."""
+    """Checker for the calls of one answer, with limits on their number and on the work to check."""
 
     parameters: Mapping[str, Json]
     """The tools' schemas, as `parameters_by_tool` returns them."""
@@ -132,7 +132,7 @@ def _compile(schema: Json) -> _CompiledSchema:
 
 
 class _Weigher:
-    """Counter of a schema's values as a validator visits them: again after each reference."""
+    """Counter of the values that a validator visits, including again through each reference."""
 
     def __init__(self, schema: Json) -> None:
         self._schema = schema
@@ -154,7 +154,7 @@ class _Weigher:
                 raise _UncheckedError
             if name == "$ref" and isinstance(child, str):
                 if child not in self._targets:
-                    # Found again below itself, the reference exceeds the limit.
+                    # Above the limit until the weight is known, so that a circle is an error.
                     self._targets[child] = MAX_WEIGHT + 1
                     self._targets[child] = self.weigh(self._resolve(child), depth + 1)
                 total += self._targets[child]
@@ -187,11 +187,11 @@ class _Weigher:
 
 
 MAX_RESULTS = 32
-"""Most results of one request that are read. Agents rarely make more calls at a time."""
+"""Limit on the results that are read of a request. Agents rarely make more calls at a time."""
 MAX_READ_CHARACTERS = 64 * 1024
-"""Longer results are read as text up to here, and not as JSON."""
+"""Of a longer result, only this many characters are read, as text and not as JSON."""
 
-# The texts of frameworks for a tool that raised: "Error: ...", "ValueError: ...", a traceback,
+# What frameworks send if a tool raised an exception: "Error: ...", "ValueError: ...", a traceback,
 # "Error executing tool x: ..." (MCP), "Error invoking tool ..." (LangGraph), "An error occurred
 # while running the tool." (OpenAI Agents SDK). A page about "Error handling" does not match.
 _ERROR = re.compile(
@@ -217,7 +217,7 @@ class ToolResult:
 def latest_tool_results(body: Mapping[str, Json]) -> tuple[ToolResult, ...]:
     """Return the results at the end of a request, last first, at most `MAX_RESULTS`.
 
-    All of them are new, because earlier results precede an answer.
+    All of them are new: an assistant message follows the results of earlier turns.
     """
     items = as_list(body.get("messages")) or as_list(body.get("input"))
     results: list[ToolResult] = []
@@ -236,7 +236,7 @@ def latest_tool_results(body: Mapping[str, Json]) -> tuple[ToolResult, ...]:
 def is_tool_error(content: Json) -> bool:
     """Return whether a tool's result reports that the call failed.
 
-    That is JSON that is marked as an error (MCP's `isError`, an `error` that is not empty,
+    Such a result is JSON that is marked as an error (MCP's `isError`, an `error` that is not empty,
     `success` or `ok` that is false), or a text that begins like an error message.
     """
     texts = [as_text(content)]

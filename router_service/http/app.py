@@ -21,10 +21,11 @@ from router_service.ui import pages
 def create_app(
     settings: Settings, router: DecidingRouter, source: ReloadSource | None = None
 ) -> FastAPI:
-    """Create the app for a router that is ready to decide; its lifespan closes all connections.
+    """Create the app for a router that is ready to decide.
 
-    Without a `source` the app cannot be reloaded. Raises ConfigError if no model is configured for
-    an arm of the router's artifact, or if a setting refers to an unknown name.
+    The end of its lifespan closes all connections. Without a `source` the app cannot be reloaded.
+    Raises ConfigError if no model is configured for an arm of the router's artifact, or if a
+    setting refers to an unknown name.
     """
     gateway = Gateway(settings, router, source)
 
@@ -47,7 +48,7 @@ def create_app(
     )
     app.state.gateway = gateway
     app.add_middleware(Shortcut, routes=inference.routes.routes)
-    # The last middleware is the outermost: a request without a valid key takes no slot.
+    # The middleware added last runs first, so that a request without a valid key takes no slot.
     app.add_middleware(Admission, slots=gateway.slots, drain=gateway.drain, metrics=gateway.metrics)
     app.add_middleware(
         Authentication, access=lambda: gateway.engine.access, metrics=gateway.metrics

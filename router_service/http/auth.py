@@ -46,10 +46,10 @@ _BEARER, _BASIC = "bearer ", "basic "
 
 
 class Authentication:
-    """ASGI middleware that refuses requests that no rule allows, and sets the caller's name.
+    """ASGI middleware that refuses unauthorized requests, and sets the caller's name.
 
-    It authenticates by `scope["path"]`, with which routes are matched. A URL that is rebuilt from
-    the Host header may have another path (CVE-2026-48710). Nothing is cached between requests.
+    The rules apply to `scope["path"]`, which also selects the route. A URL that is rebuilt from the
+    Host header may have another path (CVE-2026-48710). Nothing is cached between requests.
     """
 
     def __init__(self, app: ASGIApp, access: Callable[[], Access], metrics: Metrics) -> None:
@@ -121,7 +121,10 @@ def is_ui_path(path: str) -> bool:
 
 
 def _authenticate_browser(access: Access, path: str, headers: Headers) -> str:
-    """Return the admin key's name; a browser prompts for the key and sends it from then on."""
+    """Return the admin key's name, or raise UnauthorizedError or ForbiddenError.
+
+    UnauthorizedError makes the browser ask for the key, which it then sends with every request.
+    """
     refuse_cross_site(path, headers)
     key = read_key(headers)
     authorization = headers.get("authorization", "")
@@ -147,7 +150,7 @@ def _authenticate_browser(access: Access, path: str, headers: Headers) -> str:
 
 
 def read_key(headers: Headers) -> bytes:
-    """Return the key as OpenAI's, Azure's and Anthropic's clients send it, or b""."""
+    """Return the key as OpenAI's, Azure's and Anthropic's clients send it, or b"" without one."""
     authorization = headers.get("authorization", "")
     if authorization[: len(_BEARER)].lower() == _BEARER:
         key = authorization[len(_BEARER) :]
@@ -177,11 +180,11 @@ def refuse_cross_site(path: str, headers: Headers) -> None:
 
 
 def refuse_foreign_pages_without_keys(path: str, headers: Headers) -> None:
-    """Raise ForbiddenError for what a browser sends for another site to a gateway without keys.
+    """Raise ForbiddenError if another site's page makes a browser use a gateway without keys.
 
-    Such a gateway trusts every program on this machine, and a browser connects on behalf of every
-    page that it shows. `Origin` or `Sec-Fetch-Site` identify a page of another origin. `Host`
-    identifies a name that was rebound to this machine's address (DNS rebinding).
+    A gateway without keys trusts every program on this machine, but a browser sends requests for
+    every page that it shows. `Origin` or `Sec-Fetch-Site` reveal a page of another origin. `Host`
+    reveals a name that was rebound to this machine's address (DNS rebinding).
     """
     if not _is_own_name(headers.get("host", "")):
         raise ForbiddenError(
@@ -198,25 +201,25 @@ def refuse_foreign_pages_without_keys(path: str, headers: Headers) -> None:
     if is_foreign:
         raise ForbiddenError(
             "The request comes from a web page of another origin, which a gateway without keys "
-            "refuses. Set a key.",
+            "refuses. Set a key in keys.api, and send it with the request.",
             code="foreign_origin",
         )
 
 
 def _is_navigation_to_page(path: str, headers: Headers) -> bool:
-    """Return whether the user followed a link to the page; the linking site cannot read it."""
+    """Return whether the user followed a link to the page, which the linking site cannot read."""
     is_document = headers.get("sec-fetch-dest") == "document"
     return path == UI_PATH and is_document and headers.get("sec-fetch-mode") == "navigate"
 
 
 @lru_cache(maxsize=64)
 def _is_own_name(host: str) -> bool:
-    """Return whether a Host header names this machine; cached because it repeats."""
+    """Return whether a Host header names this machine; cached, because few values repeat."""
     return is_loopback(_split_url(f"//{host}")[1])
 
 
 def _split_url(url: str) -> tuple[str, str]:
-    """Return the host with port and the host name of a URL; empty strings if it is invalid."""
+    """Return a URL's host with port, and its host name; empty strings if the URL is invalid."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -39,7 +39,7 @@ from router_service.upstream.answers import is_openai_error
 Fault = dict[str, str | None]
 
 HANDLED = (SwitchcraftError, HTTPException, RequestValidationError, ClientDisconnect)
-"""Exceptions that `respond` answers."""
+"""Exceptions that `respond` turns into error responses."""
 
 
 _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
@@ -59,7 +59,7 @@ _STATUSES: tuple[tuple[type[SwitchcraftError], int], ...] = (
     (ReloadRefusedError, 409),
     (StoreError, 503),
 )
-"""The first class that matches counts; any other error is the gateway's fault, 500."""
+"""HTTP status by class; the first class that matches counts. Any other error gets status 500."""
 
 _UPSTREAM_STATUSES = {Failure.TIMEOUT: 504, Failure.COOLING_DOWN: 503, Failure.BUSY: 503}
 
@@ -75,7 +75,7 @@ def status_of(exc: Exception) -> int:
 
 
 def error_body(exc: Exception) -> bytes:
-    """Return the body for an error; for the gateway's own faults without internals."""
+    """Return the response body for an error; an internal error's details are left out."""
     match exc:
         case InvalidRequestError():
             return _body(exc.body())
@@ -93,22 +93,22 @@ def error_body(exc: Exception) -> bytes:
         case StoreError():
             kind, code = "server_error", "store_unavailable"
         case _:
-            message = "The gateway failed to serve this request; its log says why."
+            message = "The gateway failed to serve this request. The cause is in the gateway's log."
             return _body(_typed(message, "server_error", "internal_error"))
     return _body(_typed(str(exc), kind, code))
 
 
 def foreign_error_body(model: str, status: int) -> bytes:
-    """Return the body for an upstream's error that is not in OpenAI's format."""
+    """Return the body that replaces an upstream's error that is not in OpenAI's format."""
     message = f"The upstream of model {model!r} answered with status {status}."
     return _body(_typed(message, "upstream_error", "upstream_error"))
 
 
 def refused_body(exc: UpstreamRefusedError) -> bytes:
-    """Return the body for an upstream's error: unchanged if it is in OpenAI's format.
+    """Return the body for an upstream's error, which is relayed if it is in OpenAI's format.
 
-    The error for a refused key is replaced, because the key is the gateway's and providers quote
-    parts of it.
+    If the upstream refused the key, the body is replaced: the key is the gateway's, and providers
+    quote parts of it in their errors.
     """
     if exc.status in {401, 403}:
         message = f"The upstream of model {exc.model!r} refused the gateway's own credentials."
@@ -117,20 +117,20 @@ def refused_body(exc: UpstreamRefusedError) -> bytes:
 
 
 def retry_after(exc: Exception) -> dict[str, str]:
-    """Return the `retry-after` header, if the error has a time to wait (RFC 9110, 10.2.3)."""
+    """Return the `retry-after` header (RFC 9110, 10.2.3); {} if there is no time to wait."""
     wait_s = exc.retry_after_s if isinstance(exc, UpstreamError | OverloadedError) else None
     return {} if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
 
 
 def error_response(exc: Exception) -> Response:
-    """Return the response to a request that failed before any of its answer was sent."""
+    """Return the response to a request that failed before any part of its answer was sent."""
     return _json(status_of(exc), error_body(exc), headers_of(exc))
 
 
 def refuse(
     recorder: Recorder, info: RequestInfo, exc: SwitchcraftError | ClientDisconnect
 ) -> Response:
-    """Record a request that is refused, or whose client has left; return the response to it."""
+    """Record a request that is refused or whose client disconnected, and return the response."""
     if isinstance(exc, ClientDisconnect):
         recorder.left(info, CLIENT_LEFT)
         return Response(status_code=CLIENT_LEFT)
@@ -141,7 +141,7 @@ def refuse(
 
 
 def headers_of(exc: Exception) -> dict[str, str]:
-    """Return the headers for an error's status (RFC 9110, sections 10.2.3 and 11.6)."""
+    """Return the headers that an error's status requires (RFC 9110, sections 10.2.3 and 11.6)."""
     match exc:
         case UnauthorizedError():
             basic = 'Basic realm="Switchcraft", charset="UTF-8"'  # RFC 7617
@@ -153,14 +153,14 @@ def headers_of(exc: Exception) -> dict[str, str]:
 
 
 async def respond(request: Request, exc: Exception) -> Response:
-    """Answer an app's errors, and the framework's own, in OpenAI's format.
+    """Return the response, in OpenAI's format, to an error of the app or of the framework.
 
-    Unexpected errors are answered by `middleware.Accounting`.
+    `middleware.Accounting` answers unexpected errors.
     """
     match exc:
         case ClientDisconnect():
             return Response(status_code=CLIENT_LEFT)
-        case HTTPException():  # the framework has no such path or method
+        case HTTPException():  # the framework knows no such path or method
             message = f"{exc.detail} ({request.method} {request.url.path})"
             body = _body(_typed(message, "invalid_request_error", None))
             return _json(exc.status_code, body, exc.headers)

@@ -1,4 +1,4 @@
-"""Routes that are answered by models of the pool: read, plan, call upstreams, relay, record."""
+"""Routes that plan a request, send it to models of the pool, relay the answer, and record it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def chat_completions(request: Request) -> Response:
     openapi_extra=responses_request(),
 )
 async def create_response(request: Request) -> Response:
-    """Answer with the model that the router chooses, or that stored the response to continue."""
+    """Answer with the chosen model, or with the model that stored the response to be continued."""
     return RoutedAnswer(RESPONSES, request)
 
 
@@ -92,20 +92,20 @@ async def create_response(request: Request) -> Response:
     "/v1/completions", response_class=Response, responses=ANSWER, openapi_extra=model_request()
 )
 async def named_model(request: Request) -> Response:
-    """Answer with the pool's model that the body names."""
+    """Answer with the model of the pool that the request body names."""
     path, _ = upstream_path(request.scope)
     return RoutedAnswer(unrouted(path), request)
 
 
 class RoutedAnswer(Response):
-    """The answer to a request that is planned, and sent to models of the pool.
+    """Response that plans a request, sends it to models of the pool, and relays the answer.
 
-    If the client leaves, the call to the upstream is cancelled at once. Nothing is sent before the
-    answer's first bytes have arrived, so that until then a failure has its own status.
+    If the client disconnects, the call to the upstream is cancelled at once. The HTTP status is
+    sent only with the first bytes of the answer, so that an earlier failure gets an error status.
     """
 
     def __init__(self, endpoint: Endpoint, request: Request) -> None:
-        """Do nothing until awaited."""
+        """Store the request; it is answered when this object is called."""
         super().__init__()
         self._endpoint = endpoint
         self._request = request
@@ -114,7 +114,7 @@ class RoutedAnswer(Response):
         """Answer the request, from its body to its decision record."""
         request, info = self._request, info_of(self._request)
         gateway = gateway_of(request)
-        # One engine from the start to the end, even if the configuration is reloaded meanwhile.
+        # Use one engine for the whole request, even if the configuration is reloaded meanwhile.
         async with gateway.engine.lease() as engine:
             try:
                 with info.trace.decision_span():
@@ -165,7 +165,7 @@ class RoutedAnswer(Response):
 
 @dataclass(slots=True)
 class AnswerRelay:
-    """Sends one exchange's request to upstreams, and relays the first good answer to `send`."""
+    """Sends one exchange's request to upstreams, and relays the first usable answer to `send`."""
 
     exchange: Exchange
     gateway: Gateway
@@ -177,7 +177,7 @@ class AnswerRelay:
     unread_bytes: int = 0
 
     async def run(self) -> None:
-        """Relay the answer, or the error of the upstreams."""
+        """Relay the answer; if all upstreams fail, send an error."""
         exchange = self.exchange
         try:
             async with self.upstreams.open(self.request, exchange.attempts) as opened:
@@ -195,7 +195,7 @@ class AnswerRelay:
         except UpstreamError as exc:
             candidates = exchange.plan.candidates
             exchange.model = next(model for model in candidates if model.name == exc.model)
-            exchange.may_be_clients = exc.may_be_clients
+            exchange.may_be_client_fault = exc.may_be_client_fault
             if isinstance(exc, UpstreamRefusedError):
                 status, ending = exc.status, Ending.COMPLETE
                 headers = [header for header in exc.headers if header[0] != _JSON[0]]
@@ -210,7 +210,7 @@ class AnswerRelay:
             exchange.end(status, ending)
 
     async def _send_whole(self, opened: StartedAnswer, headers: RawHeaders) -> None:
-        """Relay an answer that has been read to its end, with any error in the API's format."""
+        """Relay an answer that has been read completely; send errors in OpenAI's format."""
         exchange, body = self.exchange, opened.body
         if opened.status >= 400 and not is_openai_error(body):
             body = foreign_error_body(opened.model.name, opened.status)
@@ -223,7 +223,8 @@ class AnswerRelay:
             headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
         if opened.status < 400 and not opened.is_skimmed:
             exchange.answer = parse_answer(opened.value)
-        opened.value = None  # many times as large as the body, and the client may be slow
+        # Free the parsed value: it is much larger than the body, and the client may read slowly.
+        opened.value = None
         await send_whole(self.send, opened.status, headers, body)
         exchange.end(opened.status, Ending.COMPLETE)
 
@@ -232,7 +233,8 @@ class AnswerRelay:
     ) -> None:
         """Relay an answer that is too large for memory, as it arrives.
 
-        If it breaks off, the client's connection is closed: HTTP/1.1 has no other sign for it.
+        If the answer breaks off, the client's connection is closed, because HTTP/1.1 has no other
+        way to report that.
         """
         exchange = self.exchange
         exchange.identity = identity_of(opened.value)
@@ -284,7 +286,7 @@ class AnswerRelay:
         exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
 
     async def _remember_objects(self, opened: StartedAnswer) -> None:
-        """Remember what the upstream has stored, and for which key, before the client knows it."""
+        """Remember the upstream's new object and its owner before the client learns its id."""
         owner, value = self.exchange.info.key, opened.value
         response_id: str | None = None
         if opened.reader is not None:
@@ -307,11 +309,14 @@ class AnswerRelay:
             await self.gateway.ownership.note(value, stored)
 
     def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
-        self.exchange.may_be_clients = exc.may_be_clients
+        self.exchange.may_be_client_fault = exc.may_be_client_fault
         self.upstreams.record_break(opened, exc, self.request)
 
     def settle_usage(self) -> None:
-        """Set a stream's usage, or estimate it: cancelled and broken answers are billed too."""
+        """Set the usage of a streamed or cancelled answer; estimate it if none was reported.
+
+        Providers bill cancelled and broken answers too.
+        """
         exchange, reader = self.exchange, self.reader
         if reader is not None:
             exchange.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
@@ -321,7 +326,7 @@ class AnswerRelay:
             exchange.usage = usage or exchange.estimate_usage(0)
 
     def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
-        """Return the usage that an answer reports, or an estimate if its text was not read."""
+        """Return the usage that an answer reports, or an estimate from its unparsed bytes."""
         usage = read_usage(value)
         is_routed = self.exchange.plan.request.endpoint.is_routed
         if usage is not None or not (unread_bytes and is_routed):

@@ -1,4 +1,4 @@
-"""ASGI middleware around the routes: accounting, admission, and a shortcut."""
+"""ASGI middleware: logging of every request, admission control, and a fast path to routes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, Trace
 
 INFO = "info"
-"""Key in `scope["state"]` of the request's `RequestInfo`."""
+"""Key of the request's `RequestInfo` in `scope["state"]`."""
 
 MAX_REQUEST_ID = 200
-"""Longest client's request id that is logged and returned, in characters."""
+"""Maximum length of a client's request id in logs and responses, in characters."""
 
 TRACED_PREFIX = "/v1/"
-"""Paths with spans; spans of probes and scrapes would only hide the others."""
+"""Prefix of traced paths. Spans of health probes and metric scrapes would only be noise."""
 
 SHED_PREFIXES = ("/v1/", "/ui/api/ask/")
-"""Paths that need a slot; probes, metrics and administration must answer under any load."""
+"""Prefixes of paths that need a slot. All other paths, such as health probes, metrics and
+administration, must be answered under any load."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -44,13 +45,13 @@ class Accounting:
     """Outermost middleware: gives each request its ids and its trace, and logs each one once."""
 
     def __init__(self, app: ASGIApp, recorder: Recorder, tracer: Tracer | None) -> None:
-        """Account for an app's requests."""
+        """Wrap an app; without a tracer, no request is traced."""
         self._app = app
         self._recorder = recorder
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request, and record it if nothing further inside has recorded it."""
+        """Forward a request, and record it if no inner layer has recorded it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -88,23 +89,23 @@ class Accounting:
 
 
 class Admission:
-    """Gives each request a slot until its answer has been sent; refuses new ones at shutdown."""
+    """Gives each request a slot until its answer is sent, or refuses it at overload or shutdown."""
 
     def __init__(self, app: ASGIApp, slots: Slots, drain: Drain, metrics: Metrics) -> None:
-        """Guard an app."""
+        """Wrap an app."""
         self._app = app
         self._slots = slots
         self._drain = drain
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request, or refuse it."""
+        """Forward a request, or answer it with an error if it is refused."""
         if scope["type"] != "http" or not scope["path"].startswith(SHED_PREFIXES):
             await self._app(scope, receive, send)
             return
 
         async def send_and_close(message: Message) -> None:
-            """Close the connection with its answer, so that the client connects elsewhere."""
+            """Send a message with `connection: close`, so that the client connects elsewhere."""
             if message["type"] == "http.response.start":
                 others = (header for header in message["headers"] if header[0] != _CLOSE[0])
                 message = {**message, "headers": [*others, _CLOSE]}
@@ -127,13 +128,13 @@ class Admission:
 class Shortcut:
     """Sends POST requests for plain paths directly to the function of their route.
 
-    FastAPI tries every router in turn, and resolves dependencies even without any: 0.07 ms of CPU
-    with one router, and this app has several. The routes stay registered, for the OpenAPI
-    schema and for the answers to other methods.
+    FastAPI tries every router in turn, and resolves dependencies even if a route has none. That
+    takes 0.07 ms of CPU time with one router, and this app has several. The routes also stay
+    registered with FastAPI, for the OpenAPI schema and for the answers to other methods.
     """
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
-        """Wrap an app; the functions of these routes must take only the request."""
+        """Wrap an app; the function of each route must take the request as its only argument."""
         self._app = app
         self._routes: Mapping[str, APIRoute] = {
             route.path: route
@@ -142,7 +143,7 @@ class Shortcut:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or forward the request to the framework."""
+        """Call the route's function, or forward the request to FastAPI if no route matches."""
         is_post = scope["type"] == "http" and scope["method"] == "POST"
         route = self._routes.get(scope["path"]) if is_post else None
         if route is None:

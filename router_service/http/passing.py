@@ -1,4 +1,4 @@
-"""Routes that are answered by one upstream: requests pass unparsed, answers as they arrive."""
+"""Routes that relay requests to one upstream unchanged, and its answers as they arrive."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 MAX_PARAMETERS = 100
-"""Parameters of a query; each may have to be looked up."""
+"""Maximum number of parameters in a query; each may name an object that must be looked up."""
 
 KEY_REFUSED = frozenset({401, 403})
-"""Statuses whose bodies are not relayed: the key is the gateway's, and providers quote parts of
-it."""
+"""Statuses of a refused API key. Their bodies are not relayed, because the key is the gateway's and
+providers quote parts of it."""
 
 CREATING = frozenset({"POST", "PATCH"})
 """Methods that are not idempotent (RFC 9110, section 9.2.2; RFC 5789)."""
@@ -68,7 +68,7 @@ FindModel = Callable[[Engine], Awaitable[Model]]
 
 routes = APIRouter()
 catch_all = APIRouter()
-"""Takes every path under `/v1/`, so it must be the last router of the app."""
+"""Router that matches every path under `/v1/`, so it must be the last router of the app."""
 
 
 @routes.get("/v1/responses/{response_id}", response_class=Response, responses=ANSWER)
@@ -76,7 +76,7 @@ catch_all = APIRouter()
 @routes.post("/v1/responses/{response_id}/cancel", response_class=Response, responses=ANSWER)
 @routes.get("/v1/responses/{response_id}/input_items", response_class=Response, responses=ANSWER)
 async def stored_response(request: Request, response_id: str) -> Response:
-    """Get, delete or cancel a stored response at the deployment that has it.
+    """Get, delete or cancel a stored response at the deployment that stores it.
 
     A response belongs to the key that created it; to other keys it does not exist.
     """
@@ -94,7 +94,7 @@ async def stored_response(request: Request, response_id: str) -> Response:
 
 @catch_all.api_route("/v1/{path:path}", methods=METHODS, include_in_schema=False)
 async def other(request: Request) -> Response:
-    """Answer with the pool's model that a JSON body names, else with the pass-through upstream."""
+    """Answer with the pool's model that a JSON body names, or with the pass-through upstream."""
     gateway, named = gateway_of(request), NamedObjects()
     try:
         path, _ = upstream_path(request.scope)
@@ -105,7 +105,7 @@ async def other(request: Request) -> Response:
                 named = await read_by(NamedObjects.parse, request, body)
 
             async def receive() -> Message:
-                """Return the body, which has been read, once more."""
+                """Return the body again, because it has already been read from the connection."""
                 return {"type": "http.request", "body": body, "more_body": False}
 
             request = Request(request.scope, receive)
@@ -135,7 +135,7 @@ class NamedObjects:
 
     @classmethod
     def parse(cls, body: bytes) -> NamedObjects:
-        """Parse a body; raises InvalidRequestError."""
+        """Return the model and the objects that a body names; raises InvalidRequestError."""
         decoded = decode_object(body)
         return cls(as_text(decoded.get("model")), find_references(decoded))
 
@@ -143,7 +143,10 @@ class NamedObjects:
 async def _check_owner(
     gateway: Gateway, engine: Engine, request: Request, named: NamedObjects
 ) -> None:
-    """Raise ObjectNotFoundError or ForbiddenError if the caller may not use a named object."""
+    """Check that the caller may use every object that the request names.
+
+    Raise ObjectNotFoundError or ForbiddenError if not.
+    """
     viewer = engine.viewer(info_of(request).key)
     if viewer.sees_unowned:
         return
@@ -161,10 +164,10 @@ async def _check_owner(
 
 
 class PassedAnswer(Response):
-    """The answer of one upstream, which is called once.
+    """Response that relays the answer of one upstream, which is called without retries.
 
-    If the client leaves, the call to the upstream is cancelled at once. If the answer breaks off,
-    the client's connection is closed: the gateway does not know how this API reports errors.
+    If the client disconnects, the call to the upstream is cancelled at once. If the answer breaks
+    off, the client's connection is closed: the gateway does not know how this API reports errors.
     """
 
     def __init__(
@@ -173,10 +176,10 @@ class PassedAnswer(Response):
         find: FindModel,
         named: frozenset[str] | None = None,
     ) -> None:
-        """Do nothing until awaited.
+        """Store the request; it is answered when this object is called.
 
-        If `named` is given, the ids of objects that the request names, the objects that the answer
-        creates are remembered for their owner.
+        `named` contains the ids of the objects that the request names. Only if it is given, the
+        gateway remembers which key owns the objects that the answer creates.
         """
         super().__init__()
         self._request = request
@@ -184,7 +187,7 @@ class PassedAnswer(Response):
         self._named = named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, with one engine from the start to the end."""
+        """Relay the answer, with one engine for the whole request."""
         request, info = self._request, info_of(self._request)
         gateway = gateway_of(request)
         async with gateway.engine.lease() as engine:
@@ -224,7 +227,7 @@ class PassedAnswer(Response):
 
 
 class _Relay:
-    """Relays one upstream's answer, and keeps its status for the record."""
+    """Relays one upstream's answer, and keeps its status and ending for the log."""
 
     def __init__(
         self,
@@ -249,7 +252,7 @@ class _Relay:
         self._owner, self._named = owner, named
 
     async def run(self, send: Send) -> Response | None:
-        """Relay the answer, or return the gateway's own error."""
+        """Relay the answer and return None, or return the gateway's own error response."""
         try:
             async with self._upstream.send(self._deployment, self._outgoing) as answer:
                 if answer.status in KEY_REFUSED:
@@ -277,9 +280,10 @@ class _Relay:
         return None
 
     async def _remember_objects(self, parts: AsyncIterator[bytes]) -> bytes:
-        """Remember the ids in an answer, and return its body, or the start of one that is too long.
+        """Remember the objects that an answer creates, and return the body that was read.
 
-        The client must not know an id before the gateway does.
+        If the body exceeds `MAX_NOTED_BYTES`, nothing is remembered and the rest is not read. This
+        runs before anything is relayed, because the client must not know an id before the gateway.
         """
         body = bytearray()
         async for part in parts:
@@ -294,7 +298,7 @@ class _Relay:
         )
 
         def is_named(identifier: str) -> bool:
-            """Return whether the request named the object: then the answer has not created it."""
+            """Return whether the request names the object, so that the answer did not create it."""
             return identifier in self._named or identifier.encode() in self._outgoing.body
 
         with suppress(orjson.JSONDecodeError):

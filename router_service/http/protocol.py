@@ -1,9 +1,9 @@
-"""Server side of HTTP/1.1 connections, with limits on everything that a client can make us hold.
+"""Server side of HTTP/1.1 connections, with limits on the memory and time that a client can use.
 
-uvicorn's protocol accepts headers, trailers and pipelined requests of any size for any time. It
-parses the body of a request with an `Upgrade` header as another request. It does not notice that a
-client disconnects while a pipelined request waits. This class frames messages itself and reads one
-request at a time; httptools still parses every byte.
+uvicorn's protocol limits neither the size of headers, trailers and pipelined requests, nor the time
+that they take. It parses the body of a request with an `Upgrade` header as another request. It does
+not notice that a client disconnects while a pipelined request waits. `BoundedProtocol` finds the
+ends of messages itself and reads one request at a time; httptools still parses every byte.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from router_service.http.errors import error_body, retry_after
 from router_service.telemetry.logs import log_request
 
 MIN_READ_BYTES = 16 * 1024
-"""Bytes of a waiting answer that a client must read in each `write_timeout_s`."""
+"""Minimum bytes that a client must read per `write_timeout_s` while unsent bytes wait."""
 
 MAX_WAITING_BYTES = 512 * 1024
 MAX_ALL_WAITING_BYTES = 16 * 1024 * 1024
-"""Unparsed bytes of pipelined requests that a connection, and a whole process, may hold."""
+"""Maximum unparsed bytes of pipelined requests, of one connection and of the whole process."""
 
 WARNING_INTERVAL_S = 10.0
 
 MAX_JOINED_BYTES = 64 * 1024
-"""Longest part that is copied to join the head; longer parts are sent separately."""
+"""Longest body part that is joined with the response's head, so that one write sends both."""
 
 _END_OF_HEAD = b"\r\n\r\n"
 _STATUS_START = b"HTTP/1.1 "
@@ -62,9 +62,10 @@ class ConnectionLimits:
     """Limits of one connection, and of all connections of a process."""
 
     max_header_bytes: int
-    """For request line and headers; also for trailers, and for the framing of each chunk."""
+    """Maximum size of the request line and headers; also of the trailers and chunk extensions."""
     header_timeout_s: float
-    """Time from the connection, or a request's first byte, to the end of its headers."""
+    """Maximum time until a request's headers are complete, from the request's first byte; for the
+    first request, from the connection."""
     write_timeout_s: float
     """How long a client may stop reading an answer."""
     linger_s: float = 2.0
@@ -136,8 +137,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse the bytes of the current request, and keep those of the next one for later.
 
         The parser must never receive two requests at once: it would begin the second one before
-        the first is answered, and it cannot be paused. So it gets the bytes to the end of the head
-        or of the body at most.
+        the first is answered, and it cannot be paused. So each call of the parser gets no bytes
+        beyond the end of the head or of the body.
         """
         self._unset_keepalive_if_required()
         while data and not self._is_refused:
@@ -155,8 +156,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 if self._framing_bytes > self.limits.max_header_bytes and not self._is_refused:
                     self._refuse_large("The request's chunk extensions and trailers")
                 return
-            # Reading continues even if nothing more is kept, to notice when the client
-            # disconnects: TCP delivers the end of a connection after its data.
+            # Reading is not paused. Otherwise, a disconnect would not be noticed, because TCP
+            # delivers the end of a connection after its data.
             self._waiting.append(data)
             self._waiting_bytes += len(data)
             self.shared.waiting_bytes += len(data)
@@ -166,12 +167,12 @@ class BoundedProtocol(HttpToolsProtocol):
             return
 
     def pause_writing(self) -> None:
-        """Watch a client that reads more slowly than the answer is sent."""
+        """Start to check whether the client reads, because it reads more slowly than we send."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """Stop watching, because the client has read."""
+        """Stop the check, because the client has read enough."""
         super().resume_writing()
         self._stop(_READER)
 
@@ -232,9 +233,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        if not self._is_feeding_head:  # after a chunked body, whose end only the parser finds
+        # Only the parser finds the end of a chunked body, so it also sees a pipelined next request.
+        if not self._is_feeding_head:
             self._end_after_answer()
-            raise ValueError("stops the parser")
+            raise ValueError("a request that is pipelined after a chunked body is not answered")
         super().on_message_begin()
         self._has_begun = True
 
@@ -262,14 +264,14 @@ class BoundedProtocol(HttpToolsProtocol):
             elif name == b"host":
                 hosts += 1
         if version not in _VERSIONS or hosts > 1:
-            raise ValueError("stops the parser")
+            raise ValueError("unsupported HTTP version, or several Host headers")
         if size > self.limits.max_header_bytes:
             self._refuse_large("The request's address and headers")
-            raise ValueError("stops the parser")
+            raise ValueError("the request's address and headers are too large")
         if codings and codings != [b"chunked"]:  # the parser would accept `gzip, chunked`
-            problem = "Send the body without a transfer coding other than 'chunked'."
+            problem = "Only the transfer coding 'chunked' is supported. Use no other coding."
             self._refuse(501, InvalidRequestError(problem, code="unsupported_transfer_encoding"))
-            raise ValueError("stops the parser")
+            raise ValueError("unsupported transfer coding")
         address = httptools.parse_url(self.url)
         raw_path = address.path or b"/"
         path = raw_path.decode("ascii")
@@ -307,11 +309,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """End the request; the next one is read after this one is answered."""
+        """Note the end of the request. The next one is read after this one is answered."""
         if self.parser.should_upgrade():
             return
         if self._body_left_bytes:
-            raise ValueError("the parser found another end of the request than the framing")
+            raise ValueError("the parser ended the body before content-length was reached")
         self._stop(_LINGER)
         if self.cycle.response_complete:
             self._expect_request()
@@ -356,7 +358,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _watch_reader(self, unread_before_bytes: float = math.inf) -> None:
-        """Abort if the client has read too little since the last time; otherwise look again."""
+        """Abort if the client has read too little since the last check; otherwise check again."""
         unread_bytes = self.transport.get_write_buffer_size()
         if unread_bytes > unread_before_bytes - MIN_READ_BYTES:
             self.transport.abort()
@@ -366,7 +368,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Refusing.
 
     def _make_room(self) -> None:
-        """Close the longest idle connection, or refuse this one if all are busy."""
+        """Close the connection that has been idle longest; if all are busy, refuse this one."""
         shared = self.shared
         longest = next(iter(shared.idle), None)
         if longest is None:
@@ -403,7 +405,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_refused = True
         self._stop(_HEAD)
         if self.cycle is not None and not self.cycle.response_complete:
-            # Tells the app, which waits for the rest of the request, that the client disconnected.
+            # Tell the app, which waits for the rest of the request, that the client disconnected.
             self.cycle.disconnected = True
             self.cycle.waiting_for_100_continue = False
             self.cycle.message_event.set()
@@ -421,7 +423,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Let the client send the rest of an answered request, unless the connection is needed."""
+        """Let the client send the rest of an answered request for a while, then close.
+
+        The connection counts as idle: it is closed earlier if there are too many connections.
+        """
         self._start(_LINGER, self.limits.linger_s, self.transport.abort)
         self.shared.idle[self] = None
 
@@ -438,13 +443,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Cycle(RequestResponseCycle):
-    """One request and its answer; ends when the client has read all but the last 64 KB."""
+    """One request and its answer.
+
+    It lasts until the client has read all but 64 KB of the answer, so that the answer's memory is
+    counted that long.
+    """
 
     async def send(self, message: Any) -> None:  # noqa: ANN401 - uvicorn's own
         """Send a part of the answer, and wait until the client has read most of it.
 
-        uvicorn waits before a part, not after it. An answer in one part would end at once, however
-        large it is, and its memory would not be counted until the client has read it.
+        uvicorn waits before it sends a part, not afterwards. A large answer in one part would end
+        at once, and its memory would no longer be counted although the client has not read it.
         """
         if len(message.get("body", b"")) > HIGH_WATER_LIMIT and not message.get("more_body"):
             await super().send(message | {"more_body": True})
@@ -453,21 +462,22 @@ class _Cycle(RequestResponseCycle):
 
 
 class CorkedTransport(asyncio.Transport):
-    """A transport that delays a head until the body, or until the loop's next iteration.
+    """Transport that delays a response's head, to send it together with the body.
 
-    The server writes them separately, and uvloop sends each write at once: two system calls, and a
-    client that wakes up twice. Joining them saves a seventh of a small request's CPU time.
+    The delay ends in the loop's next iteration at the latest. The server writes head and body
+    separately, and uvloop sends each write at once, which takes two system calls and wakes the
+    client twice. Joining the writes saves a seventh of a small request's CPU time.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        """Write to a transport."""
+        """Wrap a transport."""
         super().__init__()
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._head = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write, or delay data that looks like a head."""
+        """Write data, or delay it if it looks like the head of a response."""
         if self._head and len(data) <= MAX_JOINED_BYTES:
             head, self._head = self._head, b""
             self._transport.write(head + bytes(data))
@@ -523,7 +533,7 @@ def protocol_with_limits(limits: ConnectionLimits) -> type[BoundedProtocol]:
 
 
 _VERSIONS = frozenset(("1.0", "1.1"))
-"""The parser would also accept HTTP/0.9, a request line without a version, and 2.0."""
+"""Supported HTTP versions. The parser would also accept 2.0, and a missing version as 0.9."""
 
 _UPGRADE_HEADERS = frozenset((b"upgrade", b"http2-settings"))
 """Headers and `Connection` options that ask for another protocol (RFC 9110, section 7.8)."""

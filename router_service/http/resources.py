@@ -1,4 +1,4 @@
-"""Routes for clients beside the model APIs: models, decisions, feedback, and operation."""
+"""Routes beside the model APIs: model list, decisions, feedback, health, metrics, reloads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ModelList(BaseModel):
 
 
 class FeedbackReceipt(BaseModel):
-    """Answer to feedback: the decision and the verdict that was recorded."""
+    """Answer to feedback: the decision's id and the verdict that was recorded."""
 
     decision_id: str
     verdict: Verdict
@@ -55,7 +55,7 @@ class FeedbackReceipt(BaseModel):
 
 @routes.get("/v1/models")
 async def list_models(request: Request) -> ModelList:
-    """List every name that a request's `model` may have."""
+    """List every name that a request may have in its field `model`."""
     names = gateway_of(request).engine.releases.names
     return ModelList(data=[ModelCard(id=name) for name in names])
 
@@ -73,7 +73,7 @@ async def get_model(request: Request, model: str) -> ModelCard:
 async def get_decision(request: Request, decision_id: str) -> DecisionRecord:
     """Return the decision record of a request that has ended.
 
-    A key can read the decisions only of requests that it sent; the admin key can read all.
+    An API key can read only the decisions of its own requests; the admin key can read all.
     """
     return await gateway_of(request).feedback.decision(decision_id[:100], info_of(request).key)
 
@@ -94,7 +94,7 @@ async def give_feedback(request: Request) -> FeedbackReceipt:
 def _parse_feedback(body: bytes) -> ClientFeedback:
     """Parse a feedback body; raises InvalidRequestError at the first invalid field.
 
-    Not by pydantic, which collects the errors of all items: 3 us and 1 KB for each.
+    This does not use pydantic, which collects the errors of all items at 3 us and 1 KB for each.
     """
     fields = decode_object(body)
     kinds = {"correct", "expected"} & fields.keys()
@@ -134,7 +134,7 @@ def _invalid(param: str, remedy: str) -> InvalidRequestError:
     return InvalidRequestError(f"Invalid '{param}': {remedy}.", param=param, code="invalid_value")
 
 
-# For operators.
+# Routes for operators.
 
 
 class Health(BaseModel):
@@ -144,7 +144,7 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether requests can be sent to this gateway; an unreachable store does not change that."""
+    """Readiness of this gateway for requests; an unreachable store does not change `status`."""
 
     status: Literal["ready", "draining"]
     artifact: str
@@ -196,7 +196,10 @@ async def healthz() -> Health:
 
 @routes.get("/readyz", responses=_DRAINING)
 async def readyz(request: Request, response: Response) -> Readiness:
-    """Return whether requests are served; the artifact is loaded before the gateway listens."""
+    """Return whether new requests are served, with status 503 once a shutdown has begun.
+
+    The gateway is never unready at startup, because it listens only with a loaded artifact.
+    """
     gateway = gateway_of(request)
     store: Literal["ok", "away"] = "ok" if gateway.is_store_reachable else "away"
     status: Literal["ready", "draining"] = "draining" if gateway.drain.has_begun else "ready"
@@ -207,7 +210,7 @@ async def readyz(request: Request, response: Response) -> Readiness:
 @routes.get("/health/liveliness")
 @routes.get("/health/liveness")
 async def liveliness() -> str:
-    """Return whether the process is alive; also while it drains, so that it is not killed."""
+    """Return that the process is alive, even while it drains, so that it is not killed."""
     return "I'm alive!"
 
 
@@ -221,7 +224,7 @@ async def readiness(request: Request, response: Response) -> LiteLLMReadiness:
 
 @routes.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """Return every series in Prometheus' text format."""
+    """Return all metrics in Prometheus' text format."""
     gateway = gateway_of(request)
     gateway.refresh_gauges()
     return Response(gateway.metrics.exposition(), headers={"content-type": CONTENT_TYPE})
@@ -231,7 +234,7 @@ async def metrics(request: Request) -> Response:
 async def reload(request: Request) -> ReloadReport:
     """Read the configuration again and apply all of it, or nothing if any part is invalid.
 
-    If it is applied, the other workers of this gateway reload as well, each by itself.
+    If it is applied here, the other worker processes of this gateway reload it independently.
     """
     return await gateway_of(request).reloader.reload_all()
 

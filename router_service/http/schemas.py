@@ -11,7 +11,7 @@ Document = dict[str, Any]
 
 
 class Fault(BaseModel):
-    """The problem, its field and the remedy (API reference: "Error codes")."""
+    """Details of an error; `message` has the remedy (see "Error codes" in the API reference)."""
 
     message: str
     type: str
@@ -77,7 +77,7 @@ _TOOL: Document = {
 
 
 def chat_request() -> Document:
-    """Return the schema of a Chat Completions request; other fields go to the upstream."""
+    """Return the schema of a Chat Completions request; unlisted fields are forwarded."""
     schema = {
         "type": "object",
         "required": ["model", "messages"],
@@ -92,7 +92,7 @@ def chat_request() -> Document:
 
 
 def responses_request() -> Document:
-    """Return the schema of a Responses request; other fields go to the upstream."""
+    """Return the schema of a Responses request; unlisted fields are forwarded."""
     item: Document = {"type": "object", "properties": {"type": _STRING, "role": _STRING}}
     schema = {
         "type": "object",

@@ -35,12 +35,14 @@ from router_service.telemetry.logs import configure_logging
 from router_service.telemetry.metrics import SHARED_DIRECTORY, shared_metrics_directory
 
 KEEP_ALIVE_S = 75
-"""Longer than clients keep idle connections, so that the client closes them and not the server."""
+"""Time until the server closes an idle connection. It is longer than clients wait, so that clients
+close their connections first."""
 
 SWITCH_INTERVAL_S = 0.0005
 """Longest time that a decision's thread keeps the interpreter lock while the event loop waits.
 With Python's default of 5 ms, a health check took 3 times as long during heavy decisions, because
-it needs the lock for each read and write. Decisions use as much processor time as with 5 ms."""
+the event loop needs the lock for each read and write. Decisions use as much processor time as with
+5 ms."""
 
 SignalHandler = Callable[[int, FrameType | None], None]
 
@@ -50,7 +52,7 @@ _log = logging.getLogger("switchcraft.server")
 def serve(config: Path | None = None, *, host: str | None = None, port: int | None = None) -> None:
     """Serve until the process is asked to stop; without a configuration, use the sandbox.
 
-    Raises ConfigError and ArtifactError, which say what to do, before anything is served.
+    Raises ConfigError or ArtifactError, whose messages contain the remedy, before it serves.
     """
     bound_heap()
     configure_logging()
@@ -70,7 +72,7 @@ def serve(config: Path | None = None, *, host: str | None = None, port: int | No
     ):
         options = replace(options, sandbox_url=sandbox_url)
         if server.workers > 1:
-            # workers.py imports this module.
+            # Imported here, because workers.py imports this module.
             from router_service.http.workers import run_workers  # noqa: PLC0415
 
             run_workers(options, settings, server)
@@ -90,7 +92,7 @@ class ServeOptions:
     host: str | None = None
     port: int | None = None
     sandbox_url: str | None = None
-    """The sandbox that plays every model if the configuration names no models."""
+    """Address of the sandbox that answers for every model if no models are configured."""
 
     def read_settings(self) -> Settings:
         """Read the configuration file as it is now; raises ConfigError."""
@@ -127,10 +129,10 @@ def sandbox_for(settings: Settings) -> Iterator[str | None]:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn server that drains at the first signal, exits with 0, and stops at the second.
+    """uvicorn server that drains at the first stop signal, and stops at once at the second.
 
-    It accepts connections while it drains: probes need an answer, and a client that comes late
-    gets an error that says why.
+    It exits with status 0. It accepts connections while it drains, so that probes are answered and
+    a late client gets an error with the cause.
     """
 
     def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
@@ -160,7 +162,7 @@ class DrainingServer(uvicorn.Server):
         return self.force_exit or self._drain.is_over
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the remaining connections; clients have the remaining time to read answers."""
+        """Close the connections; until the drain's time is over, clients can read their answers."""
         if self.force_exit:
             for connection in self.server_state.connections:
                 connection.transport.abort()

@@ -5,7 +5,7 @@ and it ignores a second signal while it waits.
 
 The parent controls workers by signals: SIGTERM drains, SIGQUIT stops at once, SIGHUP reloads.
 Workers ignore SIGINT, because a terminal sends it to the parent and to the workers. Workers report
-to the parent over a pipe, and drain if the parent's end of it closes.
+to the parent over a pipe, and drain if the parent's end of the pipe closes.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ BACKLOG = 2048
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
-"""Pause before the replacement of a worker that ended before it served."""
+"""Limits of the pause before a worker that ended before it served is replaced. The pause doubles
+with each failure."""
 
-# A forked process would inherit the sandbox's thread and locks that no thread releases.
+# A forked process would inherit the sandbox's locks, but no thread that releases them.
 _SPAWN = multiprocessing.get_context("spawn")
 _log = logging.getLogger("switchcraft.supervisor")
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Message of a worker that serves."""
+    """Message that a worker sends once it serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """Message of a worker that cannot serve, and ends."""
+    """Message that a worker sends before it exits because it cannot serve."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """Message of a worker that was asked by a client to reload, and did."""
+    """Message that a worker sends after it has reloaded because a client asked it to."""
 
 
 WorkerMessage = Ready | StartFailed | Reloaded
@@ -88,9 +89,9 @@ def run_worker(
 ) -> None:
     """Serve in a worker process until the parent says to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Ignored until the worker serves, because it is about to read the current configuration.
+    # Ignore SIGHUP until the worker serves: the worker has yet to read the configuration.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signals.unblock()  # the parent blocked both signals during the imports
+    signals.unblock()  # the parent blocked SIGHUP and SIGINT during the imports
     bound_heap()
     configure_logging()
     parent = ParentChannel(channel)
@@ -105,7 +106,7 @@ def run_worker(
 
 
 class ParentChannel:
-    """Worker's end of the pipe to the parent process, which never sends anything."""
+    """Worker's end of the pipe to the parent process. The parent never sends anything."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel
@@ -116,7 +117,7 @@ class ParentChannel:
             self._channel.send(message)
 
     def stop_when_closed(self, loop: asyncio.AbstractEventLoop, server: WorkerServer) -> None:
-        """Stop the server when the parent has ended."""
+        """Make the server drain when the parent has ended."""
 
         def stop() -> None:
             loop.remove_reader(self._channel.fileno())
@@ -134,7 +135,7 @@ class WorkerServer(DrainingServer):
 
     @property
     def handlers(self) -> Mapping[signal.Signals, SignalHandler]:
-        """The signal handlers while serving; unlike SIGQUIT, a second SIGTERM has no effect."""
+        """The handlers while serving: each SIGTERM only drains, and SIGQUIT stops at once."""
 
         def drain(_signal: int, _frame: FrameType | None) -> None:
             self.should_exit = True
@@ -145,7 +146,7 @@ class WorkerServer(DrainingServer):
         return {signal.SIGTERM: drain, signal.SIGQUIT: stop}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and tell the parent."""
+        """Begin to listen, and tell the parent that this worker is ready."""
         await super().startup(sockets)
         self._parent.stop_when_closed(asyncio.get_running_loop(), self)
         self._parent.send(Ready())
@@ -171,14 +172,14 @@ class Worker:
             target=run_worker, args=(options, listeners, workers_end), daemon=True
         )
         with signals.blocked_in_children():
-            # Started before the worker, because starting the tracker unblocks SIGINT.
+            # Start the tracker before the worker, because starting the tracker unblocks SIGINT.
             resource_tracker.ensure_running()
         with signals.blocked_in_children():
             self._process.start()
         workers_end.close()
         self._is_reload_pending = False
         self.is_ready = False
-        self.start_error = "a worker ended before it served; its log says why"
+        self.start_error = "a worker ended before it served; the cause is in the log above"
         self.settled = asyncio.Event()
         """Set once the worker serves or has ended."""
         self.ended = asyncio.Event()
@@ -209,7 +210,7 @@ class Worker:
             self._is_reload_pending = True
 
     def _read_message(self) -> bool:
-        """Handle one message; return whether there may be another."""
+        """Handle one message; return whether another one may follow."""
         try:
             message: WorkerMessage = self._channel.recv()
         except (EOFError, OSError):
@@ -219,7 +220,7 @@ class Worker:
             case Ready():
                 self.is_ready = True
                 self.settled.set()
-                _log.info("worker %s serves", self.id)
+                _log.info("worker %s is ready", self.id)
                 if self._is_reload_pending:
                     self.send(signal.SIGHUP)
             case StartFailed(reason):
@@ -329,6 +330,9 @@ def open_listeners(server: ServerSettings, source: str) -> Iterator[tuple[socket
                 for family, _, _, _, address in addresses
             )
         except OSError as exc:
-            problem = f"cannot listen on {server.host}:{server.port}: {exc.strerror}"
+            problem = (
+                f"cannot listen on {server.host}:{server.port}: {exc.strerror}; "
+                "choose another server.port or server.host"
+            )
             raise ConfigError(source, "server.port", problem) from exc
         yield listeners

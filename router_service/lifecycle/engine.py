@@ -1,7 +1,7 @@
 """Engines: everything that depends on the configuration and the artifact, replaced as a whole.
 
-An engine plans with its stable release. A canary release may serve a share of the conversations
-beside it, and a shadow release decides without being used.
+An engine plans requests with its stable release. In addition, a canary release may decide for a
+share of the conversations, and a shadow release may make decisions that are not used.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ from router_service.upstream.client import UpstreamClient
 from router_service.upstream.retries import RetryBudget, RetryingClient
 
 FREED_AFTER_S = 1.0
-"""Time until the last references to a retired engine are gone."""
+"""Time after which no reference to a retired engine is left, so that its memory can be freed."""
 
 OnExcess = Callable[[Canary, ExceededLimit], None]
 
 MAX_WAITING = 64
-"""Decisions that may wait for the shadow: about a second's worth on one core."""
+"""Maximum number of requests that wait for a shadow release: about a second of work on one core."""
 
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-"""Total size of the bodies that may wait for the shadow; one body may be larger."""
+"""If the bodies of the waiting requests have this size or more, no further request may wait."""
 
 Tallies = Mapping[Track, ReleaseStats]
 
 
 class CanaryTrial:
-    """A canary release's share of the conversations, and its results beside the stable release's.
+    """Trial of a canary release on a share of the conversations, with both releases' results.
 
-    The trial ends itself: after the request that shows an excess, the stable release decides for
-    all conversations.
+    The trial ends when the canary exceeds a limit. From then on, the stable release decides for all
+    conversations.
     """
 
     def __init__(
@@ -77,7 +77,10 @@ class CanaryTrial:
         on_excess: Callable[[Canary, ExceededLimit], None],
         tallies: Tallies | None = None,
     ) -> None:
-        """Start, or continue from `tallies`; `on_excess` is called once, on the event loop."""
+        """Start, or continue with the `tallies` of an earlier trial of the same canary.
+
+        `on_excess` is called once, on the event loop, if the canary exceeds a limit.
+        """
         self.canary = canary
         self.planner = planner
         self.tallies: Tallies = tallies or {track: ReleaseStats() for track in Track}
@@ -85,7 +88,7 @@ class CanaryTrial:
         self._is_over = False
 
     def takes(self, conversation: Conversation) -> bool:
-        """Return whether the canary decides for a conversation; the same for all its turns."""
+        """Return whether the canary decides for a conversation; the same for all of its turns."""
         if self._is_over:
             return False
         # A number in [0, 1) from the conversation's opening, and different for each release.
@@ -107,7 +110,7 @@ class CanaryTrial:
 
 
 class Shadow:
-    """Release that decides for requests without being used, in a separate thread."""
+    """Release whose decisions are compared but not used; it decides in a separate thread."""
 
     def __init__(self, planner: Planner, metrics: Metrics) -> None:
         """Decide with a planner, one request at a time; the thread ends with this object."""
@@ -119,7 +122,7 @@ class Shadow:
         self._waiting = self._waiting_bytes = 0
 
     def compare(self, plan: Plan) -> Future[str | None] | None:
-        """Decide later for a planned request; return the arm's future, or None if too many wait."""
+        """Start to decide; return a future of the chosen arm, or None if too many requests wait."""
         size_bytes = plan.request.body.size_bytes
         with self._lock:
             if self._waiting >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
@@ -133,12 +136,12 @@ class Shadow:
                 self._waiting -= 1
                 self._waiting_bytes -= size_bytes
 
-        # Not the plan itself: it would keep the stable release alive.
+        # `decide` must not use the plan itself, which keeps a retired stable release in memory.
         request, policy, served = plan.request, plan.requested_policy, plan.candidates[0].name
 
         def decide() -> str | None:
             prediction: Prediction | None = None
-            with suppress(SwitchcraftError):  # for example a policy that this release does not have
+            with suppress(SwitchcraftError):  # e.g. this release lacks the policy
                 own_plan = self._planner.prepare(request, policy)
                 prediction = self._planner.predict(own_plan)
             if prediction is None:
@@ -174,7 +177,7 @@ class Releases:
         return frozenset((self._stable.router, *canary, *shadow))
 
     def prepare(self, request: ParsedRequest, policy: str | None = None) -> Plan:
-        """Return the plan of the release that decides for this conversation, as `Planner.prepare`.
+        """Return the result of `Planner.prepare` of the release that decides for this conversation.
 
         If the canary fails, for example because it lacks the policy, the stable release decides.
         """
@@ -193,9 +196,9 @@ class Releases:
         return replace(plan, trial=trial, track=Track.CANARY)
 
     def predict(self, plan: Plan, timer: Timer | None = None) -> tuple[Plan, Prediction | None]:
-        """Return a prediction, or None if the router fails, with the plan that it is for.
+        """Return the plan and its prediction, which is None if the router fails.
 
-        CPU-bound. If the canary fails, the plan and the prediction are the stable release's.
+        CPU-bound. If the canary fails, the stable release makes a new plan and its prediction.
         """
         prediction = plan.planner.predict(plan, timer)
         if prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
@@ -204,7 +207,10 @@ class Releases:
         return plan, prediction
 
     def choose(self, plan: Plan, prediction: Prediction) -> Plan:
-        """Return the plan with the chosen arm, after exploration; the shadow decides later."""
+        """Return the plan with the chosen arm, or with a random arm for the exploration share.
+
+        The shadow release gets the request too, and decides later.
+        """
         planner = plan.planner
         plan = planner.choose(plan, prediction)
         # A shadow is compared with the policy's choice, not with an arm drawn at random.
@@ -221,8 +227,8 @@ class Releases:
 class Engine:
     """Everything that answers a request: planner, upstream client, keys.
 
-    A retired engine serves the requests that it began. It closes its connections after the last of
-    them, because closing the client during a request would break the answer.
+    A retired engine completes the requests that it began. It closes its connections to upstreams
+    only after the last of these requests, because closing them earlier would break the answers.
     """
 
     def __init__(
@@ -263,7 +269,7 @@ class Engine:
         return frozenset(deployment.id for model in models for deployment in model.deployments)
 
     def viewer(self, caller: str | None) -> ObjectAccess:
-        """Return which objects stored by upstreams an API key may see."""
+        """Return the access of an API key to the objects that upstreams store."""
         viewer = self._viewers.get(caller)
         if viewer is None:
             viewer = ObjectAccess(caller, sees_unowned=self._is_shared or caller == ADMIN)
@@ -331,7 +337,7 @@ class EngineBuilder:
     """Builds engines; takes about a second for a new artifact, so call it off the event loop.
 
     It reuses the routers of the last engine whose artifact, arms and prices have not changed,
-    because routers take most of the memory and time. It also keeps the tallies of a canary release
+    because routers take most of the memory and time. It also keeps the results of a canary release
     that continues.
     """
 
@@ -356,9 +362,10 @@ class EngineBuilder:
         resources: EngineResources,
         on_excess: OnExcess,
     ) -> Engine:
-        """Return an engine for a publication; if it raises, as `router` does, nothing has changed.
+        """Return an engine for a publication, or without one for `router.artifact`.
 
-        `on_excess` is called on the event loop if the canary release exceeds a limit.
+        Raises the errors of `router`; then the state of this object is unchanged. `on_excess` is
+        called on the event loop if the canary release exceeds a limit.
         """
         loader = _RouterLoader(settings, self._routers)
         tallies: dict[object, Tallies] = {}
@@ -381,7 +388,7 @@ class EngineBuilder:
 
 
 class _RouterLoader:
-    """Loads the routers of one engine, reusing those of the engine before it."""
+    """Loads the routers of one engine, and reuses routers of the previous engine."""
 
     def __init__(self, settings: Settings, reusable: dict[object, Router]) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""Gateway: everything that requests share, created once for an app; its gauges and its stores."""
+"""The gateway: everything that an app's requests share, with its gauges and its stores."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Gateway:
-    """Everything that outlives a request, and the engine that answers the next one."""
+    """Everything that requests share, with the engine that answers new requests."""
 
     def __init__(
         self, settings: Settings, router: DecidingRouter, source: ReloadSource | None = None
@@ -115,7 +115,7 @@ class Gateway:
         return self.store.is_reachable and self.syncer.is_reachable
 
     async def replace_engine(self, engine: Engine) -> None:
-        """Answer with another engine from the next request on, and retire the present one."""
+        """Use another engine for new requests, and retire the current one."""
         retired, self.engine = self.engine, engine
         self.breakers.reconfigure(engine.settings.upstreams.breaker)
         self._gauges.show_engine(engine)
@@ -162,7 +162,7 @@ class Gauges:
     def __init__(
         self, metrics: Metrics, breakers: CircuitBreakers, slots: Slots, decisions: DecisionQueue
     ) -> None:
-        """Show these from now on, and create the series that do not depend on the engine."""
+        """Create the series that do not depend on the engine; `show_engine` creates the others."""
         self._metrics = metrics
         self._breakers = breakers
         self._slots = slots
@@ -171,7 +171,7 @@ class Gauges:
         self._deployment_ids: set[str] = set()
         self._counted: WeakKeyDictionary[Cache[Any, Any], CacheCounts] = WeakKeyDictionary()
         metrics.build_info.labels(__version__).set(1)
-        # Prometheus does not see the first increase of a series that did not exist before.
+        # Created with 0, because Prometheus misses the first increase of a series that is new.
         for kind in ("config", "artifact"):
             metrics.last_reload_successful.labels(kind).set(1)
             metrics.last_reload_timestamp_seconds.labels(kind).set(time.time())
@@ -212,7 +212,8 @@ class Gauges:
                 metrics.weak_evidence.labels(arm, kind)
         for deployment_id in engine.deployment_ids:
             metrics.breaker_openings.labels(deployment_id)
-        baseline = engine.pool.baseline  # a model without a price has no cost series, not 0
+        # A model without a price gets no cost series, because 0 would be wrong.
+        baseline = engine.pool.baseline
         for model in {model.name: model for model in engine.pool.models.values()}.values():
             metrics.broken_streams.labels(model.name)
             metrics.upstream_seconds.labels(model.name)
@@ -271,7 +272,7 @@ class Stores:
         )
 
     def held_responses(self) -> UpstreamObjectIndex:
-        """Return the index of the responses that upstreams store, with deployment and key."""
+        """Return the index of stored responses, with the deployment and the API key of each."""
         ttl_s = self.server.response_ttl_s
         seen: MemoryStore[UpstreamObject] = _in_memory(ttl_s, self.server.max_responses)
         shared = self._redis(UpstreamObject, ttl_s)
@@ -280,7 +281,7 @@ class Stores:
     def _redis(self, kind: type[R], ttl_s: int) -> RecordStore[R] | None:
         if self.server.redis_url is None:
             return None
-        from router_service.store.redis import RedisStore  # noqa: PLC0415 - as in `shared_state`
+        from router_service.store.redis import RedisStore  # noqa: PLC0415 - only if configured
 
         return RedisStore(self.server.redis_url.get_secret_value(), kind, ttl_s=ttl_s)
 

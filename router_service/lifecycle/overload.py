@@ -1,7 +1,7 @@
 """Limits on concurrent work, and the graceful shutdown. Refusals are sent at once.
 
-An unbounded queue answers every client late, and most of them after they have given up. A client
-that is refused early can try elsewhere.
+With an unbounded queue, every client gets its answer late, and most clients have given up by then.
+A client that is refused early can try elsewhere.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 FAIR_SHARE = 3
-"""A key may use this many times what is free. One busy key then gets 3/4 of everything, two get 3/7
-each, and something is always left for the next one (Choudhury and Hahne, "Dynamic Queue Length
-Thresholds for Shared-Memory Packet Switches", 1998)."""
+"""An API key may use up to this many times the free capacity. One busy key then gets 3/4 of the
+capacity, two busy keys get 3/7 each, and some capacity is always left for another key (Choudhury
+and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998)."""
 
 
 SHUTTING_DOWN = "shutting_down"
@@ -33,7 +33,8 @@ SHUTTING_DOWN = "shutting_down"
 class Slots:
     """Requests in flight and the memory that they hold, in total and by caller.
 
-    A caller is a key. Without keys, all requests have the caller None, which may use everything.
+    A caller is an API key. Without keys, all requests have the caller None, which may use the whole
+    capacity.
     """
 
     def __init__(
@@ -53,16 +54,16 @@ class Slots:
 
     @contextmanager
     def slot(self, caller: str | None) -> Iterator[Slot]:
-        """Count a request while the block runs; raises OverloadedError."""
+        """Count a request while the block runs; raises OverloadedError if no slot is free."""
         free = self._max_requests - self.in_flight
         if free <= 0:
-            problem = f"The gateway is answering {self._max_requests} requests, its limit."
+            problem = f"The gateway is at its limit of {self._max_requests} requests in flight."
             raise OverloadedError("overloaded", problem)
         limit = self._max_per_caller
         if limit is None and caller is not None:
             limit = FAIR_SHARE * free
         if limit is not None and self._by_caller[caller] >= limit:
-            problem = f"This key has {self._by_caller[caller]} requests in flight, its limit."
+            problem = f"This key is at its limit of {self._by_caller[caller]} requests in flight."
             raise OverloadedError("too_many_requests", problem, is_callers=True)
         self.in_flight += 1
         self._by_caller[caller] += 1
@@ -86,16 +87,16 @@ class Slot:
     held_bytes: int = 0
 
     def hold(self, size_bytes: int) -> None:
-        """Count more memory until the request ends, or less if negative; raises OverloadedError."""
+        """Add to the request's memory (negative: subtract); raises OverloadedError at a limit."""
         slots, caller = self._slots, self._caller
         if size_bytes > 0:
             free_bytes = slots.max_bytes - slots.held_bytes - size_bytes
             if free_bytes < 0:
-                problem = "The requests in flight hold as much memory as this gateway allows."
+                problem = "The gateway is at its limit of memory for requests in flight."
                 raise OverloadedError("overloaded", problem)
             callers_bytes = slots.held_bytes_by_caller[caller] + size_bytes
             if caller is not None and callers_bytes > FAIR_SHARE * free_bytes:
-                problem = "This key's requests in flight hold as much memory as one key may."
+                problem = "This key is at its limit of memory for requests in flight."
                 raise OverloadedError("too_many_requests", problem, is_callers=True)
         slots.held_bytes += size_bytes
         slots.held_bytes_by_caller[caller] += size_bytes
@@ -103,20 +104,20 @@ class Slot:
 
 
 class DecisionQueue:
-    """Threads for decisions. Callers take turns, so that none of them can make all others wait.
+    """Threads for decisions, with a queue that is limited in length and waiting time.
 
-    A limited number of decisions waits, for a limited time. A caller is a key. Without keys, all
-    requests have the caller None.
+    Callers take turns, so that no caller can make all others wait. A caller is an API key. Without
+    keys, all requests have the caller None.
     """
 
     def __init__(self, threads: int, max_waiting: int, max_wait_s: float) -> None:
-        """Run `threads` at a time; `max_waiting` more wait, no longer than `max_wait_s`."""
+        """Run `threads` decisions at a time; `max_waiting` more wait, for `max_wait_s` at most."""
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decisions")
         self._free = threads
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
         self._places: dict[str | None, deque[asyncio.Future[None]]] = {}
-        """Waiting decisions by caller; the first caller gets the next thread, then moves last."""
+        """Waiting decisions by caller. The first caller gets the next thread, then becomes last."""
 
     @property
     def waiting(self) -> int:
@@ -128,7 +129,7 @@ class DecisionQueue:
     ) -> T:
         """Run a function in a thread and return its result; raises OverloadedError.
 
-        If this is cancelled, its place in the queue is free at once. A running function is not
+        If the call is cancelled, its place in the queue is free at once. A running function is not
         interrupted; its thread is free when it returns.
         """
         if self._free > 0:
@@ -164,18 +165,19 @@ class DecisionQueue:
                 await place
         except TimeoutError as exc:
             self._leave(caller, place)
-            problem = f"No decision was made within {self._max_wait_s:g} s."
+            problem = f"No decision thread was free within {self._max_wait_s:g} s. Retry later."
             raise OverloadedError("decisions_queued", problem) from exc
         except asyncio.CancelledError:
             self._leave(caller, place)
             raise
 
     def _make_room(self, caller: str | None) -> None:
-        """Refuse the last waiting decision of the busiest caller.
+        """Make room in the queue: refuse the last waiting decision of the busiest caller.
 
-        Raises OverloadedError if that is this caller, counting the decision that it wants to add.
+        Raises OverloadedError if `caller` is the busiest one, or would be with its new decision.
         """
-        refusal = OverloadedError("decisions_queued", "Too many requests wait for a decision.")
+        problem = "Too many requests wait for a decision. Retry later."
+        refusal = OverloadedError("decisions_queued", problem)
         own = len(self._places.get(caller, ()))
         busiest = max(self._places, key=lambda name: len(self._places[name]), default=caller)
         if busiest == caller or len(self._places[busiest]) <= own + 1:
@@ -245,13 +247,13 @@ class Drain:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds that requests in flight still have."""
+        """Seconds until the shutdown no longer waits for requests in flight."""
         begun_s = self._begun_s if self.has_begun else self._clock()
         return max(0.0, begun_s + self._delay_s + self._timeout_s - self._clock())
 
     @property
     def is_over(self) -> bool:
-        """Return whether no request is in flight any more, or the time is over."""
+        """Return whether the shutdown can end: no request is in flight, or the time has run out."""
         return self.is_refusing and (self.in_flight == 0 or self.remaining_s == 0)
 
     def begin(self) -> None:

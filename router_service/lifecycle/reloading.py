@@ -38,7 +38,8 @@ from router_service.telemetry.logs import FIELDS
 
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
-"""The pointer may be visible before the files that it names: network volumes cache for a minute."""
+"""First and longest pause before a failed publication is tried again. The pointer may be visible
+before the files that it names, because network volumes cache for a minute."""
 
 POINTER = "the pointer"
 """Name of the pointer in errors, because its address may contain a password."""
@@ -117,20 +118,20 @@ class Reloader:
 
     @property
     def deployment_ids(self) -> frozenset[str]:
-        """Ids of all deployments of the engine that answers."""
+        """Ids of all deployments of the current engine."""
         return self._gateway.engine.deployment_ids
 
     async def reload(self) -> ReloadReport:
         """Read the configuration and apply it; raises ReloadRefusedError with the reason."""
         if self._source is None:
             raise ReloadRefusedError(
-                "this gateway was started without a configuration that can be read again"
+                "this gateway has no configuration to read again; restart it to change settings"
             )
         async with self._lock:
             try:
                 present = self._gateway.engine.settings
                 read = await anyio.to_thread.run_sync(self._source.read_settings)
-                if not read.models:  # the sandbox plays the models, and its address is not in them
+                if not read.models:  # keep the models of the sandbox
                     read = read.model_copy(update={"models": present.models})
                 # A running process keeps the settings that it cannot change.
                 router = read.router.model_copy(update={"publication": present.router.publication})
@@ -151,7 +152,7 @@ class Reloader:
             return report
 
     async def reload_all(self) -> ReloadReport:
-        """Reload, and if that succeeds make the other workers reload; raises as `reload`."""
+        """Reload this worker and, if that succeeds, the others; raises the errors of `reload`."""
         report = await self.reload()
         if self._source is not None:
             self._source.reload_other_workers()
@@ -233,7 +234,7 @@ class Reloader:
                     await self._replace_engine(self._gateway.engine.settings, publication)
                     labels = ", ".join(release.label for release in publication.releases)
                     self._succeeded("artifact", f"publication {publication.serial} of {labels}")
-            except Exception as exc:  # noqa: BLE001 - the present engine serves on, whatever failed
+            except Exception as exc:  # noqa: BLE001 - the current engine must serve on
                 self._failed("artifact", exc)
                 self._retry_at_s = time.monotonic() + self._pause_s
                 self._pause_s = min(2 * self._pause_s, LONGEST_RETRY_S)
@@ -282,12 +283,13 @@ def load_first_router(
 ) -> tuple[Router, Publication | None]:
     """Return the stable release's router and its publication, without canary and shadow release.
 
-    Those are added once the gateway runs. If nothing usable is published, this returns the router
-    of `router.artifact` and logs a warning. Raises ArtifactError and ConfigError.
+    The gateway adds the canary and the shadow release once it runs. If nothing usable is published,
+    this returns the router of `router.artifact` and logs a warning. Raises ArtifactError and
+    ConfigError.
     """
     place = settings.router.publication
     if place == "redis" and settings.server.redis_url is None:
-        problem = "redis needs server.redis_url"
+        problem = "a publication in Redis needs server.redis_url; set it too"
         raise ConfigError(settings.source, "router.publication", problem)
     if place is None:
         return builder.router(settings, None), None
@@ -328,16 +330,16 @@ def _reason(exc: Exception) -> str:
 def _check_listen_address(present: Settings, new: Settings) -> None:
     """Raise ConfigError if the new keys do not permit listening on the process's address.
 
-    Other machines may be able to connect only if there is a key, and none that can be guessed.
+    The address may be open to other machines only if there are keys, and none can be guessed.
     """
     host = permitted_listen_host(new)
     if present.keys.by_path() and host != present.server.host:
-        problem = "no key is left, and other machines can connect; keep a key, or restart"
+        problem = "the last key was removed, but other machines can connect; keep a key, or restart"
         raise ConfigError(new.source, "keys", problem)
 
 
 def _differences(old: Settings, new: Settings) -> Iterator[str]:
-    """Yield the dotted paths of settings that differ."""
+    """Yield the dotted paths of the settings whose values differ."""
     before: dict[str, BaseModel] = {model.name: model for model in old.models}
     after: dict[str, BaseModel] = {model.name: model for model in new.models}
     yield from (f"model_list.{k}" for k in before | after if before.get(k) != after.get(k))

@@ -19,7 +19,7 @@ from router_service.store.records import Backoff, SharedState, Snapshot, read_po
 from router_service.telemetry.metrics import Metrics
 
 PERIOD_S = 0.5
-"""Time between two synchronizations: a hundred gateways send Redis 200 requests a second."""
+"""Time between two synchronizations, with which 100 gateways send Redis 200 requests a second."""
 
 READ_TIMEOUT_S = 2.0
 """Longest wait for the pointer file."""
@@ -29,11 +29,11 @@ _log = logging.getLogger("switchcraft.store")
 
 Adopt = Callable[[Mapping[str, float], Collection[str]], None]
 """Takes the cool-downs that began on other replicas (seconds left by deployment), and the
-deployments whose cool-downs ended there."""
+deployments whose cool-downs ended on those replicas."""
 
 
 class Follower(Protocol):
-    """Gateway that is kept in step, and that applies publications."""
+    """Gateway that is synchronized with its replicas, and that applies publications."""
 
     @property
     def deployment_ids(self) -> Collection[str]:
@@ -44,14 +44,17 @@ class Follower(Protocol):
         """The pointer's directory, or None if it is in the shared state or not configured."""
 
     def follow(self, pointer: bytes | None, rejections: frozenset[str]) -> None:
-        """Start to apply what the pointer names; must return at once."""
+        """Start to apply the publication that the pointer names; must return at once.
+
+        `rejections` are the keys of releases that a replica has rejected.
+        """
 
 
 class Syncer:
     """Exchanges cool-downs, rejected releases and the pointer with the shared state.
 
     Requests read only local memory. While the shared state cannot be reached, the gateway uses its
-    local state, and writes what happened meanwhile once it can be reached again.
+    local state. Its changes from that time are written once the shared state is reachable again.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Syncer:
         after_sync: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create; `after_sync` is called after each synchronization, also after a failed one."""
+        """Prepare to synchronize; `after_sync` is called after each attempt, successful or not."""
         self._state = state
         self._adopt = adopt
         self._follower = follower
@@ -84,11 +87,11 @@ class Syncer:
         """Whether the last read of the shared state succeeded."""
 
     def opened(self, deployment_id: str, duration_s: float) -> None:
-        """Note a cool-down that began here, to send it to the other replicas."""
+        """Note a cool-down that began in this replica, to send it to the other replicas."""
         self._unsent_ends_s[deployment_id] = self._clock() + duration_s
 
     def reject(self, release_key: str, reason: str) -> None:
-        """Note a release that failed here, to send it to the other replicas."""
+        """Note a release that failed in this replica, to send it to the other replicas."""
         self._unsent_rejections[release_key] = reason
 
     async def run(self) -> None:
@@ -112,13 +115,13 @@ class Syncer:
         self._stopping.set()
 
     async def sync(self) -> None:
-        """Write and read once; does not raise if the shared state cannot be reached."""
+        """Exchange changes with the shared state once; does not raise if that is unreachable."""
         directory = self._follower.directory
         pointer = None if directory is None else await self._pointer.read(directory)
         snapshot = await self._exchange()
         if snapshot is not None:
-            # Each cool-down is adopted once: an entry that stays for days must not stop a
-            # deployment for days.
+            # Each cool-down is adopted only once, so that an entry that stays in the shared state
+            # for days does not block a deployment for days.
             ends_s = {name: cool_down.end_s for name, cool_down in snapshot.cool_downs.items()}
             begun_s = {
                 name: cool_down.left_s
@@ -141,7 +144,7 @@ class Syncer:
             await self._state.aclose()
 
     async def _exchange(self) -> Snapshot | None:
-        """Write what is new, and return what was read; None if the state cannot be reached."""
+        """Write local changes and return the shared state, or None if it cannot be reached."""
         if self._backoff.is_pausing(self._clock()):
             return None
         try:
@@ -149,7 +152,7 @@ class Syncer:
                 left_s = end_s - self._clock()
                 if left_s > 0:
                     await self._state.cool_down(deployment_id, left_s)
-                # Kept if another cool-down of this deployment began meanwhile.
+                # Keep the entry if another cool-down of this deployment began meanwhile.
                 if self._unsent_ends_s[deployment_id] == end_s:
                     del self._unsent_ends_s[deployment_id]
             for key, reason in list(self._unsent_rejections.items()):
@@ -167,8 +170,8 @@ class Syncer:
     async def _read_rejection(self, pointer: bytes) -> bool:
         """Read whether replicas rejected the pointer's canary release, if the state is reachable.
 
-        Returns False if the state fails now, after it could be read: then the pointer is ignored
-        until the next synchronization.
+        Returns False if this read fails although the previous one succeeded. Then the caller
+        ignores the pointer until the next synchronization.
         """
         if pointer != self._parsed[0]:
             try:
@@ -209,7 +212,7 @@ class _PointerReader:
 
     async def read(self, directory: Path) -> bytes | None:
         """Return the pointer's text, or None if it is missing or cannot be read in time."""
-        problem = f"{directory} does not answer"
+        problem = f"{directory} did not answer within {READ_TIMEOUT_S:g} s"
         with anyio.move_on_after(READ_TIMEOUT_S):
             try:
                 text = await anyio.to_thread.run_sync(
@@ -221,6 +224,6 @@ class _PointerReader:
                 self._problem = ""
                 return text
         if problem != self._problem:
-            _log.warning("%s; the served publication stays", problem)
+            _log.warning("%s; the gateway keeps its current publication", problem)
         self._problem = problem
         return None

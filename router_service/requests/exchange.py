@@ -25,7 +25,7 @@ from router_service.upstream.client import ReserveMemory, unlimited
 from router_service.upstream.retries import Attempt
 
 CLIENT_LEFT = 499
-"""Status in logs and metrics if the client left; it never gets one."""
+"""Status in logs and metrics if the client disconnected; it is never sent."""
 
 MAX_PATH = 200
 """Longest part of a client's path that is logged, in characters. Queries are never logged."""
@@ -37,16 +37,16 @@ QUIET_PATHS = frozenset(
 """Paths that are polled every few seconds; logged at level debug."""
 
 MAX_RECENT = 200
-"""Decisions that the page shows; about 2 KB each."""
+"""Maximum number of decisions that the web page shows; each takes about 2 KB."""
 
 
 class Ending(StrEnum):
     """How an answer ended."""
 
     COMPLETE = "complete"
-    """Relayed to its end; also an upstream's error."""
+    """The answer, which may be an upstream's error, was relayed to its end."""
     FAILED = "failed"
-    """No upstream gave a usable answer; the client got an error of the gateway's."""
+    """No upstream gave a usable answer; the client got the gateway's own error."""
     BROKEN = "broken"
     """A stream broke after its first byte had been relayed."""
     CLIENT_LEFT = "client_left"
@@ -78,7 +78,7 @@ class Exchange:
     info: RequestInfo
     plan: Plan
     model: Model = field(init=False)
-    """The model that answered, or that was tried last; until then the chosen one."""
+    """The model that answered or was tried last; initially the chosen one."""
     status: int = CLIENT_LEFT
     ending: Ending = Ending.CLIENT_LEFT
     started_s: float = field(default_factory=time.perf_counter)
@@ -92,7 +92,7 @@ class Exchange:
     """Deployments that were tried, in order."""
     identity: AnswerIdentity = field(default_factory=AnswerIdentity)
     """The id and the model that the upstream's answer names."""
-    may_be_clients: bool = False
+    may_be_client_fault: bool = False
     """Whether a failure may be the client's fault, so that it does not count against a release."""
     record: DecisionRecord | None = None
     """The decision record, once the exchange has ended."""
@@ -107,7 +107,7 @@ class Exchange:
 
     @property
     def is_fallback(self) -> bool:
-        """Whether another model than the chosen one answers."""
+        """Whether a model other than the chosen one answers."""
         return self.model is not self.plan.candidates[0]
 
     def estimate_usage(self, completion_tokens: int) -> Usage:
@@ -163,7 +163,7 @@ class Recorder:
         recent: RecentRecords,
         on_ended: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
-        """Record to these; `on_ended` gets each exchange with its record, and must not block."""
+        """Store the parameters; `on_ended` gets each recorded exchange, and must not block."""
         self._recent = recent
         self._metrics = metrics
         self._store = store
@@ -186,7 +186,7 @@ class Recorder:
             attempts=len(exchange.attempts),
             arm=decision.arm if decision else None,
             release=plan.track if decision else None,
-            # The shadow decides in its own time; its choice is recorded only if it is there.
+            # The shadow decides in the background; its choice is recorded if it is known by now.
             shadow_arm=shadow.result() if shadow is not None and shadow.done() else None,
             reason=GatewayReason.FALLBACK if exchange.is_fallback else plan.reason,
             policy=str(plan.policy) if plan.policy else None,
@@ -242,22 +242,22 @@ class Recorder:
         self._metrics.shed_requests.labels(reason).inc()
 
     def left(self, info: RequestInfo, status: int) -> None:
-        """Record a client that left before its request was planned."""
+        """Record a request whose client disconnected before the request was planned."""
         self._metrics.client_disconnects.inc()
         self.refused(info, status)
 
     def ended(self, info: RequestInfo, method: str, path: str, status: int) -> None:
-        """Record any other request, for example for the page, by its path."""
+        """Log a request that no other method has recorded, e.g. of the web page, with its path."""
         if not info.is_logged:
             is_quiet = path in QUIET_PATHS and status < 400
             fields: dict[str, AttributeValue] = {"method": method, "path": path[:MAX_PATH]}
             _log(info, {**fields, "status": status}, is_quiet=is_quiet)
 
     def _count(self, exchange: Exchange, cost_usd: float | None) -> None:
-        """Count what every answer has: status, times, attempts, tokens, cost."""
+        """Update the metrics of every answer: status, times, attempts, tokens, cost."""
         metrics, plan, usage = self._metrics, exchange.plan, exchange.usage
         model, child = exchange.model.name, metrics.child
-        # The rule without its number, which clients choose freely.
+        # Without the rule's number: clients choose it freely, and each value would be a new series.
         policy = "none" if plan.policy is None else str(plan.policy).partition("=")[0]
         child(metrics.requests, model, policy, status_label(exchange.status)).inc()
         for stage in plan.stages:
@@ -288,7 +288,7 @@ class Recorder:
             child(metrics.unpriced, model, "usage" if usage is None else "price").inc()
 
     def _count_routed(self, exchange: Exchange, decision: Decision, cost_usd: float | None) -> None:
-        """Count what only routed requests have: the decision, savings, the release's results."""
+        """Update the metrics of routed requests: the decision, savings, the release's results."""
         metrics, plan = self._metrics, exchange.plan
         child = metrics.child
         child(metrics.decisions, decision.arm, decision.reason).inc()
@@ -305,9 +305,9 @@ class Recorder:
         if exchange.ending is not Ending.CLIENT_LEFT:
             is_error = exchange.status >= 500 or exchange.status == 429
             is_incomplete = exchange.ending in {Ending.FAILED, Ending.BROKEN}
-            # If clients' mistakes counted, a client could roll back a canary with impossible
-            # deadlines.
-            is_upstreams = (is_error or is_incomplete) and not exchange.may_be_clients
+            # Clients' mistakes do not count, because otherwise a client could cause the rollback of
+            # a canary by setting impossible deadlines.
+            is_upstreams = (is_error or is_incomplete) and not exchange.may_be_client_fault
             has_failed = plan.router_failed or is_upstreams
             child(metrics.release_requests, plan.track).inc()
             child(metrics.release_failures, plan.track).inc(has_failed)
@@ -317,7 +317,7 @@ class Recorder:
 
 
 class RecentRecords:
-    """The last decisions of this process, for the page; used only on the event loop."""
+    """The last decisions of this process, for the web page; used only on the event loop."""
 
     def __init__(self, max_records: int = MAX_RECENT) -> None:
         """Start empty."""
@@ -327,7 +327,7 @@ class RecentRecords:
 
     @property
     def version(self) -> str:
-        """A text that changes with each decision, and differs between processes."""
+        """A string that changes with each decision, and differs between processes."""
         return f"{self._process}-{self._added}"
 
     def add(self, record: DecisionRecord) -> None:
@@ -336,11 +336,11 @@ class RecentRecords:
         self._added += 1
 
     def newest_first(self) -> tuple[DecisionRecord, ...]:
-        """Return all decisions."""
+        """Return the kept decisions, the newest one first."""
         return tuple(reversed(self._records))
 
     def get(self, decision_id: str) -> DecisionRecord | None:
-        """Return one decision, or None if it is no longer here."""
+        """Return one decision, or None if it is no longer kept."""
         return next((record for record in self._records if record.id == decision_id), None)
 
 

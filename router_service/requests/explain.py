@@ -1,4 +1,4 @@
-"""Explain a request: the decision, what the model sees of it, and what other policies choose.
+"""Explains requests: the decision, what the router's model sees, what other policies choose.
 
 Nothing is sent to an upstream, and nothing is stored.
 """
@@ -44,18 +44,18 @@ class Explained(BaseModel):
     candidates: tuple[str, ...]
     """Models in the order in which they would be tried."""
     chosen: Choice
-    """The policy's choice; unused if the reason is the gateway's."""
+    """The policy's choice; it is not used if the gateway itself chooses the model."""
     arms: tuple[ArmView, ...]
     """Arms that can serve the request, by increasing cost."""
     excluded: tuple[str, ...]
-    """Arms of the pool that cannot serve it."""
+    """Arms of the pool that cannot serve the request."""
     choices: tuple[Choice, ...]
     """The choice of each policy of the measured frontier, in the frontier's order."""
     view: PackedView
     decided_s: float
     """Duration of packing, classifying and selecting."""
     unread: tuple[str, ...]
-    """Paths of the parts that could not be parsed."""
+    """Paths of the request's parts that could not be parsed."""
 
 
 class Explainer:
@@ -71,17 +71,17 @@ class Explainer:
 
     @property
     def default_policy(self) -> Policy:
-        """The policy of plain requests."""
+        """The policy of requests that do not select one."""
         return self._planner.policy(None, None)
 
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
-        """Explain a request body; raises as `parse_request` and `Planner.prepare` do."""
+        """Explain a request body; raises the errors of `parse_request` and `Planner.prepare`."""
         request = parse_request(endpoint, body)
         conversation = request.chat.conversation
         plan = self._planner.prepare(request, policy)
         if plan.reason is GatewayReason.CONTINUED:
             plan = self._planner.continued(plan, None)
-        # The model predicts even if the reason is the gateway's, to show its prediction.
+        # Predict even if the gateway chooses the model, so that the prediction can be shown.
         timer = Timer(time.perf_counter)
         prediction = self._router.predict(conversation, timer)
         if plan.arms:

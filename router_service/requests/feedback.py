@@ -46,7 +46,7 @@ CLOSING_S = 5.0
 """Longest time that a shutdown waits for the log."""
 
 MAX_CALLS = 32
-"""Calls of an answer that are remembered, and compared with earlier ones."""
+"""Maximum number of an answer's calls that are remembered and compared with earlier calls."""
 
 MAX_NAME_CHARACTERS = 200
 """Longest tool name that is stored unhashed; OpenAI allows 64 characters."""
@@ -92,7 +92,7 @@ class BackgroundLog:
         await anyio.to_thread.run_sync(self._worker.close, CLOSING_S)
 
     def answered(self, exchange: Exchange) -> None:
-        """Queue an exchange that has ended; if the queue is full, drop it and count that."""
+        """Queue an exchange that has ended; if the queue is full, drop and count it."""
         answer = exchange.answer
         calls = len(answer.calls) if answer else 0
         is_checked = self._settings.check_calls and calls > 0
@@ -164,14 +164,14 @@ class WeakEvidence:
     ) -> None:
         """Remember calls in these stores.
 
-        Tool names are hashed if they are too long for a name, or without `keeps_names`.
+        Tool names are hashed if `keeps_names` is false, or if they exceed `MAX_NAME_CHARACTERS`.
         """
         self._calls = calls
         self._marks = marks
         self._keeps_names = keeps_names
 
     async def find(self, exchange: Exchange, body: Mapping[str, Json]) -> Sequence[LoggedEvidence]:
-        """Return the evidence against earlier calls, and remember the calls of this answer.
+        """Return evidence that earlier calls were wrong, and remember the current answer's calls.
 
         While the store is unavailable, nothing is found or remembered.
         """
@@ -181,8 +181,8 @@ class WeakEvidence:
         conversation = plan.request.conversation_id
 
         def key(call_id: str) -> str:
-            # Some models number their calls anew in each conversation. The client's key takes
-            # part, so that no other client can provide evidence against its calls.
+            # The conversation is included, because some models number their calls anew in each
+            # one. The API key is included, so that only its client can provide evidence.
             facts = "\0".join((info.key or "", conversation, call_id))
             return _sha256(facts.encode(errors="surrogatepass"))[:32]
 
@@ -204,7 +204,7 @@ class WeakEvidence:
                     if not is_repeated:
                         continue
                 if await self._marks.add(EvidenceMark(id=call.id)):
-                    # Two parallel calls of one tool, and a third call after them, count once.
+                    # If a third call repeats two parallel calls of one tool, that counts only once.
                     lines[call.decision_id, call.tool, kind] = LoggedEvidence(
                         created=time.time(),
                         decision_id=call.decision_id,
@@ -334,8 +334,8 @@ class ClientFeedback:
 class Feedback:
     """Takes feedback on decisions that are still stored.
 
-    If a decision gets several, metrics count only the first one, at whichever replica, because a
-    counter cannot be decreased. The log has all of them, and training uses the last one.
+    If a decision gets feedback several times, at one or more replicas, metrics count only the first
+    one, because a counter cannot be decreased. The log has all of them; training uses the last one.
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class Feedback:
         background: BackgroundLog,
         metrics: Metrics,
     ) -> None:
-        """Take feedback on these decisions."""
+        """Take feedback on the decisions in a store."""
         self._decisions = decisions
         self._marks = marks
         self._background = background
@@ -362,7 +362,7 @@ class Feedback:
     async def decision(self, decision_id: str, caller: str | None) -> DecisionRecord:
         """Return one of the caller's decisions; the admin key may read all.
 
-        Raises StoreError, and NotFoundError also if the decision is another key's.
+        Raises StoreError, and NotFoundError if the decision is unknown or belongs to another key.
         """
         record = await self._decisions.get(decision_id)
         if record is None or caller not in {record.key, ADMIN}:
@@ -372,18 +372,19 @@ class Feedback:
     async def take(self, given: ClientFeedback, caller: str | None) -> Verdict:
         """Count and log feedback.
 
-        Raises as `decision`, and InvalidRequestError for expected calls without a log of content.
+        Raises the errors of `decision`, and InvalidRequestError for expected calls if the decision
+        log does not keep content.
         """
         if given.expected is not None and not self._background.keeps_content:
             raise InvalidRequestError(
-                "This gateway keeps no content, and expected calls are content. Send 'correct' "
+                "This gateway does not log content, which includes expected calls. Send 'correct' "
                 "instead, or ask the operator to set decision_log.path and decision_log.content.",
                 param="expected",
                 code="content_not_kept",
             )
         record = await self.decision(given.decision_id, caller)
         if await self._marks.add(FeedbackMark(id=record.id)):
-            # A fallback's answer says nothing about the chosen arm.
+            # Feedback on a fallback does not count for the chosen arm, which did not answer.
             arm = None if record.reason == GatewayReason.FALLBACK else record.arm
             self._metrics.feedback.labels(arm or NO_MODEL, given.verdict).inc()
             if arm is not None and record.probabilities is not None and given.correct is not None:

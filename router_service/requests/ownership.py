@@ -1,7 +1,8 @@
 """Keep objects that upstreams store for one API key from all other keys.
 
-All keys share the upstream's account, where knowing an id is enough to use it. So the gateway
-remembers which key created which object, and refuses other keys' ids in paths and bodies.
+All keys share one account with the upstream, in which any object can be used by its id. So the
+gateway remembers which key created which object, and refuses ids of other keys' objects in paths
+and bodies.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from router_service.settings import ADMIN
 from router_service.store.records import GuardedStore, MemoryStore, UpstreamObject
 
 MAX_SEGMENTS = 16
-"""OpenAI's deepest path has 7; each may have to be looked up."""
+"""Largest number of path segments that are checked, because each may need a look-up. OpenAI's
+longest path has 7."""
 
 MAX_ID_CHARACTERS = 200
-"""Longest id that is remembered or looked up. OpenAI's have about 60."""
+"""Longest id that is remembered or looked up. OpenAI's ids have about 60 characters."""
 
 MAX_NOTED_BYTES = 256 * 1024
-"""Longest JSON answer that is read for the ids of what it has created; most have 1 KB."""
+"""Longest JSON answer that is searched for the ids of new objects; most answers have 1 KB."""
 
 ADMINISTRATION = frozenset({"organization", "organizations", "projects", "admin"})
 """First path segments of endpoints for the whole account (OpenAI: "Administration")."""
@@ -53,9 +55,9 @@ class Ownership:
     async def check_path(self, viewer: ObjectAccess, method: str, segments: Sequence[str]) -> None:
         """Raise ObjectNotFoundError or ForbiddenError unless a caller may send this request.
 
-        Without an object in the path, a caller may create objects, but not list or change any.
-        Every object in the path must be the caller's, or below one of the caller's. Raises
-        StoreError too.
+        If the path names no object, the caller may create objects, but not list or change them.
+        Every object in the path must belong to the caller, or be unknown and come after an object
+        of the caller. Also raises StoreError.
         """
         if viewer.sees_unowned:
             return
@@ -69,17 +71,17 @@ class Ownership:
         is_too_long = len(segments) > MAX_SEGMENTS
         if is_too_long or not (owns or method == "POST") or segments[0] in ADMINISTRATION:
             raise ForbiddenError(
-                f"{method} /v1/{segments[0][:80]} concerns what all keys have stored with the "
-                "provider, and needs the admin key. Name an object that this key has created, or "
-                "ask the operator to set router.pass_through_shared.",
+                f"{method} /v1/{segments[0][:80]} can reach objects of all API keys, so it needs "
+                "the admin key. Put the id of an object that your key has created into the path, "
+                "or ask the operator to set router.pass_through_shared.",
                 code="admin_key_needed",
             )
 
     async def check_references(self, viewer: ObjectAccess, references: Iterable[Reference]) -> None:
-        """Raise ResponseNotFoundError or ObjectNotFoundError for another key's object.
+        """Raise ResponseNotFoundError or ObjectNotFoundError if a body names another key's object.
 
-        An object without a known owner is refused only if the request continues it. Files and
-        vector stores without one may be the operator's, for all keys. Raises StoreError too.
+        An unknown object is refused only if the request continues it. Other unknown objects, such
+        as files and vector stores, may be the operator's, for all keys. Also raises StoreError.
         """
         if viewer.sees_unowned:
             return
@@ -95,8 +97,9 @@ class Ownership:
     async def holder(self, viewer: ObjectAccess, reference: Reference) -> UpstreamObject | None:
         """Return what is known about the response or conversation that a request continues.
 
-        Reads local memory, and the shared store only for what another replica may have relayed.
-        Raises ResponseNotFoundError if it is another key's, and StoreError.
+        Reads the shared store only if the object is not in local memory, because another replica
+        may have relayed it. Raises ResponseNotFoundError if the caller may not use the object, and
+        StoreError.
         """
         held = await self._held.fetch(reference.id)
         if not viewer.sees(held):
@@ -104,10 +107,10 @@ class Ownership:
         return held
 
     async def creator(self, caller: str | None, method: str, segments: Sequence[str]) -> str | None:
-        """Return the key that owns the objects that a request creates; None if it is unknown.
+        """Return the name of the key that will own what a request creates; None if it is unknown.
 
-        Objects below another object, or made from it as a batch's files are, belong to its owner,
-        whichever key sends the request. Raises StoreError.
+        If the path names an object with a known owner, that owner also owns the new objects, such
+        as the files of a batch, whichever key sends the request. Raises StoreError.
         """
         for segment in segments[1:MAX_SEGMENTS]:
             held = await self._held.fetch(segment)
@@ -121,10 +124,10 @@ class Ownership:
         example: UpstreamObject,
         is_named: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Remember the objects that an answer creates, unless known or named by the request.
+        """Remember the objects in an answer that are neither known nor named by the request.
 
-        `example` has their owner and their deployment. While the shared store is unavailable,
-        objects that this process does not know count as new.
+        `example` is a record with the owner and the deployment of these objects. While the shared
+        store is unavailable, objects that this process does not know count as new.
         """
         if not isinstance(answer, dict):
             return
@@ -149,7 +152,7 @@ class ObjectAccess:
     """The access of one caller to objects that upstreams store."""
 
     caller: str | None
-    """Name of the caller's key, or None without keys."""
+    """Name of the caller's API key; None if no keys are configured."""
     sees_unowned: bool = True
     """Whether the caller may use objects whose owner is unknown."""
 
@@ -161,10 +164,10 @@ class ObjectAccess:
 
 
 class UpstreamObjectIndex:
-    """Index of the objects that this process, or another replica, has seen.
+    """Index of the upstream objects that this process or another replica has seen.
 
-    Requests read only local memory. A request that names an object of another replica waits for the
-    shared store, which answers or fails within its short timeout.
+    A look-up reads local memory first. Only if the object is not there, it waits for the shared
+    store, which answers or fails within its short timeout.
     """
 
     def __init__(

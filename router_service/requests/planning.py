@@ -1,6 +1,6 @@
 """Plan a request: which models may answer it, in which order, and why.
 
-`plan_request` is the whole story: parse the body, predict, choose.
+`plan_request` performs all steps: it parses the body, predicts and chooses.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ _log = logging.getLogger("switchcraft.planning")
 POLICY_HEADER = "x-switchcraft-policy"
 
 AT_ONCE_BYTES = 16 * 1024
-"""Larger bodies are parsed in a thread. Parsing this much takes 0.2 ms, as long as a hop to a
-thread, and the event loop would wait as long for the interpreter lock of a thread that parses."""
+"""Largest body that is parsed on the event loop; larger ones are parsed in a thread. Parsing this
+much takes 0.2 ms. A thread would not help: the switch to it takes as long, and so does the event
+loop's wait for the interpreter lock while the thread parses."""
 
 
 async def plan_request(  # noqa: PLR0913
@@ -68,14 +69,15 @@ async def plan_request(  # noqa: PLR0913
     policy: str | None = None,
     timer: Timer | None = None,
 ) -> Plan:
-    """Return the plan for a request body: parse it, predict, choose.
+    """Parse a request body, predict, choose, and return the plan.
 
-    Only the model's prediction runs in a thread, and the parsing of a large body. A request that
-    names its model, or whose prediction is cached, needs no thread. `caller` is the name of the
-    client's key, `policy` the policy header.
+    Only the model's prediction and the parsing of large bodies run in a thread. So a small request
+    that names its model, or whose prediction is cached, needs no thread. `caller` is the name of
+    the client's key, `policy` the value of the policy header.
 
-    Raises InvalidRequestError (ModelNotFoundError, PolicyError, NoCapableModelError,
-    ResponseNotFoundError and ResponseElsewhereError are some), OverloadedError and StoreError.
+    Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, PolicyError,
+    NoCapableModelError, ResponseNotFoundError or ResponseElsewhereError), OverloadedError and
+    StoreError.
     """
     started_s = time.perf_counter()
     timer = timer or Timer(time.perf_counter)
@@ -131,9 +133,9 @@ class Endpoint:
     parse: Callable[[Mapping[str, Json]], ChatRequest]
     """Parses a decoded body; raises InvalidRequestError."""
     is_routed: bool = True
-    """Whether the router's model names are accepted; other endpoints need a model of the pool."""
+    """Whether requests may name the router as their model. If not, they must name a pool model."""
     is_json: bool = True
-    """Whether a successful answer is a JSON object or a stream of them; speech, for one, is not."""
+    """Whether a successful answer is one JSON object or a stream of them; speech is neither."""
     has_named_events: bool = False
     """Whether the events of a stream, errors included, have names and types."""
 
@@ -168,7 +170,7 @@ def unrouted(path: str) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request body, parsed once for every release and log that reads it."""
+    """A request body, parsed once and then used by all releases and logs."""
 
     endpoint: Endpoint
     chat: ChatRequest
@@ -179,12 +181,12 @@ class ParsedRequest:
 
     @property
     def sha256(self) -> str:
-        """Hash of the body as the client sent it; computed on each call, because only logs ask."""
+        """Hash of the body as the client sent it; not stored, because only logs need it."""
         return sha256(self._raw).hexdigest()
 
     @property
     def conversation_id(self) -> str:
-        """Hash of the conversation's opening, equal for all its turns: 32 hexadecimal digits."""
+        """Hash of the conversation's opening: 32 hexadecimal digits, the same at every turn."""
         opening = "\0".join(self.chat.conversation.opening).encode(errors="surrogatepass")
         return sha256(opening).hexdigest()[:32]
 
@@ -192,11 +194,12 @@ class ParsedRequest:
 _PARSED_BYTES = 2_000
 """Approximate memory of a parsed request without its body and texts. Tools are shared."""
 _parsed: Cache[tuple[Endpoint, bytes], ParsedRequest] = Cache(max_bytes=12 * 2**20)
-"""The same body comes again if a client samples answers or retries; parsing takes 0.15 ms."""
+"""Cache of parsed requests. A client that retries, or that samples several answers, sends the same
+body again; parsing takes 0.15 ms."""
 
 
 def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
-    """Return the parsed body, from the cache if there is one; raises InvalidRequestError."""
+    """Return the parsed body, from the cache if it is there; raises InvalidRequestError."""
     request = _parsed.get((endpoint, body))
     if request is None:
         decoded = decode_object(body)
@@ -208,7 +211,7 @@ def parse_request(endpoint: Endpoint, body: bytes) -> ParsedRequest:
 
 
 class GatewayReason(StrEnum):
-    """Why a model answered that the router did not choose."""
+    """Reason why a model answered that the router did not choose."""
 
     PINNED = "pinned"
     """The request names a model of the pool."""
@@ -217,9 +220,9 @@ class GatewayReason(StrEnum):
     FALLBACK = "fallback"
     """The chosen model failed, and the next one answered."""
     UNDECIDED = "undecided"
-    """The router failed; the arm with the highest profiled cost is the safest guess."""
+    """The router failed; the gateway chose the arm with the highest profiled cost as the safest."""
     CONTINUED = "continued"
-    """The request continues a response, and only the provider that stored it can answer."""
+    """The request continues a response. Only the provider that stored the response can answer."""
 
 
 class DecidingRouter(Protocol):
@@ -254,17 +257,17 @@ class DecidingRouter(Protocol):
 
 
 class Track(StrEnum):
-    """The published release that decides."""
+    """Which published release decides for a request: the stable one or the canary."""
 
     STABLE = "stable"
     CANARY = "canary"
 
 
 class Trial(Protocol):
-    """Compares how requests of both releases end."""
+    """Comparison of a canary release with the stable release by how their requests end."""
 
     def observe(self, track: Track, *, has_failed: bool, cost_usd: float | None) -> None:
-        """Count one request; called on the event loop."""
+        """Count one request that has ended; called on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +276,14 @@ class Plan:
 
     request: ParsedRequest
     candidates: tuple[Model, ...]
-    """The chosen model, then those that answer if it fails."""
+    """The models to try, in this order; the chosen model is the first."""
     reason: Reason | GatewayReason
     planner: Planner
     """The planner of the release that decides."""
     arms: frozenset[str] = frozenset()
     """The arms that the router chooses among; empty if the request is not routed."""
     requested_policy: str | None = None
-    """The policy header, which each release resolves by its own names."""
+    """Value of the policy header; each release looks it up among its own policy names."""
     policy: Policy | None = None
     decision: Decision | None = None
     """The router's decision; None if the request is not routed, or if the router failed."""
@@ -288,17 +291,17 @@ class Plan:
     trial: Trial | None = None
     """Counts how this request ends, if a canary release is running."""
     canary_failed: bool = False
-    """Whether the canary should have decided, and the stable release did because it failed."""
+    """Whether the canary should have decided but failed, so that the stable release decided."""
     shadow_arm: Future[str | None] | None = None
-    """The arm that a shadow release chooses; None as its result if it failed."""
+    """Future with the arm that a shadow release chooses; its result is None if that failed."""
     baseline: Model | None = None
-    """The model against whose price savings are counted."""
+    """The model whose price is the reference for savings."""
     stages: tuple[Stage, ...] = ()
     """Durations of the gateway's own steps, from reading the body to the choice."""
 
     @property
     def router_failed(self) -> bool:
-        """Whether the track's own release could not decide."""
+        """Whether the release that should have decided failed to decide."""
         return self.canary_failed or self.reason is GatewayReason.UNDECIDED
 
 
@@ -314,7 +317,7 @@ class Planner:
         default_policy: Policy,
         exploration_share: float = 0.0,
     ) -> None:
-        """Plan with a router for a pool; `model_name` is the name that asks for routing."""
+        """Plan with a router for a pool; `model_name` is the name that requests routing."""
         self.router = router
         self._pool = pool
         self._model_name = model_name
@@ -333,9 +336,10 @@ class Planner:
     def prepare(self, request: ParsedRequest, policy: str | None = None) -> Plan:
         """Return the plan as far as it is known without a prediction.
 
-        If the plan has `arms`, `choose` completes it. Until then it is what happens if the router
-        fails: the dearest arms answer. A continued response needs `continued`. `policy` is the
-        policy header, which overrides the policy in the model's name.
+        If the plan has `arms`, call `choose` to complete it. Without this call, it is the plan for
+        a failed router, with the most expensive arms first. If the request continues a response,
+        call `continued`. `policy` is the policy header, which overrides the policy in the model's
+        name.
 
         Raises ModelNotFoundError, PolicyError and NoCapableModelError.
         """
@@ -371,8 +375,9 @@ class Planner:
     def continued(self, plan: Plan, held: UpstreamObject | None) -> Plan:
         """Return the plan for a request that continues a response which `held` describes.
 
-        Raises ResponseNotFoundError, and ResponseElsewhereError if the request names a model that
-        is not served by the provider that stored the response.
+        Raises ResponseNotFoundError if no configured model can be assumed to have the response,
+        and ResponseElsewhereError if the request names a model that is not served by the provider
+        that stored the response.
         """
         chat = plan.request.chat
         assert chat.continues is not None  # noqa: S101 - for mypy; only called for such requests
@@ -391,7 +396,7 @@ class Planner:
         try:
             return self.router.predict(plan.request.chat.conversation, timer)
         except Exception:  # noqa: BLE001 - no failure of the router may fail the request
-            _log.exception("router failed, falling back to the dearest arm")
+            _log.exception("router failed, falling back to the most expensive arm")
             return None
 
     def choose(self, plan: Plan, prediction: Prediction) -> Plan:
@@ -402,10 +407,13 @@ class Planner:
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 
     def explore(self, plan: Plan) -> Plan:
-        """Return the plan with its propensity, and for the exploration share with another arm."""
+        """Return the plan with a random arm for the exploration share of requests.
+
+        The plan's decision has the propensity: the probability with which its arm was chosen.
+        """
         if plan.decision is None:
             return plan
-        draw = random.random()  # noqa: S311 - nothing is gained by guessing it
+        draw = random.random()  # noqa: S311 - not a secret
         decision = explored(plan.decision, self.exploration_share, draw)
         candidates = self._pool.models_for(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)

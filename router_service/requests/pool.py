@@ -16,8 +16,8 @@ from router_service.settings import Deployment, Model, Settings
 from router_service.store.records import UpstreamObject
 
 UNPRICED = (
-    "its price is unknown; give its model_info the input_cost_per_token and output_cost_per_token "
-    "(0 if it costs nothing), a base_model that its provider lists, or set "
+    "its price is unknown; in its model_info, set input_cost_per_token and output_cost_per_token "
+    "(0 if it is free), or a base_model that is in the provider's price list; or set "
     "router.unknown_prices: allow"
 )
 
@@ -36,15 +36,15 @@ class Pool:
     pass_through: Model | None = None
     """The model whose first deployment gets the requests that the gateway does not serve itself."""
     baseline: Model | None = None
-    """The model against whose price savings are counted."""
+    """The model whose price is the reference for savings."""
 
     @classmethod
     def build(cls, settings: Settings, manifest: Manifest) -> Pool:
         """Assign models to the artifact's arms, and prices to the models.
 
         A pool may have fewer models than the artifact has arms; an arm without a model is never
-        chosen. Raises ConfigError if no arm has a model, or if a price is unknown that must be
-        known.
+        chosen. Raises ConfigError if no arm has a model, or if the price of a model is unknown
+        and `router.unknown_prices` does not allow this.
         """
         unpriced = _by_name(settings.models, settings)
         models = _by_name(
@@ -67,7 +67,7 @@ class Pool:
     def pinned(self, model: Model, wanted: Requirements) -> tuple[Model, ...]:
         """Return the model that a request names, and its fallbacks that can serve the request.
 
-        The named model is asked in any case: its upstream decides what it cannot do.
+        The named model is always tried first, because only its upstream can tell what it supports.
         """
         fallbacks = (self.models[name] for name in model.fallbacks)
         return (model, *(other for other in fallbacks if not other.capabilities.lacks(wanted)))
@@ -80,8 +80,9 @@ class Pool:
     def holder(self, held: UpstreamObject | None) -> Model | None:
         """Return the model that stored a response, with only the deployment that has it.
 
-        An unknown response may be known to the pass-through upstream. Returns None if there is
-        none, or if the model or the deployment is no longer configured.
+        For an unknown response (`held` is None), returns the pass-through model, whose upstream may
+        know the response. Returns None if there is no pass-through model, or if the model or the
+        deployment is no longer configured.
         """
         if held is None:
             return self.pass_through
@@ -89,9 +90,9 @@ class Pool:
         return model and _only_deployments(model, lambda d: d.id == held.deployment_id)
 
     def at_same_account(self, holder: Model, model: Model) -> Model | None:
-        """Return a model with only its deployments at the holder's account; None without any.
+        """Return a model with only its deployments at the holder's account; None if it has none.
 
-        All models of a provider can read all responses of an account.
+        At a provider, every model can read all responses that are stored in the same account.
         """
 
         def account(deployment: Deployment) -> tuple[str, str | None]:
@@ -103,7 +104,7 @@ class Pool:
 
 
 def capable_models(models: Sequence[Model], wanted: Requirements) -> tuple[Model, ...]:
-    """Return those of these models that can serve a request; raises NoCapableModelError."""
+    """Return the models that can serve a request; raises NoCapableModelError if none can."""
     lacks = {model.name: model.capabilities.lacks(wanted) for model in models}
     able = tuple(model for model in models if not lacks[model.name])
     if not able:
@@ -137,7 +138,10 @@ def _assign_arms(
     named = {arm: mapping.get(arm, arm) for arm in manifest.arms}
     by_arm = {arm: models[name] for arm, name in named.items() if name in models}
     if not by_arm:
-        problem = f"no arm has a model; map some of {', '.join(manifest.arms)} to {known}"
+        problem = (
+            f"no arm has a model; map at least one of the arms {', '.join(manifest.arms)} to one "
+            f"of the models {known}"
+        )
         raise ConfigError(settings.source, "router.arms", problem)
     return by_arm
 

@@ -1,9 +1,9 @@
-"""The sandbox's answer: the tool that the query names, with matching arguments, and its usage.
+"""The sandbox's answer: calls of the tools that match the query, or a text, and the usage.
 
-Tests may rely on these rules: if there are tools, one is called, unless `tool_choice` forbids it or
-the last message is a tool's result (this ends an agent's loop). The tool that shares most words
-with the latest user turn is called, the first one if several are equal. After it, unless
-`parallel_tool_calls` is false, each tool whose whole name occurs in the turn is called too.
+Tests may rely on these rules. If there are tools, one is called, unless `tool_choice` forbids it or
+the last message is a tool's result (this ends an agent's loop). It is the tool that shares most
+words with the latest user turn, or the first of several equal ones. Unless `parallel_tool_calls` is
+false, it is followed by calls of all other tools whose whole name occurs in the turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FRAGMENT_CHARACTERS = 16
 
 MAX_ALTERNATIVES = 20
 LOGPROB = -0.125
-"""Log probability of each chosen token; each alternative has one less than the one before."""
+"""Log probability of each chosen token; it decreases by 1 from each alternative to the next."""
 
 _CHARACTERS_PER_TOKEN = 4
 _REASONING_TOKENS: Final[Mapping[str, int]] = {
@@ -58,7 +58,7 @@ _STOP_WORDS = frozenset(
 
 
 class Kind(StrEnum):
-    """How a tool was offered, which decides how its call is written."""
+    """Format in which a request declares a tool; the call of the tool has the matching format."""
 
     FUNCTION = "function"
     CUSTOM = "custom"
@@ -77,7 +77,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class SandboxCall:
-    """One call; `payload` is JSON text, or free text for a custom tool."""
+    """One tool call; `payload` is JSON text, or free text for a custom tool."""
 
     kind: Kind
     call_id: str
@@ -87,7 +87,7 @@ class SandboxCall:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Text or calls, never both; a legacy answer has one call."""
+    """A text, or calls; never both. An answer that uses legacy functions has one call."""
 
     text: str | None = None
     calls: tuple[SandboxCall, ...] = ()
@@ -104,9 +104,10 @@ class Answer:
 class SandboxUsage:
     """Approximate tokens of a request and its answer: one for every 4 bytes of JSON or text.
 
-    The prompt counts the messages, the tools and the response format as JSON. The answer counts its
-    text, or the names and arguments of its calls. Both are at least 1. A reasoning effort adds a
-    fixed number of reasoning tokens, which the answer's tokens include.
+    The prompt's tokens are those of the messages, the tools and the response format as JSON. The
+    completion's tokens are those of the text, or of the names and arguments of the calls. Each
+    number is at least 1. A reasoning effort adds a fixed number of reasoning tokens, which are
+    included in the completion's tokens.
     """
 
     prompt_tokens: int
@@ -114,7 +115,7 @@ class SandboxUsage:
     reasoning_tokens: int = 0
 
     def to_json(self) -> dict[str, Json]:
-        """Return the usage as the Chat Completions API writes it."""
+        """Return the usage in the format of the Chat Completions API."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -127,7 +128,7 @@ class SandboxUsage:
         }
 
     def to_responses_json(self) -> dict[str, Json]:
-        """Return the usage as the Responses API writes it."""
+        """Return the usage in the format of the Responses API."""
         return {
             "input_tokens": self.prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -140,7 +141,7 @@ class SandboxUsage:
 def count_usage(
     prompt: bytes, answer: Answer, *, copies: int = 1, effort: Json = None
 ) -> SandboxUsage:
-    """Return the usage of an encoded prompt and of `copies` answers."""
+    """Return the usage of an encoded prompt and of `copies` times this answer."""
     written = len((answer.text or "").encode())
     written += sum(len((call.name + call.payload).encode()) for call in answer.calls)
     reasoning_tokens = 0
@@ -162,16 +163,17 @@ def fragments(text: str) -> Iterator[str]:
 
 
 def read_alternatives(body: Mapping[str, Json], *, wants_logprobs: bool) -> int | None:
-    """Return the number of alternatives for each token, or None for no log probabilities.
+    """Return `top_logprobs` (default: 0), the number of alternatives for each token.
 
-    Raise InvalidRequestError.
+    Return None if the request does not want log probabilities. Raise InvalidRequestError if the
+    number is invalid.
     """
     count = body.get("top_logprobs")
     if count is None or not wants_logprobs:
         return 0 if wants_logprobs else None
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_ALTERNATIVES:
         raise InvalidRequestError(
-            f"Invalid value for 'top_logprobs': expected a whole number to {MAX_ALTERNATIVES}.",
+            f"Invalid value for 'top_logprobs': must be an integer from 0 to {MAX_ALTERNATIVES}.",
             param="top_logprobs",
             code="invalid_value",
         )
@@ -179,7 +181,7 @@ def read_alternatives(body: Mapping[str, Json], *, wants_logprobs: bool) -> int 
 
 
 def logprobs_of(tokens: Iterable[str], alternatives: int) -> list[Json]:
-    """Return invented log probabilities; a token is a fragment, as it is streamed."""
+    """Return invented log probabilities of tokens. Here, a token is one streamed fragment."""
 
     def entry(token: str, logprob: float) -> dict[str, Json]:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
@@ -204,8 +206,8 @@ def encode_prompt(body: Mapping[str, Json]) -> bytes:
 def read_request(body: Mapping[str, Json]) -> ChatRequest:
     """Parse a request without its tools; raise InvalidRequestError.
 
-    Tools are read here, because the core takes 140 us for 10 tools, twice as much as everything
-    else that the sandbox does.
+    `_read_tools` reads the tools instead of the core's parser, which takes 140 us for 10 tools,
+    twice as much as everything else that the sandbox does.
     """
     return parse_chat_request({name: body[name] for name in body if name not in _TOOL_FIELDS})
 

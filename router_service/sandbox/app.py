@@ -1,8 +1,8 @@
-"""The sandbox as an ASGI app with OpenAI's endpoints and pages for tests, and its server.
+"""ASGI app of the sandbox with OpenAI's endpoints and endpoints for tests, and its server.
 
-Every answer has the response header `x-sandbox: true`. A request may ask for faults in a header of
-the same name. `PUT /sandbox/faults/{model}` sets the faults of all requests for a model that do not
-ask for any themselves; see `sending.Faults`.
+Every answer has the response header `x-sandbox: true`. A request may ask for faults (deliberate
+errors and delays) in its own `x-sandbox` header. `PUT /sandbox/faults/{model}` sets the faults for
+requests to a model without this header. See `sending.Faults`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _DRAIN_TIMEOUT_S = 1  # requests that hang on purpose must not delay the end of 
 _BACKLOG = 2048
 
 KEEP_ALIVE_S = 75
-"""Longer than clients keep idle connections, as with providers; otherwise a request could meet the
-end of its connection."""
+"""Time that an idle connection stays open. As with providers, it is longer than clients keep idle
+connections. Otherwise, the server could close a connection just as a client sends a request."""
 
 Endpoint = Callable[[Mapping[str, Json], Faults], Reply]
-"""Function that returns the good answer to a body, or raises InvalidRequestError."""
+"""Function that returns the faultless answer to a body, or raises InvalidRequestError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class KeptRequest:
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Number of requests, and how they ended; the others are in flight."""
+    """Number of requests, in total and by ending; requests without an ending are in flight."""
 
     requests: int = 0
     endings: Counter[RequestEnding] = field(default_factory=Counter)
@@ -135,7 +135,7 @@ class _Inference:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and count how it ended, in total and for its model once it is known."""
+        """Answer a request, and count its ending in total and, if the model is known, by model."""
         connection = ClientConnection(receive, send)
         counts = [self._state.total]
         counts[0].requests += 1
@@ -173,7 +173,7 @@ class _Inference:
 
 
 async def answer_error(request: Request, exc: Exception) -> Response:
-    """Answer an error in OpenAI's format."""
+    """Return the response for an error, in OpenAI's format."""
     if isinstance(exc, InvalidRequestError):
         return _json(orjson.dumps({"error": exc.body()}), 400)
     if isinstance(exc, HTTPException):  # a path or a method that does not exist
@@ -197,7 +197,7 @@ async def delete_response(request: Request) -> Response:
 
 
 async def cancel_response(request: Request) -> Response:
-    """Return a background response, which has always finished already."""
+    """Return a background response unchanged, because it has always finished already."""
     stored = _state(request).responses.cancel(request.path_params["id"])
     return _json(orjson.dumps(stored.response))
 
@@ -210,7 +210,7 @@ async def list_input_items(request: Request) -> Response:
 
 
 async def list_models(_request: Request) -> Response:
-    """List the one model that the sandbox names; it answers for every name."""
+    """List the sandbox's only model. The sandbox accepts requests for any model name."""
     model = {"id": "sandbox", "object": "model", "created": 0, "owned_by": "sandbox"}
     return _json(orjson.dumps({"object": "list", "data": [model]}))
 
@@ -221,14 +221,14 @@ async def show_health(_request: Request) -> Response:
 
 
 async def show_stats(request: Request) -> Response:
-    """Show the counts of all requests, and by model of those whose model could be read."""
+    """Show the counts in total and by model; the total includes requests without a model."""
     state = _state(request)
     by_model = {model: counts.to_json() for model, counts in state.by_model.items()}
     return _json(orjson.dumps({**state.total.to_json(), "by_model": by_model}))
 
 
 async def show_requests(request: Request) -> Response:
-    """Show the kept requests; status 404 if none are kept, so that no test passes vacuously."""
+    """Show the kept requests; status 404 if none are kept, so that no test checks nothing."""
     kept = _state(request).kept
     if not kept.maxlen:
         raise HTTPException(404, "No requests are kept; create the sandbox with keep_requests")
@@ -291,7 +291,7 @@ class ThreadServer(uvicorn.Server):
             connection.shutdown()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                # uvicorn has no event for this.
+                # uvicorn has no event for the end of all connections and tasks.
                 while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         for task in self.server_state.tasks:
@@ -309,9 +309,9 @@ def run_in_thread(
 ) -> Iterator[str]:
     """Serve the sandbox from a daemon thread, and yield its base URL, `http://HOST:PORT/v1`.
 
-    Port 0 chooses a free one. The server is ready when the URL is yielded, and stops when the block
-    ends. Raise OSError if the port is taken. The process's logging is unchanged; a cut that a
-    request asked for is an error line of the logger `uvicorn.error`.
+    Port 0 chooses a free port. The server is ready when the URL is yielded, and stops when the
+    block ends. Raise OSError if the port is taken. The process's logging is unchanged. If a request
+    asks for a broken connection, the logger `uvicorn.error` logs an error.
     """
     listener = socket.create_server((host, port), backlog=_BACKLOG)
     address = f"http://{host}:{listener.getsockname()[1]}/v1"

@@ -100,13 +100,13 @@ class ChatAnswer:
         return orjson.dumps({**self._head("chat.completion"), "choices": choices, **usage})
 
     def events(self) -> Iterator[bytes]:
-        """Yield the events of a stream of `chat.completion.chunk`, the last one `[DONE]`."""
+        """Yield the events of a stream: `chat.completion.chunk` objects, then `[DONE]`."""
         announces_usage = self.include_usage and self.usage is not None
         head = self._head("chat.completion.chunk")
         tail: dict[str, Json] = {"usage": None} if announces_usage else {}
         answer = self.answer
         first = {"role": "assistant", "content": None if answer.calls else "", "refusal": None}
-        # The delta of each event, and the finish reason with the last one.
+        # The delta of each event, with None or, in the last event, the finish reason.
         deltas: list[tuple[dict[str, Json], str | None]] = [(first, None)]
         deltas += [({"content": fragment}, None) for fragment in fragments(answer.text or "")]
         for index, call in enumerate(answer.calls):
@@ -135,7 +135,7 @@ class ChatAnswer:
         yield DONE
 
     def _logprobs(self, tokens: Iterable[str]) -> Json:
-        """Return the log probabilities of a text; calls have none."""
+        """Return the log probabilities of these tokens; None if the answer is calls."""
         if self.alternatives is None or self.answer.text is None:
             return None
         return {"content": logprobs_of(tokens, self.alternatives), "refusal": None}
@@ -237,7 +237,10 @@ def embeddings(body: Mapping[str, Json], faults: Faults) -> Reply:
 
 
 def _read_inputs(body: Mapping[str, Json], field: str) -> list[bytes]:
-    """Return the texts of a field that contains a text, tokens, or an array of either."""
+    """Return the inputs in a field, each as bytes; raise InvalidRequestError.
+
+    The field has one input or an array of inputs. An input is a text or an array of tokens.
+    """
 
     def is_tokens(value: Json) -> bool:
         return isinstance(value, list) and all(type(token) is int for token in value)

@@ -1,4 +1,4 @@
-"""A JSON schema and a query -> a value that the schema accepts.
+"""Make a value that a JSON schema accepts, with contents from a query.
 
 Supported: `$ref` within the schema, `allOf`, `anyOf`, `oneOf`, `const`, `default`, `enum`, `type`,
 `properties`, `required`, `items`, `prefixItems`, `minItems`, `maxItems`, the bounds of numbers,
@@ -23,10 +23,11 @@ Schema = Mapping[str, Json]
 References = frozenset[str]
 
 READ_CHARACTERS = 8000
-"""Length of a query that is read; the rest does not change the answer."""
+"""Number of characters of a query that are read; the rest does not change the answer."""
 
 MAX_NODES = 1000
-"""Limit of values for one schema, because references can double at every level."""
+"""Largest number of nodes to fill for one schema. Without a limit, references could double the
+number of nodes at every level."""
 MAX_REFERENCES = 64
 MAX_ITEMS = 50
 MAX_STRING_CHARACTERS = 10_000
@@ -107,7 +108,7 @@ def sequence(value: Json) -> Sequence[Json]:
 
 
 class _Filler:
-    """Filler of one schema. Each number, name and quoted text of the query is used once."""
+    """Filler of one schema. Each number, name and quoted text of the query is used at most once."""
 
     def __init__(self, root: Json, query: str) -> None:
         self._root = root
@@ -120,7 +121,7 @@ class _Filler:
         self._names: list[str] = _NAME.findall(_QUOTED.sub(" ", query))
 
     def fill(self, node: Json, name: str, references: References) -> Json:
-        """Return a value for a node; `references` are those that led to it.
+        """Return a value for a node. `references` has each `$ref` that was followed to reach it.
 
         Raise _UnfillableError if the node has no finite value.
         """
@@ -148,7 +149,7 @@ class _Filler:
         return self._invent(schema, name, references)
 
     def _invent(self, schema: Schema, name: str, references: References) -> Json:
-        """Return a value of the node's type that does not come from the query."""
+        """Return a value of the node's type, for a node whose value the query does not contain."""
         value: Json = None
         match _type_of(schema):
             case "object":
@@ -177,7 +178,7 @@ class _Filler:
             case _ if str(schema.get("format")) in _FORMATS:
                 value = _FORMATS[schema["format"]][1]
             case _:
-                # A capitalised name of the query, or the name of the property.
+                # A capitalised name from the query, or else the name of the property.
                 text = _take(self._names, lambda text: _accepts(schema, text))
                 least, most = _limits(schema, "minLength", "maxLength", MAX_STRING_CHARACTERS)
                 value = (name.replace("_", " ") if text is None else text)[:most].ljust(least, "x")
@@ -205,7 +206,7 @@ class _Filler:
     def _find(self, schema: Schema, references: References) -> Json:
         """Return the query's value for a resolved node, or MISSING."""
         if enum := sequence(schema.get("enum")):
-            for value in enum:  # as separate words, in any case
+            for value in enum:  # as separate words, in upper or lower case
                 if not isinstance(value, str) or value.casefold() not in self._query.casefold():
                     continue
                 word = rf"(?<!\w){re.escape(value)}(?!\w)"
@@ -236,7 +237,7 @@ class _Filler:
         return found
 
     def _find_items(self, schema: Schema, references: References) -> Json:
-        """Return the query's numbers or quoted texts for an array of them, or MISSING."""
+        """Return an array of the query's numbers or quoted texts, or MISSING if it does not fit."""
         try:
             node, inner = self._resolve(schema.get("items"), references)
         except _UnfillableError:
@@ -250,7 +251,7 @@ class _Filler:
         return items if items and len(items) >= least else MISSING
 
     def _object(self, schema: Schema, references: References) -> dict[str, Json]:
-        """Fill the required properties first, and the others if the query has a value left."""
+        """Fill the required properties, then optional ones for which the query contains a value."""
         properties = mapping(schema.get("properties"))
         required = [name for name in sequence(schema.get("required")) if isinstance(name, str)]
         values: dict[str, Json] = {
@@ -271,7 +272,7 @@ class _Filler:
 
 
 def _accepts(schema: Schema, value: Json) -> bool:
-    """Return whether a node's type, bounds and lengths accept a value; unusable ones always do."""
+    """Return whether a value fits a node's type, bounds and lengths; True if these are invalid."""
     try:
         return jsonschema_rs.is_valid({k: schema[k] for k in _CHECKED & schema.keys()}, value)
     except ValueError:
@@ -279,7 +280,7 @@ def _accepts(schema: Schema, value: Json) -> bool:
 
 
 def _merged(base: Schema, over: Schema) -> dict[str, Json]:
-    """Return both nodes as one: `over` wins, except that properties and requirements add up."""
+    """Return two nodes merged: `over` wins, but `properties` and `required` are combined."""
     both = {**base, **over}
     if "properties" in base and "properties" in over:
         both["properties"] = {**mapping(base["properties"]), **mapping(over["properties"])}
@@ -297,7 +298,7 @@ def _alternatives(schema: Schema) -> list[Schema]:
 
 
 def _type_of(schema: Schema) -> str:
-    """Return the type to fill: the first one that is not null, or the one that is implied."""
+    """Return the type to fill: the first one that is not null, or one that other keywords imply."""
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next((word for word in kind if word != "null"), "null")
@@ -309,7 +310,7 @@ def _type_of(schema: Schema) -> str:
 
 
 def _limits(schema: Schema, least: str, most: str, cap: int) -> tuple[int, int]:
-    """Return the smallest and largest count of a node, at most `cap`."""
+    """Return the node's limits under the keywords `least` and `most`, each at most `cap`."""
     low, high = _number(schema.get(least)), _number(schema.get(most))
     return (
         0 if low is None else max(0, min(int(low), cap)),
@@ -318,7 +319,10 @@ def _limits(schema: Schema, least: str, most: str, cap: int) -> tuple[int, int]:
 
 
 def _numbers_near_bounds(schema: Schema) -> Iterator[float]:
-    """Yield 1, 0, and the multiples of the step at, near and between the bounds."""
+    """Yield numbers to try for a node with bounds.
+
+    They are 1, 0, and numbers at, near and between the bounds, including multiples of `multipleOf`.
+    """
     yield from (1, 0)
     edges = [edge for name in _BOUNDS if (edge := _number(schema.get(name))) is not None] or [0]
     step = _number(schema.get("multipleOf")) or 1
@@ -336,7 +340,7 @@ def _number(value: Json) -> float | None:
 
 
 def _exact(value: float) -> float:
-    """Return a whole number as an integer."""
+    """Return a whole number as an integer, and any other number unchanged."""
     return int(value) if float(value).is_integer() else value
 
 

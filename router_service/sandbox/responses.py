@@ -69,7 +69,7 @@ class StoredResponse:
 
 
 class Responses:
-    """Answers to requests. The last ones are stored."""
+    """The sandbox's Responses API. It stores the latest `max_stored` responses."""
 
     def __init__(self, max_stored: int = MAX_STORED) -> None:
         self._max_stored = max_stored
@@ -133,9 +133,9 @@ class Responses:
             raise NotFoundError("response", response_id)
 
     def cancel(self, response_id: str) -> StoredResponse:
-        """Return a background response, which has always finished already.
+        """Return a background response unchanged, because it has always finished already.
 
-        Raise InvalidRequestError for any other response, and NotFoundError.
+        Raise InvalidRequestError if it is not a background response, and NotFoundError.
         """
         stored = self.get(response_id)
         if stored.response["background"] is not True:
@@ -201,7 +201,7 @@ class ResponseAnswer:
         return self._response("completed", [item for item, _ in self._items()], usage)
 
     def events(self) -> Iterator[bytes]:
-        """Yield the events of a stream; this API has no `[DONE]`."""
+        """Yield the events of a stream; unlike Chat Completions, it does not end with `[DONE]`."""
         for number, each in enumerate(self._events()):
             name: str = each["type"]
             yield event({**each, "sequence_number": number}, name)
@@ -238,7 +238,7 @@ class ResponseAnswer:
         yield {"type": "response.completed", "response": self.to_json()}
 
     def _items(self) -> Iterator[tuple[dict[str, Any], SandboxCall | None]]:
-        """Yield the output items; an item of a call comes with the call."""
+        """Yield the output items, each with its call, or with None if it is not a call."""
         suffix = self.response_id.removeprefix("resp_")
         if self.has_reasoning:
             yield {"id": f"rs_{suffix}", "type": "reasoning", "summary": []}, None

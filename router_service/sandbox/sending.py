@@ -1,6 +1,7 @@
-"""Answers as they are sent to a client: with the faults that a request or a model asks for.
+"""Send answers, with the faults that are set for a request or for a model.
 
-A request asks for faults in its `x-sandbox` header; `ModelFaults` has those of a model.
+A fault is a deliberate error or delay. A request asks for faults in its `x-sandbox` header. If it
+does not, `ModelFaults` has the faults for its model.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _EXCLUSIVE = (
 )
 
 MARK = (HEADER.encode(), b"true")
-"""Response header of every answer: no model was asked."""
+"""Response header of every answer; it shows that no model was used."""
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -51,7 +52,7 @@ _ERRORS: Mapping[int, tuple[str, str | None]] = {
     404: ("invalid_request_error", "model_not_found"),
     429: ("requests", "rate_limit_exceeded"),
 }
-"""OpenAI's `type` and `code` of statuses that have their own."""
+"""OpenAI's error `type` and `code` for statuses that do not use the general ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ class Faults:
     """
 
     delay_s: float = 0.0
-    """Wait before the first byte, and before an error status."""
+    """Wait in seconds before the answer, whether it is good or has an error status."""
     chunk_delay_s: float = 0.0
-    """Wait between two events of a stream."""
+    """Wait in seconds between two events of a stream."""
     status: int | None = None
     """Answer with an error of this status, 400 to 599; 429 has `Retry-After: 1`."""
     retry_after_s: float | None = None
@@ -90,7 +91,7 @@ class Faults:
     reject_stream_options: bool = False
     """Answer with status 400 if the body has `stream_options`, as some providers do."""
     no_usage: bool = False
-    """Omit the usage, written `usage=none`."""
+    """Omit the usage; in the header, this is `usage=none`."""
     times: int | None = None
     """Only for the faults of a model: number of requests that get these faults."""
 
@@ -98,8 +99,8 @@ class Faults:
     def parse(cls, header: str) -> Faults:
         """Parse `field=value` and `field` entries, separated by commas.
 
-        Raise InvalidRequestError with the field that is unknown, repeated, unreadable, or in
-        conflict with another one.
+        Raise InvalidRequestError, which names the field, if a field is unknown, repeated or
+        invalid, or if it cannot be combined with another field.
         """
         values: dict[str, Any] = {}
         for entry in filter(None, (part.strip() for part in header.split(","))):
@@ -122,7 +123,7 @@ class Faults:
         """Parse a request's own header, in which `times` is not allowed."""
         faults = cls.parse(header)
         if faults.times is not None:
-            raise _invalid("times", "is for faults of a model, see PUT /sandbox/faults/{model}")
+            raise _invalid("times", "is allowed only in PUT /sandbox/faults/{model}; remove it")
         return faults
 
     def check_request(self, body: Mapping[str, Json]) -> None:
@@ -149,7 +150,7 @@ class ModelFaults:
             self._by_model.pop(model, None)
 
     def take(self, model: str) -> Faults:
-        """Return the faults for a request for a model, and count the request."""
+        """Return the faults for the next request to a model, and count `times` down."""
         faults = self._by_model.get(model, FAULTLESS)
         if faults.times is None:
             return faults
@@ -192,7 +193,7 @@ def _count(name: str, text: str | None) -> int:
 
 def _switch(name: str, text: str | None, *, value: str | None = None) -> bool:
     if text != value:
-        raise _invalid(name, f"takes one value, {name}={value}" if value else "takes no value")
+        raise _invalid(name, f"must be {name}={value}" if value else "takes no value")
     return True
 
 
@@ -233,18 +234,18 @@ class RequestEnding(StrEnum):
     """How a request ended."""
 
     COMPLETED = "completed"
-    """Answered to the end, including faulty answers that are not one of the others."""
+    """Answered to the end; also a faulty answer to which no other ending applies."""
     CANCELLED = "cancelled"
     """The client left before the end."""
     FAILED = "failed"
     """Answered with an error: as a status, in the body, or as the last event."""
     CUT = "cut"
-    """Broken off, because a fault requested it."""
+    """The connection was broken, because a fault requested this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A good answer: a JSON body, or the events of a stream."""
+    """An answer before faults are applied: a JSON body, or the events of a stream."""
 
     body: bytes = b""
     events: Sequence[bytes] | None = None
@@ -284,7 +285,7 @@ class ClientConnection:
         return b"".join(parts)
 
     async def wait(self, delay_s: float | None) -> None:
-        """Wait, without `delay_s` forever; raise ClientLeftError when the client leaves."""
+        """Wait for a time, or forever if it is None; raise ClientLeftError if the client leaves."""
         if delay_s == 0:
             return
         try:
@@ -327,7 +328,7 @@ class ClientConnection:
         if faults.cut_after is None and faults.hang_after is None:
             await self.send_whole(200, body)
             return RequestEnding.COMPLETED
-        # Half of the body, although its headers promise the whole length.
+        # Send half of the body, although the header announces its full length.
         await self._start(200, _JSON_TYPE, [(b"content-length", b"%d" % len(body))])
         await self._send_part(body[: len(body) // 2], more=True)
         if faults.hang_after is not None:
@@ -337,7 +338,10 @@ class ClientConnection:
     async def _send_events(
         self, events: Sequence[bytes], error_name: str | None, faults: Faults
     ) -> RequestEnding:
-        """Send a stream; a cut returns without the last part, so that the server hangs up."""
+        """Send a stream, and return how it ended.
+
+        To cut it, return without the last part; then the server closes the connection.
+        """
         if faults.malformed:
             events = [events[0], _BROKEN_EVENT, events[-1]]
         elif faults.error_after is not None:
@@ -379,7 +383,7 @@ class ClientConnection:
 def _in_odd_forms(events: Sequence[bytes]) -> Iterator[bytes]:
     """Yield every second event with its data on several lines, and every third with CRLF.
 
-    Both are valid (WHATWG HTML, "Server-sent events").
+    Both forms are valid (WHATWG HTML, "Server-sent events").
     """
     for index, each in enumerate(events, start=1):
         head, mark, data = each.partition(_DATA)

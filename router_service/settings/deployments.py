@@ -1,4 +1,4 @@
-"""`model_list` of the file -> the models of the pool, with their deployments and fallbacks."""
+"""Convert the file's `model_list` to the pool's models, with deployments and fallbacks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from router_service.settings.values import Deployment, Model, Timeouts
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider's OpenAI-compatible address, and LiteLLM's variables for its key.
+    """A provider's OpenAI-compatible address, and the environment variables for its API key.
 
-    A provider without variables needs no key.
+    The first of these variables that is set is used. A provider without variables needs no key.
     """
 
     api_base: str
@@ -67,20 +67,20 @@ PROVIDERS: Mapping[str, Provider] = {
         ("perplexity", "https://api.perplexity.ai", "PERPLEXITYAI_API_KEY PERPLEXITY_API_KEY"),
     )
 }
-"""Providers by LiteLLM's name, with LiteLLM's names of their variables."""
+"""Providers by LiteLLM's name, with the environment variables that LiteLLM uses for their keys."""
 
-# A wrong guess would show a key to the wrong provider, so only unmistakable names are listed.
+# A wrong guess would send a key to the wrong provider, so only unmistakable names are listed.
 BARE_NAMES = (
     (re.compile(r"(gpt-|chatgpt-|o\d|ft:|text-embedding-|dall-e-|whisper-|tts-)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
 )
-"""Names of models that imply their provider."""
+"""Beginnings of model names that imply a provider, for names without `provider/`."""
 
 WITHOUT_V1 = frozenset({"ollama", "ollama_chat", "anthropic"})
-"""Providers whose `api_base` lacks `/v1` in LiteLLM, although their compatible API is below it."""
+"""Providers whose `api_base` lacks `/v1` in LiteLLM; their OpenAI-compatible API needs it."""
 
 FIREWORKS_MODELS = "accounts/fireworks/models/"
-"""Prefix that LiteLLM adds to Fireworks' models that name no account."""
+"""Prefix that LiteLLM adds to the names of Fireworks models if they name no account."""
 
 
 def read_models(
@@ -104,7 +104,7 @@ def read_models(
         measures = ([getattr(p, m) or 0.0 for p in params] for m in ("weight", "rpm", "tpm"))
         weights = next(filter(any, measures), [1.0] * len(params))
         prices = (place.entry.price() for place in places)
-        # The model's own fallbacks, or the default ones, and then those for long inputs.
+        # The model's own fallbacks, or else the default ones; then its fallbacks for long inputs.
         own = list(_of_kind("fallbacks", name, router, litellm))
         wanted = [
             *(own or router.default_fallbacks or litellm.default_fallbacks),
@@ -226,8 +226,8 @@ class _Place:
     def _account(self, provider: str) -> tuple[str, SecretStr | None]:
         """Return the address and its key.
 
-        A key from the environment is only sent to its provider's address, never to an address of
-        the file.
+        A key from the environment is only sent to the address of its provider, never to an address
+        that the file sets.
         """
         params = self.entry.litellm_params
         if params.api_base is not None:

@@ -1,6 +1,6 @@
 """The configuration file: LiteLLM's sections, as far as they are implemented here, and ours.
 
-Names and meanings of LiteLLM's settings are those of its "All settings" page.
+LiteLLM's settings have the names and meanings of the page "All settings" in its documentation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ListPrice = Annotated[float, Field(ge=0, le=1000)]
 
 
 class Section(BaseModel):
-    """Base of LiteLLM's sections. Undeclared settings are kept, to be reported, not refused."""
+    """Base of LiteLLM's sections. Settings that are not declared here are reported, not refused."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -59,14 +59,14 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_values(cls, values: Json) -> Json:
-        """Ignore names without a value, as LiteLLM does."""
+        """Ignore settings without a value, as LiteLLM does."""
         if not isinstance(values, dict):
             return values
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def names(cls) -> frozenset[str]:
-        """Return the names that are implemented here."""
+        """Return the names of the settings that are implemented."""
         aliases = {"base_url"} if "api_base" in cls.model_fields else set()
         return frozenset(cls.model_fields.keys() | aliases)
 
@@ -125,8 +125,9 @@ class Params(Costs):
     api_version: str | None = None
     """Azure's API version; without it, Azure's newer API is used."""
     weight: Weight | None = None
-    """Share of the model's requests, relative to its other deployments. Without weights, `rpm` or
-    `tpm` are the shares, otherwise all deployments are equal."""
+    """Share of the model's requests, relative to its other deployments. If no deployment has a
+    weight, `rpm` is used as the share, or else `tpm`. If these are missing too, all shares are
+    equal."""
     rpm: Weight | None = None
     """Requests per minute: used as the share of requests only, not enforced as a limit."""
     tpm: Weight | None = None
@@ -273,7 +274,7 @@ Fallbacks = tuple[Mapping[str, tuple[str, ...]], ...]
 
 
 class Reliability(Section):
-    """Settings of both `router_settings` and `litellm_settings`; the former take precedence."""
+    """Settings that both sections accept; a value in `router_settings` takes precedence."""
 
     num_retries: Annotated[int, Field(ge=0)] | None = None
     """Number of retries for each model, the same as `upstreams.retries.max_retries`."""
@@ -300,7 +301,7 @@ class RouterSection(Reliability):
     stream_timeout: Seconds | None = None
     """Longest time in seconds between two parts of an answer."""
     model_group_alias: Mapping[str, Name | Alias] = Field(default_factory=dict)
-    """Model by additional name that clients may use for it."""
+    """Additional names (aliases) that clients may use, each with the model it stands for."""
     redis_url: RedisAddress | None = None
     """Address of Redis, the same as `server.redis_url`."""
     redis_host: Annotated[str, AfterValidator(host_in_address)] | None = None

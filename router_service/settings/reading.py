@@ -1,9 +1,9 @@
 """Read one YAML file and the environment into one frozen `Settings`.
 
-The file's `model_list` is LiteLLM's, so that a LiteLLM user's file works without changes; the other
-sections are ours, or LiteLLM's if they end with `_settings`. Environment variables named
-`SWITCHCRAFT_*` override a few settings. Every mistake is a ConfigError with the file, the dotted
-path, the problem and the remedy.
+The file's `model_list` and the sections that end with `_settings` have LiteLLM's format, so that a
+LiteLLM user's file works without changes. The other sections are ours. Environment variables named
+`SWITCHCRAFT_*` override a few settings. Every mistake raises a ConfigError with the file, the
+dotted path, the problem and the remedy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_NODES = 100_000
 1,000 deployments have about 10,000 values."""
 
 REFERENCE = "os.environ/"
-"""LiteLLM's prefix of an environment variable's name in place of a value."""
+"""Prefix in LiteLLM's files: `os.environ/NAME` stands for the value of an environment variable."""
 
 OWN_SECTIONS = ("router", "server", "upstreams", "keys", "decision_log", "tracing", "logging")
 LITELLM_SECTIONS: Mapping[str, type[Section]] = {
@@ -59,7 +59,8 @@ LITELLM_SECTIONS: Mapping[str, type[Section]] = {
 
 _PROXY_NAMES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
 _QUOTED = re.compile(r"(alias|anchor|tag|handle) ['\"].*", re.DOTALL)
-"""Part of the file in an error message of PyYAML; it may be a key that starts with `!` or `*`."""
+"""Quote from the file in an error message of PyYAML. It is removed, because it may be an API key
+that starts with `!` or `*`."""
 
 S = TypeVar("S", bound=Frozen)
 T = TypeVar("T")
@@ -96,7 +97,7 @@ def read_settings(
     port: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Return the settings; arguments override `SWITCHCRAFT_*` variables, and those the file.
+    """Return the settings; arguments override `SWITCHCRAFT_*` variables, which override the file.
 
     Without a file the settings have no models. Raise ConfigError.
     """
@@ -135,7 +136,7 @@ def read_settings(
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Read a file; `os.environ/NAME` in it refers to `environ`. Raise ConfigError."""
+    """Return the settings in a file; `environ` resolves `os.environ/NAME`. Raise ConfigError."""
     source = str(path)
     tree = {name: section for name, section in _read_yaml(path).items() if section is not None}
     references = References(source, environ)
@@ -161,7 +162,10 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
     names |= {f"router_settings.model_group_alias.{a}": a for a in file.router_settings.aliases()}
     for where, name in names.items():
         if name == reserved or name.startswith(f"{reserved}:"):
-            problem = f"the name {name!r} requests routing; rename it, or set router.model_name"
+            problem = (
+                f"the name {name!r} is reserved for requests to the router; rename the model, or "
+                "change router.model_name"
+            )
             raise ConfigError(source, where, problem)
     upstreams = merged_upstreams(file)
     models = tuple(read_models(file, upstreams.timeouts, source, references.environ))
@@ -184,7 +188,7 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
 
 
 def merged_upstreams(file: File) -> UpstreamSettings:
-    """Return our section, with LiteLLM's retries, cooldowns and timeouts where ours has none."""
+    """Return `upstreams`, with LiteLLM's settings for values that `upstreams` does not set."""
     own, router, litellm = file.upstreams, file.router_settings, file.litellm_settings
     cooldown_s = _first(router.cooldown_time, litellm.cooldown_time)
     breaker = unless_set(
@@ -206,7 +210,7 @@ def merged_upstreams(file: File) -> UpstreamSettings:
 
 
 def unless_set(section: S, **values: object) -> S:
-    """Return a section with those of the values that are not None and that it does not set."""
+    """Return a section with these values for settings that it does not set; None is ignored."""
     given = {
         name: value
         for name, value in values.items()
@@ -241,9 +245,9 @@ class References:
         return value
 
     def used(self, values: Json, names: Collection[str], where: str) -> Json:
-        """Return a section with only the values of these names resolved.
+        """Return a section with references replaced only in the settings with these names.
 
-        A variable that only LiteLLM reads may be unset.
+        Only LiteLLM uses the other settings, so their variables may be unset.
         """
         if not isinstance(values, Mapping):
             return values
@@ -281,7 +285,7 @@ class References:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, with a line number in the error about an unusable value."""
+    """YAML's safe loader, but an error about an unusable value has a line number."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Json:
         """Return a node's value; raise ConstructorError."""
@@ -306,13 +310,13 @@ def _read_yaml(path: Path) -> Mapping[str, Json]:
         raise ConfigError(source, "", "is not valid YAML; save it as UTF-8 text") from exc
     except RecursionError as exc:
         raise ConfigError(source, "", "is nested too deeply; flatten it") from exc
-    except (ValueError, OverflowError) as exc:  # PyYAML's scanner lets these through
-        problem = "is not valid YAML: an escape or a version has too large a number; correct it"
+    except (ValueError, OverflowError) as exc:  # PyYAML's scanner raises these too
+        problem = "is not valid YAML: the number in an escape or a version is too large; correct it"
         raise ConfigError(source, "", problem) from exc
     if not isinstance(tree, dict):
         raise ConfigError(source, "", "must be a mapping of sections; add a model_list")
     count, waiting = 0, [tree]
-    while waiting and count <= MAX_NODES:  # a tree that contains itself never ends otherwise
+    while waiting and count <= MAX_NODES:  # the limit ends the loop if a tree contains itself
         value = waiting.pop()
         inner = list(value.values()) if isinstance(value, dict) else value
         if isinstance(inner, list):
@@ -350,14 +354,15 @@ _REQUIREMENTS = {
     "tuple_type": "must be a list",
     "path_type": "must be a path",
 }
-"""Our words for pydantic's types of errors; `{...}` is from the error's context."""
+"""Our messages by pydantic's type of error; `{...}` is filled from the error's context."""
 
 
 def config_error(source: str, exc: ValidationError, tree: Json = None) -> ConfigError:
     """Return the error for the first mistake, without values, because they may be keys.
 
-    `tree` is the validated input. pydantic adds the members of unions to an error's location, so
-    only parts that occur in the tree, and the names of missing settings, belong to the path.
+    `tree` is the input that was validated. pydantic adds the names of union members to an error's
+    location. So a part of the location belongs to the path only if it occurs in the tree, or if it
+    is the name of a missing setting.
     """
     found: list[tuple[tuple[str, ...], str]] = []
     for error in exc.errors(include_url=False):

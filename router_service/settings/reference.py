@@ -2,7 +2,7 @@
 
     python -m router_service.settings.reference docs
 
-Both come from the pydantic models: the docstring of a field is its description.
+Both are generated from the pydantic models: the docstring of a field is its description.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BEGIN = "<!-- begin: python -m router_service.settings.reference docs -->"
 END = "<!-- end -->"
 
 DEFAULT = "x-default"
-"""Key of a field's schema with the words for a default that depends on the machine."""
+"""Key in a field's schema for the text that describes a default that is not a fixed value."""
 
 _NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
 _REFERENCE_PATTERN = re.escape(REFERENCE) + ".+"
@@ -57,7 +57,8 @@ _SECTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...] = (
     ("litellm_settings", LiteLLMSection, Reliability),
     ("general_settings", GeneralSection, None),
 )
-"""Path, model, and the base class whose fields have a table of their own."""
+"""Each table's path and pydantic model, and the base class whose fields the table leaves out,
+because they have a table of their own."""
 
 
 def json_schema() -> dict[str, Json]:
@@ -113,7 +114,7 @@ def _editable(field: Json) -> dict[str, Json]:
 
 
 def _any_of(field: Mapping[str, Json], *options: Json) -> dict[str, Json]:
-    """Return a schema of any of the options, with the field's description and default."""
+    """Return a schema that accepts any of the options, with the field's description and default."""
     about = {name: field[name] for name in ("description", "default") if name in field}
     choices: list[Json] = []
     for option in options:
@@ -123,7 +124,7 @@ def _any_of(field: Mapping[str, Json], *options: Json) -> dict[str, Json]:
 
 
 def _allow_null(definition: dict[str, Json]) -> None:
-    """Accept names without values, except required ones."""
+    """Change a section's schema to accept null for each setting that is not required."""
     for name, field in definition["properties"].items():
         if name not in definition.get("required", ()):
             definition["properties"][name] = _any_of(field, field, {"type": "null"})
@@ -155,7 +156,10 @@ def tables() -> str:
 def _section(
     path: str, model: type[BaseModel], title: str, without: type[BaseModel] | None = None
 ) -> Iterator[str]:
-    """Yield the lines of a model's table, and then those of the sections in it."""
+    """Yield the lines of a model's table, and then of the tables of its inner sections.
+
+    Fields of `without` are left out.
+    """
     rows: list[str] = []
     inner: list[str] = []
     properties = model.model_json_schema()["properties"]
@@ -191,7 +195,7 @@ def _sentence(text: str | None) -> str:
 
 
 def _type(schema: Mapping[str, Json]) -> str:
-    """Return the words for a field's type and bounds."""
+    """Return a description of a field's type and bounds, such as `integer ≥ 1`."""
     match schema:
         case {"anyOf": options}:
             words = [_type(option) for option in options if option.get("type") != "null"]
@@ -216,7 +220,7 @@ def _type(schema: Mapping[str, Json]) -> str:
 
 
 def main() -> None:
-    """Write both files in the given directory."""
+    """Write the page and the schema to the directory that the command line names."""
     parser = argparse.ArgumentParser(description="Generate the configuration reference.")
     parser.add_argument("docs", type=Path, help=f"directory with {PAGE}")
     docs: Path = parser.parse_args().docs
@@ -233,7 +237,7 @@ def with_tables(page: str) -> str:
 
 
 def schema_text() -> str:
-    """Return the schema as it is committed."""
+    """Return the contents of the schema file."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

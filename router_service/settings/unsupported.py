@@ -1,4 +1,4 @@
-"""Report of LiteLLM settings in the file that do not do here what they do in LiteLLM."""
+"""Report of LiteLLM settings in the file that have a different effect here than in LiteLLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from router_service.core.messages import Json
 from router_service.settings.litellm import Fallbacks, File, ModelInfo, Section
 
 _UNSUPPORTED = "Switchcraft does not implement this setting; it has no effect"
-_FOR_ALL_MODELS = "it has no effect for one deployment; set router_settings.{} for all of them"
+_FOR_ALL_MODELS = "it has no effect for one deployment; set router_settings.{} for all deployments"
 _NO_BUDGETS = "budgets are not enforced; limit the spending at the provider"
 _KEYS_ONLY = "it has no effect; clients authenticate with the keys of the section keys"
 _NO_CREDENTIALS = "it has no effect; set api_key in each entry"
@@ -68,8 +68,8 @@ _CONSEQUENCES: Mapping[str, str] = {
     "model_list.litellm_params.rpm": _NOT_A_LIMIT,
     "model_list.litellm_params.tpm": _NOT_A_LIMIT,
 }
-"""Consequences that matter for keys, budgets, limits and retries. All other settings that are not
-implemented get `_UNSUPPORTED`."""
+"""Consequence by setting, for settings that concern keys, budgets, limits or retries. All other
+settings that are not implemented get `_UNSUPPORTED`."""
 
 _SAME_HERE: Mapping[str, Json] = {
     "router_settings.routing_strategy": "simple-shuffle",
@@ -78,7 +78,8 @@ _SAME_HERE: Mapping[str, Json] = {
     "litellm_settings.turn_off_message_logging": True,
     "litellm_settings.redact_user_api_key_info": True,
 }
-"""Values that describe what Switchcraft does anyway; for other settings that is False."""
+"""Value of a setting with which LiteLLM does what Switchcraft always does. It is not reported. For
+settings that are not listed, this value is False."""
 
 _INFORMATION = frozenset(
     "id description tier metadata db_model created_at updated_at created_by updated_by mode "
@@ -87,13 +88,14 @@ _INFORMATION = frozenset(
     "supports_audio_output supported_openai_params supported_modalities "
     "supported_output_modalities source deprecation_date version".split()
 )
-"""Names in `model_info` that only inform readers, in LiteLLM too, or do not matter for routing."""
+"""Settings in `model_info` that are not reported, because they only inform people, in LiteLLM too,
+or because routing does not depend on them."""
 
 
 def unsupported_settings(file: File) -> Iterator[str]:
-    """Yield each setting that does not do what it does in LiteLLM, with the consequence.
+    """Yield a line for each setting that has a different effect here than in LiteLLM.
 
-    Each line is the setting's dotted path, a colon and a sentence.
+    The line has the setting's dotted path, a colon, and what happens instead.
     """
     sections = {
         "router_settings": file.router_settings,
@@ -127,7 +129,7 @@ def unsupported_settings(file: File) -> Iterator[str]:
 
 
 def _missing_models(file: File) -> Iterator[str]:
-    """Yield the fallbacks and aliases that refer to models that the file does not list."""
+    """Yield a line for each fallback and alias whose model the file does not list."""
     known = {entry.model_name for entry in file.model_list} | file.router_settings.aliases().keys()
     for name, reliability in (
         ("router_settings", file.router_settings),
@@ -149,11 +151,14 @@ def _missing_models(file: File) -> Iterator[str]:
             )
     for alias, model in file.router_settings.aliases().items():
         if model not in known:
-            yield f"router_settings.model_group_alias.{alias}: its model is not in model_list"
+            yield (
+                f"router_settings.model_group_alias.{alias}: its model is not in model_list, so the"
+                " alias is ignored"
+            )
 
 
 def _undeclared(where: str, section: Section) -> Iterator[str]:
-    """Yield the settings of a section that are not implemented."""
+    """Yield a line for each setting of a section that is not implemented."""
     for name, value in (section.model_extra or {}).items():
         path = re.sub(r"\.\d+", "", f"{where}.{name}")
         same = _SAME_HERE.get(path, False)

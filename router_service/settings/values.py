@@ -42,14 +42,15 @@ NEVER_FORWARDED = frozenset(
     "host connection keep-alive te trailer transfer-encoding upgrade content-length content-type "
     "content-encoding accept-encoding expect user-agent".split()
 )
-"""Request headers that carry the client's credentials or belong to one connection."""
+"""Request headers that `forward_headers` must not contain, because they carry the client's
+credentials or belong to one connection."""
 
 ADDRESSED_BY_MODEL = frozenset(
     "/chat/completions /completions /embeddings /audio/transcriptions /audio/translations "
     "/audio/speech /images/generations /images/edits".split()
 )
-"""Endpoints with the model in their path in Azure's older API; the others take it in the body
-(Azure OpenAI reference: "Data plane inference")."""
+"""Endpoints whose path contains the model in Azure's older API. For other endpoints, only the body
+names the model (Azure OpenAI reference: "Data plane inference")."""
 
 ADMIN = "admin"
 """Name of the admin key in logs and records."""
@@ -123,7 +124,7 @@ class Deployment(Frozen):
     model_path: str = ""
     """Path between `base_url` and the endpoint, if the address contains the model (older Azure)."""
     query: str = ""
-    """Query of every address, such as Azure's API version."""
+    """Query string that is added to every address, such as Azure's API version."""
     api_key: SecretStr | None = None
     key_header: Literal["authorization", "api-key"] = "authorization"
     """Header that carries the key; Azure uses `api-key`."""
@@ -178,8 +179,8 @@ class Model(Frozen):
     """The `model_name` of the file."""
     deployments: Annotated[tuple[Deployment, ...], Field(min_length=1)]
     price: Price | None = None
-    """Price given in the file; None means unknown, never free. The price of the first deployment
-    that has one counts for all deployments, because an arm has one price."""
+    """Price given in the file; None means unknown, not free. If several deployments have prices,
+    the first of these is used for all, because an arm has one price."""
     capabilities: Capabilities = Capabilities()
     """Known limits of the model; routed requests that exceed them go to other models."""
     fallbacks: tuple[str, ...] = ()
@@ -206,9 +207,9 @@ class RetrySettings(Frozen):
     another deployment is used."""
     idempotency_keys: bool = False
     """Whether upstreams honour the request header `Idempotency-Key`. A request that may create
-    something, such as a batch, is sent once, because a broken connection does not show whether the
-    upstream acted on it. With this setting it is retried if it has the header and its model has a
-    single deployment."""
+    something, such as a batch, is sent only once, because a broken connection does not show whether
+    the upstream acted on it. With this setting, such a request is retried if it has the header and
+    its model has a single deployment."""
 
 
 class BreakerSettings(Frozen):
@@ -232,8 +233,8 @@ class UpstreamSettings(Frozen):
     retries: RetrySettings = RetrySettings()
     breaker: BreakerSettings = BreakerSettings()
     max_connections: Count = 500
-    """Number of open connections to one provider or server. The limit is per server, so that one
-    that hangs cannot use up the connections of the others."""
+    """Largest number of open connections to one provider or server. The limit is per server, so
+    that a server that hangs cannot use up the connections of other servers."""
 
 
 class RouterSettings(Frozen):
@@ -261,23 +262,24 @@ class RouterSettings(Frozen):
     agents send their tools with every turn, so a request without tools is side work, such as a
     title or a summary."""
     baseline_model: str | None = None
-    """Model that savings are measured against: the cost of the same tokens of the routed requests
-    at its price. Without it, savings are not measured."""
+    """Model that savings are measured against: what the tokens of the routed requests would have
+    cost at the price of this model. Without this setting, savings are not measured."""
     latency_budget_s: Seconds = 0.025
     """Time in seconds that a decision should take, from the complete body to the choice. Slower
     decisions are counted and still used."""
     unknown_prices: Literal["refuse", "allow"] = "refuse"
-    """Whether a model may have no price in the file, the price list and the artifact. `refuse`
-    stops the start; with `allow` the cost of its answers is unknown, never 0."""
+    """What to do if a model has no price in the file, the price list or the artifact. With
+    `refuse`, startup fails. With `allow`, the cost of the model's answers is unknown, never 0."""
     model_name: Name = "switchcraft"
     """Model name that requests routing; a policy is appended as in `switchcraft:economy`."""
     pass_through: str | None = None
     """Model whose first deployment's upstream receives all requests under `/v1/` that the gateway
     does not serve itself, such as files and conversations. Without it they get status 404."""
     pass_through_shared: bool = False
-    """Whether every client key may use everything that this upstream stores. If not, and if there
-    is more than one client key, a key can use only what it created through this gateway, within
-    `server.response_ttl_s` and `max_responses`; lists and everything else need the admin key."""
+    """Whether every client key may use everything that the upstream of `router.pass_through`
+    stores. If false, and if there is more than one client key, a key can use only what it created
+    through this gateway, within `server.response_ttl_s` and `server.max_responses`. Lists and
+    everything else need the admin key."""
     exploration_share: Share = 0.0
     """Share (0 to 1) of routed requests for which the arm is chosen at random among those that can
     serve the request, all equally likely. A log of such decisions can evaluate arms that the policy
@@ -307,30 +309,32 @@ class ServerSettings(Frozen):
     max_body_bytes: Count = 10 * 1024 * 1024
     """Largest request body in bytes; larger ones get status 413."""
     body_timeout_s: Seconds = 60.0
-    """Longest time in seconds to receive a request's body; after it comes status 408."""
+    """Longest time in seconds to receive a request's body; slower requests get status 408."""
     max_header_bytes: Count = 32 * 1024
     """Largest request line and headers together, in bytes; larger ones get status 431."""
     header_timeout_s: Seconds = 10.0
-    """Longest time in seconds to receive a request's headers; after it comes status 408."""
+    """Longest time in seconds to receive a request's headers; slower requests get status 408."""
     write_timeout_s: Seconds = 60.0
-    """Longest time in seconds without the client reading any of its answer; then the gateway closes
-    the connection."""
+    """Longest time in seconds in which a client reads nothing of its answer; then the gateway
+    closes the connection."""
     max_connections: Count = 4096
-    """Number of client connections for each process, at most half of its limit of open files. At
-    the limit the connection that was idle longest is closed."""
+    """Largest number of client connections of each process, at most half of its limit of open
+    files. At the limit, the connection that has been idle for the longest time is closed."""
     max_requests_in_flight: Count = 1000
-    """Number of concurrent requests under `/v1/`; more get status 503."""
+    """Largest number of concurrent requests under `/v1/`; further requests get status 503."""
     max_requests_in_flight_per_key: Count | None = None
-    """Number of concurrent requests of one key in each process; more get status 429. By default a
-    key may use three times as many as are free, so that one busy key leaves a quarter to others."""
+    """Largest number of concurrent requests of one key in each process; further requests get status
+    429. By default, a key may have three times as many requests as are free, so that one busy key
+    leaves a quarter to other keys."""
     max_buffered_bytes: Count = 256 * 1024 * 1024
     """Memory in bytes for the bodies and answers of all requests in flight, each counted three
-    times because it is copied. At the limit requests get status 503, or 429 if their key uses more
-    than three times what is free, and answers are relayed without buffering."""
+    times because it is copied. At the limit, new requests get status 503, or 429 if their key uses
+    more than three times the memory that is free. Answers are then relayed without buffering."""
     max_queued_decisions: Annotated[int, Field(ge=0)] = 500
-    """Number of requests that may wait for a decision; more get status 503."""
+    """Largest number of requests that wait for a decision; further requests get status 503."""
     max_decision_wait_s: Seconds = 5.0
-    """Longest time in seconds until a decision starts; after it comes status 503."""
+    """Longest time in seconds that a request waits for its decision to start; then it gets status
+    503."""
     decision_threads: Count = Field(
         default_factory=lambda: min(4, os.cpu_count() or 1),
         json_schema_extra={"x-default": "the number of CPU cores, at most 4"},
@@ -352,11 +356,11 @@ class ServerSettings(Frozen):
     """Time in seconds that the gateway remembers which deployment stores a response of the
     Responses API. The default is as long as OpenAI keeps responses."""
     max_responses: Count = 50_000
-    """Number of such responses in memory, 0.7 KB each; the oldest are dropped first. Redis has no
-    such limit."""
+    """Largest number of responses that the gateway remembers in memory (see `response_ttl_s`), 0.7
+    KB each. The oldest are dropped first. Redis has no such limit."""
     max_decisions: Count = 10_000
-    """Number of decisions in memory, about 1 KB each; the oldest are dropped first. Redis has no
-    such limit."""
+    """Largest number of decisions in memory, about 1 KB each; the oldest are dropped first. Redis
+    has no such limit."""
 
 
 class KeySettings(Frozen):
@@ -376,7 +380,7 @@ class KeySettings(Frozen):
     @classmethod
     def _has_no_reserved_name(cls, keys: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
         if ADMIN in keys:
-            raise ValueError(f"{ADMIN!r} is the name of keys.admin; choose another name")
+            raise ValueError(f"{ADMIN!r} is reserved for keys.admin; choose another name")
         return keys
 
     @model_validator(mode="after")
@@ -384,7 +388,7 @@ class KeySettings(Frozen):
         if self.metrics is None:
             return self
         if METRICS in self.api:
-            raise ValueError(f"{METRICS!r} is the name of keys.metrics; rename keys.api.{METRICS}")
+            raise ValueError(f"{METRICS!r} is reserved for keys.metrics; rename keys.api.{METRICS}")
         keys = {where: digest_of(key) for where, key in self.by_path().items()}
         metrics = keys.pop("keys.metrics")
         for where, digest in keys.items():
@@ -413,8 +417,8 @@ class TracingSettings(Frozen):
     headers: Mapping[Name, SecretStr] = Field(default_factory=dict)
     """Headers of each request to the collector, such as its API key."""
     sample_share: Share = 1.0
-    """Share (0 to 1) of the traces that start at this gateway to keep. For a trace that a client
-    started, the client decides in its `traceparent` header."""
+    """Share (0 to 1) of traces to keep, among those that start at this gateway. For a trace that a
+    client started, the client decides in its `traceparent` header."""
     service_name: Name | None = Field(
         None, json_schema_extra={"x-default": "`OTEL_SERVICE_NAME`, or `switchcraft`"}
     )
@@ -439,28 +443,28 @@ class DecisionLogSettings(Frozen):
     """Whether to log requests, answers and expected calls in full; otherwise their hashes are
     logged."""
     evidence: bool = False
-    """Whether to search the next turn of a conversation for weak evidence that its last calls were
-    wrong."""
+    """Whether to search each next turn of a conversation for weak evidence that the tool calls
+    before it were wrong."""
     check_calls: bool = True
     """Whether to check the tool calls of answers against the schemas of their tools. This does not
     need the log."""
     retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
-    """Longest time in days to keep a line. Whole files are deleted, by the time of their first
-    line. A clock that jumps deletes nothing early: after a jump, or a stop of more than a week,
-    only the time counts during which a gateway ran."""
+    """Longest time in days to keep a line. Only whole files are deleted, by the time of their first
+    line. A jump of the clock deletes nothing early: after a jump, or after a stop of more than a
+    week, only time during which a gateway ran is counted."""
     max_file_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
     """Size in millions of bytes at which a new file is started."""
     max_queued: Count = 1000
-    """Number of answers that may wait to be written. More are dropped and counted, because
-    requests do not wait for the log."""
+    """Largest number of answers that wait to be written. Further answers are dropped and counted,
+    because requests do not wait for the log."""
 
 
 class Settings(Frozen):
-    """The whole configuration. Without models, `Settings.sandbox` completes it."""
+    """The whole configuration. If it has no models, the gateway uses `Settings.sandbox` instead."""
 
     models: tuple[Model, ...] = ()
     aliases: Mapping[str, str] = Field(default_factory=dict)
-    """Model by additional name that clients may use for it."""
+    """Additional names (aliases) that clients may use, each with the model it stands for."""
     router: RouterSettings = RouterSettings()
     server: ServerSettings = ServerSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
@@ -469,10 +473,10 @@ class Settings(Frozen):
     logging: LoggingSettings = LoggingSettings()
     decision_log: DecisionLogSettings = DecisionLogSettings()
     source: str = "the default configuration"
-    """File that it was read from, for error messages."""
+    """File that the settings were read from, for error messages."""
     unsupported: tuple[str, ...] = ()
-    """LiteLLM settings of the file that behave differently here, each as its dotted path and the
-    consequence."""
+    """A line for each LiteLLM setting of the file that behaves differently here: its dotted path
+    and the consequence."""
 
     @classmethod
     def sandbox(

@@ -1,6 +1,7 @@
-"""Records and shared state: their interfaces, the stores in memory, and the guard around a store.
+"""Interfaces and in-memory stores for records and shared state, and a guard around a store.
 
-A guarded store never delays requests: writes run in the background, and failures stop there.
+`GuardedStore.save` never delays a request: it writes in the background, and failures do not reach
+the request.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from router_service.core.releases import MAX_POINTER_BYTES, POINTER_FILE
 from router_service.settings import ServerSettings
 
 MAX_WRITES_IN_FLIGHT = 100
-"""Most concurrent writes. With the timeouts of Redis, this allows 500 failing writes a second, and
-more that succeed."""
+"""Largest number of concurrent writes. With the timeouts for Redis, this allows 500 writes per
+second if all fail, and more if they succeed."""
 
 DRAIN_TIMEOUT_S = 1.0
 """How long `aclose` waits for writes in flight."""
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 class UpstreamObject(StoredRecord):
-    """An object that an upstream stores: a response, or for example a file or a conversation.
+    """An object that an upstream stores, such as a response, a file or a conversation.
 
     Its id is the one that clients use.
     """
@@ -54,7 +55,7 @@ class UpstreamObject(StoredRecord):
     deployment_id: str
     """The deployment that stores it."""
     owner: str | None = None
-    """Name of the key that created it. None without keys, and in records of older versions."""
+    """Name of the API key that created it; None without keys, or in records of older versions."""
 
 
 class FeedbackMark(StoredRecord):
@@ -79,7 +80,7 @@ class RememberedCall(StoredRecord):
 
 
 class EvidenceMark(StoredRecord):
-    """A mark for a call with evidence against it, so that it counts once."""
+    """A mark for a call with evidence that it was wrong, so that the call is counted once."""
 
     kind: ClassVar[str] = "evidence"
 
@@ -107,12 +108,12 @@ class CoolDown:
     end_s: float
     """When it ends, by the shared state's own clock. It identifies the cool-down."""
     left_s: float
-    """Seconds until then."""
+    """Seconds until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The shared state at one moment, as far as a gateway has asked for it."""
+    """The part of the shared state that a gateway has asked for, at one moment."""
 
     cool_downs: Mapping[str, CoolDown] = field(default_factory=dict)
     """Cool-downs that have not ended, by deployment."""
@@ -122,7 +123,7 @@ class Snapshot:
 
 
 class SharedState(Protocol):
-    """State that replicas share. Every operation raises StoreError if it is unreachable."""
+    """State that replicas share. Every operation raises StoreError if the state is unreachable."""
 
     async def read(self, deployment_ids: Collection[str]) -> Snapshot:
         """Return the pointer and the cool-downs of these deployments, in one round trip."""
@@ -133,11 +134,12 @@ class SharedState(Protocol):
     async def cool_down(self, deployment_id: str, duration_s: float) -> None:
         """Start a cool-down. Of two cool-downs, the one that ends later counts.
 
-        It cannot be ended early, because no request is sent that could show a recovery.
+        A cool-down cannot be ended early: while it lasts, the deployment gets no request, so
+        nothing can show that the deployment has recovered.
         """
 
     async def reject(self, release_key: str, reason: str) -> None:
-        """Record that no replica should try a release again."""
+        """Reject a release, so that no replica tries it again."""
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -229,9 +231,10 @@ class MemorySharedState:
 
 
 def read_pointer(directory: Path) -> bytes | None:
-    """Return the pointer's text, or None if nothing is published. Raise StoreError.
+    """Return the text of the pointer, the file that names the published releases.
 
-    A longer text than allowed is cut one byte after the limit, so that parsing it fails.
+    Return None if nothing is published. Raise StoreError. A longer text than allowed is cut one
+    byte after the limit, so that parsing it fails.
     """
     try:
         with (directory / POINTER_FILE).open("rb") as file:
@@ -243,10 +246,10 @@ def read_pointer(directory: Path) -> bytes | None:
 
 
 class GuardedStore(Generic[R]):
-    """A store that never delays a request. `on_error` is called for each lost operation.
+    """Guard around a store, so that failures of the store do not delay requests.
 
-    After a failure the store is not used for a while, because a slow store would cost more than one
-    that is down.
+    After a failure the store is not used for a while, because waiting for a slow store would cost
+    more than doing without it.
     """
 
     def __init__(
@@ -255,7 +258,11 @@ class GuardedStore(Generic[R]):
         on_error: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Guard a store. `on_error` gets `put`, `add`, `get`, `overflow` or `pause`."""
+        """Guard a store.
+
+        `on_error` is called for each lost operation, with its name (`put`, `add`, `get`, `close`)
+        if it failed, or with the reason why it was not tried (`overflow`, `pause`).
+        """
         self._store = store
         self._on_error = on_error
         self._clock = clock
@@ -267,8 +274,9 @@ class GuardedStore(Generic[R]):
     def save(self, record: R, *, is_new: bool = False) -> None:
         """Write a record in the background.
 
-        It is lost during a pause, or if too many writes are in flight. If it `is_new`, an existing
-        record with its id is kept. Memory is written at once, because there is nothing to wait for.
+        The record is lost during a pause, or if too many writes are in flight. If `is_new` is true,
+        an existing record with the same id is kept. A store in memory is written immediately,
+        because there is nothing to wait for.
         """
         if isinstance(self._store, MemoryStore):
             if not is_new or self._store.find(record.id) is None:
@@ -305,7 +313,7 @@ class GuardedStore(Generic[R]):
         return await self._attempt("get", self._store.get, record_id)
 
     async def aclose(self) -> None:
-        """Wait a moment for the writes in flight, then close the store."""
+        """Wait at most `DRAIN_TIMEOUT_S` for the writes in flight, then close the store."""
         if self._writes:
             await asyncio.wait(self._writes, timeout=DRAIN_TIMEOUT_S)
         for write in self._writes:
@@ -349,11 +357,11 @@ class Backoff:
         self._until_s = 0.0
 
     def is_pausing(self, now_s: float) -> bool:
-        """Return whether the store must not be used. `now_s` is of a monotonic clock."""
+        """Return whether the store must not be used. `now_s` is the time of a monotonic clock."""
         return now_s < self._until_s
 
     def record_failure(self, now_s: float) -> None:
-        """Record a failure. Those of concurrent operations count as one."""
+        """Record a failure. Failures of concurrent operations count as one."""
         if self.is_pausing(now_s):
             return
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2 or FIRST_PAUSE_S)

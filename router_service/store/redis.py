@@ -1,10 +1,12 @@
 """Records and shared state in Redis, for gateways with several replicas.
 
 Shared state has three keys: a sorted set of deployments by the end of their cool-downs, the
-pointer, which a publisher writes, and a hash of rejected releases. Ends are in Redis' own time, so
-that the replicas' clocks do not matter. Replicas of two versions may share the keys, so unknown
-content is ignored. A gateway reads only members that it knows by name, and bounded parts of values,
-so that other content under these keys costs neither time nor memory.
+pointer to the published releases, which a publisher writes, and a hash of rejected releases. The
+ends of cool-downs are measured by Redis' clock, so that the replicas' clocks do not matter.
+
+Replicas of two versions may share the keys, so unknown content is ignored. A gateway reads only
+members that it knows by name, and limited parts of values, so that other content under these keys
+costs neither time nor memory.
 """
 
 from __future__ import annotations
@@ -30,20 +32,20 @@ _log = logging.getLogger("switchcraft.store")
 
 KEY_PREFIX = "switchcraft:"
 MAX_RECORD_BYTES = 256 * 1024
-"""Longest record that is read. A decision among 30 arms has 4 KB, so a longer one was not written
-by a gateway."""
+"""Longest record that is read. A decision among 30 arms takes 4 KB, so no gateway writes a record
+that is longer than this."""
 SOCKET_TIMEOUT_S = 0.2
-"""Redis answers within a millisecond or two. Anything longer is an outage."""
+"""Longest wait for Redis, which usually answers within 2 ms. A longer wait counts as an outage."""
 
 COOL_DOWNS_KEY = "switchcraft:cool-downs"
 REJECTIONS_KEY = "switchcraft:rejections"
 
 COOL_DOWNS_TTL_S = 24 * 3600
-"""Time from the last cool-down until all expire. No cool-down lasts as long, and nothing remains of
-a fleet that was shut down."""
+"""Time from the start of the last cool-down until Redis deletes all of them. No cool-down lasts as
+long. A fleet that was shut down leaves no data behind."""
 REJECTIONS_TTL_S = 90 * 24 * 3600
-"""Time from the last rejection until all expire. A release that is published again has a new
-key."""
+"""Time from the last rejection until Redis deletes all of them. A release that is published again
+gets a new release key, so old rejections do not apply to it."""
 
 MAX_REASON_CHARACTERS = 500
 
@@ -58,25 +60,31 @@ class RedisStore(Generic[R]):
         self._ttl_s = ttl_s
 
     async def put(self, record: R) -> None:
-        """Keep a record. Raise StoreError."""
+        """Store a record. Raise StoreError if Redis fails."""
         with translate_errors(f"keep a {self._kind.kind}"):
             await self._redis.set(self._key(record.id), record.model_dump_json(), ex=self._ttl_s)
 
     async def add(self, record: R) -> bool:
-        """Keep a record if its id is new, in one step. Raise StoreError."""
+        """Store a record in one step if its id is new, and return whether it was stored.
+
+        Raise StoreError if Redis fails.
+        """
         with translate_errors(f"add a {self._kind.kind}"):
             key, value = self._key(record.id), record.model_dump_json()
             return bool(await self._redis.set(key, value, ex=self._ttl_s, nx=True))
 
     async def get(self, record_id: str) -> R | None:
-        """Return a record, or None if it is unknown or damaged. Raise StoreError."""
+        """Return a record, or None if it is unknown or damaged.
+
+        Raise StoreError if Redis fails.
+        """
         with translate_errors(f"look up a {self._kind.kind}"):
             value = await self._redis.getrange(self._key(record_id), 0, MAX_RECORD_BYTES)
         if not value:
             return None
         try:
             return self._kind.model_validate_json(value)
-        except ValidationError as exc:  # one record must not look like an outage of the store
+        except ValidationError as exc:  # a damaged record is not an outage of the store
             problem = exc.errors(include_input=False)[0]["msg"]
             kind = self._kind.kind
             _log.warning('damaged record in Redis is ignored: kind=%s cause="%s"', kind, problem)
@@ -88,12 +96,12 @@ class RedisStore(Generic[R]):
             await self._redis.aclose()
 
     def _key(self, record_id: str) -> bytes:
-        # Clients send ids too, with any characters that JSON allows.
+        # Some ids come from clients, and JSON allows lone surrogates in them.
         return f"{KEY_PREFIX}{self._kind.kind}:{record_id}".encode(errors="surrogatepass")
 
 
 class RedisSharedState:
-    """State in Redis that replicas share. Every operation raises StoreError."""
+    """State that replicas share through Redis. Every operation raises StoreError if Redis fails."""
 
     def __init__(self, url: str) -> None:
         """Connect on first use. Raise ConfigError if the address is not a Redis address."""
@@ -131,7 +139,8 @@ class RedisSharedState:
             now_s = _to_seconds(await self._redis.time())
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.zremrangebyscore(COOL_DOWNS_KEY, "-inf", now_s)
-            # An entry that ends later than any cool-down can would hide the one written below.
+            # Remove entries that end later than any cool-down can. Because of `gt`, such an entry
+            # would not be replaced by the one that is written below.
             latest_s = now_s + max(COOL_DOWNS_TTL_S, duration_s)
             pipeline.zremrangebyscore(COOL_DOWNS_KEY, f"({latest_s}", "+inf")
             pipeline.zadd(COOL_DOWNS_KEY, {deployment_id: now_s + duration_s}, gt=True)
@@ -166,23 +175,23 @@ def connect(url: str) -> Redis:
             url,
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=SOCKET_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),  # the next request is the retry
+            retry=Retry(NoBackoff(), 0),  # no retry here; the next operation connects again
         )
     except ValueError:
-        problem = "must be redis://, rediss:// or unix://"
-        # Not from exc, because urllib's message quotes what it takes for the port. That is the
-        # password if the password contains a slash.
+        problem = "must be an address that begins with redis://, rediss:// or unix://"
+        # Not from exc, because urllib's message quotes what it takes for the port. If the password
+        # contains a slash, the quoted text is a part of the password.
         raise ConfigError("the configuration", "server.redis_url", problem) from None
 
 
 @contextmanager
 def translate_errors(operation: str) -> Iterator[None]:
-    """Raise the driver's errors as StoreError, without the address."""
+    """Convert the driver's errors within the block to StoreError, without the address of Redis."""
     try:
         yield
-    except ResponseError as exc:  # another type under a key, or a command that is not allowed
+    except ResponseError as exc:  # e.g. a key holds another type, or an ACL forbids the command
         raise StoreError(operation, f"Redis refused the command ({str(exc)[:200]})") from exc
-    # The driver lets some errors of the system and of asyncio through.
+    # The driver does not convert all errors of the operating system and of asyncio to its own.
     except (RedisError, OSError, TimeoutError) as exc:
         raise StoreError(operation, f"Redis is unreachable ({type(exc).__name__})") from exc
 

@@ -4,8 +4,8 @@ A disk failure never affects a request. The rotating handlers of `logging` are n
 files that other processes may have open, leave half a line if the disk is full, and have no
 retention.
 
-Files are deleted by age, and if the machine's clock jumps ahead, all of them look old. So age is
-measured by `SteadyClock`, which advances only by the time that has passed for a running gateway.
+Files are deleted by age. If the machine's clock jumped ahead, all files would look old. So age is
+measured by `SteadyClock`, which advances only by the time that elapses while a gateway runs.
 """
 
 from __future__ import annotations
@@ -30,23 +30,28 @@ from router_service.settings import DecisionLogSettings
 from router_service.telemetry.metrics import Metrics
 
 RETRY_S = 1.0
-"""Pause between two attempts to write to a folder that failed."""
+"""Pause after a failed attempt to write to the folder."""
 LONGEST_FILE_S = 24 * 3600.0
 FILES_IN_RETENTION = 24
-"""A file is deleted when its first line is too old. Many files keep the others' loss small."""
+"""Least number of files that the retention period is divided into. A file is deleted when its
+first line is too old; the more files there are, the fewer newer lines are deleted with it."""
 MAX_DRIFT_S = 3600.0
-"""Total correction of the machine's clock that is accepted while a gateway runs."""
+"""Largest difference between the machine's clock and the elapsed time that is accepted while a
+gateway runs. A larger difference counts as a jump of the clock."""
 LONGEST_ABSENCE_S = 7 * 24 * 3600.0
-"""A clock that is further ahead of the log's newest file at startup is considered wrong."""
+"""If the machine's clock is further ahead than this of the log's newest file at startup, it is
+considered wrong."""
 
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
-"""The queue is bounded by size too, because a request may have 10 MB."""
+"""Largest total size of queued items. A limit on their number is not enough, because one request
+may have 10 MB."""
 
 IDLE_S = 30.0
 """Longest time between two calls of `when_idle` if the queue is empty."""
 
 UPTIME: Callable[[], float] = time.monotonic
-"""Clock that never goes back, and that counts the machine's sleep if the system can."""
+"""Clock that never goes back. It includes the time in which the machine sleeps, if the operating
+system supports that."""
 if hasattr(time, "CLOCK_BOOTTIME"):
     UPTIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
@@ -59,16 +64,17 @@ T = TypeVar("T")
 
 
 class SteadyClock:
-    """Machine's clock, or the elapsed time if the machine's clock disagrees with it.
+    """Clock that follows the machine's clock, but ignores its jumps.
 
-    If the machine's clock jumps, this clock ignores the jump. After a restart it continues from the
-    log's newest file if the machine's clock is more than `LONGEST_ABSENCE_S` ahead of that file,
-    because the clock may be wrong or the gateway may have been away. Files that are kept too long
-    can be deleted by hand; files that are deleted too early are lost.
+    After a jump, this clock returns the time of its start plus the elapsed time. After a restart,
+    it continues from the time of the log's newest file if the machine's clock is more than
+    `LONGEST_ABSENCE_S` ahead of that file. Then either the machine's clock is wrong, or the gateway
+    was not running. Files that are kept too long can be deleted by hand, but files that are deleted
+    too early are lost.
     """
 
     def __init__(self, clock: Callable[[], float], uptime: Callable[[], float]) -> None:
-        """Start now; `clock` returns Unix seconds, `uptime` seconds that never go back."""
+        """Start now. `clock` returns Unix seconds; `uptime` returns seconds that never decrease."""
         self._clock = clock
         self.uptime = uptime
         self._offset_s = clock() - uptime()
@@ -76,10 +82,10 @@ class SteadyClock:
         self.is_started = False
 
     def start(self, begun_s: Iterable[float]) -> None:
-        """Restart, given the Unix times at which the log's files were begun."""
+        """Set the time from the machine's clock and the Unix times at which log files begin."""
         self.is_started = True
         now_s = self._clock()
-        # A file from the future was begun with a wrong clock, and proves nothing.
+        # Ignore files that begin in the future: the clock was wrong when they were begun.
         newest_s = max((seconds for seconds in begun_s if seconds <= now_s), default=now_s)
         is_plausible = now_s - newest_s <= LONGEST_ABSENCE_S
         self._offset_s = (now_s if is_plausible else newest_s) - self.uptime()
@@ -91,9 +97,9 @@ class SteadyClock:
         has_jumped = abs(lead_s) > MAX_DRIFT_S
         if has_jumped and not self._has_jumped:
             _log.warning(
-                "this machine's clock is %+.1f days away from the decision log's clock: until both"
-                " agree, the log names and deletes its files by its own clock; if the machine's"
-                " clock is right, delete old files by hand",
+                "this machine's clock is %+.1f days away from the decision log's clock: until the"
+                " two clocks agree, the log names and deletes its files by its own clock; if the"
+                " machine's clock is right, delete old files by hand",
                 lead_s / (24 * 3600),
             )
         self._has_jumped = has_jumped
@@ -101,9 +107,10 @@ class SteadyClock:
 
 
 class DecisionLog:
-    """Writer of the decision log, for one thread; other gateways may write to the same folder.
+    """Writer of the decision log, to be used by one thread.
 
-    Lines that cannot be written are dropped and counted. A file never contains a part of a line.
+    Other gateways may write their own files to the same folder. Lines that cannot be written are
+    dropped and counted. A file never contains a part of a line.
     """
 
     def __init__(
@@ -113,7 +120,7 @@ class DecisionLog:
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = UPTIME,
     ) -> None:
-        """Create without writing; `clock` and `uptime` are those of `SteadyClock`."""
+        """Write nothing yet. `clock` and `uptime` are passed to `SteadyClock`."""
         self._folder = settings.path
         self._retention_s = settings.retention_days * 24 * 3600
         self._max_age_s = min(LONGEST_FILE_S, self._retention_s / FILES_IN_RETENTION)
@@ -129,7 +136,7 @@ class DecisionLog:
         metrics.log_up.set(1)
 
     def start(self) -> None:
-        """Create the folder if it is missing, and check that it can be written."""
+        """Create the folder if it is missing, and check that files can be written to it."""
         if self._folder is None:
             return
         try:
@@ -139,7 +146,7 @@ class DecisionLog:
             self._failed(exc)
 
     def write(self, line: BaseModel, kind: str) -> None:
-        """Append a line of this type; without a configured folder, do nothing."""
+        """Append a line, and count it under `kind`. Do nothing if no folder is configured."""
         if self._folder is None:
             return
         try:
@@ -158,7 +165,7 @@ class DecisionLog:
         self._metrics.log_lines.labels(kind).inc()
 
     def tidy(self) -> None:
-        """Delete files that are too old, and close the current one if it is complete."""
+        """Delete expired files. Close the current one if it has reached its age or size limit."""
         if self._folder is None:
             return
         try:
@@ -179,7 +186,7 @@ class DecisionLog:
         if self._clock.uptime() < self._retry_at_s:
             raise OSError("an earlier write failed")
         file = self._file
-        # A deleted file would accept lines forever, without an error.
+        # Writing to a deleted file would succeed, but the lines would be lost.
         is_deleted = file is not None and os.fstat(file.fileno()).st_nlink == 0
         if file is None or is_deleted or self._is_complete():
             self._close()
@@ -190,9 +197,9 @@ class DecisionLog:
                 written += file.write(line[written:])
         except OSError:
             try:
-                file.truncate(self._written_bytes)  # after the last complete line
+                file.truncate(self._written_bytes)  # removes the incomplete line
             except OSError:
-                _log.warning("decision log file %s may end with half a line", file.name)
+                _log.warning("decision log file %s may end with an incomplete line", file.name)
             self._close()
             raise
         self._written_bytes += len(line)
@@ -202,7 +209,8 @@ class DecisionLog:
         return is_old or self._written_bytes >= self._max_bytes
 
     def _open(self, folder: Path) -> FileIO:
-        if not self._clock.is_started:  # a volume may be mounted after the gateway starts
+        # The clock starts here, because the volume may be mounted after `start` was called.
+        if not self._clock.is_started:
             self._clock.start(begun_s for _, begun_s in _files(folder))
         self._begun_s = self._clock()
         begun = datetime.fromtimestamp(self._begun_s, UTC).strftime(_BEGUN)
@@ -261,7 +269,7 @@ class BackgroundWorker(Generic[T]):
         when_idle: Callable[[], None],
         at_end: Callable[[], None],
     ) -> None:
-        """Create; nothing is handled before `start`.
+        """Create the queue. Its items are not handled before `start`.
 
         `on_length` receives the queue's length whenever it changes. `when_idle` is called in the
         thread every `IDLE_S` seconds, and `at_end` before the thread ends.
@@ -279,7 +287,7 @@ class BackgroundWorker(Generic[T]):
         self._ends_at_s = float("inf")
 
     def start(self) -> None:
-        """Start the thread, which handles earlier items first."""
+        """Start the thread. Items that were queued before are handled first."""
         self._thread.start()
 
     def put(self, item: T, size_bytes: int = 0) -> bool:
@@ -294,7 +302,7 @@ class BackgroundWorker(Generic[T]):
         return True
 
     def close(self, timeout_s: float) -> bool:
-        """Handle the queued items and end the thread; return False if the time was too short."""
+        """Handle the queued items and end the thread; return False if `timeout_s` was too short."""
         if not self._thread.is_alive():
             return self._items == 0
         self._ends_at_s = time.monotonic() + timeout_s
@@ -325,4 +333,4 @@ class BackgroundWorker(Generic[T]):
         try:
             work()
         except BaseException:  # noqa: BLE001 - a panic in native code is not an Exception, and must not end the thread
-            _background_log.exception("background work after a request failed")
+            _background_log.exception("background work for an ended request failed")

@@ -20,7 +20,7 @@ class JsonFormatter(logging.Formatter):
     """Formatter that writes a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; an exception's message is left out, because it may quote a request."""
+        """Return the line, without an exception's message, because that may quote a request."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -39,20 +39,21 @@ def configure_logging(level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Information that no line contains is not collected (Python's logging HOWTO, "Optimization").
+    # Do not collect information that no log line contains (Python's logging HOWTO, "Optimization").
     logging.logThreads = logging.logProcesses = False
     logging.logMultiprocessing = False
-    # The HTTP clients would log a line with the address for each request.
+    # At level info, the HTTP clients would log the address of each request.
     for name in ("httpx", "httpcore", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def log_request(fields: Mapping[str, object], *, is_quiet: bool = False) -> None:
-    """Write the log line of a request that has ended; a quiet one at level debug."""
+    """Write the log line of a request that has ended, at level info, or at debug if `is_quiet`."""
     level = logging.DEBUG if is_quiet else logging.INFO
     if not _requests.isEnabledFor(level):
         return
-    # Created here, because `log` walks the stack to find its caller, half of a line's time.
+    # The record is created here, because `Logger.log` walks the stack to find its caller, which
+    # takes half of the time for a line.
     record = logging.LogRecord(_requests.name, level, __file__, 0, "request", None, None)
     setattr(record, FIELDS, fields)
     _requests.handle(record)

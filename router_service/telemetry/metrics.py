@@ -49,7 +49,7 @@ M = TypeVar("M", Counter, Gauge, Histogram)
 C = TypeVar("C", Counter, Histogram)
 
 Aggregation = Literal["sum", "min", "max"]
-"""How a gauge of several workers is shown as one; workers that have ended do not count."""
+"""How the values of a gauge in several workers become one; ended workers are left out."""
 
 _MULTIPROCESS_MODES: Mapping[Aggregation, Literal["livesum", "livemin", "livemax"]] = {
     "sum": "livesum",
@@ -60,7 +60,8 @@ _MULTIPROCESS_MODES: Mapping[Aggregation, Literal["livesum", "livemin", "livemax
 _KNOWN_STATUSES = frozenset({*HTTPStatus, 499, 529})
 """Registered statuses, nginx's 499 for a client that left, and Anthropic's 529 ("overloaded")."""
 
-# Workers' files have no `_created` series, and one worker must show the same series as several.
+# The files that workers share have no `_created` series, and one worker must show the same series
+# as several workers.
 disable_created_metrics()  # type: ignore[no-untyped-call] # the library lacks the annotation
 
 
@@ -78,13 +79,13 @@ class Series:
 
 @dataclass(frozen=True)
 class _Definition(Generic[M]):
-    """Class attribute of `Metrics`; each instance has its own metric under the same name."""
+    """Definition of a metric of `Metrics`; each instance of `Metrics` creates its own metric."""
 
     series: Series
     create: Callable[[CollectorRegistry], M]
 
     def __get__(self, instance: Metrics | None, owner: type[Metrics]) -> M:
-        raise AttributeError("create an instance of Metrics")
+        raise AttributeError("Metrics has series only on instances; use Metrics() instead")
 
 
 def _counter(name: str, text: str, *labels: str) -> _Definition[Counter]:
@@ -108,7 +109,7 @@ def _histogram(
 def _gauge(
     name: str, text: str, *labels: str, aggregation: Aggregation = "max"
 ) -> _Definition[Gauge]:
-    """Define a gauge that is set; a function or a removed label would affect only one worker."""
+    """Define a gauge. Do not use its `set_function` or `remove`: they affect only one worker."""
     name = f"switchcraft_{name}"
     mode = _MULTIPROCESS_MODES[aggregation]
     return _Definition(
@@ -118,7 +119,7 @@ def _gauge(
 
 
 class Metrics:
-    """All series, in their own registry so that two gateways in a process do not mix."""
+    """All series, in a registry of their own, so that gateways in one process share no values."""
 
     # Requests and decisions.
     requests = _counter(
@@ -174,7 +175,7 @@ class Metrics:
     )
     decisions_over_budget = _counter(
         "decisions_over_budget",
-        "Decisions that took longer than the latency budget, out of those in decision_seconds.",
+        "Decisions in decision_seconds that took longer than the latency budget.",
     )
     decisions_queued = _gauge(
         "decisions_queued", "Requests that wait for a decision thread.", aggregation="sum"
@@ -219,8 +220,8 @@ class Metrics:
     )
     baseline_cost_usd = _counter(
         "baseline_cost_usd",
-        "Cost of the same requests at the baseline model's price for the same tokens, by the model "
-        "that answered; minus routed_cost_usd it is the saving.",
+        "Cost of the requests in routed_cost_usd at the baseline model's price for the same "
+        "tokens, by the model that answered. The saving is this value minus routed_cost_usd.",
         "model",
     )
     unpriced = _counter(
@@ -241,20 +242,21 @@ class Metrics:
     attempts = _counter(
         "upstream_attempts",
         "Attempts to get an answer from a deployment, by outcome: answered, unreachable, timeout, "
-        "broken, status, error_body, malformed, refused, unfit, busy. A request may have several.",
+        "broken, status, error_body, malformed, refused, unfit, busy. A request may need several "
+        "attempts.",
         "model",
         "deployment",
         "outcome",
     )
     fallbacks = _counter(
         "fallbacks",
-        "Requests that another model answered than the chosen one, by both models.",
+        "Requests that were not answered by the chosen model, by chosen and answering model.",
         "chosen",
         "model",
     )
     router_failures = _counter(
         "router_failures",
-        "Requests that a release could not decide, by release; they were answered anyway.",
+        "Requests for which a release failed to decide, by release; a model answered them anyway.",
         "release",
     )
     breaker_openings = _counter(
@@ -284,8 +286,8 @@ class Metrics:
     )
     tasks = _gauge(
         "tasks",
-        "Running asyncio tasks. They follow the requests in flight; if they grow without them, "
-        "tasks leak.",
+        "Running asyncio tasks. Their number follows the requests in flight; if it grows although "
+        "those do not, tasks leak.",
         aggregation="sum",
     )
     # Reloads and releases.
@@ -337,8 +339,8 @@ class Metrics:
     )
     shadow_decisions = _counter(
         "shadow_decisions",
-        "Decisions of the shadow release, by whether it chose the same model: yes, no, failed, or "
-        "dropped if too many were waiting.",
+        "Decisions of the shadow release, by whether it chose the same model as the release that "
+        "served the request: yes, no, failed, or dropped (too many decisions were waiting).",
         "agrees",
     )
     # Answers and feedback.
@@ -351,8 +353,8 @@ class Metrics:
     )
     weak_evidence = _counter(
         "weak_evidence",
-        "Tool calls with evidence against them in the conversation's next turn, by arm and kind: "
-        "tool_error, repeated_call. Such a call may still be correct.",
+        "Tool calls that the conversation's next turn suggests are wrong, by arm and kind of "
+        "evidence: tool_error, repeated_call. Such a call may still be correct.",
         "arm",
         "kind",
     )
@@ -365,15 +367,17 @@ class Metrics:
     )
     calibration_decisions = _counter(
         "calibration_decisions",
-        "Decisions with a verdict, by the chosen arm's probability, rounded down to a tenth (0.0 "
-        "to 0.9).",
+        "Decisions whose feedback says correct or wrong, by the chosen arm's probability, rounded "
+        "down to a tenth (0.0 to 0.9).",
         "bin",
     )
     calibration_predicted = _counter(
-        "calibration_predicted", "Sum of the probabilities of the same decisions.", "bin"
+        "calibration_predicted",
+        "Sum of the chosen arms' probabilities over the decisions in calibration_decisions.",
+        "bin",
     )
     calibration_correct = _counter(
-        "calibration_correct", "Number of the same decisions that were correct.", "bin"
+        "calibration_correct", "Decisions in calibration_decisions that were correct.", "bin"
     )
     # Decision log and traces.
     log_lines = _counter(
@@ -421,7 +425,10 @@ class Metrics:
         return generate_latest(registry)
 
     def child(self, series: C, *labels: str) -> C:
-        """Return `series.labels(*labels)` from a cache: a lookup took 2 us, ten per request."""
+        """Return `series.labels(*labels)` from a cache.
+
+        Without the cache, each of the ten calls per request took 2 us.
+        """
         key = (series, *labels)
         known = self._children.get(key)
         if known is None:
@@ -430,7 +437,7 @@ class Metrics:
 
 
 def status_label(status: int) -> str:
-    """Return a status as a label; statuses that upstreams invent share one label per class."""
+    """Return a status as a label. Unregistered statuses share a label per class, such as `5xx`."""
     return str(int(status)) if status in _KNOWN_STATUSES else f"{status // 100}xx"
 
 
@@ -460,8 +467,8 @@ def metrics_page() -> Iterator[str]:
 def shared_metrics_directory() -> Iterator[None]:
     """Provide an empty directory for the values of workers that start within the block.
 
-    It is the directory of the environment variable, or a temporary one. Raises ConfigError if it
-    cannot be written.
+    The environment variable `SHARED_DIRECTORY` may name the directory; otherwise, it is temporary.
+    Raise ConfigError if the directory cannot be written.
     """
     configured = os.environ.get(SHARED_DIRECTORY)
     if configured is not None:
@@ -478,7 +485,10 @@ def shared_metrics_directory() -> Iterator[None]:
     try:
         temporary = TemporaryDirectory(prefix="switchcraft-metrics-")
     except OSError as exc:
-        problem = f"is not set, and no temporary directory can be created: {exc.strerror}"
+        problem = (
+            "is not set, and no temporary directory can be created; set it to a writable "
+            f"directory: {exc.strerror}"
+        )
         raise ConfigError("the environment", SHARED_DIRECTORY, problem) from exc
     with temporary as path:
         os.environ[SHARED_DIRECTORY] = path
@@ -489,5 +499,5 @@ def shared_metrics_directory() -> Iterator[None]:
 
 
 def forget_worker(process_id: int) -> None:
-    """Stop showing the gauges of a worker that has ended; its counters stay."""
+    """Stop showing the gauges of a worker that has ended. Its counters still count."""
     mark_process_dead(process_id)  # type: ignore[no-untyped-call] # as above

@@ -1,4 +1,4 @@
-"""Sends spans to an OpenTelemetry collector, as OTLP over HTTP; imported only if configured."""
+"""Export of spans to an OpenTelemetry collector by OTLP over HTTP; imported only if configured."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from router_service.settings import TracingSettings
 TRACES_PATH = "/v1/traces"
 
 MAX_WAITING_SPANS = 2048
-"""A span takes about 2 KB. Further spans are dropped and counted."""
+"""Most spans that wait to be sent. More are dropped and counted. A span takes about 2 KB."""
 
 CLOSE_TIMEOUT_S = 3.0
-"""How long the end of the process waits for the collector."""
+"""How long shutdown waits for the collector."""
 
 _log = logging.getLogger("switchcraft.tracing")
 
@@ -34,7 +34,8 @@ class OtlpExport:
 
     def __init__(self, settings: TracingSettings, on_dropped: Callable[[int], None]) -> None:
         """Send to `settings.otlp_endpoint`; `on_dropped` receives the number of lost spans."""
-        # The SDK logs each failure with the collector's address; `_Queue` logs once per outage.
+        # Silence the SDK, which logs the collector's address with each failure. `_Queue` logs one
+        # line per outage instead.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         logging.getLogger("urllib3").setLevel(logging.ERROR)
         headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
@@ -69,7 +70,7 @@ class OtlpExport:
 
 
 class _Queue(SpanProcessor):
-    """The SDK's queue, with lost spans counted and one log line per outage."""
+    """The SDK's queue of spans, extended to count lost spans and to log one line per outage."""
 
     def __init__(self, exporter: SpanExporter, on_dropped: Callable[[int], None]) -> None:
         self._on_dropped = on_dropped
@@ -77,7 +78,8 @@ class _Queue(SpanProcessor):
         self._waiting = 0
         self._is_collector_failing = False
         sender = _ReportingExporter(exporter, self._sent)
-        # The SDK's queue never fills, because it does not report the spans that it drops.
+        # The SDK does not report the spans that its queue drops. So that queue is larger than our
+        # limit, and never fills.
         self._batches = BatchSpanProcessor(sender, max_queue_size=MAX_WAITING_SPANS + 1)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -105,7 +107,7 @@ class _Queue(SpanProcessor):
             _log.warning("trace collector accepts spans again")
         elif not succeeded and not self._is_collector_failing:
             _log.warning(
-                "trace collector accepts no spans: they are dropped; see tracing.otlp_endpoint"
+                "trace collector accepts no spans: dropping them; check tracing.otlp_endpoint"
             )
         self._is_collector_failing = not succeeded
 
@@ -127,5 +129,5 @@ class _ReportingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Stop retrying."""
+        """Stop the exporter, including its retries."""
         self._exporter.shutdown()

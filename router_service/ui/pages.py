@@ -64,7 +64,7 @@ class ArmCard(BaseModel):
 
     arm: str
     model: str | None
-    """The configured model of this arm; an arm without one is never chosen."""
+    """Configured model of this arm, or None. An arm without a configured model is never chosen."""
     cost_usd: float
     """Expected cost of a request at the gateway's prices."""
     profile: ArmProfile
@@ -90,7 +90,7 @@ class ArtifactCard(BaseModel):
     """Default policy of this gateway."""
     frontier: tuple[FrontierPoint, ...]
     efficient: tuple[str, ...]
-    """Policies of the frontier that are better than every cheaper one."""
+    """Policies of the frontier that are more accurate than every cheaper policy."""
     metrics: Mapping[str, Measure]
     arms: tuple[ArmCard, ...]
     provenance: Provenance
@@ -131,13 +131,16 @@ class ArtifactCard(BaseModel):
 
 @routes.get("")
 async def page() -> FileResponse:
-    """Return the page."""
+    """Return the HTML page."""
     return FileResponse(FOLDER / "index.html")
 
 
 @routes.get("/")
 async def page_with_slash() -> RedirectResponse:
-    """Redirect to the page; relative, because a proxy may serve the gateway below a prefix."""
+    """Redirect to the page.
+
+    The address is relative, because a proxy may serve the gateway below a prefix.
+    """
     return RedirectResponse(f"..{UI_PATH}", status_code=308)
 
 
@@ -157,13 +160,13 @@ async def explain(
 
 @routes.post("/api/ask/{api}")
 async def ask(request: Request, api: Literal["chat", "responses"]) -> Response:
-    """Answer a request as the API does, for users of the page."""
+    """Route and answer a request as the public API does, for users of the page."""
     return RoutedAnswer(_ENDPOINTS[api], request)
 
 
 @routes.get("/api/recent", response_model=RecentDecisions)
 async def recent(request: Request, response: Response) -> RecentDecisions | Response:
-    """List this process's last decisions; 304 if there is no new one (RFC 9110, 13.1.2)."""
+    """List this process's last decisions, or return 304 if none is new (RFC 9110, 13.1.2)."""
     kept = gateway_of(request).recent
     tag = f'"{kept.version}"'
     if request.headers.get("if-none-match") == tag:
@@ -178,7 +181,7 @@ async def recent(request: Request, response: Response) -> RecentDecisions | Resp
 
 @routes.get("/api/recent/{decision_id}")
 async def recent_decision(request: Request, decision_id: str) -> DecisionRecord:
-    """Return one decision of this process, or of any process while the store keeps it."""
+    """Return a decision from this process's recent ones, or from the store."""
     gateway = gateway_of(request)
     record = gateway.recent.get(decision_id) or await gateway.store.get(decision_id[:100])
     if record is None:
@@ -188,5 +191,5 @@ async def recent_decision(request: Request, decision_id: str) -> DecisionRecord:
 
 @routes.get("/api/artifact")
 async def artifact(request: Request) -> ArtifactCard:
-    """Return the artifact that decides, with its provenance and measured results."""
+    """Return the artifact that makes decisions now, with its provenance and measured results."""
     return ArtifactCard.describe(gateway_of(request).engine)

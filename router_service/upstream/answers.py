@@ -24,14 +24,15 @@ from router_service.upstream.client import UpstreamAnswer
 from router_service.upstream.connection import RawHeaders
 
 MAX_HELD_BYTES = 4 * 1024 * 1024
-"""Longest answer that is read to its end before it is forwarded, so that another deployment may
-answer if it breaks off. 128k tokens are about 1 MB."""
+"""Longest answer that is read to its end before it is forwarded. If such an answer breaks off,
+another deployment can still answer. 128k tokens are about 1 MB."""
 
 MAX_WHOLE_BYTES = 64 * 1024 * 1024
 """Longest answer that is not a stream. A longer one is cut off."""
 
 MAX_ERROR_BYTES = 256 * 1024
-"""Longest body of an error that clients get. Servers that validate requests may repeat them."""
+"""Longest body of an error that is passed to clients. It may be long, because some servers quote
+the request in validation errors."""
 
 MAX_EVENT_BYTES = 1024 * 1024
 """An event longer than this is forwarded before it is complete, and is not read."""
@@ -42,30 +43,31 @@ events as fast as they can, this stalls the event loop for 0.04 s, and 64 KB for
 
 KEEP_ALIVE_HOLD_S = 5.0
 """How long comments before an answer's first event are held back, so that another deployment may
-still answer. Clients wait longer than that for a sign of life."""
+still answer. Clients wait longer than this for the first bytes."""
 
 KEEP_ALIVE_HOLD_BYTES = 64 * 1024
-"""Most bytes of such comments that are held back."""
+"""Most bytes of comments before an answer's first event that are held back."""
 
 CHARACTERS_PER_TOKEN = 4
-"""OpenAI's rule of thumb for English, for answers whose provider does not count tokens."""
+"""OpenAI's rule of thumb for English. It is used for answers whose provider reports no token
+counts."""
 
 MAX_SEQUENCE_NUMBER = 2**53
-"""Numbers from here on are ignored. JavaScript clients could not add one to them (RFC 8259, section
-6), and from 2**64 on they could not be written here."""
+"""Sequence numbers of events from this one on are ignored. JavaScript clients could not add one to
+them (RFC 8259, section 6), and the gateway could not write numbers from 2**64 on."""
 
 _UPSTREAMS_FAULT = {401, 407, 408, 429}
-"""Statuses below 500 that another deployment or model may avoid: they are due to the operator's key
-or to a limit."""
+"""Statuses below 500 after which another deployment or model may succeed, because the cause is the
+operator's key or a limit."""
 
 _REFUSALS = {402, 403, 409}
-"""The same, but a client can cause them: by asking for more tokens than the account can pay for
-(402, OpenRouter), by content that is moderated or blocked by a firewall (403), and by an
-idempotency key or a conversation that is in use (409)."""
+"""Statuses after which another deployment or model may succeed, but which a client can cause: by
+asking for more tokens than the account can pay for (402, OpenRouter), by content that is moderated
+or blocked by a firewall (403), and by an idempotency key or a conversation that is in use (409)."""
 
 _UNFIT_STATUSES = {404, 413}
-"""The model or something that the request refers to does not exist, or the request is too large.
-Clients can cause these, so they must not open a circuit for all other clients."""
+"""Statuses of requests that are too large, or that refer to a missing object, such as a model.
+Clients can cause these statuses, so they must not open a circuit for all other clients."""
 
 _TOO_LARGE = b"Request too large"
 """The start of OpenAI's message for a single request that exceeds the tokens per minute. Its status
@@ -84,15 +86,17 @@ _CLIENTS_CODES = frozenset(
     )
 )
 _CLIENTS_CODE_PREFIXES = ("invalid_image", "invalid_base64", "invalid_prompt", "image_")
-"""Codes for what is wrong with a request (API reference: "The response object", error)."""
+"""Codes, and here beginnings of codes, for what is wrong with a request (API reference: "The
+response object", error)."""
 
 _NOT_CLIENTS_STATUSES = frozenset({401, 408, 429})
 
-# With all blank lines that follow: as events of their own, 64 KB of them would take 0.1 s.
+# Matches all consecutive blank lines at once. If each of them were an event of its own, 64 KB would
+# take 0.1 s.
 _BLANK_LINE = re.compile(rb"(?:\n\n|\n\r\n|\r\r)[\r\n]*")
 _SEAM_BYTES = 2  # a blank line may begin in the last two of the buffered bytes
 _DONE = b"[DONE]"
-# A tuple instead of a set, because an upstream may send a type that cannot be hashed, as a list.
+# A tuple instead of a set, because an upstream may send an unhashable type, such as a list.
 _LAST_TYPES = ("response.completed", "response.incomplete", "response.failed")
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
@@ -110,8 +114,8 @@ class StartedAnswer:
     reader: EventReader | None = None
     """Reader for the rest of a stream, or None for a whole answer."""
     rest: AsyncIterator[bytes] | None = None
-    """The parts that follow `body` in a whole answer that is too large to be buffered. Raises
-    UpstreamError if it breaks off."""
+    """The parts that follow `body` in a whole answer that is too large to be buffered. The iterator
+    raises UpstreamError if the answer breaks off."""
     value: Json = None
     """The whole body, decoded, or None if it is not JSON."""
     is_skimmed: bool = False
@@ -127,15 +131,16 @@ class AnswerIdentity:
 
 
 async def read_whole(answer: UpstreamAnswer, started: StartedAnswer, *, expects_json: bool) -> None:
-    """Read an answer that is not a stream. Raise UpstreamError if another upstream may do better.
+    """Read an answer that is not a stream into `started`.
 
-    If an answer is too large to be buffered, `started.rest` yields the part that is still unread.
+    Raise UpstreamError if the answer is unusable, so that another upstream can be tried. If the
+    answer is too large to be buffered, `started.rest` yields the part that is still unread.
     """
     if answer.status >= 400:
         started.body = await _read_error(answer)
         return
-    # A megabyte of compressed data may become a gigabyte, but no regular answer of that size is
-    # compressed without being asked for.
+    # A megabyte of compressed data may become a gigabyte, so the limit for compressed answers is
+    # lower. Regular upstreams do not compress such large answers without being asked to.
     limit_bytes = MAX_HELD_BYTES if answer.is_compressed else MAX_WHOLE_BYTES
     if answer.declared_bytes > limit_bytes:
         raise _too_long(answer, limit_bytes)
@@ -168,8 +173,9 @@ async def read_whole(answer: UpstreamAnswer, started: StartedAnswer, *, expects_
 async def _read_error(answer: UpstreamAnswer) -> bytes:
     """Return the body of an error for the client, or raise UpstreamRefusedError.
 
-    It is raised unless every upstream would refuse the request. The body is empty if it is too long
-    or contains the gateway's credentials, because then it is about the operator's account.
+    Raise UpstreamRefusedError unless every upstream would refuse the request. The body is replaced
+    by an empty one if it is too long, or if it contains the gateway's credentials, because then the
+    error is about the operator's account.
     """
     parts = bytearray()
     async for part in answer.chunks():
@@ -203,7 +209,10 @@ async def _read_error(answer: UpstreamAnswer) -> bytes:
 async def _read_rest(
     answer: UpstreamAnswer, parts: AsyncIterator[bytes], left_bytes: int
 ) -> AsyncIterator[bytes]:
-    """Yield the parts after the buffered ones, which have been forwarded by then."""
+    """Yield the parts that follow the buffered ones.
+
+    The buffered parts have been forwarded by then, so their memory is released.
+    """
     answer.release_memory()
     async for part in parts:
         left_bytes -= len(part)
@@ -215,15 +224,16 @@ async def _read_rest(
 def _too_long(answer: UpstreamAnswer, limit_bytes: int) -> UpstreamError:
     problem = f"answered with more than {limit_bytes} bytes"
     if answer.is_compressed:
-        problem += " in compressed form, although it was asked for plain text"
+        problem += " in compressed form, although the gateway did not accept compression"
     return UpstreamError(answer.model, problem, Failure.MALFORMED)
 
 
 def is_error(value: Json) -> bool:
     """Return whether a decoded body or event is an error, whatever its status was.
 
-    Chat Completions have an `error` at the top level. Responses have an event of that type, or a
-    response that failed. A value that is not an object is not an answer of either API.
+    Chat Completions report errors in a top-level `error`. The Responses API reports them by events
+    of the type `error`, or by a response that failed. A value that is not an object counts as an
+    error, because neither API answers with one.
     """
     if not isinstance(value, dict):
         return True
@@ -232,9 +242,9 @@ def is_error(value: Json) -> bool:
 
 
 def failure_of_error(value: Json) -> Failure:
-    """Return the kind of failure for an error in a successful answer, by the error's code.
+    """Return the kind of failure for an error in an answer with a success status.
 
-    OpenAI's codes are words, OpenRouter's are HTTP statuses.
+    The error's code decides. OpenAI's codes are words, OpenRouter's codes are HTTP statuses.
     """
     inner = value.get("response", value) if isinstance(value, dict) else None
     error = inner.get("error", inner) if isinstance(inner, dict) else None
@@ -254,7 +264,7 @@ def is_openai_error(body: bytes) -> bool:
 
 
 def identity_of(value: Json) -> AnswerIdentity:
-    """Return the id and the model that an answer, or an event of it, names."""
+    """Return the id and the model that an answer or one of its events names."""
     response = value.get("response") if isinstance(value, dict) else None
     source = response if isinstance(response, dict) else value
     if not isinstance(source, dict):
@@ -268,7 +278,11 @@ def identity_of(value: Json) -> AnswerIdentity:
 async def start_stream(
     answer: UpstreamAnswer, started: StartedAnswer, *, expects_json: bool = True
 ) -> None:
-    """Read events until the first that is output, or raise UpstreamError if there is no output."""
+    """Read events into `started` until the first output.
+
+    Stop earlier if there are only comments for `KEEP_ALIVE_HOLD_S` or `KEEP_ALIVE_HOLD_BYTES`.
+    Raise UpstreamError if an error comes before the output, or if there is no output.
+    """
     reader = started.reader = EventReader(answer, expects_json=expects_json)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -286,7 +300,7 @@ class EventReader:
     """Reader of server-sent events, which records their content in its attributes."""
 
     def __init__(self, answer: UpstreamAnswer, *, expects_json: bool = True) -> None:
-        """Read an answer. Without `expects_json`, its events may be of any kind."""
+        """Read an answer. Without `expects_json`, its events may contain anything."""
         self._answer = answer
         self._expects_json = expects_json
         self._has_begun = False
@@ -299,7 +313,7 @@ class EventReader:
         self.usage: Usage | None = None
         """The usage that the upstream has reported."""
         self.has_output = False
-        """Whether an event was part of an answer: neither a comment nor an error."""
+        """Whether any event was output, that is, neither a comment nor an error."""
         self.error: UpstreamError | None = None
         """The error that an event reported."""
         self.last_number = -1
@@ -309,17 +323,17 @@ class EventReader:
         self.identity = AnswerIdentity()
         self.accumulator = AnswerAccumulator()
         self.events = self._read_events()
-        """The stream's bytes, unchanged and cut only between events. Iterate over it once.
+        """The stream's bytes, unchanged and cut only between events; iterate over them once.
 
-        So a client never gets half an event before the error that reports a broken stream. It
-        raises UpstreamError if the stream breaks, if an event before the first output cannot be
-        read, or if a later event is cut off.
+        Because of the cuts, a client never gets half an event before the error that reports a
+        broken stream. The iterator raises UpstreamError if the stream breaks, if an event before
+        the first output cannot be read, or if a later event is cut off.
         """
         self._unreadable: UpstreamError | None = None
 
     @property
     def written_tokens(self) -> int:
-        """Return roughly how many tokens the events had so far."""
+        """Return an estimate of how many tokens the events contained so far."""
         return -(-self._characters // CHARACTERS_PER_TOKEN)
 
     async def _read_events(self) -> AsyncIterator[bytes]:
@@ -346,25 +360,26 @@ class EventReader:
     def _feed(self, chunk: bytes) -> bytes:
         """Add a chunk to the buffer and return the bytes that can be forwarded.
 
-        No byte is searched twice: an event of 1 MB in chunks of 1 KB would take seconds.
+        No byte is searched twice for the end of an event. Otherwise, an event of 1 MB that arrives
+        in chunks of 1 KB would take seconds.
         """
         seam = self._tail + chunk
         ends = [found.end() - len(seam) for found in _BLANK_LINE.finditer(seam)]
         self._held += chunk
         self._tail = seam[-_SEAM_BYTES:]
         if not ends:
-            # Hold the start of an event, if it is short or there is memory for it.
+            # Buffer the incomplete event if it is short, or if memory for it can be reserved.
             unreserved_bytes = len(self._held) - self._answer.reserved_bytes
             if unreserved_bytes <= UNCOUNTED_BYTES or (
                 len(self._held) <= MAX_EVENT_BYTES and self._answer.try_reserve(unreserved_bytes)
             ):
                 return b""
             data = self._empty_buffer()
-            self.is_within_event = self.has_output = True  # comments are never so long
+            self.is_within_event = self.has_output = True  # no comment is so long
             self.accumulator.is_incomplete = True
             return data
         data, start = self._empty_buffer(), 0
-        for end in ends:  # counted from the end of the data
+        for end in ends:  # negative positions, from the end of the data
             self._read_event(data[start : len(data) + end])
             if self._unreadable:
                 return data[:start]
@@ -423,14 +438,16 @@ class EventReader:
     def _skip_unreadable(self, data: bytes, exc: UnreadableError) -> None:
         """Forward an event that cannot be read, or record it as a failure.
 
-        Before the first output it is a failure, because another deployment may do better. After
-        that the client gets all events, and may be able to read more than the gateway. But if an
-        event is cut off, a part of the answer is lost, and the client gets an error.
+        Before the first output, the event is a failure, because another deployment may still give
+        a good answer. After it, the client gets all events, because it may be able to read more
+        than the gateway. But if an event is cut off, a part of the answer is lost, so the client
+        gets an error.
         """
         is_failure = exc.is_cut_off or not (self.has_output or exc.is_too_much)
         if self._expects_json and is_failure:
             problem = "sent an event that cannot be read"
-            # Raised where the event is out of scope, because a traceback would keep it in memory.
+            # A caller raises the error when the event is out of scope. Otherwise, the traceback
+            # would keep the event in memory.
             self._unreadable = UpstreamError(self._answer.model, problem, Failure.MALFORMED)
             return
         self.has_output = self.accumulator.is_incomplete = True
@@ -443,7 +460,7 @@ class EventReader:
 def _written_characters(event: Json) -> int:
     """Count the characters that an event adds to an answer.
 
-    Text, reasoning, refusals and the names and arguments of calls count.
+    It counts text, reasoning, refusals, and the names and arguments of tool calls.
     """
     if isinstance(delta := event.get("delta"), str):  # the Responses API
         return len(delta)

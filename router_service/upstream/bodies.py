@@ -1,4 +1,4 @@
-"""Bodies: the model of a request, JSON as providers write it, and compressed answers."""
+"""Bodies: replacing the model of a request, reading providers' JSON, and decompressing answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from router_service.core.errors import InvalidRequestError
 from router_service.core.messages import Json, as_list
 
 MAX_KEYS = 10_000
-"""Most keys of one name at all levels of a body. Each tool with a parameter called `model` has one.
-Finding the level of a key takes 2 us."""
+"""Most keys of one name in a body, at all levels together. For example, each tool with a parameter
+called `model` adds a key `model`. Finding the level of a key takes 2 us."""
 
 REPEATABLE_PATHS = frozenset(
     (
@@ -31,22 +31,23 @@ REPEATABLE_PATHS = frozenset(
         "/audio/speech",
     )
 )
-"""Endpoints that compute an answer and change nothing, so that sending a request twice only costs
-twice. Everything else under `/v1/` may create something, such as a job, a batch, a file or a
+"""Endpoints that compute an answer and change nothing, so that sending a request twice only doubles
+its cost. All other endpoints under `/v1/` may create something, such as a job, a batch, a file or a
 video."""
 
 MAX_IDENTITY = 200
 """Longest id or model of an answer that is kept, in characters."""
 
 MAX_VALUES = 25_000
-"""Most values of a JSON text that are read, roughly: its commas and opening brackets are counted.
-Reading them takes up to 25 ms of the event loop. 60 MB of `{}` would take seconds and 2 GB."""
+"""Most values in a JSON text that is read. Commas and opening brackets are counted as values.
+Reading so many blocks the event loop for up to 25 ms; 60 MB of `{}` would take seconds and 2 GB."""
 
 UNCOUNTED_BYTES = 32 * 1024
-"""A text of this length cannot have many more values than `MAX_VALUES`, and takes little memory."""
+"""Longest text whose values are not counted and for which no memory is reserved. It cannot have
+many more values than `MAX_VALUES`, and takes little memory."""
 
 SKIM_BYTES = 16 * 1024
-"""How much of the end of an unread answer is searched for its usage."""
+"""How many bytes `skim` searches: at the start of an answer for texts, at its end for the usage."""
 
 MAX_USAGES = 4
 """Most occurrences of `usage` that `skim` tries to decode."""
@@ -54,19 +55,20 @@ MAX_USAGES = 4
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 MAX_PART_BYTES = 64 * 1024
-"""Longest part that is decompressed at a time, which takes 0.2 ms. Other requests are served in
-between."""
+"""Longest part that is decompressed at a time, which takes 0.2 ms. Between two parts, other
+requests are served."""
 
 ACCEPTED_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 """Content codings that can be read (RFC 9110, section 8.4.1). `deflate` is zlib's format."""
 
 _EFFECT_MARKS = (b'"background"', b'"conversation"', b'"mcp"', b"\\u00")
-"""Every body that has an effect contains one of these. The last one starts an escaped letter."""
+"""Every body that has a lasting effect (see `is_repeatable`) contains one of these. The last one
+starts an escaped letter, by which a key can be written differently."""
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS = re.compile(_STRING + rb'(?:[^"{}\[\]]*+' + _STRING + rb")*+", re.DOTALL)
-# Keys. Each letter of "model" may be escaped. The patterns start with a literal byte instead of a
-# lookbehind, so that memchr skips most of a body, at 0.3 ns a byte instead of 12.
+# Patterns of keys. Each letter of "model" may be escaped. The patterns start with a literal byte
+# instead of a lookbehind, so that memchr skips most of a body, at 0.3 ns a byte instead of 12.
 _MODEL = re.compile(
     rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"\s*:\s*'
 )
@@ -88,7 +90,7 @@ class BodyTemplate:
     """A request body without its model."""
 
     parts: tuple[bytes, ...]
-    """The bytes between the names of the model."""
+    """The bytes before, between and after the names of the model."""
     size_bytes: int
     """The body's length without the name of its model."""
 
@@ -96,9 +98,9 @@ class BodyTemplate:
     def of(cls, body: bytes) -> BodyTemplate:
         """Split a body, which must be a valid JSON object.
 
-        If there are several top-level keys `model`, each value is replaced, because parsers differ
-        in which one they read. Raise InvalidRequestError if there are more than `MAX_KEYS` at all
-        levels.
+        If there are several top-level keys `model`, the values of all are replaced, because parsers
+        differ in which one they read. Raise InvalidRequestError if there are more than `MAX_KEYS`
+        keys `model` at all levels together.
         """
         parts: list[bytes] = []
         end = 0
@@ -116,10 +118,11 @@ class BodyTemplate:
 def is_repeatable(path: str, body: BodyTemplate) -> bool:
     """Return whether sending a request twice has no effect other than its price.
 
-    A completion has an effect in three cases: `background` starts a job that could not be found or
-    cancelled, `conversation` adds to a stored conversation, and a tool of the type `mcp` lets the
-    provider call third-party servers. A response that is only stored (`store`, which is OpenAI's
-    default) counts as repeatable, because nothing refers to the lost one and it expires.
+    A completion has an effect in three cases: `background` starts a job, which nobody could find or
+    cancel if its answer was lost; `conversation` adds to a stored conversation; and a tool of the
+    type `mcp` lets the provider call third-party servers. A response that is only stored (`store`,
+    which is OpenAI's default) counts as repeatable, because nothing refers to a stored response
+    that was lost, and it expires.
     """
     if path not in REPEATABLE_PATHS:
         return False
@@ -135,9 +138,10 @@ def is_repeatable(path: str, body: BodyTemplate) -> bool:
 def asks_for_usage(body: bytes) -> bool:
     """Return whether a body, a valid JSON object, streams and asks for usage with plain options.
 
-    Plain is `"stream": true` and `"stream_options": {"include_usage": BOOLEAN}` with nothing else
-    (API reference: "Create chat completion"). An upstream that refuses these does not support the
-    option. One that refuses other options may do so for good reasons.
+    Plain options are `"stream": true` and `"stream_options": {"include_usage": BOOLEAN}` without
+    other stream options (API reference: "Create chat completion"). An upstream that refuses plain
+    options does not support `stream_options`. An upstream that refuses other options may do so for
+    good reasons.
     """
     try:
         stream = next(_top_level(_STREAM, body), None)
@@ -161,23 +165,24 @@ def without_stream_options(body: bytes) -> bytes:
 
 
 def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield where each top-level member of a name starts, and where its value starts and ends.
+    """Yield three positions for each top-level key that `name` matches.
 
-    Raise InvalidRequestError after `MAX_KEYS` members of this name at any level.
+    They are the start of the key, and the start and the end of its value. Raise InvalidRequestError
+    if there are more than `MAX_KEYS` such keys at all levels together.
     """
     depth, position = 0, 0
     for count, key in enumerate(name.finditer(body)):
         if count == MAX_KEYS:
             raise InvalidRequestError(
                 f"The request has more than {MAX_KEYS:,} objects with a key "
-                f"{key[0].rstrip()[:-1].decode()}. Send fewer.",
+                f"{key[0].rstrip()[:-1].decode()}. Send fewer of them.",
                 code="too_many_values",
             )
         # In valid JSON, a quote after one of these bytes opens a string, and a string before a
         # colon is a key. So no match lies inside a string.
         if body[key.start() - 1] not in _BEFORE_KEY:
             continue
-        # Counted by library code, because a loop over the tokens of 10 MiB would take seconds.
+        # Remove strings and count brackets in C: a Python loop over 10 MiB would take seconds.
         gap = _STRINGS.sub(b"", body[position : key.start()])
         depth += gap.count(b"{") + gap.count(b"[") - gap.count(b"}") - gap.count(b"]")
         position = key.start()
@@ -212,8 +217,8 @@ def read_json(data: bytes) -> Json:
 
     Beyond JSON (RFC 8259), providers send lone surrogates, NaN and infinities, numbers of any
     length, control characters in strings, broken UTF-8 and a byte order mark. Clients that can read
-    those get the bytes unchanged, so reading them here must not fail either. Strings may have lone
-    surrogates (see `fix_surrogates`).
+    such text get its bytes unchanged, so this function must not fail on it either. Strings in the
+    result may have lone surrogates (see `fix_surrogates`).
     """
     is_too_much = len(data) > UNCOUNTED_BYTES and sum(map(data.count, _VALUE_STARTS)) > MAX_VALUES
     if not is_too_much:
@@ -226,14 +231,15 @@ def read_json(data: bytes) -> Json:
         raise UnreadableError(is_cut_off=text.startswith((b"{", b"[")))
     if is_too_much:
         raise UnreadableError(is_too_much=True)
-    # As fast as orjson for many small values. Long strings take twice as long.
+    # For many small values this decoder is as fast as orjson; for long strings it takes twice as
+    # long.
     try:
         return _LENIENT.decode(text.decode(errors="replace"))
     except RecursionError:
         is_too_much = True
     except ValueError:
         pass
-    # Not raised from the other errors, because those hold the text.
+    # Raised outside the `except` blocks, because the caught errors would keep the text in memory.
     raise UnreadableError(is_too_much=is_too_much)
 
 
@@ -246,10 +252,10 @@ def decode_json(body: bytes) -> Json:
 
 
 def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
-    """Return texts and the usage from an answer or event that is not decoded.
+    """Return the id, model, object, type and usage of an answer or event without decoding it.
 
-    `start` is its beginning, or all of it without `end`. For each name, the first text is returned.
-    The usage is the last one.
+    `start` is its beginning, or all of it if there is no `end`. If a text occurs several times, the
+    first one is returned; of the usage, the last one.
     """
     found: dict[str, Json] = {}
     for name, value in _NAMED_TEXT.findall(start[:SKIM_BYTES]):
@@ -265,7 +271,8 @@ def skim(start: bytes, end: bytes = b"") -> dict[str, Json]:
     return found
 
 
-# Integers of more than 64 bits become floats, because a million digits take quadratic time.
+# Integers of more than 64 bits become floats, because `int` takes quadratic time: a million digits
+# would take too long.
 _LENIENT = json.JSONDecoder(
     strict=False,
     parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else float(digits),
@@ -273,9 +280,10 @@ _LENIENT = json.JSONDecoder(
 
 
 def read_codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """Return the codings of a body from all header lines, without `identity`.
+    """Return the content and transfer codings of a body from all of its header lines.
 
-    Transfer codings other than `chunked` are included, because `Connection` does not decode them.
+    `identity` and `chunked` are left out. Other transfer codings are included, because `Connection`
+    does not decode them.
     """
     found: list[str] = []
     for name, value in headers:
@@ -287,18 +295,18 @@ def read_codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 
 
 class Decompressor:
-    """Decompresses a gzip or zlib body into parts of at most `MAX_PART_BYTES`.
+    """Decompressor of a gzip or zlib body, which returns parts of at most `MAX_PART_BYTES`.
 
-    Some upstreams compress although they are asked not to. Only a single level is accepted: two
-    levels of 7 KB unpack to 8 GB. A single level still unpacks to a thousand times its size, so
-    no more is unpacked than is read.
+    Some upstreams compress although they are asked not to. Only one level of compression is
+    accepted, because 7 KB with two levels can unpack to 8 GB. Even one level can unpack to a
+    thousand times its size, so no more is unpacked than is read.
 
     The format is recognized by its header. `read` raises httpx.DecodingError if the body has
     neither format, ends too early, or continues after its end. A second gzip member is not read.
     """
 
     def __init__(self, read_compressed: Callable[[], Awaitable[bytes]]) -> None:
-        """Read from a function that returns the next part, or no bytes at the end."""
+        """Read from `read_compressed`, which returns the next part, or no bytes at the end."""
         self._read_compressed = read_compressed
         self._decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
         self._has_more = False
@@ -312,7 +320,7 @@ class Decompressor:
             if not compressed and not self._has_more:
                 compressed = await self._read_compressed()
                 if not compressed and self._is_empty:
-                    return b""  # there is no body at all, in whatever coding
+                    return b""  # an empty body, which needs no compressed format
                 if not compressed:
                     raise httpx.DecodingError("the compressed data ends too early")
                 self._is_empty = False

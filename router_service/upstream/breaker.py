@@ -18,7 +18,7 @@ MIN_FAILURE_SHARE = 0.5
 time."""
 
 OnOpen = Callable[[str, float], None]
-"""Gets a deployment's id and the seconds for which its circuit has opened."""
+"""Function that receives a deployment's id and the seconds for which its circuit will be open."""
 
 _log = logging.getLogger("switchcraft.upstream")
 
@@ -46,7 +46,7 @@ class _Window:
 
     bucket_s: float
     buckets: deque[tuple[float, dict[str | None, _Count]]] = field(default_factory=deque)
-    """Start and counts of each part."""
+    """Start of each part of the window, and its counts by client."""
 
     def count(
         self, now_s: float, client: str | None, *, answers: int = 1, failures: int = 0
@@ -78,10 +78,12 @@ class _Breaker:
     open_until_s: float | None = None
     """None while the circuit is closed."""
     own_until_s: float = 0.0
-    """The same, as far as requests of this gateway have opened it."""
+    """End of the last cool-down that requests of this replica have caused. Other replicas cannot
+    end it earlier."""
     is_probing: bool = False
     culprit: str | None = None
-    """The client that caused all failures, or None if several did or if clients have no keys."""
+    """The client that caused all failures in the window, or None if several clients caused them or
+    if clients have no keys."""
 
 
 class CircuitBreakers:
@@ -90,18 +92,19 @@ class CircuitBreakers:
     A closed circuit counts failures. An open circuit admits no requests. After its cool-down, one
     request probes the deployment: success closes the circuit, failure opens it for twice as long.
     Breakers outlive reloads of the configuration, because deployments that failed before a reload
-    fail after it. All methods must be called on the event loop.
+    usually fail after it too. All methods must be called on the event loop.
 
-    A client can send requests that no deployment can answer. Its failures must not take a
-    deployment from other clients. So they do not open a circuit while others get good answers, and
-    if a single client has opened a circuit, requests of others go through as probes. Clients are
-    identified by the names of their keys. Without keys, all clients count as one.
+    A client can send requests that no deployment can answer. Failures of these requests must not
+    make a deployment unavailable to other clients. So the failures of one client do not open a
+    circuit while other clients get good answers. If one client alone has opened a circuit, requests
+    of other clients are sent as probes. Clients are identified by the names of their keys. Without
+    keys, all clients count as one.
     """
 
     def __init__(
         self, settings: BreakerSettings, clock: Callable[[], float], on_open: OnOpen
     ) -> None:
-        """Call `on_open` whenever a circuit opens here, so that other replicas can be informed."""
+        """Call `on_open` when this replica opens a circuit, so that others can be informed."""
         self._settings = settings
         self._clock = clock
         self._on_open = on_open
@@ -135,7 +138,7 @@ class CircuitBreakers:
         return True
 
     def release(self, deployment_id: str) -> None:
-        """End an admitted request that showed nothing about the deployment's health."""
+        """End an admitted request whose result shows nothing about the deployment's health."""
         if breaker := self._breakers.get(deployment_id):
             breaker.is_probing = False
 
@@ -154,9 +157,9 @@ class CircuitBreakers:
         had_begun: bool = False,
         client: str | None = None,
     ) -> None:
-        """Count a failure, and open the circuit if there are too many or the upstream says so.
+        """Count a failure. Open the circuit after too many, or if the upstream asks to wait.
 
-        An answer that `had_begun` well was already counted by `record_success`.
+        If the answer `had_begun` well, `record_success` has already counted it as an answer.
         """
         breaker = self._breakers.get(deployment_id) or self._add(deployment_id)
         breaker.window.count(self._clock(), client, answers=0 if had_begun else 1, failures=1)
@@ -183,7 +186,7 @@ class CircuitBreakers:
         self._on_open(deployment_id, open_s)
 
     def _is_failing(self, totals: Mapping[str | None, _Count]) -> bool:
-        """Return whether too many answers fail, both of all clients and of all but the worst."""
+        """Return whether too many requests fail, with and without the client that fails most."""
         total = _Count.sum(totals.values())
         if total.failures <= self._settings.allowed_fails or not total.is_mostly_failures():
             return False
@@ -192,11 +195,13 @@ class CircuitBreakers:
         return others.answers == 0 or others.is_mostly_failures()
 
     def adopt(self, begun: Mapping[str, float], ended: Collection[str] = ()) -> None:
-        """Open circuits that other replicas have opened, and close those that they have closed.
+        """Start cool-downs that other replicas have started, and end those that they have ended.
 
-        `begun` holds the remaining seconds by deployment. At most `max_cooldown_s` of them count,
-        so that a replica with a wrong clock or a mistaken entry cannot stop this one for days.
-        After either end, one request probes. A cool-down that began here is not shortened.
+        `begun` holds the remaining seconds of each cool-down by deployment, and `ended` the
+        deployments whose cool-downs have ended. At most `max_cooldown_s` seconds count, so that a
+        replica with a wrong clock or a mistaken entry cannot stop this replica's requests for days.
+        If a cool-down expires or `ended` ends it, the next request is the probe. A cool-down that
+        began in this replica is not shortened.
         """
         now_s, longest_s = self._clock(), self._settings.max_cooldown_s
         for deployment_id, seconds in begun.items():

@@ -1,6 +1,6 @@
 """Requests to one deployment, their answers, and how long each part of an answer may take.
 
-httpx stays behind this module: its errors leave it as UpstreamError.
+Callers need not know httpx: this module raises httpx's errors as UpstreamError.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from router_service.upstream.connection import (
 from router_service.upstream.redaction import Redactor, Secrets, secrets_of
 
 TRACE_HEADERS = frozenset(("traceparent", "tracestate"))
-"""W3C Trace Context."""
+"""Headers of the W3C Trace Context."""
 
 FORWARDED = TRACE_HEADERS | frozenset("x-request-id openai-beta idempotency-key x-sandbox".split())
-"""Request headers that are forwarded. All others, credentials above all, are not."""
+"""Request headers that are forwarded. All others are not, most importantly credentials."""
 
 MAX_PASSED_HEADERS = 64
 """Most headers of an answer that are returned to the client. Many clients accept 100 in all."""
 
 MAX_PASSED_VALUE_BYTES = 1024
-"""A longer header of an answer is dropped."""
+"""Longest value of an answer's header that is returned to the client; longer ones are dropped."""
 
 MAX_NAMED_CODINGS = 60
-"""How many characters of an answer's codings an error quotes."""
+"""Most characters of an answer's content and transfer codings that an error quotes."""
 
 ANSWER_COPIES = 3
 """How many copies of a whole answer are in memory at most: in parts, joined, and decoded."""
@@ -71,16 +71,19 @@ NEVER_SENT = (
 """Errors after which the upstream has received nothing of the request."""
 
 FIRST_WAITS = 2
-"""The headers and the first part of the body arrive together or one after the other."""
+"""Waits to which the timeout for the first byte applies: one for the headers, and one for the first
+part of the body, which may arrive later."""
 
 STILL_ANSWERING_S = 5.0
-"""An answer whose last part is not older than this was still arriving when its time was over."""
+"""If the last part of an answer is not older than this when the time limit is over, the answer
+counts as still arriving."""
 
 MAX_RETRY_AFTER_S = 24 * 3600.0
-"""Longest wait that is adopted from an upstream. Providers name a day for daily quotas."""
+"""Longest wait before a retry that is taken from an upstream; longer waits are cut to it. For daily
+quotas, providers ask for up to a day."""
 
 MAX_DATE_BYTES = 64
-"""An HTTP date has 29 characters, and some more in older formats."""
+"""Longest date that is parsed. An HTTP date has 29 characters, and some more in older formats."""
 
 _OWN = (
     (b"accept", b"*/*"),
@@ -98,17 +101,17 @@ _PASSED_BACK_PREFIX = b"x-ratelimit-"
 _NUMBER = re.compile(rb"[0-9]{1,64}(?:\.[0-9]{1,64})?")
 
 ReserveMemory = Callable[[int], None]
-"""Reserves bytes of memory until a request ends, or raises OverloadedError. A negative number
-releases bytes."""
+"""Function that reserves bytes of memory until a request ends, or raises OverloadedError. A
+negative number releases bytes."""
 
 
 def unlimited(size_bytes: int) -> None:
-    """Reserve any number of bytes."""
+    """Accept every reservation, without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRequest:
-    """A request to one deployment: the path below its base URL, and the client's part of it."""
+    """A request to one deployment: the path below its base URL, and what the client sent."""
 
     model: str
     """The pool's name of the model, for errors."""
@@ -130,8 +133,8 @@ class OutgoingRequest:
 class UpstreamAnswer:
     """An upstream's answer whose headers have arrived. `chunks` reads its body, once.
 
-    An error's body in a coding that is not accepted counts as empty, because the status says
-    enough.
+    If an error response has a content or transfer coding that is not accepted, its body counts as
+    empty, because the status is enough to handle the error.
     """
 
     def __init__(
@@ -145,7 +148,8 @@ class UpstreamAnswer:
     ) -> None:
         """Remove `secrets` from the headers and the body.
 
-        Raise UpstreamError for a successful answer in a coding that is not accepted.
+        Raise UpstreamError for a successful answer with a content or transfer coding that is not
+        accepted.
         """
         self.model = model
         self.status = response.status
@@ -160,20 +164,20 @@ class UpstreamAnswer:
         if secrets is not None and secrets.found_in(b"\n".join([value for _, value in passed])):
             passed = [(name, secrets.redacted(value)) for name, value in passed]
         self.headers: RawHeaders = passed
-        """The headers for the client. Each has one value, because clients differ in which of two
-        they read."""
+        """The headers for the client. Each has a single value, because clients differ in which of
+        two values they read."""
         self.declared_bytes = int(headers.get(b"content-length", b"0") or b"0")
         """The body's length by its `content-length`, or 0 without one."""
         self._guard = guard
         self._redactor = None if secrets is None else Redactor(secrets)
         self._reserve_memory = reserve_memory
         self.reserved_bytes = 0
-        """How much of the body is buffered, as far as memory was reserved for it."""
+        """Number of buffered bytes of the body for which memory is reserved."""
         kind = headers.get(b"content-type", b"")
         self.is_stream = self.status < 400 and kind.lower().startswith(b"text/event-stream")
         """Whether the body is the server-sent events of a successful answer."""
         self.is_delimited = b"content-length" in headers or b"transfer-encoding" in headers
-        """Whether HTTP shows that the body is complete, instead of the connection's end."""
+        """Whether a length or chunks mark the body's end, and not only the connection's end."""
         transfer_coding = headers.get(b"transfer-encoding", b"chunked")
         is_plain = transfer_coding == b"chunked" and b"content-encoding" not in headers
         codings = [] if is_plain else read_codings(response.headers)
@@ -190,7 +194,7 @@ class UpstreamAnswer:
             named = b", ".join([value for name, value in response.headers if name in _CODINGS])
             named = named if secrets is None else secrets.redacted(named)
             text = named.decode("latin-1")[:MAX_NAMED_CODINGS]
-            problem = f"answered in the coding {text!r}, although it was asked for plain text"
+            problem = f"answered with the coding {text!r}, which the gateway does not accept"
             raise UpstreamError(model, problem, Failure.MALFORMED)
 
     @property
@@ -246,9 +250,9 @@ class UpstreamClient:
         """Allow `max_connections` to each upstream, and forward the headers in `forwarded` too."""
         self._forwarded = FORWARDED | frozenset(forwarded)
         # Each upstream has its own connections, because in a shared pool an upstream that hangs
-        # would use up those of all others. There is no httpx.Client above them: it would keep
-        # cookies, follow redirects and authenticate, which is not wanted here, for 0.2 ms of CPU
-        # time a request.
+        # would use up the connections of all others. No httpx.Client is used: it would take 0.2 ms
+        # of CPU time a request to keep cookies, follow redirects and authenticate, which is not
+        # wanted here.
         self._tls = httpx.create_ssl_context()
         self._tls.set_alpn_protocols(["http/1.1"])
         self._max_connections = max_connections
@@ -275,7 +279,7 @@ class UpstreamClient:
             deployment.base_url, deployment.upstream_model, request.method, request.path
         )
         with request.trace.upstream_span(call) as span, closing(guard):
-            # Both trace headers or neither: a `tracestate` belongs to its own `traceparent`.
+            # Replace both trace headers or neither: a `tracestate` belongs to its `traceparent`.
             passed = self._forwarded - TRACE_HEADERS if span.headers else self._forwarded
             forwarded = [(name, v) for name, v in request.client_headers.items() if name in passed]
             # As bytes, because httpx refuses characters that are not ASCII.
@@ -330,20 +334,20 @@ PROBLEMS: Mapping[type[httpx.HTTPError], str] = {
     httpx.ConnectTimeout: "did not accept a connection in time",
     httpx.ReadTimeout: "did not answer in time",
     httpx.WriteTimeout: "did not read the request in time",
-    httpx.PoolTimeout: "has no free connection, because too many requests are waiting for it",
+    httpx.PoolTimeout: "has no free connection, because too many requests are in progress",
     httpx.ConnectError: "could not be reached",
     httpx.ReadError: "broke the connection while it answered",
     httpx.WriteError: "broke the connection while the request was sent",
     httpx.CloseError: "broke the connection",
     httpx.RemoteProtocolError: "broke the connection, or does not speak HTTP",
-    httpx.LocalProtocolError: "cannot be sent this request as HTTP",
+    httpx.LocalProtocolError: "was not called, because the request's URL or headers are not valid",
     httpx.UnsupportedProtocol: "has an invalid address or one that is not HTTP",
     httpx.ProxyError: "could not be reached through the proxy",
     httpx.DecodingError: "answered with compressed data that cannot be read",
     httpx.TooManyRedirects: "answered with too many redirects",
     httpx.HTTPStatusError: "answered with an error status",
 }
-"""What each error of httpx means to a client. Each completes "The upstream of model X ..."."""
+"""What each error of httpx means to a client. Each text completes "The upstream of model X ..."."""
 
 
 def translate_error(exc: httpx.HTTPError, model: str) -> UpstreamError:
@@ -364,7 +368,7 @@ def translate_error(exc: httpx.HTTPError, model: str) -> UpstreamError:
 
 @lru_cache(maxsize=64)
 def _credentials(base_url: str, key_header: str, api_key: SecretStr | None) -> RawHeaders:
-    """Return the headers with the key, or with the user and password of an address (RFC 7617)."""
+    """Return headers with the key, or with the user and password in the base URL (RFC 7617)."""
     url, credentials = httpx.URL(base_url), {}
     if api_key is not None:
         key = api_key.get_secret_value().strip()
@@ -380,9 +384,9 @@ class TimeoutGuard:
     """Timeouts of one answer, for the task that created the guard.
 
     Use it as a context manager around each wait: `with guard: await read()`. The first byte, each
-    later part and the whole answer have timeouts of their own, and the client's deadline precedes
-    them all. One timer serves all waits and is moved only if it is set too late, because a timer
-    for each wait took as long as reading an event.
+    later part and the whole answer have timeouts of their own, and the client's deadline limits
+    them all. One timer serves all waits and is moved only if it is set too late. A timer for each
+    wait took as long as reading an event.
     """
 
     def __init__(self, model: str, timeouts: Timeouts, deadline_s: float) -> None:
@@ -430,7 +434,7 @@ class TimeoutGuard:
         self._is_waiting = False
         if not self._has_expired or not isinstance(exc, asyncio.CancelledError):
             return
-        # As in asyncio.Timeout, a cancellation by others takes precedence.
+        # As in asyncio.Timeout, a cancellation by other code takes precedence.
         if self._task.uncancel() > self._cancellations:
             return
         now_s = self._loop.time()
@@ -456,8 +460,8 @@ class TimeoutGuard:
 def read_retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     """Return the wait that `retry-after-ms` or `retry-after` asks for, in seconds from now.
 
-    It is at most `MAX_RETRY_AFTER_S`. Return None if neither header is present or readable (RFC
-    9110, section 10.2.3; `retry-after-ms` is OpenAI's).
+    The wait is at most `MAX_RETRY_AFTER_S`. Return None if neither header is present or readable
+    (RFC 9110, section 10.2.3; `retry-after-ms` is OpenAI's).
     """
     milliseconds = _read_number(headers.get(b"retry-after-ms", b""))
     if milliseconds is not None:
@@ -475,5 +479,8 @@ def read_retry_after(headers: Mapping[bytes, bytes]) -> float | None:
 
 
 def _read_number(text: bytes) -> float | None:
-    """Return a number without a sign or an exponent. `float` also accepts `nan` and `1_0`."""
+    """Return a number without a sign or an exponent, or None for any other text.
+
+    `float` alone would also accept `nan` and `1_0`.
+    """
     return float(text) if _NUMBER.fullmatch(text.strip()) else None

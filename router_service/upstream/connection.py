@@ -3,7 +3,7 @@
 They are built on httptools and asyncio's protocols. We keep a client of our own because it takes
 the least CPU time for a small chat request: 0.079 ms, against 0.208 ms for aiohttp (`python
 benchmarks/upstream_client.py`, on the machine of `benchmarks/RESULTS.md`; 0.023 against 0.101 ms on
-a faster one). A request is one write, and all bytes that arrived together are returned as one part.
+a faster machine). A request is one write, and bytes that arrive together are returned as one part.
 
 Failures are raised as httpx's errors. httpx's own transport is not used, not even for proxies: it
 reads one event at a time without yielding, so that 64 KB of informational responses stall the event
@@ -47,22 +47,22 @@ MAX_FRAMING_BYTES = 16 * 1024
 extensions, leading zeros, and trailers. Go's net/http has the same limit (CVE-2023-39326)."""
 
 FRAMING_BYTES_PER_BYTE = 16
-"""Framing that is allowed for each byte of content. A chunk of one byte without extensions has 5
+"""Most bytes of framing for each byte of content. A chunk of one byte without extensions has 5
 bytes of framing."""
 
 MAX_UNREAD_BYTES = 64 * 1024
-"""Most bytes of a body that are buffered before they are read. Beyond it, the socket is not read
-until the buffer is."""
+"""Most bytes of a body that are buffered. If there are more, nothing is read from the socket until
+the buffered bytes have been read."""
 
 MAX_READ_BYTES = 64 * 1024
-"""Longest part that `read` returns. uvloop receives 256 KB at a time. As events of a few bytes,
-these would keep a reader busy for 0.1 s, during which no other request is served."""
+"""Longest part that `read` returns. uvloop receives 256 KB at a time. If these are events of a few
+bytes, they would keep a reader busy for 0.1 s, during which no other request is served."""
 
 WRITE_BYTES = 64 * 1024
 """Bytes of a request's body that are written at a time. The write timeout applies to each."""
 
 KEEP_ALIVE_S = 30.0
-"""Providers' load balancers close idle connections after 60 s or more."""
+"""How long idle connections are kept. Providers' load balancers close them after 60 s or more."""
 
 HAPPY_EYEBALLS_S = 0.25
 """How long one IP address is tried before the next one is tried in parallel (RFC 8305, section
@@ -84,9 +84,9 @@ class HttpResponse(Protocol):
 class Connection(asyncio.Protocol):
     """A connection that carries one exchange at a time. It raises httpx's errors.
 
-    All that an upstream can make it buffer is bounded, however the bytes are split into packets.
-    The parser buffers the header or trailer that it is reading, so `data_received` counts every
-    byte that is not part of a body.
+    An exchange is a request and its response. The number of bytes that an upstream can make the
+    connection buffer is limited, however these bytes are split into packets. The parser buffers the
+    header or trailer that it is reading, so `data_received` counts every byte outside of bodies.
     """
 
     def __init__(self) -> None:
@@ -122,8 +122,8 @@ class Connection(asyncio.Protocol):
     async def send(self, head: bytes, body: bytes, write_timeout_s: float | None) -> None:
         """Send a request.
 
-        Return early if the upstream hangs up, or if it responds without reading the whole request.
-        Raise WriteTimeout if it neither reads nor responds for `write_timeout_s`.
+        Return early if the upstream closes the connection, or if it responds without reading the
+        whole request. Raise WriteTimeout if it neither reads nor responds for `write_timeout_s`.
         """
         self._reset()
         data, position = head + body[:WRITE_BYTES], WRITE_BYTES
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _fail(self, problem: str) -> None:
-        """End the exchange and the connection. The first problem is the one that is reported."""
+        """End the exchange and the connection. If there are several problems, report the first."""
         self._error = self._error or httpx.RemoteProtocolError(problem)
         self.close()
 
@@ -218,10 +218,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has no such base class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        # Writing pauses as soon as one byte waits, which shows that a request is not sent yet. A
-        # limit of 0 would pause even when none waits (asyncio.sslproto).
+        # Writing pauses as soon as one byte waits to be sent, so a pause shows that the request is
+        # not completely sent. With a limit of 0, writing would pause even if no byte waits
+        # (asyncio.sslproto).
         self._transport.set_write_buffer_limits(high=1, low=0)
 
     def data_received(self, data: bytes) -> None:
@@ -232,21 +233,21 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail("an upgrade that was not requested")
+            self._fail("the upstream started an upgrade that was not requested")
         except httptools.HttpParserError as exc:
-            self._fail(f"not HTTP: {exc}")
+            self._fail(f"the response is not valid HTTP: {exc}")
         if had_head:
             body_bytes = self._unread_bytes - unread_bytes
             framing_bytes = self._framing_bytes + len(data) - body_bytes
             self._framing_bytes = max(0, framing_bytes - FRAMING_BYTES_PER_BYTE * body_bytes)
             if self._framing_bytes > MAX_FRAMING_BYTES:
-                self._fail(f"more than {MAX_FRAMING_BYTES} bytes between parts of a body")
+                self._fail(f"the body's chunks have more than {MAX_FRAMING_BYTES} bytes of framing")
         elif not self._has_head and (problem := self._head_problem(self._head_bytes)):
             self._fail(problem)
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the response. Without a length, the end of the connection is its regular end."""
+        """End the response. If it has no length, the end of the connection is its regular end."""
         self._is_open = False
         if exc is not None:
             self._error = self._error or httpx.ReadError(str(exc))
@@ -280,10 +281,10 @@ class Connection(asyncio.Protocol):
             return
         self._trailer_bytes += len(name) + len(value) + 4
         if self._trailer_bytes > MAX_FRAMING_BYTES:
-            self._stop_parser(f"more than {MAX_FRAMING_BYTES} bytes of trailers")
+            self._stop_parser(f"the response has more than {MAX_FRAMING_BYTES} bytes of trailers")
 
     def on_headers_complete(self) -> None:
-        """Take a response's status, or skip an informational response (RFC 9110, 15.2)."""
+        """Store a response's status, or skip an informational response (RFC 9110, 15.2)."""
         if self._has_head:  # a second response
             return
         status = self._parser.get_status_code()
@@ -291,10 +292,14 @@ class Connection(asyncio.Protocol):
             self.headers = []
             self._informational += 1
             if status == 101 or self._informational > MAX_INFORMATIONAL:
-                self._stop_parser(f"{self._informational} informational responses, last {status}")
+                self._stop_parser(
+                    f"{self._informational} informational responses, the last one with status "
+                    f"{status}, are not accepted"
+                )
             return
         if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
-            # Often only the packets are that long, because they include a part of the body.
+            # `_head_bytes` counts whole packets, which often contain a part of the body. So the
+            # headers are measured again without it.
             size_bytes = sum([len(name) + len(value) + 4 for name, value in self.headers])
             if problem := self._head_problem(size_bytes):
                 self._stop_parser(problem)
@@ -318,11 +323,15 @@ class Connection(asyncio.Protocol):
 
     def _head_problem(self, size_bytes: int) -> str | None:
         if size_bytes > MAX_HEAD_BYTES:
-            return f"more than {MAX_HEAD_BYTES} bytes of headers"
-        return f"more than {MAX_HEADERS} headers" if len(self.headers) > MAX_HEADERS else None
+            return f"the response has more than {MAX_HEAD_BYTES} bytes of headers"
+        return (
+            f"the response has more than {MAX_HEADERS} headers"
+            if len(self.headers) > MAX_HEADERS
+            else None
+        )
 
     def _stop_parser(self, problem: str) -> NoReturn:
-        """Fail from within a callback. The parser reports the exception as an error itself."""
+        """Fail from within a callback of the parser, which then raises its own error."""
         self._fail(problem)
         raise ValueError(problem)
 
@@ -355,7 +364,7 @@ class HttpRequest:
     timeouts: Timeouts
     needs_new_connection: bool = False
     """Whether a kept-alive connection must not be used. The upstream may be closing such a
-    connection, and if it does, it is unknown whether it acted on the request."""
+    connection. If it does, it is unknown whether the upstream acted on the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,10 +388,11 @@ class Proxy:
 
 
 def transport_to(origin: str, tls: ssl.SSLContext, max_connections: int) -> Transport:
-    """Return the connections to an upstream, through a proxy if the environment names one.
+    """Return the transport to an upstream, through a proxy if the environment names one.
 
-    The environment is read as curl and httpx read it. Raise httpx.UnsupportedProtocol if the
-    address of the upstream or of the proxy is invalid, or one that parsers read differently.
+    The proxy is taken from the same environment variables as in curl and httpx. Raise
+    httpx.UnsupportedProtocol if the address of the upstream or of the proxy is invalid, or so
+    ambiguous that two URL parsers could disagree about it.
     """
     try:
         check_http_address(origin)
@@ -414,7 +424,7 @@ class Transport:
         self._origin = origin
         self._tls = tls
         self._proxy = proxy
-        # A proxy reads http requests itself. For https it only opens a tunnel.
+        # For http, the proxy reads and forwards each request. For https, it only opens a tunnel.
         self._forwarder = proxy if origin.scheme != "https" else None
         self._free = asyncio.Semaphore(max_connections)
         self._idle: deque[Connection] = deque()
@@ -460,14 +470,14 @@ class Transport:
             connection.close()
 
     async def aclose(self) -> None:
-        """Close the idle connections now, and the others when they are released."""
+        """Close idle connections now, and connections in use when they are released."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().close()
 
     async def _acquire(self, timeouts: Timeouts, *, is_new: bool) -> Connection:
-        """Return an idle connection or a new one, as soon as one is allowed."""
-        if not self._free.locked():  # without a timer, which would cost more than all the rest
+        """Return an idle or new connection, as soon as fewer than `max_connections` are in use."""
+        if not self._free.locked():  # no timer: it would cost more than the rest
             await self._free.acquire()
         else:
             try:
@@ -479,7 +489,7 @@ class Transport:
             if is_new and self._idle:
                 self._idle.popleft().close()  # the new connection will be kept in its place
             oldest_s = time.monotonic() - KEEP_ALIVE_S
-            # The connection that was used last comes first, so that surplus ones expire.
+            # The most recently used connection comes first, so that surplus connections expire.
             while self._idle and not is_new:
                 connection = self._idle.pop()
                 if connection.idle_since_s >= oldest_s and not connection.is_stale:
@@ -497,7 +507,7 @@ class Transport:
                     return await self._open(self._origin)
                 scheme = self._proxy.url.scheme
                 if scheme not in {"http", "https"}:
-                    raise httpx.ProxyError(f"the proxy's scheme {scheme!r} is not http")
+                    raise httpx.ProxyError(f"the proxy must use http or https, not {scheme!r}")
                 connection = await self._open(self._proxy.url)
                 if self._forwarder is not None:
                     return connection
@@ -526,7 +536,7 @@ class Transport:
         return connection
 
     async def _open_tunnel(self, connection: Connection, proxy: Proxy) -> Connection:
-        """Have the proxy connect to the origin (RFC 9110, section 9.3.6), and start TLS."""
+        """Let the proxy connect to the origin (RFC 9110, section 9.3.6), and start TLS."""
         authority = self._origin.netloc + (b"" if self._origin.port else b":443")
         lines = [b"CONNECT " + authority + b" HTTP/1.1", b"host: " + authority]
         lines += [name + b": " + value for name, value in proxy.headers]

@@ -3,10 +3,10 @@
 An upstream knows the key that it was sent. Error messages, debug pages and proxies repeat request
 headers. Without redaction the key would then reach clients, logs, traces and decision records.
 
-Three things are removed: the key, including any prefix of it from 12 characters on, because
-providers repeat prefixes; the password of a `base_url`; and the `Basic` credentials made of it.
-Each is found in plain text, with the escapes of JSON, HTML or URLs, and inside base64. An upstream
-that hides the key on purpose cannot be stopped here, because it can encode the key in any way.
+Three secrets are removed: the key, the password of a `base_url`, and the `Basic` credentials made
+of the password. Prefixes of 12 characters or more are removed too, because providers repeat them.
+Secrets are found in plain text, with the escapes of JSON, HTML or URLs, and inside base64. An
+upstream that hides the key on purpose cannot be stopped, because it can encode the key in any way.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ MIN_CHARACTERS = 8
 """Shorter secrets are not searched for, because they would also be found in ordinary text."""
 
 _PLACEHOLDER = re.compile(r"(?=.{0,11}\Z)[a-z]+(?:[ ._-][a-z]+)*")
-"""Words such as `lm-studio` and `not-needed`, which are configured for servers that check no key.
-From 12 characters on they are treated as secrets."""
+"""Placeholders such as `lm-studio` and `not-needed`, which are configured as keys for servers that
+check no key. Texts of 12 characters or more count as secrets instead."""
 
 _PUBLIC = re.compile(r"sk-ant-[a-z]+\d\d-|eyJ[\w-]*\.eyJ")
 """The beginning of every Anthropic key and of every JWT. It is not secret, and documentation
 contains it."""
 _SECRET_CHARACTERS = 4
-"""Characters after a public beginning that are searched for. The first 12 characters of `sk-proj-`
-keys have as many secret ones."""
+"""How many characters after a public beginning belong to the prefix that is searched for. The first
+12 characters of a `sk-proj-` key contain 4 secret characters too."""
 
 
 def _escape_json(text: str) -> str:
@@ -48,7 +48,7 @@ def _escape_json(text: str) -> str:
 
 
 def _escape_by_number(text: str) -> str:
-    """Escape as .NET and Go do, which write HTML's characters by their number."""
+    """Escape HTML's special characters by their code points, as .NET and Go do in JSON."""
     return re.sub(r"[+<>&'\"`]", lambda found: f"\\u{ord(found[0]):04X}", text)
 
 
@@ -74,15 +74,15 @@ class Secrets:
     """The credentials of one deployment, in every form that is searched for."""
 
     def __init__(self, forms: Iterable[tuple[bytes, bytes]]) -> None:
-        """Search for `forms`: for each, the prefix that identifies the secret, and the whole."""
+        """Search for `forms`, which are pairs of an identifying prefix and the whole secret."""
         self._forms = tuple(dict.fromkeys(forms))
         self._prefixes = tuple(dict.fromkeys(prefix for prefix, _ in self._forms))
         self._pattern = re.compile(b"|".join(map(re.escape, self._prefixes)))
         self._bytes = frozenset(b"".join(whole for _, whole in self._forms))
 
     def found_in(self, data: bytes) -> bool:
-        """Return whether some bytes contain a secret."""
-        # A single pattern for all prefixes takes 15 times as long in 16 KB.
+        """Return whether `data` contains a secret."""
+        # A single regular expression for all prefixes takes 15 times as long for 16 KB.
         for prefix in self._prefixes:  # noqa: SIM110
             if prefix in data:
                 return True
@@ -92,7 +92,7 @@ class Secrets:
         """Return how many bytes at the end may be the start of an incomplete secret."""
         if not data or data[-1] not in self._bytes:
             return 0
-        longest = 0  # suffix of the data that is a proper prefix of a form
+        longest = 0  # length of the longest suffix that is a proper prefix of a form
         for _, whole in self._forms:
             start = data.find(whole[:1], max(0, len(data) - len(whole) + 1))
             while start >= 0 and not whole.startswith(data[start:]):
@@ -102,7 +102,7 @@ class Secrets:
         return longest
 
     def split(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return bytes without secrets, and those at the end that may be the start of one."""
+        """Return `data` without secrets, and separately its last bytes that may start a secret."""
         parts: list[bytes] = []
         position = 0
         while found := self._pattern.search(data, position):
@@ -125,7 +125,10 @@ class Secrets:
 
 
 def _match_end(form: tuple[bytes, bytes], data: bytes, start: int) -> int:
-    """Return where a form that may start at `start` ends, as far as the data agrees with it."""
+    """Return where a secret ends that begins at `start`, or `start` if its prefix is not there.
+
+    If the data differs from the secret or ends after the prefix, the end of the equal part counts.
+    """
     prefix, whole = form
     if not data.startswith(prefix, start):
         return start
@@ -140,10 +143,10 @@ def _match_end(form: tuple[bytes, bytes], data: bytes, start: int) -> int:
 
 
 class Redactor:
-    """Removes secrets from one body as its parts arrive.
+    """Filter that removes secrets from one body as its parts arrive.
 
-    A part is returned unchanged unless it has a secret or ends in what may be the start of one. In
-    that case these bytes wait for the next part.
+    Bytes at the end of a part that may be the start of a secret wait for the next part. A part that
+    has neither a secret nor such bytes is returned unchanged.
     """
 
     def __init__(self, secrets: Secrets) -> None:
@@ -155,8 +158,8 @@ class Redactor:
     def feed(self, part: bytes) -> bytes:
         """Return what can be forwarded now.
 
-        Searching an event of 270 bytes takes 1.0 us in addition to the 9 us of reading it, and
-        16 KB take 16 us (`python benchmarks/redaction.py`).
+        Searching an event of 270 bytes takes 1.0 us, in addition to the 9 us for reading it.
+        Searching 16 KB takes 16 us (`python benchmarks/redaction.py`).
         """
         data = self._held + part if self._held else part
         if self._secrets.found_in(data):
@@ -171,7 +174,7 @@ class Redactor:
         return data[:-open_bytes]
 
     def end(self) -> bytes:
-        """Return the rest at the body's end."""
+        """Return the bytes that still wait when the body ends, without secrets."""
         held, self._held = self._held, b""
         clean = self._secrets.redacted(held)
         self.has_found = self.has_found or clean is not held
@@ -180,7 +183,7 @@ class Redactor:
 
 @lru_cache(maxsize=256)
 def secrets_of(base_url: str, api_key: SecretStr | None) -> Secrets | None:
-    """Return the secrets of a deployment's address and key, or None without secrets."""
+    """Return the secrets in a deployment's address and key, or None if there are none."""
     texts: list[str] = []
     if api_key is not None:
         texts.append(api_key.get_secret_value().strip())
@@ -190,7 +193,7 @@ def secrets_of(base_url: str, api_key: SecretStr | None) -> Secrets | None:
             texts.append(url.password or url.username)
             texts.append(b64encode(f"{url.username}:{url.password}".encode()).decode())
     except httpx.InvalidURL:
-        pass  # no request will be sent there
+        pass  # no request is sent to an invalid address
     forms: list[tuple[bytes, bytes]] = []
     for text in texts:
         if len(text) < MIN_CHARACTERS or _PLACEHOLDER.fullmatch(text):
@@ -206,9 +209,9 @@ def secrets_of(base_url: str, api_key: SecretStr | None) -> Secrets | None:
 
 
 def _within_base64(text: str, shift: int) -> str:
-    """Return a text in base64 when `shift` other bytes precede it in its first group of three.
+    """Return a text in base64 as it appears after `shift` other bytes in the same group of three.
 
-    Only those characters are returned that do not depend on what comes before and after.
+    Characters that also depend on bytes before or after the text are left out.
     """
     data = text.encode()
     encoded = b64encode(bytes(shift) + data)

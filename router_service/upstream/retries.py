@@ -1,9 +1,9 @@
 """Retries and fallbacks: deployments are tried until one answers.
 
 A request is retried on the other deployments of its model, and on the same deployment if that is
-safe. Then the next candidate model is tried. A circuit breaker keeps requests from deployments that
-fail, and a retry budget keeps retries from multiplying an outage. After the first output of an
-answer there are no retries.
+safe. Then the next candidate model is tried. A circuit breaker stops requests to deployments that
+fail, and a retry budget keeps retries from multiplying the load during an outage. After the first
+output of an answer, there are no retries.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
 
 CLOCK_SLACK_S = 0.005
-"""A sleep may end a little before the moment that it is meant to reach."""
+"""Time that is added to waits, because a sleep may end a little too early."""
 
 OPTION_REFUSAL_TTL_S = 300.0
-"""How long a deployment's refusal of `stream_options` is remembered. Another refusal is cheap."""
+"""How long a deployment's refusal of `stream_options` is remembered. A further refusal is cheap."""
 
 BUDGET_SAVINGS_S = 10.0
-"""Seconds of the retry budget's floor that can be saved up: 20 retries by default."""
+"""Seconds for which the retry budget can save up its floor, the retries per second that are always
+allowed: 20 retries by default."""
 
 MAX_EXPIRING = 1000
-"""Most members of an `ExpiringSet`. Clients choose paths, so the oldest member is dropped."""
+"""Most members of an `ExpiringSet`; beyond it, the oldest one is dropped. The limit is needed
+because members contain paths, which clients choose."""
 
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 """Statuses after which the same deployment may succeed. 529 is Anthropic's "overloaded"."""
@@ -52,8 +54,8 @@ _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _NEVER_RETRIED = {Failure.COOLING_DOWN, Failure.UNFIT}
 
 _FREE = {Failure.COOLING_DOWN, Failure.BUSY, Failure.UNFIT, Failure.REFUSED}
-"""Fallbacks after these cost no budget. The request was not sent, or was refused unread, so that it
-adds nothing to an outage's load."""
+"""Failures after which a fallback costs no retry budget. The request was not sent, or was refused
+unread, so it adds nothing to the load during an outage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,15 @@ class UpstreamRequest:
     expects_json: bool = True
     """Whether a successful answer that is not a JSON object is a failure."""
     client: str | None = None
-    """Name of the client's key. What its requests reveal about deployments counts first of all for
-    this client."""
+    """Name of the client's key. Failures and refusals are recorded by client, so that the requests
+    of one client do not keep other clients from a deployment."""
     trace: Trace = field(default=UNTRACED, repr=False)
     reserve_memory: ReserveMemory = unlimited
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request to one deployment, and its failure unless it was answered."""
+    """One request to one deployment, with its failure, or with None if it was answered."""
 
     model: str
     deployment_id: str
@@ -141,13 +143,13 @@ class RetryingClient:
     def record_break(
         self, answer: StartedAnswer, exc: UpstreamError, request: UpstreamRequest
     ) -> None:
-        """Count an answer that failed after it had started well."""
+        """Count the failure of an answer that had started well."""
         self._count_failure(answer.deployment, exc, request.client, had_begun=True)
 
     async def _try_model(
         self, model: Model, request: UpstreamRequest, attempts: list[Attempt]
     ) -> _Connected:
-        """Try a model's deployments until one answers or no retry is allowed."""
+        """Try a model's deployments until one answers or no further retry is allowed."""
         failed_ids: set[str] = set()
         failures = 0
         unsafe: UpstreamError | None = None  # the first failure after which nothing may be repeated
@@ -161,7 +163,7 @@ class RetryingClient:
                     failed_ids.add(deployment.id)
                     attempts.append(Attempt(model.name, deployment.id, exc.failure))
                     raise
-                except BaseException:  # the client left, or a bug: it shows nothing about upstreams
+                except BaseException:  # the client left, or a bug: neither is about the upstream
                     self._breakers.release(deployment.id)
                     raise
             except UpstreamError as exc:
@@ -202,8 +204,8 @@ class RetryingClient:
     ) -> _Connected:
         """Send a request, and once more without `stream_options` if they are refused.
 
-        Clients ask for usage as a matter of course, but the answer matters more. A refusal may also
-        be due to something else in the request, or to its text in the error message. So it is
+        Many clients ask for usage by default, but the answer matters more. An error that names the
+        option may have another cause: for example, it may quote the request. So a refusal is
         remembered only if the request succeeds without the option, and only for the same client.
         """
         body = request.body.with_model(deployment.upstream_model)
@@ -244,7 +246,7 @@ class RetryingClient:
         *,
         had_begun: bool = False,
     ) -> None:
-        if exc.failure is Failure.BUSY or exc.may_be_clients:
+        if exc.failure is Failure.BUSY or exc.may_be_client_fault:
             self._breakers.release(deployment.id)
         else:
             self._breakers.record_failure(deployment.id, exc, had_begun=had_begun, client=client)
@@ -261,8 +263,8 @@ class RetryingClient:
         """Return the wait before this model is retried, or None if it is not retried.
 
         Another deployment is tried at once. The same deployment is retried after the time that it
-        asks for, or after a random time of up to twice as long after each failure ("Exponential
-        Backoff And Jitter", AWS). The retry is taken from the budget here.
+        asks for, or else after a random time whose upper limit doubles with each failure
+        ("Exponential Backoff And Jitter", AWS). This method takes the retry from the budget.
         """
         settings, client = self._settings, request.client
         waits_s = {d.id: self._breakers.wait_s(d.id, client) for d in model.deployments}
@@ -288,8 +290,8 @@ class RetryingClient:
         if has_another:
             is_free = failure.failure is Failure.REFUSED
             return wait_s if is_free or self._budget.spend() else None
-        # A deployment that hung would hang again, and a busy one was waited for already. One that
-        # found something wrong with the request would find it again.
+        # Do not retry the same deployment if it hung, because it would hang again; if it was busy,
+        # because it was waited for already; or if it refused the request, because it would again.
         if isinstance(failure, UpstreamRefusedError):
             may_recover = failure.status in _TRANSIENT
         else:
@@ -299,11 +301,11 @@ class RetryingClient:
 
 
 def _is_safe_to_repeat(failure: UpstreamError, request: UpstreamRequest) -> bool:
-    """Return whether another attempt cannot have an effect twice.
+    """Return whether a request can be sent again without the risk of a second effect.
 
-    Either the upstream did nothing, because it was not reached or refused the request, or the
-    request has no lasting effect. A status of 500 or higher does not show what was done before it.
-    Neither does a broken connection: the upstream may have been closing an idle one.
+    That is so if the upstream did nothing, because it was not reached or refused the request, or if
+    the request has no lasting effect. A status of 500 or higher does not show what the upstream did
+    before. Neither does a broken connection: the upstream may only have closed an idle connection.
     """
     did_nothing = failure.failure in {Failure.UNREACHABLE, Failure.BUSY, Failure.COOLING_DOWN}
     is_refused = isinstance(failure, UpstreamRefusedError) and failure.status < 500
@@ -311,17 +313,17 @@ def _is_safe_to_repeat(failure: UpstreamError, request: UpstreamRequest) -> bool
 
 
 class RetryBudget:
-    """Token bucket for retries: each request adds a share of a retry, each second adds the floor.
+    """Token bucket for retries: each request adds `share` retries, each second `floor_per_s`.
 
     Over any T seconds, `retries <= share * requests + floor_per_s * (T + BUDGET_SAVINGS_S)`. So by
     default an outage multiplies the load by at most 1.2, plus 2 retries a second and 20 saved ones.
-    Past requests cannot save up more than the same 20. With a floor below 0.1 the bucket still
-    holds one retry, because otherwise none could ever be spent. (Google SRE Book, chapter 22,
-    "Retries".)
+    The bucket never holds more than these 20, however many requests were sent before. With a floor
+    below 0.1 the bucket still holds one retry, because otherwise none could ever be spent. (Google
+    SRE Book, chapter 22, "Retries".)
     """
 
     def __init__(self, share: float, floor_per_s: float, clock: Callable[[], float]) -> None:
-        """Start with the floor of `BUDGET_SAVINGS_S` seconds."""
+        """Start with the retries that the floor adds in `BUDGET_SAVINGS_S` seconds."""
         self._share = share
         self._floor_per_s = floor_per_s
         self._clock = clock
@@ -330,7 +332,7 @@ class RetryBudget:
         self._max_balance = max(1.0, self._balance)
 
     def earn(self) -> None:
-        """Count a request."""
+        """Add the share of a retry that each request earns."""
         self._balance = min(self._max_balance, self._balance + self._share)
 
     def spend(self) -> bool:
@@ -346,7 +348,7 @@ class RetryBudget:
 
 
 class ExpiringSet:
-    """Set whose members expire after some seconds."""
+    """Set whose members expire `ttl_s` seconds after they were last added."""
 
     def __init__(self, ttl_s: float, clock: Callable[[], float]) -> None:
         self._ttl_s = ttl_s

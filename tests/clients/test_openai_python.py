@@ -88,7 +88,7 @@ def test_unusual_event_formatting_changes_nothing(client: openai.OpenAI) -> None
     assert calls_of(final) == calls_of(whole)
 
 
-def test_declined_parallel_calls_give_one_call(client: openai.OpenAI) -> None:
+def test_disabled_parallel_calls_give_one_call(client: openai.OpenAI) -> None:
     """`parallel_tool_calls=False` reaches the model, which makes one call."""
     answer = client.chat.completions.create(**BOTH, parallel_tool_calls=False)
     assert len(calls_of(answer)) == 1
@@ -109,7 +109,7 @@ def test_tool_loop_ends_with_a_text(client: openai.OpenAI) -> None:
 
 
 def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
-    """`parse` returns an object of the model's schema, streamed or not."""
+    """`parse` returns an instance of the pydantic class, streamed or not."""
     asked: Any = [{"role": "user", "content": "Describe Oslo"}]
     parsed = client.chat.completions.parse(
         model="switchcraft", messages=asked, response_format=City
@@ -122,8 +122,8 @@ def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
     assert streamed.choices[0].message.parsed == parsed.choices[0].message.parsed
 
 
-def test_a_strict_tools_arguments_are_parsed(client: openai.OpenAI) -> None:
-    """A tool made from a pydantic model returns a value of it."""
+def test_arguments_of_strict_tool_are_parsed(client: openai.OpenAI) -> None:
+    """The arguments of a tool made from a pydantic class are parsed into that class."""
     answer = client.chat.completions.parse(
         model="switchcraft", messages=ASK, tools=[openai.pydantic_function_tool(City)]
     )

@@ -81,5 +81,5 @@ def test_unreachable_goal_is_an_error() -> None:
     """The command exits with status 1 and one line with the nearest rule."""
     run = policies("--goal", "accuracy=0.999")
     assert (run.returncode, run.stdout) == (1, "")
-    assert "no measured rule reaches it; the nearest, " in run.stderr
+    assert "no rule was measured to reach this goal; the nearest, " in run.stderr
     assert "write accuracy=best" in policies("--goal", "theta=0.5").stderr

@@ -15,7 +15,7 @@ from tests.deploy.locks import FOLDER, NAMES, ROOT, read_lock
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
-ASKED = {
+REQUIREMENTS = {
     "cpu": [*PROJECT["project"]["dependencies"], *EXTRAS["cpu"]],
     "gpu": [*PROJECT["project"]["dependencies"], *EXTRAS["gpu"]],
     "dev": [
@@ -27,13 +27,13 @@ ASKED = {
     "sbom": GROUPS["sbom"],
     "no-deps": GROUPS["no-deps"],
 }
-"""Sources of each lock; `make lock` has the same list."""
+"""Requirements that each lock is compiled from; `make lock` has the same list."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
-def test_every_lock_has_known_sources() -> None:
-    """Each lock is compared with its requirements."""
-    assert set(NAMES) == ASKED.keys()
+def test_requirements_of_every_lock_are_listed() -> None:
+    """`REQUIREMENTS` lists every lock, so that the tests below compare all locks."""
+    assert set(NAMES) == REQUIREMENTS.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,7 +53,7 @@ def test_locks_contain_no_index_address(name: str) -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("name", sorted(ASKED))
+@pytest.mark.parametrize("name", sorted(REQUIREMENTS))
 def test_locks_satisfy_pyproject(name: str, python: str) -> None:
     """Each requirement of pyproject.toml has one version in the lock that satisfies it."""
     environment = {
@@ -67,7 +67,7 @@ def test_locks_satisfy_pyproject(name: str, python: str) -> None:
         if pin.marker is None or pin.marker.evaluate(environment):
             assert pin.name not in locked, f"two versions of {pin.name}"
             locked[pin.name] = pin.version
-    for requirement in map(Requirement, ASKED[name]):
+    for requirement in map(Requirement, REQUIREMENTS[name]):
         wanted = canonicalize_name(requirement.name)
         if wanted == "torch" or (
             requirement.marker is not None and not requirement.marker.evaluate(environment)

@@ -144,23 +144,23 @@ def test_panels_answer_an_operators_questions(operator: Operator) -> None:
     with Traffic(operator) as quiet:
         operator.sees("router-health", "Input drift, now", 0, 0.1)
         operator.sees("router-health", "Arm drift, now", 0, 0.2)
-    ask_beside_the_router(operator)
-    all_arrived(operator, len(quiet.ids))
+    send_unrouted_requests(operator)
+    wait_until_all_are_scraped(operator, len(quiet.ids))
     http = operator.gateway.http
     decisions = [http.get(f"/v1/decisions/{identifier}").json() for identifier in quiet.ids]
-    shares_are(operator, decisions)
-    savings_are(operator, decisions)
-    calibration_is(operator, decisions)
+    check_shares(operator, decisions)
+    check_savings(operator, decisions)
+    check_calibration(operator, decisions)
     operator.sees("overview", "Late decisions, last hour", 0, 0)
     operator.sees("overview", "Last reload", 1, 1)
-    reload_fails_and_is_mended(operator)
+    check_failed_reload(operator)
     with Traffic(operator, text="What is the weather in Oslo, and in Bergen? " * 40):
         operator.sees("router-health", "Input drift, now", 0.5, 1)
         operator.sees("overview", "Late decisions, last hour", 0.9, 1)
-        every_panel_answers(operator)
+        check_every_panel(operator)
 
 
-def ask_beside_the_router(operator: Operator) -> None:
+def send_unrouted_requests(operator: Operator) -> None:
     """Send unrouted requests: a named model, no tools, an unknown model, and a failure."""
     client = client_of(operator)
     client.chat.completions.create(model=ARMS[0], messages=ASK)
@@ -172,7 +172,7 @@ def ask_beside_the_router(operator: Operator) -> None:
         client.chat.completions.create(model=ARMS[1], messages=ASK, extra_headers=faults)
 
 
-def all_arrived(operator: Operator, routed: int) -> None:
+def wait_until_all_are_scraped(operator: Operator, routed: int) -> None:
     """Return once Prometheus has scraped all requests."""
     ended = "sum(switchcraft_requests_total)"
     wait_until(
@@ -182,7 +182,7 @@ def all_arrived(operator: Operator, routed: int) -> None:
     )
 
 
-def shares_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
+def check_shares(operator: Operator, decisions: list[dict[str, Any]]) -> None:
     """Check the share of each arm: each bar is the arm's share of the decisions."""
     sent = Counter(decision["arm"] for decision in decisions)
     shown = operator.look("overview", "Share of decisions by arm")
@@ -196,22 +196,22 @@ def shares_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
     )
 
 
-def savings_are(operator: Operator, decisions: list[dict[str, Any]]) -> None:
+def check_savings(operator: Operator, decisions: list[dict[str, Any]]) -> None:
     """Check today's savings: the baseline's price for the same tokens minus the cost."""
     prompt, completion = BASELINE_USD_PER_TOKEN
     baseline_usd = sum(
         d["prompt_tokens"] * prompt + d["completion_tokens"] * completion for d in decisions
     )
     paid_usd = sum(decision["actual_cost_usd"] for decision in decisions)
-    # A range's ends lie between two scrapes: Prometheus adds up to one more.
+    # `increase` extrapolates to the ends of the range, by up to one scrape interval: hence 10%.
     shown = operator.number("money", "Saved")
     assert shown == pytest.approx(baseline_usd - paid_usd, rel=0.1)
     share = operator.number("money", "Saved, share of the baseline")
     assert share == pytest.approx(1 - paid_usd / baseline_usd, abs=0.02)
 
 
-def calibration_is(operator: Operator, decisions: list[dict[str, Any]]) -> None:
-    """Rate every other answer as correct, and check the difference to the predictions."""
+def check_calibration(operator: Operator, decisions: list[dict[str, Any]]) -> None:
+    """Rate every second answer as correct, the others as wrong; check the calibration error."""
     said: defaultdict[int, float] = defaultdict(float)
     seen: defaultdict[int, int] = defaultdict(int)
     for number, decision in enumerate(decisions):
@@ -225,7 +225,7 @@ def calibration_is(operator: Operator, decisions: list[dict[str, Any]]) -> None:
     operator.sees("router-health", "Calibration error, now", error - 0.05, error + 0.05)
 
 
-def reload_fails_and_is_mended(operator: Operator) -> None:
+def check_failed_reload(operator: Operator) -> None:
     """Check a failed reload: it is shown, an alert fires, and the next reload ends it."""
     assert operator.configure(default_policy="no-such-policy").status_code == 409
     operator.sees("overview", "Last reload", 0, 0)
@@ -237,14 +237,14 @@ def reload_fails_and_is_mended(operator: Operator) -> None:
     wait_until(lambda: not operator.prometheus.ask(firing), "the alert is over", WAIT_S)
 
 
-def every_panel_answers(operator: Operator) -> None:
+def check_every_panel(operator: Operator) -> None:
     """Check that no panel's query is refused, and that only the expected panels are empty."""
     silent = set(queries())
 
-    def only_what_did_not_happen() -> bool:
-        # A scrape that was too late leaves a gap: the next one is as good.
+    def only_expected_are_empty() -> bool:
+        # A late scrape leaves a gap, so a panel passes once it has shown a value.
         shown = {q for q in silent if operator.prometheus.ask(q.filled(VARIABLES))}
         silent.difference_update(shown)
         return {q.panel for q in silent} <= NOT_HAPPENED
 
-    wait_until(only_what_did_not_happen, f"every panel but {NOT_HAPPENED} shows something", WAIT_S)
+    wait_until(only_expected_are_empty, f"every panel but {NOT_HAPPENED} shows something", WAIT_S)

@@ -46,8 +46,11 @@ def test_every_alert_has_a_test() -> None:
     assert {check["alertname"] for check in checks if check["exp_alerts"]} == _alerts().keys()
 
 
-def test_alerted_series_exist_before_they_count(sandbox: Sandbox) -> None:
-    """Prometheus sees no increase in a series that starts with it, so a new gateway shows zeros."""
+def test_counters_of_alerts_are_exported_before_the_first_event(sandbox: Sandbox) -> None:
+    """A new gateway exports every counter that an alert uses, as 0.
+
+    If a counter first appeared with the value 1, Prometheus would see no increase.
+    """
     settings = Settings.sandbox(sandbox.base_url, ["small"])
     with served(create_app(settings, FakeRouter())) as url:
         shown = httpx.get(f"{url}/metrics").text

@@ -85,7 +85,7 @@ def test_sighup_during_startup_reloads(
             def both_serve() -> bool:
                 for number in islice(signals, 1):
                     gateway.send(number)
-                served = gateway.log.read_text().count(" serves")
+                served = gateway.log.read_text().count(" is ready")
                 return gateway.is_ready() and served == workers
 
             wait_until(both_serve, "both workers serve", START_TIMEOUT_S)

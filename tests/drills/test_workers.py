@@ -43,7 +43,7 @@ def served(config: Path) -> Iterator[GatewayProcess]:
 
 def workers(served: GatewayProcess) -> set[int]:
     """Return the processes that serve now: named in the log and not ended."""
-    begun = re.findall(r"worker (\d+) serves", served.log.read_text())
+    begun = re.findall(r"worker (\d+) is ready", served.log.read_text())
     return {int(pid) for pid in begun if is_running(int(pid))}
 
 

@@ -61,7 +61,7 @@ def with_feedback(lot: random.Random) -> Sent:
     return "POST", "/v1/feedback", AUTHORIZED, orjson.dumps({"decision_id": word(lot)} | verdict)
 
 
-def with_own_words(lot: random.Random) -> Sent:
+def with_random_fields(lot: random.Random) -> Sent:
     """Return a valid chat request with a random policy, tool, user and metadata."""
     tool = {"type": "function", "function": {"name": word(lot), "description": word(lot)}}
     headers = {
@@ -78,7 +78,7 @@ MIX: dict[Callable[[random.Random], Sent], float] = {
     with_unknown_path: 0.11,
     with_feedback: 0.01,
     with_unknown_model: 0.075,
-    with_own_words: 0.005,
+    with_random_fields: 0.005,
 }
 
 
@@ -97,7 +97,7 @@ async def status_of(app: ASGIApp, sent: Sent) -> int:
     async def receive() -> Message:
         for part in parts:
             return part
-        await asyncio.Event().wait()  # a client that stays
+        await asyncio.Event().wait()  # the client stays connected
         raise AssertionError
 
     async def send(message: Message) -> None:

@@ -48,7 +48,7 @@ def check(expected: Expected, answer: Answer, nonce: str) -> None:
 def test_malicious_upstream_harms_only_the_request_that_it_answers(
     target: Target, behaviour: Behaviour
 ) -> None:
-    """An answer that is wrong in one way harms only the request that gets it."""
+    """Each kind of malicious answer harms only the request that it answers."""
 
     def exchange(attack: Attack, surface: Surface, variant: int) -> None:
         method, path, fields = _REQUESTS[surface]

@@ -1,7 +1,7 @@
 """`switchcraft-train COMMAND`: the stages of training as commands.
 
-Every command imports what it runs when it runs it: PyTorch takes seconds to load, most commands do
-not need it, and the help also works without the optional dependencies.
+Each command imports its modules only when it runs, because PyTorch takes seconds to load and most
+commands do not need it. The help therefore also works without the optional dependencies.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ example:
 
 _REPLAY_DESCRIPTION = """\
 Estimates accuracy and cost by inverse propensity weighting and by the doubly robust method, with
-95% intervals, and the regret compared with the logged choices.
+95% intervals, and the regret, which is the loss compared with the logged choices.
 
-Another policy needs only the logged probabilities. Another artifact needs decision_log.content.
+To replay another policy, the logged probabilities are enough. To replay another artifact, the log
+must have been written with decision_log.content.
 The assumptions are described in training/switchcraft_training/replay/estimators.py.
 """
 
@@ -128,7 +129,7 @@ def register_compare(stages: argparse._SubParsersAction[argparse.ArgumentParser]
     """Add the `compare` command."""
     compare = stages.add_parser(
         "compare",
-        help="compare our checker's verdicts with the leaderboard's on recorded answers",
+        help="compare our checker's verdicts on recorded answers with the leaderboard's (BFCL)",
         epilog=_COMPARE_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -204,7 +205,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 def register_sweep(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `sweep` command."""
     sweep = stages.add_parser(
-        "sweep", help="one run for every seed and encoder; resumes if it was interrupted"
+        "sweep", help="run the pipeline for every seed and encoder; resumes an interrupted sweep"
     )
     sweep.add_argument("config", type=Path, help="a YAML file, or the name of a shipped one")
     sweep.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
@@ -212,7 +213,7 @@ def register_sweep(stages: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--encoders",
         nargs="+",
         metavar="SOURCE",
-        help="each as `encoder.source` in a configuration (default: the configuration's)",
+        help="encoders, in the form of `encoder.source` (default: the configuration's)",
     )
     sweep.add_argument(
         "--out", type=Path, required=True, help="directory for the runs and for sweep.json"
@@ -223,8 +224,8 @@ def register_sweep(stages: argparse._SubParsersAction[argparse.ArgumentParser]) 
         nargs="?",
         const="local",
         metavar="ADDRESS",
-        help="run in parallel on Ray: on a cluster (`auto` or HOST:PORT) whose machines share DATA"
-        " and OUT, or without an address on this machine",
+        help="run in parallel on Ray: on the cluster at ADDRESS (`auto` or HOST:PORT), whose"
+        " machines must share DATA and OUT; without ADDRESS, on this machine",
     )
     sweep.set_defaults(stage=run_sweep)
 
@@ -264,14 +265,15 @@ def register_replay(stages: argparse._SubParsersAction[argparse.ArgumentParser])
         action="append",
         default=[],
         metavar="P",
-        help="theta=P or drift=D; with --artifact also a policy's name or a goal; may be repeated"
-        " (default: every policy that the artifact or the log names, without exploration)",
+        help="policy to replay: theta=P or drift=D; with --artifact also a goal or the name of one"
+        " of its policies; may be repeated (default: every policy of the artifact or the log,"
+        " without exploration)",
     )
     replay.add_argument(
         "--quarantine",
         type=Path,
         metavar="FILE",
-        help="append unreadable lines to FILE and continue (default: stop at the first)",
+        help="append unreadable lines to FILE and continue (default: fail at the first one)",
     )
     replay.add_argument("--out", type=Path, metavar="DIR", help="directory for replay.json")
     replay.set_defaults(stage=run_replay)

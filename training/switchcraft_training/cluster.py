@@ -23,10 +23,10 @@ def require_ray() -> None:
 
 @contextmanager
 def connecting(address: str) -> Iterator[None]:
-    """Connect to a cluster (`local` starts one), and run the block, which starts the workers.
+    """Connect to a Ray cluster, and run the block, which starts the workers.
 
-    Raises ConfigError and disconnects if Ray is not installed, or if the cluster or the block
-    fails.
+    The address `local` starts a cluster on this machine. Raises ConfigError if Ray is not
+    installed. If the cluster or the block fails, disconnects and raises ConfigError.
     """
     require_ray()
     import ray  # noqa: PLC0415 - optional

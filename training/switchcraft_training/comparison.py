@@ -1,4 +1,4 @@
-"""Verdicts of our checker beside recorded ones: accuracies, disagreements, unreadable answers."""
+"""Comparison of our checker's verdicts with recorded ones: accuracies and disagreements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FIRST_PEER_VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PeerQuestion:
-    """A question as the leaderboard's checker takes it: its functions and accepted answers."""
+    """A question in the format of the leaderboard's checker: functions and accepted answers."""
 
     category: str
     functions: Sequence[Mapping[str, Json]]
@@ -51,8 +51,8 @@ class PeerChecker:
         """Import the checker; raises ConfigError if `bfcl-eval` is not installed."""
         try:
             importlib.import_module("bfcl_eval")
-            # The checker reads only from this module whether a model's names have their dots
-            # replaced. The real module imports the client library of every provider.
+            # The checker needs this module only to look up whether a model replaces the dots in
+            # names. It is faked, because the real one imports every provider's client library.
             module = ModuleType(_MODEL_CONFIG_MODULE)
             styles = {_KEEPS_DOTS: False, _REPLACES_DOTS: True}
             vars(module)["MODEL_CONFIG_MAPPING"] = {
@@ -91,7 +91,7 @@ class PeerChecker:
 
 
 def peer_questions(path: Path) -> dict[str, PeerQuestion]:
-    """Return the questions of a directory that the leaderboard's AST checker judges, by id."""
+    """Return, by id, a directory's questions that the leaderboard's AST checker can judge."""
     questions: dict[str, PeerQuestion] = {}
     for file in question_files(path):
         is_judged = file.category not in NO_CALL | ANY_CALL | MULTI_TURN
@@ -115,7 +115,10 @@ class Disagreement:
 
     @property
     def kind(self) -> str:
-        """`FN` if only ours accepts, `FP` if only theirs does (the paper's table of checkers)."""
+        """`FN` if only our checker accepts the answer, `FP` if only the leaderboard's does.
+
+        The paper's table of checkers uses the same terms.
+        """
         return "FN" if self.ours.correct else "FP"
 
     def to_json(self) -> Json:
@@ -141,8 +144,8 @@ class Tally:
     """Counts of one model's answers in one dataset.
 
     `theirs` counts answers that the recorded verdicts accept, `ours` those that our checker
-    accepts. `peer` counts the answers that the installed checker judges: it accepts `rerun` of
-    them, and our checker `ours_on_peer`.
+    accepts. `peer` counts the answers that the installed checker judges. Of these, the installed
+    checker accepts `rerun`, and our checker accepts `ours_on_peer`.
     """
 
     dataset: str
@@ -164,7 +167,7 @@ class Tally:
         return 1 - unread / self.answers if self.answers else 1.0
 
     def add(self, answer: Answer, *, theirs: bool, ours: bool) -> None:
-        """Count an answer with the recorded verdict and with ours."""
+        """Count an answer; `theirs` is the recorded verdict, `ours` that of our checker."""
         self.answers += 1
         self.theirs += theirs
         self.ours += ours
@@ -198,9 +201,10 @@ class Peer:
 def compare_recordings(
     recordings: Sequence[Path], out: Path, *, with_peer: bool, sample_size: int, seed: int
 ) -> str:
-    """Compare the checkers on recordings; write table, disagreements and sample; return the table.
+    """Compare our checker with the recorded verdicts, and return a table in Markdown.
 
-    Raises DataError if a recording cannot be read.
+    Writes the table, all disagreements and a sample of the disagreements to `out`. Raises DataError
+    if a recording cannot be read.
     """
     tallies: list[Tally] = []
     disagreements: list[Disagreement] = []
@@ -226,7 +230,10 @@ def compare_recordings(
 def compare_arm(
     dataset: str, arm: str, recording: Recording, judged: Mapping[str, Judged], peer: Peer | None
 ) -> tuple[Tally, list[Disagreement]]:
-    """Judge every answer of one model; raises KeyError if an answer has no recorded verdict."""
+    """Judge every answer of one model, and return the counts and the disagreements.
+
+    Raises KeyError if an answer has no recorded verdict.
+    """
     tally, disagreements = Tally(dataset, arm), []
     verdicts = {(v.example_id, v.attempt): v for v in recording.verdicts(arm)}
     for answer in recording.answers(arm):
@@ -261,7 +268,7 @@ def draw_sample(disagreements: Sequence[Disagreement], size: int, seed: int) -> 
 
 
 def to_markdown(tallies: Sequence[Tally]) -> str:
-    """Return a summary by dataset, a table of models for each, and the unreadable answers."""
+    """Return Markdown tables of the datasets, of each dataset's models, and of problem codes."""
     datasets = {name: list(group) for name, group in groupby(tallies, lambda t: t.dataset)}
     has_peer = any(tally.peer for tally in tallies)
     totals = [Tally.total(name, members) for name, members in datasets.items()]

@@ -21,7 +21,7 @@ class _Frozen(BaseModel):
 
 
 class SourceConfig(_Frozen):
-    """Location of recorded answers; paths are relative to the command line's data folder."""
+    """Location of recorded answers; paths are relative to the folder of the option `--data`."""
 
     format: Literal["bfcl", "mcpmark", "labelled", "decisions", "outcomes"] = Field(
         description="`bfcl`: a folder in the leaderboard's format; `mcpmark`: a folder with tasks"
@@ -42,7 +42,7 @@ class SourceConfig(_Frozen):
     def _complete(self) -> SourceConfig:
         if (self.format == "labelled") != (self.answers is not None):
             raise ValueError(
-                "`answers` is required for the format `labelled`, and only allowed there"
+                "`answers` is required for the format `labelled`, and not allowed for other formats"
             )
         if self.weak_evidence and self.format != "decisions":
             raise ValueError("`weak_evidence` is only allowed for the format `decisions`")
@@ -67,7 +67,7 @@ class ArmConfig(_Frozen):
 
 
 class DistilledConfig(_Frozen):
-    """A smaller encoder that is distilled from the pretrained one and replaces it."""
+    """A smaller encoder that is distilled from the pretrained encoder, and then used instead."""
 
     layers: int = Field(1, ge=1)
     hidden_size: int = Field(128, ge=1)
@@ -108,7 +108,8 @@ class EncoderConfig(_Frozen):
 
 Branch = Literal["encoder", "lexical", "networks", "forest"]
 """Branches of the network, each of which can predict without the others: the fine-tuned encoder,
-hashed words and word pairs, small networks over the structural features, and trees over them."""
+hashed words and word pairs, small networks over the structural features, and trees over the
+structural features."""
 
 
 class TrainingConfig(_Frozen):
@@ -144,7 +145,10 @@ class TrainingConfig(_Frozen):
         64, ge=1, description="Width of the two layers over the structural features."
     )
     auxiliary_weight: float = Field(
-        0.0, ge=0, description="Weight of all auxiliary heads together; the pool's arms have 1."
+        0.0,
+        ge=0,
+        description="Weight of all auxiliary heads together, relative to all arms of the pool"
+        " together.",
     )
 
     @property
@@ -155,13 +159,14 @@ class TrainingConfig(_Frozen):
 
 
 class EvaluationConfig(_Frozen):
-    """Measurements of a run in addition to its own router; all figures are held-out."""
+    """Measurements of a run, in addition to those of its own router; all use held-out rows."""
 
     folds: int = Field(
         5,
         ge=3,
-        description="Number of folds. Near-duplicates are always in the same fold. For each fold,"
-        " one is predicted, one decides when training stops, and the others are used for training.",
+        description="Number of folds. Near-duplicates are always in the same fold. Each fold is"
+        " predicted by a model that is trained on the remaining folds, except one fold that decides"
+        " when training stops.",
     )
     seeds: tuple[int, ...] = Field((), description="Additional seeds for folds and branches.")
     baselines: bool = Field(
@@ -169,8 +174,8 @@ class EvaluationConfig(_Frozen):
     )
     truncated: bool = Field(
         default=True,
-        description="Whether to measure also with conversations that are truncated at the window"
-        " instead of packed. The encoder takes minutes for long inputs.",
+        description="Whether to also measure with conversations that are truncated at the encoder's"
+        " window instead of packed. This takes minutes if the inputs are long.",
     )
 
 
@@ -182,7 +187,7 @@ class RunConfig(_Frozen):
     also: tuple[SourceConfig, ...] = Field(
         (),
         description="Additional recordings. Their queries are used only for training, and their"
-        " arms are auxiliary.",
+        " arms that are not in the pool are auxiliary.",
     )
     pool: tuple[ArmConfig, ...] = Field(min_length=1)
     auxiliary_arms: Literal["none", "all"] = "none"

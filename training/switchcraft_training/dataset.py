@@ -1,4 +1,4 @@
-"""A run's sources: reading them into one table, and the hashes of their files."""
+"""Reading of a run's sources into one table, and hashes of the sources' files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
     recorded = {each: source.arms() for each, source in sources.items()}
     missing = sorted(set(config.arms) - set(recorded[config.source]))
     if missing:
-        problem = f"no recorded answers of {', '.join(missing)}"
+        problem = f"no recorded answers of {', '.join(missing)}; record some or remove the arms"
         raise ConfigError(str(data / config.source.path), "pool", problem)
     heads = config.arms
     if config.auxiliary_arms == "all":
@@ -61,7 +61,8 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
         arms = [arm for arm in recorded[each] if arm in heads]
         path = cache and cache / f"{_outcomes_sha256(config, each, arms, data)}.npz"
         tables.append(_read_table(source, arms, path, name=str(each.path)).select_arms(heads))
-    # Complete rows first, so that of several equal queries a complete one is kept and measured.
+    # Complete rows come first, so that the first of several equal queries, which is kept, is
+    # complete and can be measured.
     tables[0] = tables[0].take(np.argsort(~_is_complete(tables[0], config.arms), kind="stable"))
     distinct = []
     for table in tables:
@@ -129,9 +130,9 @@ def _outcomes_sha256(
 ) -> str:
     """Return the SHA-256 of everything that the outcomes of a source depend on.
 
-    These are its files, the code that reads and judges them, the version of the benchmark's
-    package (some recordings take their questions from it), the encoder that compares paraphrases,
-    and the arms.
+    These are the source's files, the code that reads and judges the files, the version of the
+    benchmark's package (some recordings take their questions from the package), the encoder that
+    compares paraphrases, and the arms.
     """
     try:
         benchmark = version(bfcl.PACKAGE)
@@ -147,19 +148,19 @@ def _outcomes_sha256(
 
 
 def _is_complete(table: Table, arms: Sequence[str]) -> Flags:
-    """Return whether every one of these arms was asked a query, (rows,)."""
+    """Return for each row whether all of these arms were asked its query, (rows,)."""
     complete: Flags = ~np.isnan(table.select_arms(arms).correct.sum(axis=1))
     return complete
 
 
 def also_of(provenance: Provenance) -> tuple[SourceConfig, ...]:
-    """Return the sources that an artifact was trained on in addition to its own."""
+    """Return the additional sources that an artifact was trained on (`also`)."""
     config = yaml.safe_load(provenance.config) or {}
     return tuple(SourceConfig.model_validate(source) for source in config.get("also", ()))
 
 
 def sources_sha256(sources: Sequence[SourceConfig], data: Path) -> str:
-    """Return one SHA-256 for the files of all sources; a single source keeps its own hash."""
+    """Return one SHA-256 for the files of all sources; for one source, its `source_sha256`."""
     digests = [source_sha256(source, data) for source in sources]
     return digests[0] if len(digests) == 1 else _joined_sha256(digests)
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """A table packed as the service packs requests, and the configuration for training on it.
+    """A table whose queries are packed as in the gateway, and the configuration for training on it.
 
     `workspace` holds checkpoints and other files that later runs reuse.
     """
@@ -63,7 +63,11 @@ class TrainingData:
         return tuple(table.packed[row].token_ids for row in rows)
 
     def load_encoder(self) -> PretrainedEncoder:
-        """Load a fresh copy of the encoder, which fine-tuning changes; distil it only once."""
+        """Return a new copy of the encoder, because fine-tuning changes it.
+
+        If the configuration asks for distillation, only the first call distils; later calls load
+        the result from `workspace`.
+        """
         config = self.config.encoder
         return distil(load_encoder(config.source), config, self.unrelated_token_ids, self.workspace)
 
@@ -83,7 +87,7 @@ class TrainingData:
         return fold_table(self.table, folds, seed, validated=self.needs_validation)
 
     def expected_costs_usd(self, rows: Sequence[int]) -> list[float]:
-        """Return each arm's profiled cost of a request over these rows, (arms,)."""
+        """Return each arm's expected cost of a request, estimated from these rows, (arms,)."""
         table = self.table.take(rows).select_arms(self.config.arms)
         profile = profile_arms(table, self.config.prices)
         return [profile[arm].cost_usd() for arm in self.config.arms]
@@ -94,9 +98,9 @@ class CrossValidation:
     """Held-out predictions for the measured rows, in row order.
 
     `branches` are the full-precision logits of each branch, (rows, arms), by name. `probabilities`,
-    (rows, arms), are uncalibrated and come from the int8 graph; they are None without an export.
-    `expected_costs_usd`, (rows, arms), is the profile of the fold's training rows. `folds`,
-    (rows,), is the fold that tested a row.
+    (rows, arms), are the uncalibrated predictions of the int8 graph, or None if no graph was
+    exported. `folds`, (rows,), is the fold that tested each row. `expected_costs_usd`,
+    (rows, arms), are estimated from the training rows of that fold.
     """
 
     branches: Mapping[str, Floats]
@@ -105,7 +109,7 @@ class CrossValidation:
     folds: NDArray[np.int64]
 
     def mix(self, shares: Mapping[str, float]) -> Floats:
-        """Return the full-precision probabilities of some branches, weighted by these shares."""
+        """Return full-precision probabilities that mix the branches in `shares` by these shares."""
         total = sum(shares.values())
         logits = sum(share / total * self.branches[name] for name, share in shares.items())
         return sigmoid(np.asarray(logits, dtype=np.float64))
@@ -114,7 +118,7 @@ class CrossValidation:
 def pack_table(
     config: RunConfig, table: Table, encoder: PretrainedEncoder, workspace: Path
 ) -> TrainingData:
-    """Pack every example as the service will, with the tokenizer that will be shipped."""
+    """Return training data: every example packed as in the gateway, with the same tokenizer."""
     # A copy, because the packer changes how its tokenizer treats special tokens.
     packer = Packer(config.packing, Tokenizer.from_str(encoder.tokenizer.to_str()))
     packed = tuple(packer.pack(parse_conversation(e.request)) for e in table.examples)
@@ -125,8 +129,8 @@ def pack_table(
 def cross_validate(data: TrainingData, *, exported: bool) -> CrossValidation | None:
     """Train a router on each fold and predict its test rows.
 
-    If `exported`, the int8 graph predicts them too. Return None in every process except the main
-    one, because the others only help to train.
+    If `exported`, the int8 graph predicts these rows too. Return None in every process except the
+    main one, because the other processes only help to train.
     """
     config, rows = data.config, len(data.table.measured_rows)
     names, shape = config.training.branch_shares, (rows, len(config.arms))
@@ -134,7 +138,7 @@ def cross_validate(data: TrainingData, *, exported: bool) -> CrossValidation | N
     probabilities = np.full(shape, np.nan) if exported else None
     costs_usd, folds = np.full(shape, np.nan), np.zeros(rows, dtype=np.int64)
     for number, split in enumerate(data.folds()):
-        log.info("seed %d, fold %d", config.seed, number + 1)
+        log.info("training a router: seed=%d fold=%d", config.seed, number + 1)
         train, validation, test = (
             data.table.take(part)
             for part in (split.train + split.teaching, split.validation, split.test)
@@ -164,7 +168,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """An experiment, the choice of its calibration, and the error that int8 weights cause."""
+    """An experiment, the study that chose its calibration, and the changes that int8 causes."""
 
     experiment: Experiment
     study: CalibrationStudy
@@ -172,7 +176,7 @@ class ExperimentResult:
 
 
 def run_experiment(data: TrainingData) -> ExperimentResult | None:
-    """Measure everything that the configuration names, on the measured rows.
+    """Cross-validate the router, with the seeds, variants and baselines of the configuration.
 
     Return None in every process except the main one.
     """
@@ -251,7 +255,10 @@ def _truncate_input(data: TrainingData) -> TrainingData:
 
 
 def _baseline_entrants(data: TrainingData) -> Iterator[Entrant]:
-    """Fit every baseline on the same folds, and use each fold's validation queries."""
+    """Fit every baseline on the router's folds, and yield it with its held-out choices.
+
+    The baselines get each fold's validation queries even if the router is trained without them.
+    """
     config = data.config
     encoder = load_encoder(config.encoder.source)
     views = Views(config.packing, encoder.tokenizer)
@@ -260,7 +267,7 @@ def _baseline_entrants(data: TrainingData) -> Iterator[Entrant]:
     splits = fold_table(table, config.evaluation.folds, config.seed)
     rule = config.policies["default"]
     for baseline in baselines_to_fit(views, embed, truncated=config.evaluation.truncated):
-        log.info("baseline: %s", baseline.name)
+        log.info("fitting baseline: %s", baseline.name)
         predicted = held_out(baseline, table, splits, (rule,))
         order = np.argsort(predicted.rows)
         kind: Kind = "baseline"

@@ -1,7 +1,7 @@
 """The complete run: from recorded answers to an evaluated router, its artifact and its report.
 
-All figures are held-out: a router trained on other folds predicts each query. The shipped router is
-then trained on all queries, with the calibration that was fitted on the held-out probabilities.
+All metrics are held-out: a router trained on other folds predicts each query. The router in the
+artifact is then trained on all queries. Its calibration was fitted on the held-out probabilities.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
 
 
 def train_on_all(data: TrainingData, encoder: PretrainedEncoder) -> TrainedRouter:
-    """Train the shipped router on all rows, except a tenth if early stopping needs them."""
+    """Train the artifact's router on all rows, minus a tenth if early stopping needs them."""
     held_out = split_table(data.table, data.config.seed).validation if data.needs_validation else ()
     train = [row for row in range(len(data.table)) if row not in set(held_out)]
     return train_router(
@@ -126,7 +126,10 @@ def export(
     result: ExperimentResult,
     directory: Path,
 ) -> dict[str, float]:
-    """Write tokenizer, graphs and canaries; compare the FP32 and fp16 graphs with PyTorch."""
+    """Write the tokenizer, the graphs and the canary requests to `directory`.
+
+    Return the largest differences in probability of the FP32 and fp16 graphs to PyTorch.
+    """
     config = data.config
     encoder.tokenizer.save(str(directory / TOKENIZER))
     features = len(config.packing.features)
@@ -164,7 +167,7 @@ def rates_by_category(table: Table) -> dict[str, dict[str, float]]:
 
 
 def headline(figures: Evaluation) -> dict[str, Measure]:
-    """Return the held-out figures that are stored in an artifact."""
+    """Return the held-out metrics that are stored in an artifact."""
     default, best = figures.entry(figures.default_policy), figures.entry(figures.best_single)
     oracle = figures.entry("oracle")
     return {

@@ -39,7 +39,7 @@ class SweepJob:
     def manifest(self, data_sha256: str) -> Manifest | None:
         """Return the manifest of the finished run.
 
-        None if the run has not finished, or if it had another configuration or other data.
+        Return None if the run has not finished, or if it had another configuration or other data.
         """
         try:
             manifest = Artifact.load(self.folder / "artifact").manifest
@@ -72,11 +72,14 @@ def run_sweep(
     or if Ray does not start.
     """
     if process_count() > 1:
-        problem = "start it as one process; several processes serve a single `run`"
+        problem = "start a sweep without `accelerate launch`; only `run` uses several processes"
         raise ConfigError("sweep", "", problem)
     names = {source: re.sub(r"[^a-z0-9]+", "-", Path(source).name.lower()) for source in encoders}
     if len(set(names.values())) < len(names):
-        problem = "two encoders have the same last name; rename one of the folders"
+        problem = (
+            "two encoders have the same last name, so their runs would share a folder; rename one"
+            " encoder's folder"
+        )
         raise ConfigError("--encoders", "", problem)
     folder = out.resolve()
     jobs = []
@@ -110,8 +113,8 @@ def run_sweep(
 
 
 def run_job(job: SweepJob) -> str | None:
-    """Run one job; return the problem if it failed with one of our errors."""
-    log.info("%s", job.folder)
+    """Run one job; return the message if it failed with a SwitchcraftError."""
+    log.info("sweep run starts: %s", job.folder)
     try:
         pipeline.run(job.config, job.data, job.folder, workspace=job.workspace)
     except SwitchcraftError as exc:
@@ -120,7 +123,10 @@ def run_job(job: SweepJob) -> str | None:
 
 
 def _run_on_ray(jobs: Sequence[SweepJob], address: str) -> list[str | None]:
-    """Run jobs in parallel: with one GPU each if the cluster has any, else with one core each."""
+    """Run jobs in parallel, and return the error message of each, or None.
+
+    Each job gets one core, and one GPU if the cluster has GPUs.
+    """
     with connecting(address):
         import ray  # noqa: PLC0415 - optional
         from ray.exceptions import RayError  # noqa: PLC0415

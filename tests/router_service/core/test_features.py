@@ -191,7 +191,10 @@ def test_tool_features_counted_by_hand() -> None:
 
 
 def test_overlap_features_counted_by_hand() -> None:
-    """Features of query and tools together match a count by hand; 13 words carry the topic."""
+    """Features of query and tools together match a count by hand.
+
+    The query has 13 words that are not stop words.
+    """
     expected = {
         "known_words": 2,  # book, nights
         "unknown_words": 11,
@@ -222,7 +225,7 @@ def test_overlap_features_counted_by_hand() -> None:
 
 
 def test_enum_values_in_the_query_are_counted() -> None:
-    """The query contains both values of one enum, in any case, and none of the other."""
+    """Both values of one enum are found, whatever their letter case, and none of the other enum."""
     size = Schema("string", enum=("single", "twin"))
     meal = Schema("string", enum=("vegan", "kosher"))
     tool = ToolSpec("book", "", (Parameter("size", size, True), Parameter("meal", meal, False)))
@@ -259,7 +262,7 @@ def test_only_the_latest_user_text_is_counted() -> None:
     ],
 )
 def test_patterns_counted_by_hand(text: str, name: str, count: int) -> None:
-    """Patterns match short texts as often as counted by hand."""
+    """Features that use patterns have the values counted by hand in short texts."""
     assert extract(Conversation((Turn(Role.USER, text),)), [name]) == (count,)
 
 
@@ -300,9 +303,9 @@ def test_every_feature_is_finite(text: str, offered: tuple[ToolSpec, ...]) -> No
     ],
 )
 def test_repetitive_texts_take_bounded_time(piece: str) -> None:
-    """The longest texts that repeat a difficult piece take at most a second.
+    """A query of the maximum length that repeats one piece takes less than a second.
 
-    They take milliseconds. A pattern with quadratic time once took up to six seconds.
+    Measured: milliseconds. An earlier pattern with quadratic time took up to six seconds.
     """
     text = piece * (MAX_QUERY_CHARS // len(piece) + 1)
     start = time.process_time()
@@ -357,7 +360,10 @@ HEAVY: list[tuple[ToolSpec, ...]] = [
 
 @pytest.mark.parametrize("offered", HEAVY, ids=range(len(HEAVY)))
 def test_large_tools_take_bounded_time(offered: tuple[ToolSpec, ...]) -> None:
-    """The largest tools that are read take 0.2 s. Enums that repeat the query once took minutes."""
+    """Tools of the maximum size take less than a second of CPU time.
+
+    Measured: 0.2 s. In an earlier version, enums that repeat the query took minutes.
+    """
     asked = Conversation((Turn(Role.USER, "a" * MAX_QUERY_CHARS),), offered)
     start = time.thread_time()
     extract(asked, list(FEATURES))

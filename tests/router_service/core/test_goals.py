@@ -62,14 +62,14 @@ def test_goal_selects_the_best_measured_point(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("accuracy=0.99", "theta=0.9, measured 90.0%"),
-        ("accuracy=0.89@95", "theta=0.9, measured 88.0% at the worse end of its 95% interval"),
-        ("accuracy=best+9", r"theta=0.9, measured \+5.0 points against the best"),
-        ("usd_per_1k=0.01", "drift=0.1, measured 0.100 USD per 1,000"),
+        ("accuracy=0.99", "theta=0.9, reached 90.0%"),
+        ("accuracy=0.89@95", "theta=0.9, reached 88.0% at the worse end of its 95% interval"),
+        ("accuracy=best+9", r"theta=0.9, reached \+5.0 points against the best"),
+        ("usd_per_1k=0.01", "drift=0.1, reached 0.100 USD per 1,000"),
         ("accuracy=best@90", "write @95, not @90"),
         ("accuracy=best-x", "'best-x' is not a number"),
         ("usd_per_1k=best", "'best' is not a number"),
-        ("usd_per_1k=nan", "not a share or an amount"),
+        ("usd_per_1k=nan", "must be finite and at least 0, not nan"),
     ],
 )
 def test_unreachable_goals_name_the_nearest_point(artifact: Artifact, text: str, told: str) -> None:
@@ -86,7 +86,7 @@ def test_goals_with_intervals_need_measured_intervals() -> None:
     ]
     router = Router(with_frontier(*bare))
     assert router.policy("accuracy=best") == parse_policy("drift=0.05")
-    with pytest.raises(PolicyError, match="measured without intervals; ask without @95"):
+    with pytest.raises(PolicyError, match="measured without intervals; omit @95"):
         router.policy("accuracy=best@95")
 
 

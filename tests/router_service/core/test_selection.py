@@ -36,7 +36,7 @@ from router_service.core.selection import (
 )
 def test_incomplete_prices_are_refused(named: dict[str, float]) -> None:
     """One token price without the other, or no price at all, is an error and not 0."""
-    with pytest.raises(ValidationError, match="name "):
+    with pytest.raises(ValidationError, match="set (both )?input_usd_per_mtok and output"):
         Price.model_validate(named)
 
 
@@ -216,7 +216,7 @@ def test_no_exploration_keeps_the_chosen_arm() -> None:
 @pytest.mark.parametrize("probabilities", [(), (0.5, math.nan)])
 def test_select_refuses_missing_probabilities(probabilities: tuple[float, ...]) -> None:
     """No arms, or a probability that is not a number, is an error."""
-    with pytest.raises(ValueError, match="not a probability"):
+    with pytest.raises(ValueError, match="needs a probability for every arm"):
         select(probabilities, [0.1] * len(probabilities), Threshold(0.5))
 
 

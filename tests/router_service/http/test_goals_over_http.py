@@ -59,4 +59,4 @@ def test_unreachable_goal_is_refused(http: httpx.Client, where: str) -> None:
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "invalid_policy")
     assert error["param"] == where
-    assert "theta=0.9, measured 88.0% at the worse end of its 95% interval" in error["message"]
+    assert "theta=0.9, reached 88.0% at the worse end of its 95% interval" in error["message"]

@@ -260,7 +260,10 @@ def test_arms_are_mapped_to_models() -> None:
 @pytest.mark.parametrize(
     ("router", "wanted"),
     [
-        ({"arms": {}, "only": "stranger"}, r"router.arms: no arm has a model; map some of small"),
+        (
+            {"arms": {}, "only": "stranger"},
+            r"router.arms: no arm has a model; map at least one of the arms small",
+        ),
         ({"arms": {"medium": "x", "large": "small"}}, r"router.arms.medium: there is no model 'x'"),
         ({"arms": {"tiny": "small"}}, r"router.arms.tiny: the artifact has no such arm"),
         (

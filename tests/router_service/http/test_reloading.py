@@ -11,7 +11,7 @@ def test_reload_without_source_is_refused(http: httpx.Client) -> None:
     assert answer.status_code == 409
     error = answer.json()["error"]
     assert (error["code"], error["type"]) == ("reload_refused", "invalid_request_error")
-    assert error["message"].startswith("Nothing was changed: this gateway was started without")
+    assert error["message"].startswith("Nothing was changed: this gateway has no configuration")
 
 
 def test_status_without_publication(http: httpx.Client) -> None:

@@ -83,5 +83,6 @@ def test_unusable_publication_falls_back_to_artifact(
 
 def test_redis_publication_needs_redis_url() -> None:
     """A pointer in Redis without `server.redis_url` is a configuration error."""
-    with pytest.raises(ConfigError, match=r"router\.publication: redis needs server\.redis_url"):
+    problem = r"router\.publication: a publication in Redis needs server\.redis_url"
+    with pytest.raises(ConfigError, match=problem):
         started(settings("redis"))

@@ -243,8 +243,9 @@ def test_hanging_volume_delays_one_sync(tmp_path: Path, caplog: pytest.LogCaptur
             writer.write(b"late")
 
     run(check, tmp_path)
+    problem = f"{tmp_path} did not answer within {READ_TIMEOUT_S:g} s"
     assert [entry.message for entry in caplog.records] == [
-        f"{tmp_path} does not answer; the served publication stays"
+        f"{problem}; the gateway keeps its current publication"
     ]
 
 

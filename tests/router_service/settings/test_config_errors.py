@@ -47,8 +47,8 @@ FILES = [
     (
         "model_list: [{model_name: 'switchcraft:x', litellm_params: {model: openai/m}}]",
         (
-            "model_list.0.model_name: the name 'switchcraft:x' requests routing; rename it, or "
-            "set router.model_name"
+            "model_list.0.model_name: the name 'switchcraft:x' is reserved for requests to the "
+            "router; rename the model, or change router.model_name"
         ),
     ),
 ]
@@ -176,14 +176,17 @@ SECTIONS = [
         "keys: {api: {a: 'sha256:12'}}",
         "keys.api.a: is not a valid hash; write 64 hexadecimal digits after 'sha256:'",
     ),
-    ("keys: {api: {admin: k}}", "keys.api: 'admin' is the name of keys.admin; choose another name"),
+    (
+        "keys: {api: {admin: k}}",
+        "keys.api: 'admin' is reserved for keys.admin; choose another name",
+    ),
     (
         "keys: {metrics: same, admin: same}",
         "keys: keys.metrics is the same key as keys.admin; use another key",
     ),
     (
         "keys: {metrics: k, api: {metrics: other}}",
-        "keys: 'metrics' is the name of keys.metrics; rename keys.api.metrics",
+        "keys: 'metrics' is reserved for keys.metrics; rename keys.api.metrics",
     ),
     (
         "keys: {admin: a}\ngeneral_settings: {master_key: b}",
@@ -223,14 +226,14 @@ SECTIONS = [
     (
         "router_settings: {model_group_alias: {switchcraft: m}}",
         (
-            "router_settings.model_group_alias.switchcraft: the name 'switchcraft' requests "
-            "routing; rename it, or set router.model_name"
+            "router_settings.model_group_alias.switchcraft: the name 'switchcraft' is reserved for "
+            "requests to the router; rename the model, or change router.model_name"
         ),
     ),
     ("router_settings: {fallbacks: {m: n}}", "router_settings.fallbacks: must be a list"),
     (
         "router_settings: {redis_host: 'h:1'}",
-        "router_settings.redis_host: the host in brackets is not an IPv6 address",
+        "router_settings.redis_host: the host contains ':' or brackets, but is not an IPv6 address",
     ),
     (
         "router_settings: {redis_host: h, redis_port: 0}",

@@ -137,7 +137,7 @@ def test_invalid_log_settings_are_refused(load: Load, text: str) -> None:
 
 def test_client_key_cannot_be_named_admin(load: Load) -> None:
     """Only the admin may see records under that name."""
-    with pytest.raises(ConfigError, match=r"keys\.api.*'admin' is the name of keys\.admin"):
+    with pytest.raises(ConfigError, match=r"keys\.api.*'admin' is reserved for keys\.admin"):
         load(one(OPENAI, "keys: {api: {admin: some-long-key-5f1c}}"))
 
 

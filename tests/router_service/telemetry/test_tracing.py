@@ -248,7 +248,7 @@ def test_unreachable_collector_does_not_fail_requests(
     assert time.monotonic() - ended_s < 10
     told = [record for record in caplog.records if record.name == "switchcraft.tracing"]
     assert [record.getMessage() for record in told] == [
-        "trace collector accepts no spans: they are dropped; see tracing.otlp_endpoint"
+        "trace collector accepts no spans: dropping them; check tracing.otlp_endpoint"
     ]
     others = ("opentelemetry", "urllib3")
     assert not [x for x in caplog.records if x.name.startswith(others) and x.levelno > logging.INFO]

@@ -228,7 +228,7 @@ def test_costs_are_profiled_over_labelled_queries() -> None:
     cost_usd = np.array([[2.0, 9.0], [4.0, 5.0]])
     assert profiled_costs_usd(table_of(correct, cost_usd)) == (3.0, 5.0)
     correct[1, 1] = np.nan
-    with pytest.raises(ValueError, match="no training label of large"):
+    with pytest.raises(ValueError, match="no training query has a label of large"):
         profiled_costs_usd(table_of(correct, cost_usd))
 
 

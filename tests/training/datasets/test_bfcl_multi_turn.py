@@ -183,7 +183,7 @@ def test_argument_equal_to_documented_default_is_optional(
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("teleport()", "does not simulate 'teleport' here"),
+        ("teleport()", "offers no function 'teleport'"),
         ("cd('a', 'b')", "more arguments than"),
         ("cd(folder=home)", "ValueError"),
         ("cd", "not a call"),

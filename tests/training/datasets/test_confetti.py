@@ -141,7 +141,7 @@ def test_json_result_becomes_text(tmp_path: Path) -> None:
         ([{**ASK, "role": "api"}], "unknown role 'api'"),
         ([ASK, OPENAI[1]], "a tool result has no matching call"),
         ([ASK, OPENAI[0], ASK], "1 calls have no result"),
-        ([{"role": "user", "content": [{"image": {}}]}], "unknown block ['image']"),
+        ([{"role": "user", "content": [{"image": {}}]}], "unknown block with the keys ['image']"),
     ],
 )
 def test_unknown_layout_is_an_error(question: list[Json], reason: str, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_unknown_layout_is_an_error(question: list[Json], reason: str, tmp_path:
         ([{"search": {}}], "calls 'search'"),
         (
             [{"BookFlight_search_flights": {"to": ["X"]}}],
-            "the arguments ['to'], which it does not take",
+            "the arguments ['to'], which are not parameters",
         ),
         (None, "invalid accepted answer"),
     ],

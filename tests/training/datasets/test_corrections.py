@@ -129,7 +129,7 @@ def test_missing_row_is_an_error_at_the_end(tmp_path: Path) -> None:
     missing = row("a", CALL, dataset="other")
     stream = apply_patch(ROWS, patch(tmp_path, correction(missing)))
     assert [next(stream), next(stream), next(stream)] == ROWS
-    with pytest.raises(DataError, match=r"corrects 1 missing rows: a"):
+    with pytest.raises(DataError, match=r"corrects 1 rows not in the data: a"):
         next(stream)
 
 
@@ -140,7 +140,7 @@ def test_missing_row_is_an_error_at_the_end(tmp_path: Path) -> None:
         ({"category": "temporal_ambiguity"}, "not a category of kind truth"),
         ({"category": "bad"}, "category: Input should be"),
         ({"expected": [{"name": "f", "arguments": {"a": []}}]}, r"expected\.0\.arguments\.a"),
-        ({"expected": [{"name": "f", "arguments": {}, "optional": ["a"]}]}, "optional names"),
+        ({"expected": [{"name": "f", "arguments": {}, "optional": ["a"]}]}, "`optional` lists"),
         ({"verdict": "right"}, "verdict: Extra inputs"),
         ({"row_sha256": None}, "row_sha256"),
     ],
@@ -157,7 +157,7 @@ def test_invalid_line_is_reported_before_any_row(
 @pytest.mark.parametrize(
     ("expected", "problem"),
     [
-        ([{"name": "f", "arguments": {}, "after": [0]}], "comes after"),
+        ([{"name": "f", "arguments": {}, "after": [0]}], "must be indices of other calls"),
         ([{"name": "f", "arguments": {"a": [{"$one_of": [1]}]}}], r"\$optional"),
     ],
 )

@@ -234,7 +234,7 @@ GOOD = {"system": SYSTEM, "chat": user_turn("Hi.") + call_turn("get_current_time
         ),
         (
             GOOD | {"chat": user_turn("Hi.") + call_turn("note", """'{"other": 1}'""")},
-            "the arguments ['other'], which it does not take",
+            "the arguments ['other'], which are not parameters",
         ),
         (
             GOOD | {"chat": user_turn("Hi.") + call_turn("other", "'{}'")},

@@ -103,19 +103,19 @@ CALL = {"name": "ping", "arguments": {}}
     ("bad", "reason"),
     [
         (row(0, [CALL]) | {"answers": "[{'name'"}, "JSONDecodeError: Expecting property name"),
-        (row(0, [CALL]) | {"query": None}, "ValueError: the query is not a text"),
+        (row(0, [CALL]) | {"query": None}, "ValueError: the query is not a string, or is blank"),
         (row(0, [{"name": "ping"}]), "KeyError: 'arguments'"),
         (row(0, [{"name": "ping", "arguments": "{}"}]), "AttributeError: 'str' object has no"),
         (row(0, [{"name": "pong", "arguments": {}}]), "calls 'pong', which is not offered"),
         (
             row(0, [{"name": "ping", "arguments": {"a": 1}}]),
-            "gives 'ping' the arguments ['a'], which it does not take",
+            "calls 'ping' with the arguments ['a'], which are not parameters",
         ),
         (
             row(0, [CALL], [NOTHING, {**FORECAST, "name": "ping"}]),
-            "two functions are called 'ping'",
+            "two different functions have the name 'ping'",
         ),
-        (row(0, [CALL], [{**NOTHING, "name": "p" * 65}]), "has 1 to 64 characters"),
+        (row(0, [CALL], [{**NOTHING, "name": "p" * 65}]), "must have 1 to 64 characters"),
         (
             row(0, [CALL], [{**NOTHING, "parameters": {"a": {"type": "strng"}}}]),
             "is not a known type",

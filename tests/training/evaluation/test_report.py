@@ -246,6 +246,6 @@ def test_evaluate_rejects_another_pool(
     asked = ["evaluate", str(SHIPPED), str(data), "--config", str(config)]
     assert main([*asked, "--out", str(tmp_path / "out")]) == 1
     assert (
-        f"differs from the artifact's arms: only one of them has {ARMS[2]}"
+        f"differs from the artifact's arms: only one of the two has {ARMS[2]}"
         in capsys.readouterr().err
     )

@@ -32,7 +32,7 @@ def write(folder: Path, endpoint: dict[str, Any], *arms: dict[str, Any]) -> Path
     ("endpoint", "arms", "problem"),
     [
         ({"api_key": "sk-secret"}, [{}], "endpoints.it.api_key: Extra inputs"),
-        ({"extra_headers": {"Authorization": "sk-secret"}}, [{}], "name its variable in api_key_"),
+        ({"extra_headers": {"Authorization": "sk-secret"}}, [{}], "its name in api_key_env"),
         ({"base_url": "https://me:sk-secret@api.example.test/v1"}, [{}], "contains credentials"),
         ({"base_url": "api.example.test"}, [{}], "must start with http:// or https://"),
         ({"max_concurrency": 0}, [{}], "endpoints.it.max_concurrency"),

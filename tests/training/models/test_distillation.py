@@ -83,7 +83,7 @@ def test_encoder_is_unchanged_without_a_student(tmp_path: Path) -> None:
 
 def test_invalid_distillation_is_rejected(tmp_path: Path) -> None:
     """Missing rows, another architecture and an invalid number of heads raise errors."""
-    with pytest.raises(ConfigError, match="only teach"):
+    with pytest.raises(ConfigError, match="needs training-only rows"):
         distil(encoder(), settings(1), [], tmp_path)
     size = BertConfig(
         vocab_size=50,

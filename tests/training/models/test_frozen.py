@@ -102,7 +102,7 @@ def test_router_learns_with_a_frozen_encoder() -> None:
 def test_invalid_frozen_layers_are_rejected() -> None:
     """Too many layers, and a number for another architecture, raise errors."""
     data = rows(8, 1)
-    with pytest.raises(ConfigError, match=r"frozen_layers: it has 1 layers"):
+    with pytest.raises(ConfigError, match=r"frozen_layers: the encoder has only 1 layers"):
         finetune_encoder(encoder(), config(2), data, data)
     size = BertConfig(
         vocab_size=50,

@@ -100,7 +100,7 @@ def test_shadow_and_canary_can_be_added_withdrawn_and_promoted(
     [
         (["--promote"], "no canary to promote"),
         (["--withdraw", "shadow"], "no shadow to withdraw"),
-        ([], "name the artifact"),
+        ([], "no artifact is given"),
         ([str(SHIPPED), "--as", "canary", "--share", "2"], "--share"),
         ([str(SHIPPED), "--as", "canary", "--max-cost-ratio", "nan"], "--max-cost-ratio"),
     ],

@@ -79,7 +79,7 @@ def flight(**arguments: list[object]) -> Truth:
             truth_from_json([{"name": "search_flights", "arguments": {"origin": ["EWR"]}}]),
             "search_flights: 'destination' is a required property",
         ),
-        ((TruthCall(name="get_balance", arguments={"account": ["1"]}, after=(4,)),), "comes after"),
+        ((TruthCall(name="get_balance", arguments={"account": ["1"]}, after=(4,)),), "indices of"),
         ((), None),
     ],
 )

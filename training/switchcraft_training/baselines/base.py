@@ -14,7 +14,8 @@ from switchcraft_training.evaluation.evaluate import route
 from switchcraft_training.records import Example
 
 PAPER_RULE = "theta=0.5"
-"""The cheapest arm that is predicted correct, else the most probable arm (section 3.3)."""
+"""The paper's policy: the cheapest arm that is predicted to be correct, or the most probable arm if
+there is none (section 3.3)."""
 
 
 class FittedBaseline(Protocol):
@@ -23,7 +24,7 @@ class FittedBaseline(Protocol):
     def probabilities(self, examples: Sequence[Example]) -> Floats | None:
         """Return each arm's probability of a correct answer, (queries, arms).
 
-        None if the baseline chooses without probabilities.
+        Return None if the baseline chooses without probabilities.
         """
         ...
 
@@ -37,7 +38,7 @@ class FittedBaseline(Protocol):
 
 
 class Baseline(Protocol):
-    """A way of routing, with its name in reports."""
+    """A way of routing that the trained router is compared with."""
 
     @property
     def name(self) -> str:
@@ -74,11 +75,11 @@ class Chooser:
 
     choose: Callable[[Table], Choices]
 
-    def probabilities(self, examples: Sequence[Example]) -> Floats | None:  # noqa: ARG002 - the protocol's
+    def probabilities(self, examples: Sequence[Example]) -> Floats | None:  # noqa: ARG002 - part of the protocol
         """Return None."""
         return None
 
-    def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:  # noqa: ARG002 - the protocol's
+    def choices(self, table: Table, rule: str = PAPER_RULE) -> Choices:  # noqa: ARG002 - part of the protocol
         """Return the arm chosen for each query."""
         return self.choose(table)
 
@@ -88,7 +89,7 @@ class HeldOutResult:
     """A baseline's results on held-out queries.
 
     `rows` are the queries' indices in the table. `probabilities` is (rows, arms), or None if the
-    baseline has none. `choices` has the chosen arm of each row, by policy.
+    baseline has none. `choices` maps each policy to the index of the chosen arm for each row.
     """
 
     rows: tuple[int, ...]
@@ -128,5 +129,7 @@ def profiled_costs_usd(train: Table) -> tuple[float, ...]:
     asked = ~np.isnan(train.correct)
     unasked = [arm for arm, known in zip(train.arms, asked.T, strict=True) if not known.any()]
     if unasked:
-        raise ValueError(f"no training label of {', '.join(unasked)}")
+        raise ValueError(
+            f"no training query has a label of {', '.join(unasked)}; label some or remove the arm"
+        )
     return tuple(np.nanmean(np.where(asked, train.cost_usd, np.nan), axis=0).tolist())

@@ -1,4 +1,4 @@
-"""Inputs of baselines: token ids of a query, packed or truncated, and their frozen embeddings."""
+"""Inputs of baselines: packed or truncated token ids of a query, and frozen embeddings of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ View = Callable[[Example], Ids]
 
 
 class Views:
-    """Views of examples through one tokenizer; each is computed once."""
+    """Views of examples (forms of their token ids) by one tokenizer, each computed only once."""
 
     def __init__(self, spec: PackingSpec, tokenizer: Tokenizer) -> None:
         self._window_tokens = spec.budget_tokens
@@ -36,11 +36,11 @@ class Views:
         self._cache: dict[tuple[str, bytes], Ids] = {}
 
     def packed(self, example: Example) -> Ids:
-        """Return the token ids that the service gives its encoder."""
+        """Return the token ids that the gateway's encoder gets."""
         return self._cached("packed", example, lambda chat: self._packer.pack(chat).token_ids)
 
     def vanilla(self, example: Example) -> Ids:
-        """Return the latest user message and all tool signatures, truncated at the end.
+        """Return token ids of the latest user message and all tool signatures, cut off at the end.
 
         This is the input of the MIRT router (appendix on the MIRT-DistilBERT baseline).
         """
@@ -52,14 +52,14 @@ class Views:
         return self._truncate(self._cached("vanilla", example, read))
 
     def truncated(self, example: Example) -> Ids:
-        """Return the conversation from its start, then the tools, truncated at the end.
+        """Return token ids of the conversation from its start, then the tools, cut off at the end.
 
         This is the naive input of the appendix on token packing.
         """
         return self._truncate(self.raw(example))
 
     def raw(self, example: Example) -> Ids:
-        """Return the conversation from its start, then the tools as JSON, without truncation."""
+        """Return token ids of the whole conversation, then of the tools as JSON, not truncated."""
 
         def read(chat: Conversation) -> Ids:
             lines = []
@@ -81,7 +81,7 @@ class Views:
         return self._cache[key]
 
     def _truncate(self, ids: Ids) -> Ids:
-        """Truncate to the encoder's window and keep the closing special token."""
+        """Truncate token ids to the encoder's window, but keep the closing special token."""
         if len(ids) <= self._window_tokens:
             return ids
         return (*ids[: self._window_tokens - 1], ids[-1])
@@ -101,16 +101,16 @@ class Embedder(Protocol):
 
 
 class EncoderEmbedder:
-    """Mean hidden state of a pretrained encoder, scaled to length 1 (appendix on MIRT)."""
+    """Embedder that returns an encoder's mean hidden state, scaled to length 1 (MIRT appendix)."""
 
     def __init__(self, encoder: PretrainedEncoder, cache: Path | None = None) -> None:
-        """Use `encoder`; hidden states are cached in memory, and in the folder `cache`."""
+        """Use `encoder`. Vectors are cached in memory, and hidden states in the folder `cache`."""
         self._branch = EncoderBranch(encoder.model, 1, pooling="mean", dropout=0.0)
         self._cache = cache
         self._vectors: dict[Ids, Floats] = {}
 
     def __call__(self, rows: Sequence[Ids]) -> Floats:
-        """Return (rows, hidden); each distinct row is computed once."""
+        """Return a vector for each row, (rows, hidden). Each distinct row is computed once."""
         new = list(set(rows) - self._vectors.keys())
         if new:
             states = torch.cat(row_inputs(self._branch, "all", new, self._cache))  # (new, hidden)

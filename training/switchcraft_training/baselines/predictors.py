@@ -23,10 +23,11 @@ from switchcraft_training.models.optimization import one_thread
 from switchcraft_training.records import Example
 
 NEIGHBOURS = (5, 10, 20, 40, 80)
-"""Values of k that are tried on validation queries; smaller ones are noise with 1,000 queries."""
+"""Values of k that are tried on validation queries. With 1,000 queries, smaller k are too noisy."""
 
 Weigh = Callable[[Floats, tuple[float, ...]], Floats]
-"""Function from labels and costs of the arms to the weights of the loss, (queries, arms)."""
+"""Function from the labels (queries, arms) and the arms' costs to the labels' weights in the loss,
+(queries, arms)."""
 
 Build = Callable[[int, tuple[str, ...]], nn.Module]
 """Function from the embeddings' width and the arms to a network.
@@ -42,8 +43,8 @@ class Lexical:
     name: str
     view: View
 
-    def fit(self, train: Table, validation: Table) -> Predictor:  # noqa: ARG002 - the protocol's
-        """Fit the vectorizer on all queries, and a model per arm on the queries it was asked."""
+    def fit(self, train: Table, validation: Table) -> Predictor:  # noqa: ARG002 - part of the protocol
+        """Fit the vectorizer on all queries, and each arm's model on the queries it was asked."""
         costs_usd = profiled_costs_usd(train)
         vectorizer = TfidfVectorizer(
             sublinear_tf=True,
@@ -66,7 +67,7 @@ class Lexical:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Mean label of the k nearest training queries that an arm was asked, by cosine."""
+    """Mean label of the k training queries that an arm was asked and that are nearest by cosine."""
 
     view: View
     embed: Embedder
@@ -108,7 +109,7 @@ class Similarity:
     embed: Embedder
     name: str = "similarity"
 
-    def fit(self, train: Table, validation: Table) -> Predictor:  # noqa: ARG002 - the protocol's
+    def fit(self, train: Table, validation: Table) -> Predictor:  # noqa: ARG002 - part of the protocol
         """Store the training vectors and labels."""
         costs_usd = profiled_costs_usd(train)
         vectors = self._vectors(train.examples)
@@ -146,7 +147,7 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network on frozen embeddings, fitted by binary cross-entropy until validation stops it."""
+    """A network on frozen embeddings, fitted by binary cross-entropy with early stopping."""
 
     name: str
     view: View
@@ -157,13 +158,13 @@ class Network:
     seed: int
 
     def fit(self, train: Table, validation: Table) -> Predictor:
-        """Fit until validation stops improving, and keep the weights of the best epoch.
+        """Fit until the validation loss stops improving, and keep the weights of the best epoch.
 
         Equal seeds and tables give equal networks.
         """
         costs_usd, fitting = profiled_costs_usd(train), self.fitting
         samples, held_out = self._samples(train, costs_usd), self._samples(validation, costs_usd)
-        # The random numbers depend only on the seed, and on nothing that was fitted before.
+        # The random numbers depend only on the seed, not on what was fitted before.
         with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = self.build(samples.vectors.shape[1], train.arms)
@@ -225,7 +226,7 @@ class MatrixFactorization(nn.Module):
         self.score = nn.Linear(dimensions, 1)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return logits (queries, arms) for (queries, width); training adds noise to vectors."""
+        """Return logits (queries, arms) for (queries, width); while training, noise is added."""
         if self.training:
             vectors = vectors + self._noise * torch.randn_like(vectors)
         arms = functional.normalize(self.arms.weight, dim=1)  # (arms, dimensions)
@@ -250,14 +251,17 @@ class ItemResponse(nn.Module):
         self.difficulty = nn.Linear(width, 1)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return logits (queries, arms) for (queries, width)."""
+        """Return logits (queries, arms) for vectors (queries, width)."""
         discrimination = functional.softplus(self.discrimination(vectors))
         logits: Tensor = discrimination @ self.ability(self.profiles).T - self.difficulty(vectors)
         return logits
 
 
 def item_response(views: Views, embed: Embedder, profiles: Mapping[str, str]) -> Build:
-    """Return a builder for arms with these profiles; an arm without a profile uses its name."""
+    """Return a function that builds an `ItemResponse` network from descriptions of the arms.
+
+    An arm without a description in `profiles` is described by its name.
+    """
 
     def build(_: int, arms: tuple[str, ...]) -> nn.Module:
         return ItemResponse(_tensor(embed([views.text(profiles.get(arm, arm)) for arm in arms])))
@@ -273,9 +277,9 @@ def equal_weights(known: Floats, _: tuple[float, ...]) -> Floats:
 def by_cost(known: Floats, costs_usd: tuple[float, ...]) -> Floats:
     """Weigh an arm's wrong answers by 1 to 2, in proportion to the arm's cost.
 
-    The paper's table of what did not help has an asymmetric loss that penalizes misrouting to
-    expensive models, without a formula. Here, a wrong answer that is predicted correct counts
-    double for the most expensive arm.
+    In its table of what did not help, the paper lists an asymmetric loss that penalizes misrouting
+    to expensive models, but gives no formula. Here, a wrong answer of the most expensive arm has
+    twice the weight of a correct one.
     """
     shares = np.asarray(costs_usd) / max(costs_usd)
     return 1 + (1 - known) * shares

@@ -34,10 +34,12 @@ MLP_FITTING = Fitting(learning_rate=1e-3, batch_size=64, max_epochs=200, weight_
 FACTORIZATION_FITTING = Fitting(
     learning_rate=3e-4, batch_size=64, max_epochs=1000, weight_decay=1e-5
 )
-"""RouteLLM's values, except the epochs: its 100 are on more queries; here validation decides."""
+"""RouteLLM's values, except for the epochs. RouteLLM trains for 100 epochs on more queries; here,
+validation decides when to stop."""
 
 ITEM_RESPONSE_FITTING = Fitting(learning_rate=5e-3, batch_size=16, max_epochs=30)
-"""The paper's values (appendix on MIRT-DistilBERT); its batches are 16 pairs of query and arm."""
+"""The paper's values (appendix on MIRT-DistilBERT). The paper's batches are 16 pairs of a query and
+an arm; here, they are 16 queries with all arms."""
 
 
 def baselines(
@@ -90,7 +92,7 @@ def baselines_to_fit(
 
 
 def read_profiles() -> Mapping[str, str]:
-    """Return a description of each arm: release, abilities and use (appendix on MIRT)."""
+    """Return a description by arm: its release, abilities and use (appendix on MIRT)."""
     profiles: Mapping[str, str] = yaml.safe_load(
         Path(__file__).with_name("profiles.yaml").read_text()
     )

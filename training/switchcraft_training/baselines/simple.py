@@ -13,12 +13,12 @@ from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.records import Example
 
 MAX_THRESHOLDS = 100
-"""Number of quantiles of the training queries that are tried as thresholds."""
+"""Most thresholds that are tried: the feature's quantiles on the training queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class SingleModel:
-    """The same arm for every query."""
+    """Baseline that chooses the same arm for every query."""
 
     arm: str
 
@@ -27,20 +27,20 @@ class SingleModel:
         """The arm's name."""
         return self.arm
 
-    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
-        """Look up the arm. Raises ValueError if the table has no arm of that name."""
+    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
+        """Look up the arm in the table. Raises ValueError if it has no arm of that name."""
         index = train.arms.index(self.arm)
         return Chooser(lambda table: np.full(len(table.examples), index))
 
 
 @dataclass(frozen=True, slots=True)
 class RandomChoice:
-    """A random arm, each with the same probability."""
+    """Baseline that chooses a random arm for each query. All arms are equally probable."""
 
     seed: int
     name: str = "random"
 
-    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
+    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
         """Fit nothing. The same queries always get the same arms."""
         return Chooser(
             lambda table: np.random.default_rng(self.seed).integers(
@@ -53,18 +53,19 @@ class RandomChoice:
 class Heuristic:
     """One arm for queries up to a threshold, another for queries above it (paper, section 4.3).
 
-    The paper profiles thresholds on training data and gives no details. Here the threshold and the
-    two arms are those with the most correct training answers, and among equal ones the cheapest.
+    The paper profiles thresholds on training data and gives no details. Here, the threshold and the
+    two arms are those with the most correct training answers. If several have equally many, the
+    cheapest are used.
     """
 
     name: str
     feature: Callable[[Example], float]
 
-    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
+    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
         """Find the best threshold, and the best arm on each side of it."""
         costs_usd = profiled_costs_usd(train)
         values = self._values(train)
-        # An arm that was not asked a query counts with its mean.
+        # The outcome of an arm that was not asked a query is replaced by the mean of that arm.
         means = np.nanmean(train.correct, axis=0)
         correct = np.where(np.isnan(train.correct), means, train.correct)
         shares = np.linspace(0, 1, MAX_THRESHOLDS + 1)
@@ -100,14 +101,15 @@ class _ThresholdRule:
 
 @dataclass(frozen=True, slots=True)
 class DatasetOracle:
-    """The arm that was most often correct in training on the query's dataset and category.
+    """Baseline that chooses the best arm for the query's dataset and category.
 
-    Among equal arms, it takes the cheaper one; in an unseen category, the best arm overall.
+    The best arm is the one that was most often correct in training. Among equally good arms, it
+    chooses the cheapest. In a category without training queries, it chooses the best arm overall.
     """
 
     name: str = "dataset oracle"
 
-    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
+    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
         """Find the best arm of each category."""
         costs_usd = profiled_costs_usd(train)
         overall = best_arm(train.correct, costs_usd)
@@ -124,16 +126,16 @@ class DatasetOracle:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """The cheapest correct arm, by the labels, or the most expensive if none is (section 3.3).
+    """Baseline that knows the labels and chooses the cheapest correct arm (section 3.3).
 
-    If labels are probabilities, it takes the cheapest of the most probable arms. It never takes an
-    arm that was not asked.
+    If no arm is correct, it chooses the most expensive. If labels are probabilities, it chooses the
+    cheapest of the most probable arms. It never chooses an arm that was not asked the query.
     """
 
     name: str = "oracle"
 
-    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - the protocol's
-        """Fit nothing, because the labels are in the table that it chooses for."""
+    def fit(self, train: Table, validation: Table) -> Chooser:  # noqa: ARG002 - part of the protocol
+        """Fit nothing, because the chooser reads the labels of the table that it is given."""
 
         def choose(table: Table) -> Choices:
             asked = ~np.isnan(table.correct)
@@ -148,9 +150,9 @@ class Oracle:
 
 
 def best_arm(correct: Floats, costs_usd: tuple[float, ...]) -> int:
-    """Return the arm that is most often correct, (queries, arms); among equal arms the cheapest.
+    """Return the index of the arm that is most often correct; among equal arms, the cheapest.
 
-    It never returns an arm that was asked none of the queries.
+    `correct` is (queries, arms). An arm that was asked none of the queries is never returned.
     """
     asked = (~np.isnan(correct)).sum(0)
     accuracy = np.where(asked > 0, np.nansum(correct, axis=0) / np.maximum(asked, 1), -1.0)

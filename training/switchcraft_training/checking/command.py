@@ -17,9 +17,9 @@ def register(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     score = stages.add_parser("score", help="check calls: JSON lines on stdin, verdicts on stdout")
     score.add_argument(
         "--encoder",
-        help="encoder that compares texts of several words if nothing else matches: a Hugging Face"
-        f" name, a folder or package:NAME/FOLDER; {NO_ENCODER!r} to turn this off (default: the"
-        " packaged MiniLM)",
+        help="encoder that decides whether different texts of several words mean the same: a"
+        f" Hugging Face name, a folder or package:NAME/FOLDER; {NO_ENCODER!r} to accept no"
+        " paraphrases (default: the packaged MiniLM)",
     )
     score.set_defaults(stage=_score)
 

@@ -1,4 +1,4 @@
-"""Compare a value with the accepted values, and describe what is wrong with it (paper, 3.2)."""
+"""Comparison of values with the accepted values, and descriptions of mistakes (paper, 3.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from switchcraft_training.records import Json, OneOf
 
 _SCALARS = (str, int, float, bool)
 _EMPTY_VALUES: Final[tuple[Json, ...]] = (None, "", [])
-"""Accepted values that do not show how deeply an array is nested."""
+"""Accepted values that say nothing about how deeply an array must be nested."""
 
 
 _TYPE_OF_CLASS: Final[Mapping[type, JsonType]] = {
@@ -28,7 +28,7 @@ _TYPE_OF_CLASS: Final[Mapping[type, JsonType]] = {
 
 
 class ErrorCode(StrEnum):
-    """Reason for which a call is rejected."""
+    """Reason why a call is rejected."""
 
     NOT_PARSED = "not_parsed"
     UNEXPECTED_CALL = "unexpected_call"
@@ -45,7 +45,7 @@ class ErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckError:
-    """One mistake in the calls: its code, its path such as `calls[0].arguments.city`, and text."""
+    """One mistake in the calls: code, path such as `calls[0].arguments.city`, and description."""
 
     code: ErrorCode
     path: str
@@ -56,7 +56,7 @@ class CheckError:
 class Comparer:
     """Comparison of values with accepted values.
 
-    Without `is_paraphrase`, two texts are equal only if their canonical forms are.
+    Without `is_paraphrase`, two texts are equal only if their canonical forms are equal.
     """
 
     is_paraphrase: IsParaphrase | None = None
@@ -68,11 +68,11 @@ class Comparer:
         elif type(value) in _SCALARS and any(
             type(want) is type(value) and want == value for want in accepted
         ):
-            return True  # Most values end here, in a fifth of the time of a full comparison.
+            return True  # Decides most values, in a fifth of the time of a full comparison.
         return any(self.is_equal(value, want, schema) for want in accepted)
 
     def is_equal(self, value: Json, want: Json, schema: Schema) -> bool:
-        """Return whether a value equals the expected one, compared by the expected one's type."""
+        """Return whether a value equals `want`; the type of `want` selects the comparison."""
         if isinstance(want, OneOf):
             return self.is_accepted(value, want.values, schema)
         if schema.branches:
@@ -91,7 +91,8 @@ class Comparer:
     def _are_equal_scalars(self, value: Json, want: Json, schema: Schema) -> bool:
         """Compare numbers as numbers and texts as texts; booleans and nulls equal only themselves.
 
-        A number may be written for its string if the schema allows a string.
+        A number also equals its spelling as a string, if a string is expected or the schema allows
+        one.
         """
         if isinstance(value, str) and isinstance(want, str):
             return self._are_equal_texts(value, want, schema)
@@ -119,7 +120,7 @@ class Comparer:
         )
 
     def _are_equal_lists(self, value: Sequence[Json], want: Sequence[Json], schema: Schema) -> bool:
-        """Compare as multisets, but in order for ordered schemas and for lists of lists."""
+        """Compare lists as multisets, or in order for an ordered schema and for lists of lists."""
         if len(value) != len(want):
             return False
         if schema.is_ordered or any(isinstance(item, list | tuple) for item in want):
@@ -129,7 +130,7 @@ class Comparer:
         return can_pair_all(len(want), lambda i, j: self.is_equal(value[j], want[i], items))
 
     def _is_equal_in_order(self, value: Json, want: Json, schema: Schema) -> bool:
-        """Compare an item of an ordered list; the items of a nested list are ordered too."""
+        """Compare an item of an ordered list; the items of a nested list are ordered as well."""
         if not isinstance(want, list | tuple):
             return self.is_equal(value, want, schema)
         if not isinstance(value, list | tuple) or len(value) != len(want):
@@ -144,7 +145,8 @@ class Comparer:
         """Yield the keys of an object that have a wrong value, are missing, or are unexpected.
 
         A key may be missing if it is optional or if its default is an accepted value. An
-        unexpected key may be present if it only states what leaving it out would mean.
+        unexpected key may be present if its value, a default or an allowed null, means the same as
+        omitting the key.
         """
         for name, wanted in want.items():
             inner = schema.key(name)
@@ -152,7 +154,7 @@ class Comparer:
                 if not self._may_omit(wanted, inner, is_required=name in schema.required):
                     yield name
             elif value[name] == [] and isinstance(wanted, OneOf) and wanted.is_optional:
-                continue  # An empty array for an optional key counts as leaving it out.
+                continue  # An optional key with an empty array counts as omitted.
             elif not self.is_accepted(value[name], _accepted_values(wanted, inner), inner):
                 yield name
         for name, given in value.items():
@@ -188,7 +190,7 @@ class Comparer:
         parent: Schema,
         path: str,
     ) -> CheckError:
-        """Describe a mistake that `wrong_keys` yielded, with the deepest path that is certain."""
+        """Return the mistake at a key that `wrong_keys` yielded, with the deepest certain path."""
         key_path, schema = f"{path}.{name}", parent.key(name)
         if name not in want:
             detail = f"{_shorten(value[name])} where nothing was expected"
@@ -201,7 +203,7 @@ class Comparer:
         if JsonType.ARRAY in schema.types:
             accepted = _accepted_arrays(accepted, schema)
         if isinstance(given, dict) and len(accepted) == 1 and isinstance(accepted[0], dict):
-            # With one accepted object, the mistake can be located inside it.
+            # If only one object is accepted, the mistake can be located inside the given object.
             for inner in self.wrong_keys(given, accepted[0], schema):
                 return self.key_error(inner, given, accepted[0], schema, key_path)
         if not _fits_type(given, schema.types):
@@ -216,10 +218,11 @@ class Comparer:
 
 
 def can_pair_all(size: int, fits: Callable[[int, int], bool]) -> bool:
-    """Return whether `size` wants and `size` items can be paired so that every pair fits.
+    """Return whether `size` expected and `size` given items can be paired so that all pairs fit.
 
-    `fits(want, item)` compares one pair. The algorithm is Kuhn's, by augmenting paths. A want first
-    tries the item at its own index, so that equal lists need one comparison per item.
+    `fits(want, item)` compares the expected item with index `want` and the given item with index
+    `item`. The algorithm is Kuhn's, by augmenting paths. Each expected item is first compared with
+    the item at its own index, so that equal lists need one comparison per item.
     """
     want_of_item: dict[int, int] = {}
     results: dict[tuple[int, int], bool] = {}
@@ -243,7 +246,7 @@ def can_pair_all(size: int, fits: Callable[[int, int], bool]) -> bool:
 
 
 def _fits_type(value: Json, types: frozenset[JsonType]) -> bool:
-    """Return whether a value has one of these types; a number may be written for a string."""
+    """Return whether a value has one of these types; a number also counts as a string."""
     if not types:
         return True
     if isinstance(value, float) and not value.is_integer():
@@ -260,7 +263,8 @@ def _is_number(value: Json) -> bool:
 def _are_equal_numbers(a: float, b: float) -> bool:
     """Compare numbers exactly, except that a computed fraction may be rounded.
 
-    0.333333333 equals `1 / 3`: a fraction that does not end may be rounded to nine or more digits.
+    A non-terminating decimal may be rounded to nine or more decimal places: 0.333333333 equals
+    `1 / 3`.
     """
     if a == b:
         return True
@@ -295,7 +299,7 @@ def _accepted_values(want: Json, schema: Schema) -> Sequence[Json]:
 
 
 def _is_list_of_choices(want: Json, schema: Schema) -> bool:
-    """Return whether a list holds alternatives, because its schema does not allow an array."""
+    """Return whether `want` is a list of alternatives: a list whose schema allows no array."""
     if not isinstance(want, list) or not schema.types:
         return False
     return JsonType.ARRAY not in schema.types
@@ -304,8 +308,9 @@ def _is_list_of_choices(want: Json, schema: Schema) -> bool:
 def _accepted_arrays(accepted: Sequence[Json], schema: Schema) -> Sequence[Json]:
     """Return the accepted values of an array as the schema's `items` interpret them (paper, 3.2).
 
-    If all values are one level too shallow, they are together the one accepted list. If they are
-    too deep, each is a list of alternatives, or the schema describes too little.
+    If every value lacks one level of nesting, the values together form the only accepted array. If
+    every value has too many levels, either each is a list of alternatives or the schema is
+    incomplete; the values and their items are then accepted.
     """
     if schema.branches:
         return accepted
@@ -321,7 +326,7 @@ def _accepted_arrays(accepted: Sequence[Json], schema: Schema) -> Sequence[Json]
 
 
 def _depth(value: Json) -> int:
-    """Return how many lists are nested in a value, by its shallowest item."""
+    """Return the number of list levels in a value, counted down to its shallowest item."""
     if isinstance(value, OneOf):
         return min(map(_depth, value.values), default=0)
     if not isinstance(value, list | tuple):
@@ -330,7 +335,7 @@ def _depth(value: Json) -> int:
 
 
 def _join(accepted: Sequence[Json]) -> str:
-    """Return at most three values, and the number of the others, for an error message."""
+    """Return at most three values, and the number of further values, for an error message."""
     shown = " or ".join(map(_shorten, accepted[:3]))
     return f"{shown} or {len(accepted) - 3} more" if len(accepted) > 3 else shown
 

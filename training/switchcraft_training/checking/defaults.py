@@ -39,16 +39,16 @@ _PHRASE = re.compile(
     (?= \s*(?: $ | [.,;:)\]\n(] ) | \s+(?:if|when|unless|for|which|indicating|and)\b )""",
     re.VERBOSE,
 )
-"""A few unquoted words up to the end of the clause. Reading too many does no harm, because a
+"""A few unquoted words up to the end of the clause. Matching too many words does no harm, because a
 default only matters if it equals the expected value."""
 
 
 @lru_cache(maxsize=1 << 14)
 def documented_defaults(schema: Schema) -> tuple[Json, ...]:
-    """Return the values that omitting a parameter may stand for, read as the schema's type.
+    """Return the possible defaults of a parameter, parsed as the schema's type.
 
-    A `default` keyword is the only candidate. Without one, the description may mention several
-    values, and means at most one of them as the default.
+    If the schema has a `default` keyword, its value is the only candidate. Otherwise, the result
+    contains every value that the description may present as the default. At most one is meant.
     """
     own = schema.own_default
     values = []
@@ -99,7 +99,7 @@ def _parse_number(text: str, schema: Schema) -> Json:
 
 
 def _parse_json(text: str, _: Schema) -> Json:
-    """Parse a list or an object, written as JSON or with single quotes."""
+    """Parse a list or an object, written as JSON or as JSON with single quotes."""
     match = re.match(r"`?(\[[^\[\]]*\]|\{[^{}]*\})", text)
     for spelled in (match[1], match[1].replace("'", '"')) if match else ():
         try:

@@ -30,7 +30,7 @@ _LISTS: Final = frozenset(
     "Arrays.asList List.of Set.of ArrayList LinkedList HashSet TreeSet Set Array Stack Queue "
     "ArrayDeque Vector".split()
 )
-"""Constructors and factories of collections; only their arguments matter."""
+"""Constructors and factories of collections; their value is the list of their arguments."""
 
 _MAPS: Final = frozenset("HashMap LinkedHashMap TreeMap Hashtable Map Map.of Object".split())
 _BOXES: Final = frozenset(
@@ -44,12 +44,12 @@ class _NotALiteralError(Exception):
 
 
 def parse_literal(text: str) -> Json:
-    """Return the value of a Java or JavaScript literal; return other text stripped.
+    """Return the value of a Java or JavaScript literal; return any other text stripped.
 
-    `new ArrayList<>(Arrays.asList("a", 2L))` and `["a", 2]` give the same list. A call of anything
-    else becomes normalized text: `new Point(1, 2)` gives `Point(1, 2)`.
+    `new ArrayList<>(Arrays.asList("a", 2L))` and `["a", 2]` give the same list. A call of an
+    unknown function or constructor becomes normalized text: `new Point(1, 2)` gives `Point(1, 2)`.
     """
-    # The second attempt is for quotes that were escaped once too often.
+    # The second spelling is for texts whose quotes were escaped once too often.
     for spelling in dict.fromkeys((text, text.replace('\\"', '"'))):
         try:
             return _Parser(_GENERICS.sub("", spelling)).parse()
@@ -143,7 +143,7 @@ class _Parser:
         return pairs
 
     def _braces(self) -> Json:
-        """Parse an object, or else Java's array initializer."""
+        """Parse an object or, if that fails, a Java array initializer."""
         start = self._next
         try:
             return dict(self._items("}", self._pair))

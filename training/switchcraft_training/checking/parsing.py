@@ -48,11 +48,11 @@ class ParsedAnswer:
     |---|---|
     | `no_answer` | the answer is empty |
     | `text` | the answer is only text |
-    | `call_in_text` | a call inside other text, which no client would execute |
+    | `call_in_text` | the answer has a call inside other text; no client would execute it |
     | `malformed_call` | the answer starts like a call but is not a valid one |
-    | `positional_arguments` | a call whose arguments have no names |
-    | `arguments_not_json` | a native call whose arguments are not a JSON object |
-    | `not_a_call` | a native call with another structure |
+    | `positional_arguments` | the answer is a call whose arguments have no names |
+    | `arguments_not_json` | a native call has arguments that are not a JSON object |
+    | `not_a_call` | a native answer does not have the structure of a call |
     """
 
     calls: tuple[Call, ...] | None
@@ -79,13 +79,17 @@ def parse_native(raw: Json) -> ParsedAnswer:
 
 
 def parse_text(raw: Json) -> ParsedAnswer:
-    """Parse calls that are written as text. With other words around them, the answer is a text."""
+    """Parse an answer whose calls are written as text.
+
+    If other words surround the calls, the answer counts as text, unless one of `_PARSERS` skips
+    these words.
+    """
     if not isinstance(raw, str):
         return parse_native(raw)
     if not raw.strip():
         return ParsedAnswer(None, "no_answer")
     plain = raw.replace("\\_", "_")  # Some models escape underscores as in Markdown.
-    # The calls are the whole text, or the only fenced block in it.
+    # The calls are the whole text, its only fenced block, or the fenced block that it starts with.
     fences = _FENCE.findall(plain)
     starts_with_fence = plain.lstrip().startswith("```")
     candidates = [] if starts_with_fence else [plain]
@@ -149,7 +153,7 @@ def _parse_literal(text: str) -> Json:
 
 
 def _parse_first_line(text: str) -> tuple[Call, ...] | None:
-    """Parse calls on the first line, if more lines explain them."""
+    """Parse calls on the first line of a text whose further lines explain them."""
     line, _, rest = text.partition("\n")
     return _parse_python(line.strip("` ")) if rest else None
 
@@ -195,7 +199,7 @@ def _syntax_tree(text: str) -> ast.Module | None:
     """Parse Python source; return None if it is not valid."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Invalid escapes in an answer are not our problem.
+            warnings.simplefilter("ignore")  # Python warns about invalid escapes in an answer.
             return ast.parse(text, mode="exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -289,12 +293,12 @@ def _arithmetic_value(node: ast.expr) -> float | None:
         value = _OPERATORS[type(node.op)](left, right)
     except (ZeroDivisionError, OverflowError):
         return None
-    short = float(f"{value:.15g}")  # 0.1 * 3 becomes 0.3; 1 / 6 does not change.
+    short = float(f"{value:.15g}")  # Rounded: 0.1 * 3 becomes 0.3; 1 / 6 does not change.
     return short if isinstance(value, float) and len(repr(short)) < 15 else value
 
 
 def _calls_from_json(value: Json) -> Iterator[Call]:
-    """Yield calls from `{name: arguments}`, `{"name", "arguments"}` or lists of them."""
+    """Yield calls from `{name: arguments}`, `{"name", "arguments"}`, or a list of such objects."""
     if isinstance(value, list):
         for item in value:
             yield from _calls_from_json(item)
@@ -315,7 +319,7 @@ def _calls_from_json(value: Json) -> Iterator[Call]:
 
 
 def _arguments(given: Json) -> Mapping[str, Json]:
-    """Return a call's arguments as an object; arguments may be JSON text."""
+    """Return a call's arguments as an object; `given` is the object or its JSON text."""
     if isinstance(given, str):
         try:
             given = json.loads(given or "{}")

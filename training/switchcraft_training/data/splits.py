@@ -21,15 +21,15 @@ from switchcraft_training.records import Example, Json
 VALIDATION_SHARE = 0.1
 TEST_SHARE = 0.1
 NEAR_FROM = 0.8
-"""Least cosine similarity of near-duplicates, by character 3- to 5-grams. Such queries differ in a
-number or a name."""
+"""Least cosine similarity of near-duplicates, computed from character 3- to 5-grams.
+Near-duplicates typically differ in a number or a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """Row indices of each part; duplicates are in no part.
 
-    `teaching` are additional rows that may be used for training and are never measured.
+    `teaching` contains additional rows that may be used for training and are never measured.
     """
 
     train: tuple[int, ...]
@@ -47,18 +47,19 @@ class Split:
 
 
 class Stratum(NamedTuple):
-    """A category of a dataset; each is split in the same proportions."""
+    """A category of a dataset; every category is split in the same proportions."""
 
     dataset: str
     category: str
 
 
 class SplitKey(NamedTuple):
-    """The properties that decide an example's part, so that the example need not stay in memory.
+    """The properties of an example that decide its part of a split.
 
-    `row` is equal if dataset, query and tools are equal. Examples that share an element of `groups`
-    stay in one part: equal queries of any dataset, and turns of one conversation. `row` and
-    `groups` are digests of 16 bytes.
+    With its key, an example can be split without staying in memory. `row` is equal if dataset,
+    query and tools are equal. Examples that share an element of `groups` stay in one part: equal
+    queries of any dataset, and turns of one conversation. `row` and `groups` are digests of 16
+    bytes.
     """
 
     stratum: Stratum
@@ -114,12 +115,12 @@ def split_keys(keys: Sequence[SplitKey], seed: int) -> Split:
 
 
 def unique(examples: Iterable[Example]) -> list[int]:
-    """Return the indices of the first example of each (query, tools) in a dataset."""
+    """Return the index of the first example of each distinct (dataset, query, tools)."""
     return _unique_keys(map(key_of, examples))
 
 
 def split_table(table: Table, seed: int) -> Split:
-    """Split the measured rows 80/10/10, and add the teaching rows that may train with them."""
+    """Split the measured rows 80/10/10; add teaching rows without held-out near-duplicates."""
     rows = table.measured_rows
     parts = split_examples((table.examples[row] for row in rows), seed).parts()
     split = Split(*(tuple(rows[place] for place in part) for part in parts))
@@ -127,7 +128,7 @@ def split_table(table: Table, seed: int) -> Split:
 
 
 def fold_table(table: Table, folds: int, seed: int, *, validated: bool = True) -> tuple[Split, ...]:
-    """Return folds of the measured rows, each with the teaching rows that may train with it."""
+    """Return folds of the measured rows, each with teaching rows as in `grouped_folds`."""
     return grouped_folds(table.examples, folds, seed, table.teaching_rows, validated=validated)
 
 
@@ -144,7 +145,8 @@ def grouped_folds(
     The validation part of a fold is the test part of the next one; if not `validated`, these rows
     are used for training instead. Near-duplicates and the turns of one conversation stay together,
     and categories keep their shares as far as that allows. The rows `extra` do not influence the
-    folds. They are only `teaching` rows, in every fold whose held-out rows are not similar.
+    folds and are never held out. Each is a `teaching` row of every fold without a near-duplicate of
+    it among the held-out rows.
     """
     is_extra = set(extra)
     own = [row for row in range(len(examples)) if row not in is_extra]
@@ -183,8 +185,8 @@ def _without_held_out(groups: Sequence[int], split: Split, extra: Sequence[int])
 
 
 def near_duplicates(examples: Sequence[Example]) -> list[int]:
-    """Return each example's group; near-duplicates and turns of one conversation share one."""
-    # Imported here: the images that serve and publish have neither scipy nor scikit-learn.
+    """Return each example's group: equal for near-duplicates and turns of one conversation."""
+    # Imported here: the container images that serve and publish lack scipy and scikit-learn.
     from scipy.sparse import coo_matrix  # noqa: PLC0415
     from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
     from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415
@@ -241,7 +243,7 @@ def _digest(*parts: str | bytes) -> bytes:
 
 
 def _normalized_text(messages: Iterable[Json]) -> str:
-    """Return the texts and calls of a conversation, without the ids of the calls."""
+    """Return a conversation's texts and calls in normalized case and spacing, without call ids."""
     texts = []
     for message in messages:
         content = message.get("content")

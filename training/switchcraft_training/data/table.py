@@ -32,16 +32,17 @@ def _not_given() -> Any:  # noqa: ANN401 - an array of any type
 class Table:
     """Examples in rows and arms in columns, with the recorded data about each pair.
 
-    Layers are (rows, arms), with NaN if an arm was not asked or nothing was recorded; a layer that
-    is not given is NaN everywhere. `correct` is the probability of a correct answer. It is the
-    share of `attempts` that were correct, so 0 or 1 for a query that was asked once (paper,
-    appendix on probabilistic labels). Tokens, seconds and cost are means over the attempts.
+    The layers `correct` to `attempts` have the shape (rows, arms). A value is NaN if the arm was
+    not asked or nothing was recorded; a layer that is not given is NaN everywhere. `correct` is the
+    probability of a correct answer: the share of `attempts` that were correct, which is 0 or 1 for
+    a query that was asked once (paper, appendix on probabilistic labels). Tokens, seconds and cost
+    are means over the attempts.
 
-    Columns are (rows,). Near-duplicate rows have equal `groups` (default: each row has its own).
-    `folds` is the fold that tests a row (default: -1), and `expected_calls` the number of calls
-    that a query requires (default: NaN, unknown). Figures are measured only on rows with
-    `is_measured` (default: all); the other rows are only used for training. `packed` holds the
-    conversations as the service packs them, and is empty until training packs them.
+    The other arrays have the shape (rows,). Near-duplicate rows have equal `groups` (default: each
+    row has its own group). `folds` is the fold that tests a row (default: -1), and `expected_calls`
+    is the number of calls that a query requires (default: NaN, unknown). Metrics are computed only
+    on rows with `is_measured` (default: all); the other rows are only used for training. `packed`
+    holds the conversations as the service packs them, and is empty until training packs them.
     """
 
     examples: tuple[Example, ...]
@@ -76,26 +77,26 @@ class Table:
 
     @property
     def labels(self) -> NDArray[np.float32]:
-        """`correct` in single precision, which networks train on."""
+        """`correct` in single precision, in which networks are trained."""
         return self.correct.astype(np.float32)
 
     @property
     def has_tokens(self) -> Flags:
-        """Whether the tokens of an answer were counted, (rows, arms)."""
+        """Whether the tokens of each answer were counted, with the shape (rows, arms)."""
         return ~np.isnan(self.input_tokens + self.output_tokens)
 
     @property
     def measured_rows(self) -> tuple[int, ...]:
-        """The rows that figures are measured on."""
+        """The indices of the rows that metrics are computed on."""
         return tuple(np.flatnonzero(self.is_measured).tolist())
 
     @property
     def teaching_rows(self) -> tuple[int, ...]:
-        """The rows that are only used for training."""
+        """The indices of the rows that are only used for training."""
         return tuple(np.flatnonzero(~self.is_measured).tolist())
 
     def take(self, rows: Sequence[int] | Choices | Flags) -> Table:
-        """Return the rows at these indices in the given order, or those that a mask selects."""
+        """Return the rows at these indices in the given order, or the rows that a mask selects."""
         selection = rows if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.int64)
         chosen = np.arange(len(self))[selection]
         arrays: dict[str, Any] = {
@@ -109,11 +110,11 @@ class Table:
         )
 
     def measured(self, arms: Sequence[str]) -> Table:
-        """Return the rows that figures are measured on, with these arms as columns."""
+        """Return the rows that metrics are computed on, with these arms as columns."""
         return self.take(self.is_measured).select_arms(arms)
 
     def select_arms(self, arms: Sequence[str]) -> Table:
-        """Return the table with these arms as columns; arms that it lacks count as never asked."""
+        """Return the table with these arms as columns; a missing arm counts as never asked."""
         places = [self.arms.index(arm) if arm in self.arms else len(self.arms) for arm in arms]
         layers: dict[str, Any] = {}
         for name in _LAYERS:
@@ -129,7 +130,7 @@ class Table:
 
 
 def concatenate(tables: Sequence[Table]) -> Table:
-    """Return the rows of several tables, one after the other; all must have the same arms."""
+    """Return one table with the rows of several tables, which must all have the same arms."""
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(table, name) for table in tables])
         for name in (*_LAYERS, *_COLUMNS)
@@ -156,7 +157,7 @@ def save_layers(table: Table, path: Path) -> None:
 
 
 def load_layers(path: Path, examples: Sequence[Example], arms: Sequence[str]) -> Table:
-    """Read a file of `save_layers` for these examples and arms."""
+    """Read a file that `save_layers` wrote for these examples and arms."""
     with np.load(path, allow_pickle=False) as file:
         layers = {name: file[name].astype(np.float64) for name in _RECORDED}
     return Table(tuple(examples), tuple(arms), **layers)
@@ -179,8 +180,9 @@ def costs_usd(table: Table, prices: Mapping[str, Price]) -> Floats:
 def profile_arms(table: Table, prices: Mapping[str, Price]) -> dict[str, ArmProfile]:
     """Return each arm's mean usage at its price; `prices` must include every arm.
 
-    The profile is the cost of an answer, so it omits failed requests, which have no usage counts.
-    Raises ValueError if an arm has no request with all the counts that its price needs.
+    A profile describes the cost of an answer. It therefore omits failed requests, which have no
+    usage counts. Raises ValueError if an arm has no request with all the counts that its price
+    needs.
     """
     return {arm: _profile_arm(table, column, prices[arm]) for column, arm in enumerate(table.arms)}
 
@@ -195,7 +197,7 @@ def _profile_arm(table: Table, column: int, price: Price) -> ArmProfile:
         raise ValueError(f"arm {table.arms[column]!r} {problem}")
 
     def mean(layer: Floats) -> float:
-        """Return the mean of the known values, or 0 if the price does not need them."""
+        """Return the mean of the known values, or 0 if none is known and the price needs none."""
         values = layer[is_counted, column]
         known = values[~np.isnan(values)]
         return float(known.mean()) if known.size else 0.0

@@ -26,7 +26,7 @@ DatasetReader: TypeAlias = Callable[[Path, RowErrorHandler], Iterator[Judged]]
 DecisionImporter: TypeAlias = Callable[[Path, argparse.Namespace], int]
 
 DECISIONS: Final = "decisions"
-"""The source that is a gateway's decision log."""
+"""Name of the source that reads a gateway's decision log."""
 
 _READER_MODULES: Final[Mapping[str, str]] = {
     "bfcl": "switchcraft_training.datasets.bfcl",
@@ -35,7 +35,7 @@ _READER_MODULES: Final[Mapping[str, str]] = {
     "hermes": "switchcraft_training.datasets.hermes",
     "xlam": "switchcraft_training.datasets.xlam",
 }
-"""The module of each dataset, which has a function `read_source`."""
+"""Modules by dataset; each has a function `read_source`, which reads the dataset."""
 
 _EXAMPLE = """\
 examples:
@@ -79,13 +79,13 @@ def register(
         "--quarantine",
         type=Path,
         metavar="FILE",
-        help="append rows that cannot be read to FILE and continue (default: stop at the first)",
+        help="append rows that cannot be read to FILE and continue (default: fail at the first)",
     )
     parser.add_argument(
-        "--corrections", type=Path, metavar="PATCH", help="apply the changes of a review"
+        "--corrections", type=Path, metavar="PATCH", help="apply the corrections in a patch file"
     )
     parser.add_argument(
-        "--seed", type=int, default=1, help="seed of the split (default: %(default)s)"
+        "--seed", type=int, default=1, help="seed of the counted split (default: %(default)s)"
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write the counts as JSON to FILE"
@@ -129,7 +129,7 @@ class StratumCounts(BaseModel):
 
 
 class ImportReport(BaseModel):
-    """Numbers of rows in an import; `quarantined` counts rows of the published file."""
+    """Numbers of rows in an import; `quarantined` counts the published rows that are unreadable."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -167,7 +167,7 @@ class ImportCounter:
     _seen: set[bytes] = field(default_factory=set)
 
     def deduplicate(self, rows: Iterable[Judged]) -> Iterator[Judged]:
-        """Yield the first row of each (query, tools); only the keys stay in memory."""
+        """Count all rows, and yield those without an earlier duplicate; keep only their keys."""
         for judged in rows:
             key = key_of(judged.example)
             self.read[key.stratum] += 1
@@ -177,7 +177,7 @@ class ImportCounter:
                 yield judged
 
     def strata(self, seed: int) -> tuple[StratumCounts, ...]:
-        """Return the counts of each category after a split with a seed."""
+        """Return the counts of each category, including the parts of a split with this seed."""
         parts = split_keys(self.keys, seed).parts()
         train, validation, test = (Counter(self.keys[i].stratum for i in part) for part in parts)
         kept = train + validation + test
@@ -251,7 +251,7 @@ def _import_rows(
 def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator[Judged]:
     """Stream a dataset's rows; rows that cannot be read are passed to `on_error`.
 
-    Raises DataError if a file is missing, or contains neither valid nor invalid rows.
+    Raises DataError if a file is missing, or if the dataset contains no rows at all.
     """
     is_empty = True
 
@@ -266,4 +266,4 @@ def read_dataset(source: str, path: Path, on_error: RowErrorHandler) -> Iterator
         is_empty = False
         yield judged
     if is_empty:
-        raise DataError(path, None, f"contains no row of {source}; is it another dataset?")
+        raise DataError(path, None, f"contains no row of {source}; check the path and the format")

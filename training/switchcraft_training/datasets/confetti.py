@@ -3,10 +3,10 @@
 The dataset's README says that its files are made for the leaderboard. Each line of
 `data/BFCL_v2_conversationsclean.json` is a turn,
 `{"id", "dialog_id", "question": [message], "function": [...]}`. The accepted calls are in the file
-of the same name in `possible_answer`, as public surveys and evaluations of the dataset quote them.
-A message has `role`, `content` and `content_type`. No public copy shows how calls and results
-inside a conversation are written. This module reads OpenAI's format, which the leaderboard sends
-unchanged, and Bedrock Converse's. It rejects rows in any other format.
+of the same name in `possible_answer`, in the form that public surveys and evaluations of the
+dataset quote. A message has `role`, `content` and `content_type`. No public copy shows how calls
+and results inside a conversation are written. This module reads the format of OpenAI, which the
+leaderboard sends unchanged, and that of Bedrock Converse. It rejects rows in any other format.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _read_row(row: Mapping[str, Json], truths: Mapping[str, Json]) -> Judged:
         "messages": to_messages(turn for each in row["question"] for turn in _read_turns(each)),
         "tools": convert_functions(functions, CATEGORY, _LEADERBOARD_VERSION),
     }
-    # The number at the end counts a dialogue's turns, which must stay in the same split.
+    # Without the turn's number at the end, all turns of a dialogue have the same id, so that they
+    # stay in the same part of a split.
     dialogue = _TURN_NUMBER.sub("", row["dialog_id"])
     example = Example(row["id"], CATEGORY, request, DATASET, dialogue)
     return Judged(example, read_truth(truths[row["id"]], functions, _LEADERBOARD_VERSION))
@@ -73,7 +74,7 @@ def _read_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
         calls = tuple(Call(to_name(f["name"]), read_json(f["arguments"])) for f in functions)
         yield Turn(role, content or "", calls)
         return
-    # Converse's blocks: tool results of the user's side come first, then at most one message.
+    # Blocks of Bedrock Converse become the tool results, if any, and then at most one message.
     text = "\n".join(block["text"] for block in content if "text" in block)
     uses = [block["toolUse"] for block in content if "toolUse" in block]
     calls = tuple(Call(to_name(use["name"]), use["input"]) for use in uses)
@@ -85,6 +86,6 @@ def _read_turns(message: Mapping[str, Json]) -> Iterator[Turn]:
             ]
             yield Turn("tool", "\n".join(results))
         elif not block.keys() & {"text", "toolUse"}:
-            raise ValueError(f"unknown block {sorted(block)}")
+            raise ValueError(f"unknown block with the keys {sorted(block)}")
     if text or calls:
         yield Turn("assistant" if role == "assistant" else "user", text, calls)

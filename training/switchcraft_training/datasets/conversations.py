@@ -28,7 +28,7 @@ def to_name(name: str) -> str:
     Raises ValueError if the name is empty or longer than the API accepts.
     """
     if not 0 < len(name) <= _MAX_NAME_LENGTH:
-        raise ValueError(f"a function's name has 1 to {_MAX_NAME_LENGTH} characters: {name!r}")
+        raise ValueError(f"a function name must have 1 to {_MAX_NAME_LENGTH} characters: {name!r}")
     return _NOT_ALLOWED_IN_NAME.sub("_", name)
 
 
@@ -36,7 +36,7 @@ def to_tools(functions: Iterable[Mapping[str, Json]]) -> Tools:
     """Return functions, whose `parameters` are JSON Schema, as OpenAI tools without duplicates.
 
     A function may already be a tool. Raises ValueError if two different functions have the same
-    name, because a call could then mean either.
+    name, because a call could then mean either of them.
     """
     tools: dict[str, dict[str, Json]] = {}
     for given in functions:
@@ -52,7 +52,7 @@ def to_tools(functions: Iterable[Mapping[str, Json]]) -> Tools:
             },
         }
         if tools.setdefault(name, tool) != tool:
-            raise ValueError(f"two functions are called {name!r}")
+            raise ValueError(f"two different functions have the name {name!r}")
     return list(tools.values())
 
 
@@ -62,7 +62,7 @@ def parameters_of(tools: Tools) -> dict[str, Mapping[str, Json]]:
 
 
 def expect(calls: Iterable[Call], tools: Tools) -> Expected:
-    """Return calls as the expected calls, with one accepted value for each argument.
+    """Return calls as expected calls, with one accepted value for each argument.
 
     Raises ValueError if a function or a parameter is not offered.
     """
@@ -83,14 +83,14 @@ def check_offered(calls: Iterable[ExpectedCall], offered: Mapping[str, Json]) ->
         unknown = call.arguments.keys() - (known[call.name].get("properties") or {}).keys()
         if unknown:
             raise ValueError(
-                f"the expected answer gives {call.name!r} the arguments {sorted(unknown)},"
-                " which it does not take"
+                f"the expected answer calls {call.name!r} with the arguments {sorted(unknown)},"
+                " which are not parameters of the function"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of the user or the assistant, with the assistant's calls, or one call's result."""
+    """A user's message, an assistant's message with its calls, or the result of one call."""
 
     role: Literal["user", "assistant", "tool"]
     text: str
@@ -99,7 +99,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A dataset's conversation, with the category that it belongs to and the offered tools."""
+    """A dataset's conversation, with its category and the tools that are offered in it."""
 
     id: str
     dataset: str
@@ -171,7 +171,7 @@ class _MessageHistory:
             self.messages.append(message)
             return
         if self.waiting:
-            raise ValueError(f"{len(self.waiting)} calls have no result")
+            raise ValueError(f"{len(self.waiting)} calls have no result before the next message")
         if turn.calls:
             tool_calls = []
             for call in turn.calls:

@@ -1,6 +1,6 @@
-"""Corrections of a benchmark: a patch file of reviewed changes, applied to rows on reading.
+"""Corrections of a benchmark: a patch file of reviewed changes, applied when rows are read.
 
-The categories are those of the paper's appendix on ConFETTI, and two for ambiguous input.
+The error categories are those of the paper's appendix on ConFETTI, plus two for ambiguous input.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _StrictModel(BaseModel):
 
 
 class TruthCall(_StrictModel):
-    """One expected call as in a row: at least one accepted value for each parameter."""
+    """One expected call in the format of a row: each parameter has one or more accepted values."""
 
     name: str
     arguments: dict[str, Annotated[list[Json], Field(min_length=1)]]
@@ -68,12 +68,12 @@ class TruthCall(_StrictModel):
     def _check_optional(self) -> Self:
         unknown = set(self.optional) - set(self.arguments)
         if unknown:
-            raise ValueError(f"optional names {sorted(unknown)}, which are not in arguments")
+            raise ValueError(f"`optional` lists {sorted(unknown)}, but `arguments` does not")
         return self
 
 
 Truth: TypeAlias = tuple[TruthCall, ...]
-"""All calls that a row expects; empty if no tool fits."""
+"""All calls that a row expects; empty if no tool fits the query."""
 
 
 class Change(_StrictModel):
@@ -88,7 +88,7 @@ class Change(_StrictModel):
     def _check_kind(self) -> Self:
         has = self.expected is not None, self.utterance is not None
         if has != (self.kind is CorrectionKind.TRUTH, self.kind is CorrectionKind.INPUT):
-            raise ValueError("kind `truth` needs only `expected`, kind `input` only `utterance`")
+            raise ValueError("kind `truth` requires only `expected`, `input` only `utterance`")
         if self.category not in CATEGORIES[self.kind]:
             raise ValueError(f"{self.category} is not a category of kind {self.kind}")
         return self
@@ -114,7 +114,7 @@ class Correction(Change):
 
 
 def apply_patch(rows: Iterable[Judged], patch: Path) -> Iterator[Judged]:
-    """Stream rows, and correct those that a patch file names.
+    """Stream all rows, with the corrections of a patch file applied.
 
     Raises DataError immediately if a line of the patch is invalid, at a row whose hash differs
     from the reviewed row's, and at the end if a row of the patch is missing.
@@ -146,7 +146,7 @@ def apply_patch(rows: Iterable[Judged], patch: Path) -> Iterator[Judged]:
             yield corrected
         if missing:
             names = ", ".join(identifier for _, identifier in sorted(missing)[:5])
-            raise DataError(patch, None, f"corrects {len(missing)} missing rows: {names}")
+            raise DataError(patch, None, f"corrects {len(missing)} rows not in the data: {names}")
 
     return corrected_rows()
 
@@ -164,14 +164,14 @@ def apply_change(judged: Judged, change: Change) -> Judged:
 
 
 def with_truth(judged: Judged, truth: Truth) -> Judged:
-    """Return a row with other expected calls.
+    """Return a copy of a row that expects the calls `truth`.
 
-    Raises one of `lines.ROW_ERRORS` if a row cannot contain them.
+    Raises one of `rows.ROW_ERRORS` if a row cannot contain these calls.
     """
     for index, call in enumerate(truth):
         if not set(call.after) <= set(range(len(truth))) - {index}:
             raise ValueError(
-                f"call {index} comes after {list(call.after)}, which are not indices of other calls"
+                f"`after` of call {index} must be indices of other calls, not {list(call.after)}"
             )
     row: dict[str, Any] = orjson.loads(encode_row(judged))
     row["expected"] = [call.model_dump() for call in truth]
@@ -186,7 +186,10 @@ def truth_of(judged: Judged) -> Truth:
 
 
 def with_utterance(judged: Judged, utterance: str) -> Judged:
-    """Return a row with another last user message; raises ValueError if it is not plain text."""
+    """Return a copy of a row with `utterance` as the last user message.
+
+    Raises ValueError if the row's last user message is not plain text.
+    """
     example = judged.example
     index = _last_user_index(example)
     if index is None or last_utterance(example) is None:

@@ -1,4 +1,4 @@
-"""Glaive Function Calling v2: conversations as two texts, with the paper's two cleaning steps.
+"""Reader of Glaive Function Calling v2, with the paper's two cleaning steps.
 
 The layout is that of the dataset on the Hub: `glaive-function-calling-v2.json` is one array of
 `{"system", "chat"}`. `system` ends with the functions, as JSON objects that follow one another, or
@@ -6,9 +6,10 @@ has none. `chat` is a text with a mark before each turn. A call is written as
 `<functioncall> {"name": "f", "arguments": '{"a": 1}'}`, which is JSON except for the quotes around
 the arguments.
 
-Each turn with calls gives an example. The cleaning steps are those of the paper's appendix on the
-datasets: a placeholder `None` is replaced by the schema's default or an empty value, and an empty
-text for an optional parameter is removed.
+Each assistant turn with calls gives an example. The cleaning steps come from the paper's appendix
+on the datasets. An argument `None` of a required parameter is replaced by the schema's default, or
+by an empty object or array. If an optional parameter has the argument `None` or an empty text, the
+argument is removed.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _read_row(row: Mapping[str, Json]) -> list[Judged]:
         return []
     before, *parts = _TURN_MARK.split(chat)
     if before.strip() or not parts:
-        raise ValueError(f"the chat does not start with a turn: {chat[:40]!r}")
+        raise ValueError(f"the chat does not start with a turn's mark (USER:): {chat[:40]!r}")
     turns: list[Turn] = []
     for speaker, raw in zip(parts[::2], parts[1::2], strict=True):
         text = raw.replace(_END_MARK, "").strip()
@@ -90,7 +91,7 @@ def _read_row(row: Mapping[str, Json]) -> list[Judged]:
 def _read_call(text: str, tools: Tools) -> Call:
     match = _CALL.fullmatch(text)
     if match is None:
-        raise ValueError(f"not a call: {text[:80]!r}")
+        raise ValueError(f"not a call with a name and arguments: {text[:80]!r}")
     name = to_name(match["name"])
     arguments = _read_arguments(match["arguments"] or "")
     schema = parameters_of(tools).get(name, {})
@@ -106,7 +107,7 @@ def _read_call(text: str, tools: Tools) -> Call:
             elif node.get("type") in _EMPTY_VALUES:
                 value = _EMPTY_VALUES[node["type"]]
             else:
-                raise ValueError(f"the required argument {parameter!r} is None")
+                raise ValueError(f"the required argument {parameter!r} is None and has no default")
         elif value is None:
             continue
         if value != "" or parameter in required:
@@ -115,10 +116,10 @@ def _read_call(text: str, tools: Tools) -> Call:
 
 
 def _read_arguments(text: str) -> Mapping[str, Json]:
-    """Read arguments: an object, or a text that contains one.
+    """Return the arguments of a call: a JSON object, or an object written inside quotes.
 
-    The text may be in single or double quotes, and one of the two quotes may be missing. Quotes
-    inside it may be escaped or not.
+    The quotes may be single or double, and the opening or closing single quote may be missing.
+    Quotes inside the quoted object may be escaped or not.
     """
     bare = text.removeprefix("'").removesuffix("'").strip()
     if bare in _NO_ARGUMENTS:

@@ -1,12 +1,12 @@
-"""Hermes Function Calling v1 (Nous Research): its three subsets with function calls.
+"""Reader of Hermes Function Calling v1 (Nous Research): its three subsets with function calls.
 
-The layout is that of the dataset's card on the Hub: one file a subset, each an array of
+The layout is that of the dataset's card on the Hub: one file per subset, each an array of
 `{"id", "conversations": [{"from", "value"}], "tools", ...}`. In rows without `tools`, the tools are
 in the system text between `<tools>` tags. Calls and results are in `<tool_call>` and
 `<tool_response>` tags, written as JSON, as Python literals, or as a mixture of both.
 
-Each turn with calls gives an example. The system text is left out, because the request offers the
-tools.
+Each assistant turn with calls gives an example. The system text is left out, because the request
+offers the tools.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUBSETS: Final = {
     "func-calling.json": "func_calling",
     "glaive-function-calling-5k.json": "glaive_func_calling",
 }
-"""The files, and the dataset's names of the subsets in them."""
+"""The file names, each with the dataset's name for the subset in that file."""
 
 _TOOLS: Final = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _CALL: Final = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -46,7 +46,7 @@ _RESULT: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.D
 
 
 def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
-    """Stream the three files of a directory, or one of the files.
+    """Stream the examples of one of the three files, or of all three files in a directory.
 
     Rows that cannot be read are passed to `on_error`. A conversation gives no examples unless
     all of it can be read. Raises DataError if a file is missing or has an unknown name.
@@ -64,12 +64,12 @@ def _read_row(row: Mapping[str, Json], category: str) -> list[Judged]:
     text = row.get("tools")
     if not text:
         system = "\n".join(m["value"] for m in messages if m["from"] == "system")
-        # The tags are empty where the text only mentions them.
+        # If a text only mentions the tags, without listing tools, they are empty.
         blocks = [block for block in _TOOLS.findall(system) if block.strip()]
         if not blocks:
-            raise ValueError("there are no tools, neither in the row nor in its system text")
+            raise ValueError("there are no tools, neither in `tools` nor in <tools> tags")
         text = blocks[0]
-    # The functions are a list, one object, or objects that follow one another.
+    # The text is a list of functions, a single function, or several functions without a list.
     try:
         value = read_literal(text.strip())
         functions = value if isinstance(value, list) else [value]
@@ -100,15 +100,15 @@ def _read_turns(speaker: str, text: str, tools: Tools) -> Iterator[Turn]:
 
 
 def _read_call(block: str, tools: Tools) -> Call:
-    # In some blocks, the line breaks around the call are written as a backslash and an n.
+    # In some blocks, a line break around the call is written as two characters, `\` and `n`.
     value = read_literal(block.strip().removeprefix("\\n").removesuffix("\\n"))
     arguments = value.get("arguments") or {}
     if isinstance(arguments, str):
         arguments = read_json(arguments)
     if "name" in value:
         return Call(to_name(value["name"]), arguments)
-    # A brace that closes too late puts the call's name among its arguments.
+    # If the brace of the arguments closes too late, the call's name is one of the arguments.
     name = to_name(arguments["name"])
     if name not in parameters_of(tools):
-        raise ValueError("the call has no name")
+        raise ValueError(f"the call has no name, and {name!r} in its arguments is not a tool")
     return Call(name, {key: value for key, value in arguments.items() if key != "name"})

@@ -1,8 +1,10 @@
-"""MCPMark: long tasks of agents over MCP servers, which every arm ran several times.
+"""Reader of MCPMark: long agent tasks that use MCP servers.
+
+Every arm ran each task several times.
 
 Wu et al., "MCPMark: A Benchmark for Stress-Testing Realistic and Comprehensive MCP Use", 2025. The
-benchmark's own script decides whether a run succeeded; nothing is judged here. An arm is a model,
-with its reasoning effort if there are several.
+benchmark's own script decided whether a run succeeded; this module only reads that verdict. An arm
+is a model, or a model with a reasoning effort if several efforts were measured.
 
 The tools of the MCP servers were not recorded. In each request, one function tool with the
 service's name represents the server, so that a router sees at least which server is used.
@@ -23,8 +25,9 @@ TASKS: Final = "tasks.jsonl.gz"
 RUNS: Final = "runs.jsonl.gz"
 
 BROKEN_RUNS: Final = frozenset({"deepseek-v3-1-terminus"})
-"""Twice, all runs of this arm on a service failed before the first turn. The harness was down,
-which shows nothing about the model. Other arms have such failures only for single tasks."""
+"""Arms that are left out. In two cases, all runs of this arm on one service failed before the first
+turn. The harness was down, so these failures say nothing about the model. Other arms failed in this
+way only on single tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,12 @@ class McpMark:
     root: Path
 
     def arms(self) -> list[str]:
-        """Return the arms that ran the tasks, without broken runs."""
+        """Return the arms that ran the tasks, without the arms of `BROKEN_RUNS`."""
         found = set(read_lines(self.root / RUNS, lambda row: str(row["arm"])))
         return sorted(found - BROKEN_RUNS)
 
     def examples(self) -> Iterator[Example]:
-        """Read the tasks; the category is the service."""
+        """Yield each task as an example, whose category is the name of the task's service."""
         return read_lines(self.root / TASKS, _read_task)
 
     def calls(self) -> dict[str, int]:
@@ -47,7 +50,7 @@ class McpMark:
         return {}
 
     def outcomes(self, arm: str) -> Iterator[Outcome]:
-        """Read an arm's runs: `run-1` is attempt 0."""
+        """Yield the outcome of each of an arm's runs; `run-1` is attempt 0."""
         for outcome in read_lines(self.root / RUNS, _read_run):
             if outcome.arm == arm:
                 yield outcome
@@ -66,7 +69,10 @@ def _read_task(row: Mapping[str, Json]) -> Example:
 
 
 def _read_run(row: Mapping[str, Json]) -> Outcome:
-    """Read a run; token counts of 0 are kept, because a run without a turn costs nothing."""
+    """Return the outcome of a run.
+
+    Token counts of 0 are kept, because a run that failed before its first turn costs nothing.
+    """
     success, run = row["success"], str(row["run"])
     if not isinstance(success, bool):
         raise TypeError(f"success is {success!r}, not true or false")

@@ -1,4 +1,4 @@
-"""Values and types in Python's syntax, as datasets hold them inside strings."""
+"""Readers of values and types that datasets contain as strings, often in Python's syntax."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 from switchcraft_training.records import Json
 
 _DECODER: Final = json.JSONDecoder(strict=False)
-"""Accepts line breaks inside strings, because published arguments that are code contain them."""
+"""Accepts line breaks inside JSON strings, because some published arguments are lines of code."""
 
 _JSON_WORDS: Final = {"true": True, "false": False, "null": None}
 
@@ -30,7 +30,7 @@ _PLAIN_TYPES: Final[Mapping[str, Mapping[str, Json]]] = {
     **{word: {"type": "array"} for word in ("list", "array", "tuple", "sequence", "iterable")},
     "set": _SET,
     "frozenset": _SET,
-    # A function can only be given as its source code.
+    # JSON has no functions, so an argument that is a function is given as its source code.
     "callable": {"type": "string"},
     "any": {},
     "none": _NULL,
@@ -46,7 +46,7 @@ def read_json(text: str) -> Json:
 def read_literal(text: str) -> Json:
     """Return the value of a text that is JSON, a Python literal, or a mixture of the two.
 
-    Raises ValueError if it is neither, or if JSON cannot represent the value.
+    Raises ValueError if the text is none of these, or if JSON cannot represent the value.
     """
     try:
         return read_json(text)
@@ -61,7 +61,10 @@ def read_literal(text: str) -> Json:
 
 
 def read_objects(text: str) -> Iterator[Json]:
-    """Yield the JSON values that follow one another; raises ValueError for anything else."""
+    """Yield the JSON values of a text in which several values follow one another.
+
+    Spaces, line breaks and commas may separate them. Raises ValueError for any other text.
+    """
     position = 0
     while position < len(text):
         value, position = _DECODER.raw_decode(text, position)
@@ -70,7 +73,11 @@ def read_objects(text: str) -> Iterator[Json]:
 
 
 def _to_json_value(value: object) -> Json:
-    """Return a value as JSON represents it: 64-bit integers, string keys, lists."""
+    """Return a value as JSON represents it; for example, tuples become lists.
+
+    Raises ValueError if JSON cannot represent it: integers must fit into 64 bits, and keys must be
+    strings.
+    """
     try:
         return orjson.loads(orjson.dumps(value))
     except orjson.JSONEncodeError as exc:
@@ -78,7 +85,7 @@ def _to_json_value(value: object) -> Json:
 
 
 class _JsonWords(ast.NodeTransformer):
-    """Replaces `true`, `false` and `null` in a Python expression by their values."""
+    """Transformer that replaces `true`, `false` and `null` in an expression by their values."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(_JSON_WORDS[node.id]) if node.id in _JSON_WORDS else node
@@ -93,16 +100,16 @@ class ParameterType(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def read_type(text: str) -> ParameterType:
-    """Return a Python type (`List[int]`, `str, optional`) as JSON Schema.
+    """Return the JSON Schema of a Python type such as `List[int]` or `str, optional`.
 
-    `Optional[X]` also accepts null. `Optional[X]` and types that end in `, optional` may be
-    omitted. Raises ValueError for an unknown type.
+    `Optional[X]` also accepts null. A parameter may be omitted if its type is `Optional[X]`, or if
+    the type ends in `, optional` or `, default ...`. Raises ValueError for an unknown type.
     """
     bare = _OPTIONAL.sub("", text).strip()
     try:
         node = ast.parse(bare, mode="eval").body
     except SyntaxError as exc:
-        raise ValueError(f"{text!r} is not a type") from exc
+        raise ValueError(f"{text!r} is not a type in Python's syntax") from exc
     is_optional = bare != text.strip() or bare.casefold().startswith("optional[")
     return ParameterType(_type_schema(node), is_optional)
 
@@ -129,7 +136,7 @@ def _type_name(node: ast.expr) -> str:
 
 
 def _generic_schema(word: str, inner: list[ast.expr]) -> Mapping[str, Json]:
-    """Return the schema of a type with other types in brackets."""
+    """Return the schema of a type with arguments in brackets, such as `Dict[str, int]`."""
     kind = _PLAIN_TYPES.get(word, {}).get("type")
     schema: Mapping[str, Json]
     match word, inner:
@@ -156,7 +163,10 @@ def _generic_schema(word: str, inner: list[ast.expr]) -> Mapping[str, Json]:
 
 
 def _union_schema(nodes: list[ast.expr]) -> Mapping[str, Json]:
-    """Return what any of some types accepts: one list of `type` if that suffices, else `anyOf`."""
+    """Return a schema that accepts the values of all these types.
+
+    If every type's schema has only a `type`, the schema is a list of them, and otherwise `anyOf`.
+    """
     branches: list[Mapping[str, Json]] = []
     for node in nodes:
         branch = _type_schema(node)

@@ -1,6 +1,8 @@
-"""Files of rows: JSON lines and arrays, read one row at a time, and judged examples in them.
+"""Readers and writers of row files, and the format of a judged example as a row.
 
-`import` writes judged examples as JSON lines; `label`, `review` and `run` read them.
+A row file contains JSON lines or one JSON array, and is read one row at a time. The command
+`import` writes judged examples (queries with their expected calls) as JSON lines; `label`, `review`
+and `run` read them.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from switchcraft_training.records import Example, Expected, ExpectedCall, Json, 
 
 Row = TypeVar("Row")
 RowErrorHandler = Callable[[DataError, bytes], None]
-"""Handles a row that cannot be read, given the error and the row's text: raises, or sets it
-aside."""
+"""Callback for a row that cannot be read. It receives the error and the row's text, and either
+raises the error or saves the row elsewhere."""
 
 ROW_ERRORS: Final = (
     *(ValueError, KeyError, IndexError, TypeError, AttributeError),
@@ -39,7 +41,7 @@ def raise_error(error: DataError, _: bytes) -> None:
 def read_lines(
     path: Path, read: Callable[[Json], Row], on_error: RowErrorHandler = raise_error
 ) -> Iterator[Row]:
-    """Yield `read` of each JSON line of a file, which may be gzip-compressed (`.gz`).
+    """Yield what `read` returns for each JSON line of a file, which may be compressed (`.gz`).
 
     A line that is not JSON, or that `read` rejects, is passed to `on_error`.
     """
@@ -53,11 +55,11 @@ def read_lines(
 def read_array(
     path: Path, read: Callable[[Json], Row], on_error: RowErrorHandler = raise_error
 ) -> Iterator[Row]:
-    """Yield `read` of each element of the JSON array in a file, with one element in memory.
+    """Yield what `read` returns for each element of the JSON array in a file.
 
-    A file of JSON lines is read as `read_lines` does. In an error, the line is the element's
-    number in the array, from 1. Raises DataError if the file is not valid JSON, because the rows
-    after that point cannot be separated.
+    Only one element at a time is in memory. If the file does not start with `[`, it is read as JSON
+    lines. The line number in an error is the element's number in the array, from 1. Raises
+    DataError if the array is not valid JSON, because the later elements cannot be separated.
     """
     is_array = next((line.lstrip().startswith(b"[") for _, line in _iterate_lines(path)), False)
     if not is_array:
@@ -82,7 +84,7 @@ def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _iterate_elements(path: Path) -> Iterator[tuple[int, Json]]:
     """Yield the elements of an array, numbered from 1."""
-    import ijson  # noqa: PLC0415 - of the `train` extra; only arrays need it
+    import ijson  # noqa: PLC0415 - in the `train` extra; only arrays need it
 
     number = 0
     try:
@@ -100,9 +102,9 @@ def _open_binary(path: Path) -> BinaryIO:
 
 
 def write_lines(lines: Iterable[bytes], path: Path) -> int:
-    """Write lines to a file, which appears only when all are written; return their number.
+    """Write lines to a file, and return the number of lines.
 
-    Raises DataError if the file cannot be written.
+    The file appears only after all lines are written. Raises DataError if it cannot be written.
     """
     count = 0
     partial = path.with_name(f"{path.name}.partial")
@@ -121,9 +123,10 @@ def write_lines(lines: Iterable[bytes], path: Path) -> int:
 
 
 class Quarantine:
-    """File of rows that could not be read, one `{"file", "line", "reason", "row"}` a line.
+    """File of rows that could not be read, one JSON object per line.
 
-    Pass `add` to a reader as `on_error`. A line is on disk before the next row is read.
+    Each object has the fields `file`, `line`, `reason` and `row`. Pass `add` to a reader as
+    `on_error`. Each line is written before the reader continues with the next row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -136,7 +139,7 @@ class Quarantine:
             raise DataError(path, None, f"cannot be written: {exc}") from exc
 
     def add(self, error: DataError, raw: bytes) -> None:
-        """Append a row; `raw` is its text as published."""
+        """Append a row that could not be read; `raw` is its text as published."""
         line = {
             "file": str(error.path),
             "line": error.line,
@@ -155,22 +158,25 @@ class Quarantine:
 
 
 ONE_OF = "$one_of"
-"""Key of the accepted values inside an accepted object. `$optional` beside it is true if the key
-may be omitted."""
+"""JSON key that lists the accepted values of a field inside an expected object. The key `$optional`
+beside it is true if the field may be omitted."""
 
 
 def encode_row(judged: Judged) -> bytes:
-    """Return a row as one JSON line, without a line break."""
+    """Return a judged example as a row: one JSON line, without a line break."""
     return to_json_line({**example_to_json(judged.example), **expected_to_json(judged.expected)})
 
 
 def decode_row(row: Mapping[str, Json]) -> Judged:
-    """Read a row; raises KeyError, TypeError or ValueError if it is invalid."""
+    """Return a row's judged example; raises KeyError, TypeError or ValueError if it is invalid."""
     return Judged(example_from_json(row), expected_from_json(row))
 
 
 def to_json_line(row: Mapping[str, Json]) -> bytes:
-    """Return one JSON line without a line break; raises TypeError for a value without JSON."""
+    """Return one JSON line without a line break.
+
+    Raises TypeError if JSON cannot represent a value.
+    """
 
     def encode_one_of(value: object) -> Mapping[str, Json]:
         if not isinstance(value, OneOf):
@@ -206,14 +212,17 @@ def expected_to_json(expected: Expected) -> Mapping[str, Json]:
 
 
 def example_from_json(row: Mapping[str, Json]) -> Example:
-    """Read a row's query; raises KeyError if a field is missing."""
+    """Return a row's query; raises KeyError if a field is missing."""
     return Example(row["id"], row["category"], row["request"], row["dataset"], row["conversation"])
 
 
 def expected_from_json(row: Mapping[str, Json]) -> Expected:
-    """Read a row's expected answer; raises as `decode_row` does."""
+    """Return a row's expected answer.
+
+    Raises KeyError, TypeError or ValueError if it is invalid or missing.
+    """
     if row["expected"] is None:
-        raise ValueError(f"{row['id']} has verdicts only, and no expected calls")
+        raise ValueError(f"{row['id']} has verdicts only; remove it, or add the expected calls")
     calls = [
         ExpectedCall(
             name=call["name"],
@@ -240,9 +249,10 @@ def _decode_value(value: Json) -> Json:
 
 
 def write_rows(rows: Iterable[Judged], path: Path) -> int:
-    """Write rows to a file, which appears only when all are written; return their number.
+    """Write judged examples as rows of a file, and return the number of rows.
 
-    Raises DataError if the file cannot be written, or if a row contains a value without JSON.
+    The file appears only after all rows are written. Raises DataError if it cannot be written, or
+    if JSON cannot represent a value of a row.
     """
 
     def encode(judged: Judged) -> bytes:
@@ -256,5 +266,5 @@ def write_rows(rows: Iterable[Judged], path: Path) -> int:
 
 
 def read_rows(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
-    """Stream a file of rows; raises DataError at the first that cannot be read."""
+    """Yield the judged examples of a row file; `on_error` handles rows that cannot be read."""
     return read_lines(path, decode_row, on_error)

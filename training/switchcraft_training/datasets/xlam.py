@@ -1,7 +1,7 @@
-"""xLAM Function Calling 60K (Salesforce): single-turn questions with Python type names.
+"""Reader of xLAM Function Calling 60K (Salesforce): single-turn queries, with Python type names.
 
 The layout is that of the dataset's card on the Hub: `xlam_function_calling_60k.json` is one array
-of `{"id", "query", "tools", "answers"}`. The last two are JSON inside a string.
+of `{"id", "query", "tools", "answers"}`. `tools` and `answers` are strings that contain JSON.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _read_row(row: Mapping[str, Json]) -> Judged:
             schema, is_optional = read_type(given["type"])
             details = {key: given[key] for key in ("description", "default") if key in given}
             properties[name] = {**schema, **details}
-            # The card describes a field `required`. Without it, a parameter is required if its
-            # type does not say `optional` and it has no default.
+            # The card describes a field `required`. Without that field, a parameter is required
+            # unless its type says `optional` or it has a default.
             if given.get("required", not is_optional and "default" not in given):
                 required.append(name)
         parameters = {"type": "object", "properties": properties, "required": required}
@@ -47,7 +47,7 @@ def _read_row(row: Mapping[str, Json]) -> Judged:
     calls = [Call(to_name(a["name"]), a["arguments"]) for a in read_json(row["answers"])]
     query = row["query"]
     if not isinstance(query, str) or not query.strip():
-        raise ValueError("the query is not a text")
+        raise ValueError("the query is not a string, or is blank")
     request = {"messages": [{"role": "user", "content": query}], "tools": tools}
     example = Example(f"{DATASET}_{row['id']}", CATEGORY, request, DATASET)
     return Judged(example, expect(calls, tools))

@@ -1,4 +1,4 @@
-"""`switchcraft-train import decisions:PATH`: convert a gateway's log to rows for training."""
+"""`switchcraft-train import decisions:PATH`: convert a gateway's decision log to training rows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from switchcraft_training.decisions.log import read_log_with_quarantine
 from switchcraft_training.decisions.queries import DATASET, read_queries, write_queries
 
 NOTHING = (
-    "No decision can be used for training. The gateway logs requests if decision_log.content is"
-    " on, and clients send verdicts to POST /v1/feedback."
+    "No decision can be used for training, because that needs logged requests and verdicts. Set"
+    " decision_log.content to true, and send verdicts to POST /v1/feedback."
 )
 
 
 def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
-    """Import a log according to the arguments of `import`, print a summary, and return 0.
+    """Import a decision log with the arguments of `import`, print a summary, and return 0.
 
     Raises DataError if a line cannot be read and there is no quarantine file, or if a file cannot
     be written.

@@ -1,4 +1,4 @@
-"""Reading of a decision log: decisions, with the feedback and evidence that followed."""
+"""Reader of decision logs: decisions, with the feedback and the weak evidence about them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ ENDINGS = (".jsonl", ".jsonl.gz")
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
-    """Decisions in order of time; the last feedback, and weak evidence, by decision id."""
+    """The contents of a decision log.
+
+    `decisions` are in order of time. `feedback` is the last feedback by decision id. `evidence`
+    holds the ids of decisions with weak evidence that a call was wrong.
+    """
 
     path: Path
     decisions: tuple[LoggedDecision, ...]
@@ -47,25 +51,28 @@ class DecisionLog:
 def skip_incomplete_line(fault: DataError, raw: bytes) -> None:
     """Skip an incomplete last line with a warning; raise for any other unreadable line.
 
-    A gateway that was killed, or that is still writing, leaves such a line. The other lines are not
-    affected.
+    A gateway that was killed, or that is still writing, leaves an incomplete last line. All earlier
+    lines are complete.
     """
     if raw.endswith(b"\n"):
         raise fault
-    log.warning("%s: skipped the last line, which is incomplete", fault.path)
+    log.warning("%s: skipped the last line, which is not written completely", fault.path)
 
 
 def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> DecisionLog:
-    """Read a log's folder, or one of its files; unreadable lines go to `on_fault`.
+    """Return the contents of a decision log: of its folder, or of one of the files in it.
 
-    A duplicate decision counts once. Raises DataError if a file cannot be read or there is no
-    decision.
+    Unreadable lines are passed to `on_fault`. A duplicate decision counts once. Raises DataError
+    if a file cannot be read, or if the log contains no decision.
     """
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
         if not files:
-            problem = f"contains no file whose name ends in {' or '.join(ENDINGS)}"
+            problem = (
+                f"contains no file whose name ends in {' or '.join(ENDINGS)};"
+                " give the folder of a decision log"
+            )
             raise DataError(path, None, problem)
     lines = [line for file in files for line in read_lines(file, _parse_line, on_fault)]
     decisions: dict[str, LoggedDecision] = {}
@@ -86,9 +93,9 @@ def read_log(path: Path, on_fault: RowErrorHandler = skip_incomplete_line) -> De
 
 
 def read_log_with_quarantine(path: Path, quarantine: Path | None) -> tuple[DecisionLog, int]:
-    """Read a log; write unreadable lines to the file `quarantine`, and count them.
+    """Return a log, and the number of unreadable lines, which are appended to `quarantine`.
 
-    Without a quarantine file, raises like `read_log` at the first such line.
+    Without a quarantine file, unreadable lines are handled by `skip_incomplete_line`.
     """
     if quarantine is None:
         return read_log(path), 0

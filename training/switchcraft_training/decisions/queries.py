@@ -1,4 +1,4 @@
-"""Queries with outcomes: from a decision log, as JSON lines, and as a training source."""
+"""Queries with the outcomes of arms: read from a decision log, stored, and used for training."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ CATEGORY: Final = "traffic"
 WEAKLY_CORRECT: Final = 0.25
 """Assumed probability that a call with negative weak evidence is still correct.
 
-The value is not measured. The evidence must not weigh as much as a verdict, because it is
-one-sided: a tool's error may be the tool's own fault, and a repeated call a change of mind. Weak
-evidence never confirms a call, so a router that learns from it underrates the arms that are asked
-most.
+The value is not measured. Weak evidence must weigh less than a verdict, because it can be wrong: a
+tool's error may be the tool's own fault, and a repeated call may be a change of mind. Weak evidence
+is also one-sided, because it never confirms a call. A router that learns from it therefore
+underrates the arms that are asked most.
 """
 
 
@@ -67,15 +67,15 @@ class DecisionUse(StrEnum):
 
 
 LABELLED: Final = (DecisionUse.JUDGED, DecisionUse.CHECKED, DecisionUse.WEAK)
-"""The uses that give a label."""
+"""The uses that give a label, which says whether an arm's answer is correct."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query with the outcomes of asking arms.
+    """A query with the outcome of each judged answer to it.
 
-    `expected` is None if only verdicts are known. `calls` is the number of calls that the query
-    requires, or None if that is unknown.
+    `expected` holds the expected calls, or is None if only verdicts on answers are known. `calls`
+    is the number of calls that the query requires, or None if that number is unknown.
     """
 
     example: Example
@@ -97,7 +97,7 @@ class Query:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Json]) -> Query:
-        """Read a row."""
+        """Return the query of a row that `to_json` returned."""
         return cls(
             example=example_from_json(row),
             expected=None if row["expected"] is None else expected_from_json(row),
@@ -113,7 +113,7 @@ class Queries(NamedTuple):
     uses: Counter[DecisionUse]
 
     def summary(self) -> str:
-        """Return a one-line summary: how many decisions give labels, and why the others do not."""
+        """Return a one-line summary: how many decisions give labels, and why the rest do not."""
         labelled = sum(self.uses[use] for use in LABELLED)
         summary = (
             f"{labelled:,} of {self.uses.total():,} decisions give labels for"
@@ -134,14 +134,14 @@ class ReadableDecision:
 
 
 def read_example(decision: LoggedDecision) -> Example:
-    """Return a decision's request; raises ValueError if it is missing or cannot be read."""
+    """Return a decision's request; raises ValueError if it was not logged or cannot be read."""
     if decision.content is None:
         raise ValueError("has no content")
     logged = decision.content.request
     try:
         request = {"messages": list(logged["messages"]), "tools": list(logged.get("tools") or ())}
         example = Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
-        # Parsed here to check it, so that no later stage encounters an unreadable request.
+        # The results are not used: parsing only checks that later stages can read the request.
         _ = (key_of(example), example.query, example.tool_names, parse_conversation(request))
     except (*ROW_ERRORS, SwitchcraftError) as exc:
         raise ValueError(f"the content is not a readable request with tools: {exc}") from exc
@@ -149,7 +149,10 @@ def read_example(decision: LoggedDecision) -> Example:
 
 
 def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
-    """Return an arm's answer; calls that cannot be decoded count as a malformed call."""
+    """Return a decision's answer as an answer of `arm`.
+
+    If the answer's calls cannot be decoded, its problem is a malformed call.
+    """
     calls = None if decision.content is None else decision.content.calls
     return Answer(
         example_id=decision.id,
@@ -164,13 +167,16 @@ def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
 
 
 def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) -> Expected | None:
-    """Return the calls in feedback; raises ValueError if one uses a tool that is not offered."""
+    """Return the expected calls that feedback on a decision contains, or None without them.
+
+    Raises ValueError if an expected call uses a tool that the request does not offer.
+    """
     feedback = log.feedback.get(decision.id)
     if feedback is None or feedback.expected is None:
         return None
     unoffered = {call.name for call in feedback.expected} - set(example.tool_names)
     if unoffered:
-        raise ValueError(f"expects calls of {sorted(unoffered)}, which are not offered")
+        raise ValueError(f"feedback expects calls of {sorted(unoffered)}, which are not offered")
     return Expected(
         tuple(
             ExpectedCall(call.name, {name: (value,) for name, value in call.arguments.items()})
@@ -185,10 +191,10 @@ def check_decision(
     expected: Expected,
     alike: IsParaphrase | None = None,
 ) -> float | None:
-    """Return the checker's verdict on an answer.
+    """Return the checker's verdict on a decision's answer: 1.0 if it is correct, else 0.0.
 
-    None if the gateway did not receive the complete answer, or if the client's tool definitions do
-    not allow checking.
+    Return None if the gateway did not receive the complete answer, or if the client's tool
+    definitions do not allow checking. `alike` compares paraphrases.
     """
     content = decision.content
     if content is None or (content.calls is None and content.text is None):
@@ -203,12 +209,13 @@ def check_decision(
 def read_queries(
     log: DecisionLog, *, weak_evidence: bool = False, alike: IsParaphrase | None = None
 ) -> Queries:
-    """Gather the outcomes of arms from a log; queries equal in (messages, tools) are merged.
+    """Return the labelled queries of a log; decisions with equal messages and tools are merged.
 
-    A verdict applies to the arm that answered, which after a fallback is not the chosen one. A
-    client's verdict takes precedence over the checker's. Both take precedence over weak evidence,
-    which counts only if `weak_evidence` is set. `alike` compares paraphrases. Queries without a
-    verdict are omitted; the others are in the order in which they first appear.
+    A verdict applies to the arm that answered, which after a fallback is not the chosen arm. A
+    client's verdict takes precedence over the checker's verdict, and the checker's verdict over
+    weak evidence. Weak evidence is ignored unless `weak_evidence` is set. `alike` compares
+    paraphrases. Queries without a label are omitted. The queries are in the order of their first
+    decisions.
     """
     groups, uses = group_by_query(log)
     queries: list[Query] = []
@@ -262,7 +269,7 @@ def read_queries(
 def group_by_query(
     log: DecisionLog,
 ) -> tuple[list[Sequence[ReadableDecision]], Counter[DecisionUse]]:
-    """Group the readable decisions by query, and count the others by reason."""
+    """Return the usable decisions grouped by query, and the number of unusable ones by reason."""
     arms = log.arms_by_model()
     uses: Counter[DecisionUse] = Counter()
     groups: dict[bytes, list[ReadableDecision]] = {}
@@ -286,17 +293,18 @@ def group_by_query(
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
-    """Write queries to a file, which appears only when it is complete; return their number.
+    """Write queries to a file, and return the number of queries.
 
-    Lines are rows as in `switchcraft_training.datasets.rows`, with `calls` and `outcomes`. A row's
-    `expected` is null if only verdicts are known. Raises DataError if the file cannot be written.
+    Each line is a row as in `switchcraft_training.datasets.rows`, with two more fields, `calls` and
+    `outcomes`. A row's `expected` is null if only verdicts are known. The file appears only after
+    all lines are written. Raises DataError if it cannot be written.
     """
     return write_lines((to_json_line(query.to_json()) for query in queries), path)
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Queries from a decision log with the outcomes of arms, as an `OutcomeSource`."""
+    """An `OutcomeSource` of queries from a decision log, with the outcomes of arms."""
 
     queries: Sequence[Query]
 
@@ -309,7 +317,7 @@ class Traffic:
 
     @classmethod
     def of_rows(cls, path: Path) -> Traffic:
-        """Read the rows imported from a log; raises DataError if a line is invalid."""
+        """Read a file that `write_queries` wrote; raises DataError if a line is invalid."""
         return cls(tuple(read_lines(path, Query.from_json)))
 
     def arms(self) -> list[str]:

@@ -27,13 +27,13 @@ from switchcraft_training.records import Example
 
 TOOLS = (1, 3, 6, 10, 50)
 TURNS = (1, 2, 4, 8, 20)
-"""Upper bound of each range (paper, appendix on misrouted queries)."""
+"""Upper bounds of the ranges of `TOOLS` and `TURNS` (paper, appendix on misrouted queries)."""
 FIFTHS = (0.2, 0.4, 0.6, 0.8)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Accuracy, and cost of a query in USD."""
+    """Accuracy, and mean cost of a query in USD."""
 
     accuracy: Measure
     cost_usd: Measure
@@ -43,7 +43,8 @@ class Score:
 class Category:
     """Scores of every arm, the router and the oracle in one category.
 
-    `difference` is the router's accuracy minus that of the best single model over all categories.
+    `difference` is the router's accuracy minus the best single model's accuracy, both in this
+    category. The best single model is chosen over all categories.
     """
 
     name: str
@@ -65,7 +66,11 @@ class RoutingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The four routing outcomes (section 4.7), and the overhead of correct but costlier choices."""
+    """The four routing outcomes (paper, section 4.7).
+
+    The overhead is the extra cost of the choices that are correct, but not the cheapest correct
+    ones.
+    """
 
     outcomes: tuple[RoutingOutcome, ...]
     median_overhead_usd: float
@@ -74,9 +79,10 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Queries in one range of a property: the shares that were misrouted and avoidably so.
+    """Shares of misrouted queries in one range of a property.
 
-    `wrong_model` counts only misroutes for which another arm was correct.
+    `misrouted` counts every query whose chosen arm is wrong. `wrong_model` counts only those for
+    which another arm is correct.
     """
 
     label: str
@@ -86,7 +92,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Misrouted queries by one property."""
+    """Shares of misrouted queries by one property, such as the number of tools."""
 
     by: str
     buckets: tuple[Bucket, ...]
@@ -94,9 +100,10 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Queries by predicted arm (rows) and oracle's arm (columns): all queries, and lost ones.
+    """Numbers of queries by the router's choice (rows) and the oracle's choice (columns).
 
-    A query is lost if the predicted arm is wrong and another arm is correct.
+    `queries` counts all queries. `lost` counts those for which the router's choice is wrong and
+    another arm is correct.
     """
 
     arms: tuple[str, ...]
@@ -136,9 +143,9 @@ def _score(correct: Floats, cost_usd: Floats) -> Score:
 
 
 def dataset_oracle(table: Table, categories: Sequence[str]) -> Entrant:
-    """Return the best single arm of each category, chosen in hindsight.
+    """Return an entrant that uses the best single arm of each category, chosen in hindsight.
 
-    No router that uses only a query's category does better on these queries.
+    No router that uses only a query's category is more accurate on these queries.
     """
     names = np.array(categories)
     choices = np.zeros(len(names), dtype=np.int64)
@@ -148,7 +155,7 @@ def dataset_oracle(table: Table, categories: Sequence[str]) -> Entrant:
 
 
 def routing(table: Table, chosen: Choices) -> Routing:
-    """Count the four routing outcomes; a fractional label is divided between outcomes."""
+    """Count the four routing outcomes; a query with fractional labels counts partly in several."""
     got, paid = table.pick(chosen)
     _, ideal_usd = table.pick(oracle(table))
     top = table.correct.max(axis=1)
@@ -172,7 +179,7 @@ def routing(table: Table, chosen: Choices) -> Routing:
 
 
 def misroutes(table: Table, chosen: Choices, examples: Sequence[Example]) -> tuple[Breakdown, ...]:
-    """Break misroutes down by tools, turns, length and number of correct models.
+    """Return the shares of misrouted queries by tools, turns, length and number of correct models.
 
     A query is misrouted if the chosen arm is wrong, whether or not another arm is correct.
     """
@@ -215,7 +222,7 @@ def range_label(upper_bounds: Sequence[int], number: int) -> str:
 
 
 def confusion(table: Table, chosen: Choices) -> Confusion:
-    """Count queries by predicted and oracle arm."""
+    """Count queries by the router's choice and the oracle's choice."""
     ideal = oracle(table)
     got, _ = table.pick(chosen)
     lost = table.correct.max(axis=1) - got
@@ -231,8 +238,8 @@ def confusion(table: Table, chosen: Choices) -> Confusion:
 class TokenUse:
     """An arm's mean tokens and costs per query, over the queries with token counts.
 
-    `expected_cost_usd` is its cost if it wrote as many tokens as the average arm. `chattiness` is
-    its actual cost divided by that.
+    `expected_cost_usd` is the arm's cost if it wrote as many tokens as the average arm.
+    `chattiness` is the arm's actual cost divided by `expected_cost_usd`.
     """
 
     arm: str
@@ -252,10 +259,10 @@ class TokenUse:
 
 
 def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]:
-    """Split each arm's cost into its parts, and sort the arms by rising cost.
+    """Return each arm's tokens, with the cost of input and of output, by rising total cost.
 
-    Omits arms without token counts. Also omits arms that are paid by the hour, because their tokens
-    cost nothing.
+    Arms without token counts are omitted. Arms that are paid by the hour are omitted too, because
+    their tokens have no price.
     """
     counted = [table.arms[place] for place in np.flatnonzero(table.has_tokens.any(axis=0))]
     kept = [arm for arm in counted if not prices[arm].has_hourly_price]
@@ -285,7 +292,7 @@ def token_use(table: Table, prices: Mapping[str, Price]) -> tuple[TokenUse, ...]
 
 
 def chattiness(table: Table, column: int, price: Price) -> Estimate | None:
-    """Estimate the ratio of actual to expected cost; None for an arm that costs nothing."""
+    """Estimate an arm's actual cost divided by its expected cost; None if it costs nothing."""
     counted = table.has_tokens
     arms = counted.shape[1]
     columns = [

@@ -1,4 +1,4 @@
-"""Choice of the calibration method by cross-validation, and calibration figures."""
+"""Choice of the calibration method by cross-validation, and calibration metrics."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ from switchcraft_training.evaluation.metrics import (
 FOLDS = 5
 MAX_KNOTS = 50
 LOG_TEMPERATURES = (-3.0, 3.0)
-"""Bounds of the search. Beyond a factor of 20, probabilities are all near 0.5, or near 0 and 1."""
+"""Bounds of the search for the temperature's natural logarithm. Beyond these bounds (a factor of
+20), all calibrated probabilities are near 0.5, or all are near 0 or 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """Held-out measurements of one calibration method.
 
-    `log_loss` is in nats per prediction. `behind` is its excess over the least log loss, with the
-    standard error of the difference on the same queries.
+    `log_loss` is in nats per prediction. `behind` is this log loss minus the least log loss of any
+    method, with the standard error of that difference on the same queries. `error` is the expected
+    calibration error, and `brier` the Brier score.
     """
 
     method: Method
@@ -74,8 +76,9 @@ def choose_calibration(
 
     Labels and raw probabilities are (queries, arms). A label may be fractional, and is NaN if the
     arm was not asked. The choice is the simplest method within one standard error of the least log
-    loss. The error is that of the difference on the same queries, clustered by group. With a single
-    group nothing can be held out, so the probabilities stay unchanged.
+    loss. This standard error is that of the difference on the same queries, clustered by group.
+    With a single group, no queries can be held out, so the choice is to leave probabilities
+    unchanged.
     """
     asked = ~np.isnan(labels).all(axis=1)
     labels, probabilities = labels[asked], probabilities[asked]
@@ -203,9 +206,9 @@ def fit_platt(labels: Floats, probabilities: Floats) -> Calibration:
 def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
     """Fit isotonic steps for each arm, and interpolate linearly between the steps' midpoints.
 
-    Plain steps would map different probabilities to the same value, but drift rules compare them.
-    The interpolated map increases strictly, except at its two ends (centred isotonic regression:
-    Oron and Flournoy, 2017).
+    Steps alone would map different probabilities to the same value, and drift rules could not
+    distinguish these probabilities. The interpolated map increases strictly, except at its two ends
+    (centred isotonic regression: Oron and Flournoy, 2017).
     """
 
     def fit_knots(labels: Floats, raw: Floats) -> Knots:
@@ -214,11 +217,12 @@ def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
         steps = IsotonicRegression(y_min=0, y_max=1).fit(raw, labels).predict(raw)
         heights, which = np.unique(steps, return_inverse=True)
         middles = np.bincount(which, weights=raw) / np.bincount(which)
-        # This many answers cannot show a probability closer to 0 or 1 (rule of succession).
+        # n answers cannot support a probability closer than 1 / (n + 2) to 0 or 1 (rule of
+        # succession).
         edge = 1 / (len(labels) + 2)
         # Midpoints increase except for rounding errors; remove duplicates.
         places = np.flatnonzero(np.diff(middles, prepend=-1.0) > 0)
-        # Keep at most `MAX_KNOTS`, evenly spaced, including the first and the last.
+        # Keep at most `MAX_KNOTS` knots, evenly spaced, including the first and the last.
         evenly = np.linspace(0, len(places) - 1, min(len(places), MAX_KNOTS))
         kept = places[np.unique(evenly.round().astype(np.int64))]
         return Knots(
@@ -230,7 +234,7 @@ def fit_isotonic(labels: Floats, probabilities: Floats) -> Calibration:
 
 
 def _known(labels: Floats, values: Floats) -> Iterator[tuple[Floats, Floats]]:
-    """Yield each arm's labels and values, without queries that the arm was not asked."""
+    """Yield each arm's labels and values, for the queries that the arm was asked."""
     for column, arm_values in zip(labels.T, values.T, strict=True):
         asked = ~np.isnan(column)
         yield column[asked], arm_values[asked]
@@ -250,9 +254,10 @@ The simplest method comes first.
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Predictions of similar probability: their mean probability and their accuracy.
+    """A reliability bin: predictions with similar probabilities.
 
-    `n` of the accuracy counts predictions; a query has one prediction per arm.
+    `confidence` is their mean probability, and `accuracy` the share that was correct. `accuracy.n`
+    counts predictions; a query has one prediction per arm.
     """
 
     lower: float
@@ -263,7 +268,11 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class ArmCalibration:
-    """Calibration of one arm, or of all arms together."""
+    """Calibration of one arm, or of all arms together.
+
+    `confidence` is the mean probability, `error` the expected calibration error, and `brier` the
+    Brier score.
+    """
 
     name: str
     accuracy: Measure
@@ -275,14 +284,14 @@ class ArmCalibration:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFigures:
-    """Reliability bins without empty ones, and figures for all arms together, then for each arm."""
+    """Reliability bins, and the calibration of all arms together, then of each arm."""
 
     bins: tuple[Bin, ...]
     arms: tuple[ArmCalibration, ...]
 
 
 def calibration_figures(table: Table, probabilities: Floats) -> CalibrationFigures:
-    """Compare predicted probabilities (queries, arms) with the recorded correctness."""
+    """Return how well predicted probabilities (queries, arms) match the recorded correctness."""
     labels = table.correct
     return CalibrationFigures(
         bins=reliability(labels, probabilities),
@@ -294,7 +303,7 @@ def calibration_figures(table: Table, probabilities: Floats) -> CalibrationFigur
 
 
 def reliability(labels: Floats, probabilities: Floats) -> tuple[Bin, ...]:
-    """Return ten bins of equal width, over all arms together; empty bins are omitted."""
+    """Return reliability bins of equal width over all arms together; empty bins are omitted."""
     which = bin_of(probabilities)
     return tuple(
         Bin(

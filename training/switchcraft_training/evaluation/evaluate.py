@@ -26,7 +26,7 @@ Costs = Sequence[float] | Floats
 """The router's expected costs of the arms in USD: (arms,), or (queries, arms)."""
 Kind = Literal["single", "heuristic", "baseline", "router", "random", "oracle"]
 KINDS: tuple[Kind, ...] = ("single", "heuristic", "baseline", "router", "random", "oracle")
-"""The order of rows in the main table."""
+"""All kinds of entrants, in the order of their rows in the main table."""
 
 THETAS = (
     *(0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.725, 0.75, 0.775, 0.8, 0.82, 0.84, 0.86, 0.88),
@@ -37,14 +37,14 @@ DRIFTS = (
     *(0.03, 0.025, 0.02, 0.015, 0.01, 0.0075, 0.005, 0.003, 0.002, 0.001),
 )
 FRONTIER = (*(f"theta={theta:g}" for theta in THETAS), *(f"drift={delta:g}" for delta in DRIFTS))
-"""All rules that are measured; the grid is finer where a small step changes many choices."""
+"""The rules that a sweep measures, in smaller steps where a small step changes many choices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A way of routing that is compared: the arm that it chooses for each query, (queries,).
+    """A routing method in the comparison, with the arm that it chooses for each query, (queries,).
 
-    `probabilities`, (queries, arms), are its predictions, or None if it makes none.
+    `probabilities`, (queries, arms), are its predictions, or None if it predicts none.
     """
 
     kind: Kind
@@ -55,11 +55,11 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the main table; differences are to the best single model, paired by query.
+    """Row of the main table; differences are from the best single model, paired by query.
 
-    `gap_from_cheapest` is the closed share of the gap between the cheapest single model and the
-    oracle (section 4.3), `gap_from_best` that between the best single model and the oracle. Each is
-    None if there is no gap.
+    `gap_from_cheapest` is the share of the accuracy gap between the cheapest single model and the
+    oracle that the row closes (paper, section 4.3). `gap_from_best` is the same share for the gap
+    between the best single model and the oracle. A share is None if its gap is zero.
     """
 
     kind: Kind
@@ -95,7 +95,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All figures for one set of queries."""
+    """The main table, the sweep and other metrics of a router on one set of queries.
+
+    `sweep` holds an entry for each rule of `FRONTIER`, and `arm_share` the share of queries that
+    the default policy routes to each arm.
+    """
 
     best_single: str
     default_policy: str
@@ -122,9 +126,10 @@ def evaluate(
     policies: Mapping[str, str],
     entrants: Sequence[Entrant] = (),
 ) -> Evaluation:
-    """Measure a router's probabilities (queries, arms) under every policy, and other entrants.
+    """Measure a router under every policy, together with other entrants.
 
-    As in service, the router decides by expected costs and pays the recorded ones.
+    `probabilities`, (queries, arms), are the router's. As in the gateway, the router chooses by
+    expected costs; the results use the recorded costs.
     """
     chosen = route(probabilities, expected_costs_usd, policies["default"])
     shares = np.bincount(chosen, minlength=len(table.arms)) / len(chosen)
@@ -144,9 +149,9 @@ def evaluate(
 
 
 def main_table(table: Table, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
-    """Measure entrants, single models, random choice and the oracle.
+    """Return the rows of the entrants, the single models, random choice and the oracle.
 
-    An entrant replaces the built-in row with its name. Rows are sorted by kind, then by falling
+    An entrant replaces a built-in row of the same name. Rows are sorted by kind, then by falling
     accuracy.
     """
     bench = Bench.of(table)
@@ -168,7 +173,7 @@ def main_table(table: Table, entrants: Sequence[Entrant]) -> tuple[Entry, ...]:
 
 
 def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
-    """Return a display name for each rule: the policy names that stand for it, and the rule."""
+    """Return each rule's display name: the names of the policies with this rule, and the rule."""
     names: dict[str, list[str]] = {}
     for name, rule in policies.items():
         names.setdefault(rule, []).append(name)
@@ -177,7 +182,10 @@ def policy_names(policies: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The references that entries are compared with, (queries,) each."""
+    """Results of the single models and the oracle that entries are compared with, (queries,) each.
+
+    Fields without `cost_usd` are correctness.
+    """
 
     best: Floats
     best_cost_usd: Floats
@@ -186,7 +194,7 @@ class Bench:
 
     @classmethod
     def of(cls, table: Table) -> Bench:
-        """Find the best and the cheapest single model, and the oracle."""
+        """Return the results of a table's best and cheapest single models, and of its oracle."""
         best = best_single(table)
         return cls(
             best=table.correct[:, best],
@@ -199,7 +207,7 @@ class Bench:
         """Measure an entry from its correctness and cost, (queries,) each."""
         n = len(correct)
         over_best, over_cheapest = correct - self.best, correct - self.cheapest
-        # One pass over the draws, because a sweep has 50 rules with 2,000 draws each.
+        # All means use one pass over the draws, because a sweep has 50 rules with 2,000 draws each.
         got, paid, their_paid, ahead, gained, way, way_from_best = mean_and_draws(
             *(correct, cost_usd, self.best_cost_usd, over_best, over_cheapest),
             *(self.oracle - self.cheapest, self.oracle - self.best),
@@ -222,7 +230,7 @@ class Bench:
 
 
 def sweep(table: Table, probabilities: Floats, expected_costs_usd: Costs) -> tuple[Entry, ...]:
-    """Measure every threshold and drift of `FRONTIER`."""
+    """Return an entry for each threshold and drift of `FRONTIER`."""
     bench = Bench.of(table)
     return tuple(
         bench.measure("router", rule, *table.pick(route(probabilities, expected_costs_usd, rule)))
@@ -251,9 +259,10 @@ def route(probabilities: Floats, costs_usd: Costs, rule: str) -> Choices:
 
 
 def oracle(table: Table) -> Choices:
-    """Return each query's cheapest correct arm, or the most expensive if none is (section 3.3).
+    """Return each query's cheapest correct arm, or the most expensive arm if no arm is correct.
 
-    If labels are fractional, return the cheapest of the arms with the highest label.
+    This is the oracle of the paper's section 3.3. If labels are fractional, return the cheapest of
+    the arms with the highest label.
     """
     top = table.correct.max(axis=1, keepdims=True)
     cheapest = np.where(table.correct == top, table.cost_usd, np.inf).argmin(1)
@@ -263,7 +272,7 @@ def oracle(table: Table) -> Choices:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A router on its own test queries, for example with another seed or in one fold."""
+    """Predictions of one trained router for its test queries, for example of one seed or fold."""
 
     name: str
     table: Table
@@ -273,14 +282,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Held-out predictions of a router, with everything that they are compared with.
+    """Held-out predictions of a router, and everything that a report compares them with.
 
     The router decides by `probabilities`, (queries, arms), and `expected_costs_usd`. `entrants` are
-    compared in the main table; one with the name of a built-in row (an arm, `random`, `dataset
-    oracle`, `oracle`) replaces that row. `variants` are the router with other input or other
-    branches, and `runs` are the same pipeline with other seeds. `calibrating` explains the choice
-    of the calibration. If an input is empty, the report omits its section. Raises ValueError if an
-    arm was not asked every query.
+    rows of the main table; an entrant with the name of a built-in row (an arm, `random`, `dataset
+    oracle`, `oracle`) replaces that row. `variants` are the router with another input or with other
+    branches (the predictors that it mixes). `runs` are routers of the same pipeline with other
+    seeds. `calibrating` explains the choice of the calibration. If one of these is empty, the
+    report omits its section. Raises ValueError unless every arm was asked every query.
     """
 
     table: Table
@@ -296,7 +305,7 @@ class Experiment:
     def __post_init__(self) -> None:
         unasked = int(np.isnan(self.table.correct).any(axis=1).sum())
         if unasked:
-            raise ValueError(f"{unasked} queries have an arm that was not asked; leave them out")
+            raise ValueError(f"{unasked} queries have an arm that was not asked; drop the queries")
 
     @property
     def rule(self) -> str:
@@ -308,7 +317,7 @@ class Experiment:
         return route(self.probabilities, self.expected_costs_usd, self.rule)
 
     def categories(self) -> tuple[str, ...]:
-        """Return each query's category, with its dataset if there are several."""
+        """Return each query's category, as `dataset/category` if there are several datasets."""
         examples = self.table.examples
         several = len({example.dataset for example in examples}) > 1
         return tuple(f"{e.dataset}/{e.category}" if several else e.category for e in examples)

@@ -1,4 +1,4 @@
-"""Figures of the whole frontier of rules: other papers' metrics, budgets and goals.
+"""Metrics of a router over all rules of `FRONTIER`: other papers' metrics, budgets and goals.
 
 RouteLLM: Ong et al., 2024, arXiv 2406.18665, section 3.1, and `routellm/evals/evaluate.py`.
 
@@ -40,16 +40,17 @@ from switchcraft_training.evaluation.metrics import (
 )
 
 BUDGETS = (0.05, 0.10, 0.16, 0.30, 0.50, 1.00)
-"""Shares of the best single model's cost; 0.16 is the paper's."""
+"""Shares of the best single model's cost; 0.16 is the share in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaperMetrics:
     """Metrics of other papers for one router that predicts probabilities.
 
-    `matching` is the cheapest rule of the sweep that is as accurate as the best single model, and
-    `affordable` the most accurate one that costs no more. Each is picked on the same queries that
-    it is measured on.
+    `apgr` is RouteLLM's metric and `aiq` RouterBench's. `aiq_gain` is `aiq` minus the AIQ of the
+    single models. `matching` is the cheapest rule of the sweep that is as accurate as the best
+    single model. `affordable` is the most accurate rule that costs no more than the best single
+    model. Both rules are picked on the same queries that they are measured on.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Budget:
 def paper_metrics(
     name: str, table: Table, probabilities: Floats, expected_costs_usd: Costs
 ) -> PaperMetrics:
-    """Measure a router over the sweep of thresholds and drifts."""
+    """Return other papers' metrics of a router over the sweep of thresholds and drifts."""
     entries = sweep(table, probabilities, expected_costs_usd)
     rules = [table.pick(route(probabilities, expected_costs_usd, rule)) for rule in FRONTIER]
     # Costs, then correctness, of arms and rules: (queries, 2 x (arms + rules)).
@@ -117,11 +118,11 @@ def apgr(points: Floats, weak: Floats, strong: Floats) -> float:
     """Return RouteLLM's average performance gap recovered; points are (cost, accuracy).
 
     This is the mean of (accuracy - weak) / (strong - weak) when 10%, 20%, ..., 100% of calls go to
-    the strong model. RouteLLM has two models. In a pool, the weak model is the cheapest one and the
-    strong model the best one. The share of calls is replaced by the position of the cost between
-    the costs of these two. As in RouteLLM's code, the curve is linear between points of the sweep.
-    It starts at the weak model and keeps the last point's accuracy. NaN unless the strong model is
-    both better and more expensive.
+    the strong model. RouteLLM has only a weak and a strong model. Here, the pool's cheapest model
+    is the weak one, and the best model is the strong one. The share of calls is replaced by the
+    position of the cost between the costs of these two models. As in RouteLLM's code, the curve is
+    linear between points of the sweep. It starts at the weak model, and stays at the last point's
+    accuracy after that point. Return NaN unless the strong model is both better and more expensive.
     """
     width, height = (strong - weak).tolist()
     if width <= 0 or height <= 0:
@@ -137,9 +138,10 @@ def apgr(points: Floats, weak: Floats, strong: Floats) -> float:
 def aiq(points: Floats, low_usd: float, high_usd: float) -> float:
     """Return RouterBench's average improvement in quality; points are (cost, accuracy).
 
-    This is the mean height, between two costs, of the points' non-decreasing convex hull. The hull
-    starts at the null router (no cost, no correct answer) and keeps its last accuracy. The two
-    costs are those of the cheapest and the most expensive single model. NaN if they are equal.
+    This is the mean height of the points' non-decreasing convex hull between two costs: those of
+    the cheapest and of the most expensive single model. The hull starts at the null router (no
+    cost, no correct answer), and stays at the last point's accuracy after that point. Return NaN if
+    the two costs are equal.
     """
     if not high_usd > low_usd:
         return float("nan")
@@ -189,18 +191,19 @@ def budgets(entries: Sequence[Entry]) -> tuple[Budget, ...]:
 
 GOAL_ACCURACIES = ("best-1", "best", "best@95", "best+1", "best+2", "best+3")
 GOAL_BUDGETS = (0.16, 0.30, 0.50, 1.0)
-"""Shares of the best single model's cost; 0.16 is the paper's."""
+"""Shares of the best single model's cost; 0.16 is the share in the paper."""
 GOAL_FOLDS = 5
 PARAM = "goal"
 
 
 @dataclass(frozen=True, slots=True)
 class GoalResult:
-    """A goal, the rule that reaches it, and the figures of that rule.
+    """A goal, the rule that reaches it, and the rule's results.
 
-    `picked` is measured on the queries that the rule was picked on. `nested` is measured on
-    held-out queries: each fold with the rule that the other folds pick. It leaves out folds for
-    which no rule reaches the goal; `folds` counts the others. All are None if no rule reaches it.
+    `rule` is picked on all queries, and `picked` is its result on the same queries. `nested` is the
+    result on held-out queries: each fold uses the rule that is picked on the other folds. If no
+    rule reaches the goal on the other folds, `nested` leaves out the fold; `folds` is the number of
+    remaining folds. `rule`, `picked` and `nested` are None if no rule reaches the goal.
     """
 
     goal: str
@@ -212,14 +215,14 @@ class GoalResult:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRules:
-    """The figures of every rule on some queries, and the best single model's accuracy there."""
+    """Results of every rule on a set of queries, and the best single model's accuracy on them."""
 
     frontier: tuple[FrontierPoint, ...]
     best_single: Measure
 
     @classmethod
     def on(cls, table: Table, choices: Mapping[str, Choices], rows: Choices) -> MeasuredRules:
-        """Measure every rule's choices on some rows of a table."""
+        """Measure the choices of every rule on these rows of a table."""
         part = table.take(rows)
         bench = Bench.of(part)
         return cls(
@@ -241,15 +244,15 @@ class MeasuredRules:
 def validate_goals(
     experiment: Experiment, goals: Sequence[str] = (), *, seed: int = 0
 ) -> tuple[GoalResult, ...]:
-    """Measure each goal's rule on queries that it was not picked on.
+    """Return the result of each goal, also on queries that the goal's rule was not picked on.
 
     The best of many rules looks slightly better than it is on the queries that it was picked on. A
-    rule that is picked on four folds and measured on the fifth has no such advantage. Folds keep
-    near-duplicates together. The router has not seen any of the queries; only the rule is picked on
-    them.
+    rule that is picked on four folds and measured on the fifth has no such advantage.
+    Near-duplicates are always in the same fold. The router was not trained on any of these queries;
+    only the rule is picked on them.
 
-    The default goals are `usual_goals`. Return an empty tuple if there are fewer groups of queries
-    than folds. Raises PolicyError for an invalid goal.
+    The default goals are `usual_goals`. Return an empty tuple if there are fewer groups of
+    near-duplicates than folds. Raises PolicyError for an invalid goal.
     """
     table = experiment.table
     groups = near_duplicates(table.examples)
@@ -269,7 +272,7 @@ def validate_goals(
     for text in goals or usual_goals(table):
         goal = parse_goal(text, param=PARAM)
         if goal is None:
-            raise PolicyError(text, "is a rule, not a goal", param=PARAM)
+            raise PolicyError(text, "it is a rule; give a goal such as accuracy=best", param=PARAM)
         rule = everything.pick(goal)
         picks = [(rules.pick(goal), held_out) for rules, held_out in folds]
         reached = [(choices[pick][rows], rows) for pick, rows in picks if pick is not None]
@@ -289,12 +292,12 @@ def validate_goals(
 
 
 def measure_rule(name: str, table: Table, chosen: Choices) -> Entry:
-    """Measure the choices of one rule, (queries,)."""
+    """Return the results of a rule whose choices are `chosen`, (queries,)."""
     return Bench.of(table).measure("router", name, *table.pick(chosen))
 
 
 def usual_goals(table: Table) -> tuple[str, ...]:
-    """Return goals relative to the best single model's accuracy and cost."""
+    """Return the default goals, relative to the best single model's accuracy and cost."""
     usd_per_1k = table.cost_usd[:, best_single(table)].mean() * 1_000
     return (
         *(f"accuracy={accuracy}" for accuracy in GOAL_ACCURACIES),

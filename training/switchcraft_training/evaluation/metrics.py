@@ -1,4 +1,4 @@
-"""Metrics of a router, each with its error."""
+"""Metrics of a router, with standard errors and 95% intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALIBRATION_BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number with its standard error and 95% interval, both from resampled queries."""
+    """A number with its standard error and 95% interval, estimated by resampling queries."""
 
     value: float
     stderr: float
@@ -43,29 +43,30 @@ def resamples(n: int, seed: int = 0) -> Floats:
 
 
 def bootstrap(values: Floats, statistic: Callable[[Floats], float]) -> Estimate | None:
-    """Estimate a statistic of the column means of (queries, columns), resampling queries.
+    """Estimate a statistic of the column means of `values`, (queries, columns), with its error.
 
-    None if the statistic is NaN. Draws for which it is NaN are ignored.
+    The error is estimated by resampling queries. Draws for which the statistic is NaN are ignored.
+    Return None if the statistic itself is NaN.
     """
     drawn = np.array([statistic(means) for means in resamples(len(values)) @ values])
     return estimate(float(statistic(values.mean(axis=0))), drawn, len(values))
 
 
 def estimate(value: float, drawn: Floats, n: int) -> Estimate | None:
-    """Return a number with its error from draws, (draws,); None if the number is NaN."""
+    """Return a number with its error from its bootstrap draws, (draws,); None if it is NaN."""
     if not np.isfinite(value):
         return None
     return Estimate(value, float(drawn[np.isfinite(drawn)].std()), interval_of(drawn), n)
 
 
 def mean_and_draws(*columns: Floats) -> Floats:
-    """Return the mean of each column, then its mean in each draw: (columns, 1 + draws)."""
+    """Return each column's mean, then its mean in each bootstrap draw: (columns, 1 + draws)."""
     values = np.column_stack(columns)
     return np.vstack([values.mean(axis=0), resamples(len(values)) @ values]).T
 
 
 def ratio(part: Floats, whole: Floats, n: int) -> Estimate | None:
-    """Return part / whole, given the means and their draws; None if whole is not positive.
+    """Return part / whole, each given as `mean_and_draws` returns it; None unless whole > 0.
 
     For example, the closed share of a gap is (ours - start) / (top - start), or None if top is not
     better than start.
@@ -75,7 +76,7 @@ def ratio(part: Floats, whole: Floats, n: int) -> Estimate | None:
 
 
 def interval_of(drawn: Floats) -> tuple[float, float]:
-    """Return the 95% interval of draws, (draws,), ignoring NaN."""
+    """Return the 95% interval of bootstrap draws, (draws,), ignoring NaN."""
     low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5])
     return float(low), float(high)
 
@@ -86,7 +87,7 @@ def paired_interval(ours: Floats, theirs: Floats) -> tuple[float, float]:
 
 
 def ratio_interval(ours: Floats, theirs: Floats) -> tuple[float, float] | None:
-    """Return the 95% bootstrap interval of mean(ours) / mean(theirs); None if theirs is 0."""
+    """Return the 95% bootstrap interval of mean(ours) / mean(theirs); None if all theirs are 0."""
     if not theirs.any():
         return None
     weights = resamples(len(ours))
@@ -95,9 +96,10 @@ def ratio_interval(ours: Floats, theirs: Floats) -> tuple[float, float] | None:
 
 
 def mean_auc(labels: Floats, probabilities: Floats) -> float:
-    """Return the area under the ROC curve, (n, arms), averaged over arms with both outcomes.
+    """Return the area under the ROC curve, averaged over arms with right and wrong answers.
 
-    A label between 0 and 1 counts partly as each outcome. NaN if no arm has both.
+    Labels and probabilities are (n, arms). A label between 0 and 1 counts partly as right and
+    partly as wrong. Return NaN if every arm has only right or only wrong answers.
     """
     return _mean_auc(labels, _ranks(probabilities), np.ones(len(labels)))
 
@@ -118,19 +120,22 @@ def auc_measure(labels: Floats, probabilities: Floats) -> Measure:
 def expected_calibration_error(
     labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
 ) -> float:
-    """Return the ECE over all arms: mean |confidence - accuracy| of equal-width bins."""
+    """Return the expected calibration error (ECE) over all arms.
+
+    It is the mean of |confidence - accuracy| over bins of equal width, weighted by their sizes.
+    """
     return calibration_measure(labels, probabilities, bins).value
 
 
 def calibration_measure(
     labels: Floats, probabilities: Floats, bins: int = CALIBRATION_BINS
 ) -> Measure:
-    """Return the ECE over all arms, with a standard error from resampled queries.
+    """Return the expected calibration error over all arms, with its standard error.
 
-    Unknown labels (NaN) do not count.
+    The standard error is estimated by resampling queries. Unknown labels (NaN) do not count.
     """
-    # A bin's gap times its share is the mean over all predictions of (p - label) in the bin and 0
-    # outside.
+    # The ECE sums each bin's |gap| times the bin's share of all predictions. The product is a mean
+    # over all predictions: of p - label for those in the bin, and of 0 for the rest.
     which = bin_of(probabilities, bins)
     a_query = (~np.isnan(labels)).sum() / len(labels)
     excess = np.nan_to_num((probabilities - labels) / a_query)
@@ -141,15 +146,16 @@ def calibration_measure(
 
 
 def brier_measure(labels: Floats, probabilities: Floats) -> Measure:
-    """Return the mean squared difference of probability and label, over arms and queries.
+    """Return the Brier score: the mean squared difference of probability and label.
 
-    Unknown labels (NaN) do not count; each query has at least one known label.
+    It is the mean over arms, then over queries. Unknown labels (NaN) do not count; each query has
+    at least one known label.
     """
     return mean_measure(np.nanmean((probabilities - labels) ** 2, axis=1))
 
 
 def bin_of(probabilities: Floats, bins: int = CALIBRATION_BINS) -> NDArray[np.int64]:
-    """Return the index of each probability's equal-width bin; 1 is in the last bin."""
+    """Return the index of each probability's equal-width bin; the probability 1 is in the last."""
     return np.minimum((probabilities * bins).astype(np.int64), bins - 1)
 
 
@@ -162,15 +168,15 @@ def _ranks(probabilities: Floats) -> NDArray[np.int64]:
 def _mean_auc(labels: Floats, ranks: NDArray[np.int64], weights: Floats) -> float:
     """Return the mean over arms of the probability that a right answer ranks above a wrong one.
 
-    Ties count half. This is not scikit-learn's function, because labels may be fractional, and for
-    speed: scikit-learn's takes 1 ms for each arm, this one 30 us.
+    Ties count half. scikit-learn's function is not used, because it does not accept fractional
+    labels, and because it takes 1 ms for each arm instead of 30 us.
     """
     areas = []
     for arm_labels, arm_ranks in zip(labels.T, ranks.T, strict=True):
         right = np.bincount(arm_ranks, weights * arm_labels)
         wrong = np.bincount(arm_ranks, weights * (1 - arm_labels))
         pairs = right.sum() * wrong.sum()
-        # Sums of resampled weights have rounding errors of 1e-16 if an outcome is absent.
+        # If all answers are right, or all are wrong, rounding errors can leave 1e-16 instead of 0.
         if pairs >= 1e-12:
             areas.append(float((right * (wrong.cumsum() - wrong / 2)).sum() / pairs))
     return float(np.mean(areas)) if areas else float("nan")

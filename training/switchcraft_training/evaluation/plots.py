@@ -50,7 +50,7 @@ MARKERS: dict[Kind, str] = {
 }
 BLUE, RED, GREY = "#3b82c4", "#d1495b", "#9aa3af"
 INK = "#010203"
-"""Placeholder for the colour of text and axes, which the page's text colour replaces."""
+"""Placeholder for the colour of text and axes; `to_svg` replaces it by the page's text colour."""
 WIDTH_IN = 9.6
 
 _STYLE: dict[Any, Any] = {
@@ -79,7 +79,7 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Apply the report's style inside the block."""
+    """Apply the report's matplotlib style inside a `with` block."""
     with mpl.rc_context():
         mpl.rcParams.update(_STYLE)
         yield
@@ -168,7 +168,7 @@ def pareto_svg(evaluation: Evaluation) -> str:
 
 
 def sweep_svg(evaluation: Evaluation) -> str:
-    """Draw the sweep of thresholds and of drifts, and the best single model."""
+    """Draw accuracy over cost for all thresholds and all drifts, and the best single model."""
     best = evaluation.entry(evaluation.best_single)
     with style():
         figure = new_figure(4.2)
@@ -197,8 +197,8 @@ def categories_svg(categories: Sequence[Category]) -> str:
     with style():
         figure = new_figure(1.6 + 0.3 * len(categories))
         axes = figure.subplots()
-        # The scale starts at the tenth percentile, so that one hard category does not dull the
-        # rest.
+        # The scale starts at the tenth percentile. If it started at the minimum, one hard category
+        # would leave little contrast between the other categories.
         axes.imshow(table, cmap=_HEAT, aspect="auto", vmin=np.percentile(table, 10), vmax=1)
         _cells(axes, table, [[f"{value * 100:.0f}" for value in row] for row in table])
         _names(axes, columns, [f"{c.name}  (n={c.n})" for c in categories])
@@ -209,7 +209,7 @@ def categories_svg(categories: Sequence[Category]) -> str:
 
 
 def differences_svg(categories: Sequence[Category]) -> str:
-    """Draw the router's difference from the best single model, and its cost, by category."""
+    """Draw the router's cost, and its accuracy minus the best single model's, by category."""
     places = np.arange(len(categories))[::-1]
     with style():
         figure = new_figure(1.0 + 0.26 * len(categories))
@@ -250,7 +250,7 @@ def routing_svg(routing: Routing) -> str:
 
 
 def misroutes_svg(breakdowns: Sequence[Breakdown]) -> str:
-    """Draw misrouted shares, split into avoidable and irreducible, one panel per property."""
+    """Draw the shares of misrouted queries, split by whether any model was correct, by property."""
     with style():
         figure = new_figure(5.2)
         panels = figure.subplots(2, 2, sharey=True).ravel()
@@ -270,14 +270,14 @@ def misroutes_svg(breakdowns: Sequence[Breakdown]) -> str:
             axes.set_title(breakdown.by)
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             axes.set_ylim(0, 1.05)
-            axes.set_xlim(-0.6, max(len(buckets), 4) - 0.4)  # a single bar does not fill the panel
+            axes.set_xlim(-0.6, max(len(buckets), 4) - 0.4)  # keeps a single bar narrow
             axes.grid(visible=True, axis="y")
         panels[0].legend(loc="upper left")
         return to_svg(figure)
 
 
 def confusion_svg(confusion: Confusion) -> str:
-    """Draw predicted against oracle arms: all queries, and those that were lost."""
+    """Draw the router's choices against the oracle's, for all queries and for lost ones."""
     with style():
         figure = new_figure(1.8 + 0.32 * len(confusion.arms))
         panels = figure.subplots(1, 2, sharey=True)
@@ -327,7 +327,7 @@ def calibration_svg(calibration: CalibrationFigures) -> str:
 
 
 def tokens_svg(uses: Sequence[TokenUse]) -> str:
-    """Draw the cost of input and output, and the ratio of actual to expected cost."""
+    """Draw each arm's cost of input and output, and its actual cost divided by expected cost."""
     places = np.arange(len(uses))[::-1]
     with style():
         figure = new_figure(1.1 + 0.3 * len(uses))
@@ -390,7 +390,7 @@ def stability_svg(stability: Stability) -> str:
 
 
 def parts_svg(rows: Sequence[Ablation]) -> str:
-    """Draw accuracy over cost for other inputs and for subsets of the branches."""
+    """Draw accuracy over cost for the shipped router and its variants."""
     with style():
         figure = new_figure(3.0)
         axes = figure.subplots()
@@ -465,7 +465,10 @@ def _intervals(
     *,
     is_more_better: bool = True,
 ) -> None:
-    """Draw values with 95% intervals: blue if better than the centre, red if worse."""
+    """Draw values with 95% intervals.
+
+    The colour is blue if the whole interval is better than `centre`, red if it is worse, else grey.
+    """
     above, below = (BLUE, RED) if is_more_better else (RED, BLUE)
     axes.axvline(centre, color=INK, linewidth=0.8, linestyle=":")
     for place, value, (low, high) in zip(places.tolist(), values, intervals, strict=True):
@@ -476,7 +479,7 @@ def _intervals(
 
 
 def _cells(axes: Axes, table: Floats, texts: Sequence[Sequence[str]]) -> None:
-    """Write a text into each cell, dark on light cells and light on dark ones."""
+    """Write a text into each cell of a heat map, dark on light cells and white on dark cells."""
     image = axes.images[0]
     colours = np.asarray(image.cmap(np.asarray(image.norm(table))))
     luminance = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722])

@@ -64,10 +64,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """The report's sections in addition to the main table; None and empty ones are omitted.
+    """The report's sections after the main table; a section that is None or empty is omitted.
 
-    `field` has the metrics of other papers, `promises` the goals, and `parts` the variants of the
-    router.
+    `field` contains the metrics that other papers use, `promises` the measured results of goals,
+    and `parts` the ablations of the router.
     """
 
     categories: tuple[Category, ...]
@@ -98,7 +98,7 @@ def main_figures(experiment: Experiment) -> Evaluation:
 
 
 def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
-    """Return every section for which the experiment has input."""
+    """Return the report's sections; those for which the experiment has no data are empty."""
     table, chosen = experiment.table, experiment.chosen()
     return Sections(
         categories=by_category(table, chosen, experiment.categories()),
@@ -118,7 +118,7 @@ def all_sections(experiment: Experiment, figures: Evaluation) -> Sections:
 
 
 def all_paper_metrics(experiment: Experiment) -> tuple[PaperMetrics, ...]:
-    """Apply other papers' metrics to the router and every entrant that has probabilities."""
+    """Return other papers' metrics of the router and of every entrant with probabilities."""
     named = [("router", experiment.probabilities)] + [
         (entrant.name, entrant.probabilities)
         for entrant in experiment.entrants
@@ -134,9 +134,10 @@ def all_paper_metrics(experiment: Experiment) -> tuple[PaperMetrics, ...]:
 class Report:
     """All results for a router; values that are None or empty have no section.
 
-    `test` and `sections` describe the same queries, held out in `folds` if they are the run's own.
-    Only the run that trained the router has training data: `teaching` (rows of other recordings),
-    `label_rates`, `epochs` and `parity`.
+    `test` and `sections` describe the same queries. If these are the queries of the training run,
+    they were held out in `folds` folds; otherwise `folds` is None. Only a report of the training
+    run has `teaching` (the number of training rows from other recordings), `label_rates`, `epochs`
+    and `parity`.
     """
 
     name: str
@@ -191,7 +192,7 @@ def draw_plots(report: Report) -> dict[str, str]:
 
 
 def _plain(value: Json) -> Json:
-    """Return values that JSON can represent; NaN and infinity become null."""
+    """Return a value converted to JSON's types; NaN and infinity become null."""
     if isinstance(value, BaseModel):
         return _plain(value.model_dump(mode="json"))
     if isinstance(value, Mapping):
@@ -204,7 +205,7 @@ def _plain(value: Json) -> Json:
 FORMS: Mapping[str, Callable[[float], str]] = {
     "percent": lambda share: f"{share * 100:.1f}",
     "points": lambda share: f"{share * 100:+.1f}",
-    "dollars": lambda usd: f"{usd * 1000:.3f}",  # a thousand requests
+    "dollars": lambda usd: f"{usd * 1000:.3f}",  # per 1,000 requests
     "ratio": lambda value: f"{value:.3f}",
     "loss": lambda nats: f"{nats:.4f}",
     "count": lambda value: f"{value:,.0f}",
@@ -222,17 +223,20 @@ def format_interval(bounds: tuple[float, float] | None, form: str) -> str:
 
 
 def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report:
-    """Measure an artifact on all queries in several data folders.
+    """Return a report on an artifact, measured on all queries in several data folders.
 
     `config` names the source and the pool. Raises ConfigError if the pool differs from the
-    artifact's arms, and DataError if a row cannot be parsed or there are no rows.
+    artifact's arms, and DataError if a row cannot be parsed or a folder has no usable row.
     """
     manifest = router.artifact.manifest
     if set(config.arms) != set(manifest.arms):
         only_one = ", ".join(sorted(set(config.arms) ^ set(manifest.arms)))
-        problem = f"differs from the artifact's arms: only one of them has {only_one}"
+        problem = (
+            f"differs from the artifact's arms: only one of the two has {only_one};"
+            " give the configuration that the artifact was trained with"
+        )
         raise ConfigError(config.name, "pool", problem)
-    # Only this source, and the pool in the order of the artifact's arms.
+    # Measure only the main source, with the pool in the order of the artifact's arms.
     entries = {entry.arm: entry for entry in config.pool}
     pool = tuple(entries[arm] for arm in manifest.arms)
     config = config.model_copy(update={"pool": pool, "also": (), "auxiliary_arms": "none"})
@@ -255,15 +259,16 @@ def report_on(router: Router, config: RunConfig, data: Sequence[Path]) -> Report
 
 
 def read_table(config: RunConfig, manifest: Manifest, data: Path) -> Table:
-    """Read one folder's queries; log a warning if the artifact was trained on them."""
+    """Return the table of one folder's queries; warn if the artifact was trained on them."""
     source, known = config.source, manifest.provenance
     if sources_sha256((source, *also_of(known)), data) == known.data_sha256:
         log.warning(
-            "%s: the artifact was trained on these queries, so its figures are better than on"
-            " other queries; its manifest has held-out figures",
+            "%s: the artifact was trained on these queries, so its results are better than on"
+            " other queries; for held-out results, see the artifact's manifest",
             data / source.path,
         )
     table = load_dataset(config, data).measured(config.arms)
     if not len(table):
-        raise DataError(data / source.path, None, "has no query that every arm was asked")
+        problem = "has no query that was put to every arm of the pool; add the missing outcomes"
+        raise DataError(data / source.path, None, problem)
     return table

@@ -31,7 +31,7 @@ SHIPPED = "as it ships"
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One run under the default policy, compared with the single models on the same queries."""
+    """One run's results under the default policy, and its best single model and oracle."""
 
     name: str
     router: Entry
@@ -43,7 +43,7 @@ class RunFigures:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Variation of a figure between runs; `std` is the sample standard deviation, 0 for one run."""
+    """Variation of a metric between runs; `std` is the sample standard deviation, 0 for one run."""
 
     mean: float
     std: float
@@ -53,7 +53,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """Figures of several runs, and the spread of each figure by name."""
+    """Results of several runs, and how much each metric varies between them."""
 
     runs: tuple[RunFigures, ...]
     spread: dict[str, Spread]
@@ -61,7 +61,7 @@ class Stability:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """The router with one variant of its input or branches; differences are to the first one."""
+    """Results of a variant of the router's input or branches, compared with the shipped router."""
 
     name: str
     accuracy: Measure
@@ -74,7 +74,10 @@ class Ablation:
 
 
 def stability(runs: Sequence[Run], rule: str) -> Stability | None:
-    """Compare runs under one rule; return None if there are fewer than two."""
+    """Return the results of runs under one rule, and their spread.
+
+    Return None if there are fewer than two runs.
+    """
     if len(runs) < 2:
         return None
     figures = []
@@ -109,7 +112,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def folds(experiment: Experiment) -> tuple[Run, ...]:
-    """Return each fold's queries as a run; empty if the experiment has no folds."""
+    """Return one run per fold of the experiment; empty if the experiment has no folds."""
     costs_usd = np.asarray(experiment.expected_costs_usd)
     runs = []
     for fold in np.unique(experiment.table.folds):
@@ -127,7 +130,7 @@ def folds(experiment: Experiment) -> tuple[Run, ...]:
 
 
 def ablation(experiment: Experiment) -> tuple[Ablation, ...]:
-    """Compare the variants with the shipped router; empty if there are no variants."""
+    """Return the results of the shipped router, then of each variant; empty without variants."""
     if not experiment.variants:
         return ()
     table = experiment.table

@@ -44,7 +44,9 @@ class Reply(BaseModel):
     cached_tokens: int | None
     reasoning_tokens: int | None
     latency_s: float
-    cost_usd: float | None = Field(None, description="At list price; None without token counts.")
+    cost_usd: float | None = Field(
+        None, description="Cost at list price; None if token counts are unknown."
+    )
 
 
 class Remedy(StrEnum):
@@ -75,12 +77,12 @@ class FailureCode(StrEnum):
     MALFORMED_BODY = "malformed_body"
     """The status was 200, but the body is not a chat completion."""
     WORKER_LOST = "worker_lost"
-    """The process on another machine that sent the request has died."""
+    """The Ray worker that sent the request died before it returned a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """A request without an answer; `may_be_paid` if the model may have answered nevertheless."""
+    """A request without an answer; `may_be_paid` says whether the provider may bill it anyway."""
 
     code: FailureCode
     detail: str
@@ -94,17 +96,18 @@ RequestResult: TypeAlias = Reply | RequestFailure
 
 
 def parse_message(message: Mapping[str, Json]) -> ParsedAnswer:
-    """Parse the calls in an answer's `tool_calls`, because clients execute no others.
+    """Parse the calls in an answer's `tool_calls`; clients execute only these.
 
-    A call written as text does not count, and gets a problem code of the checker's parser.
+    A call that is written as text does not count. The result then has a problem code of the
+    checker's parser.
     """
     tool_calls = message.get("tool_calls")
     if not tool_calls:
         return parse_native(message.get("content") or message.get("refusal") or "")
     calls: list[Json] = []
     for tool_call in tool_calls:
-        # `{name: arguments}`, which the parser reads too, would be ambiguous for a tool whose
-        # name is `name`.
+        # The parser also accepts the form `{name: arguments}`, but this form is ambiguous if a
+        # tool's name is `name`.
         match tool_call:
             case {"function": {"name": str(name), "arguments": arguments}}:
                 calls.append({"name": name, "arguments": arguments})
@@ -116,13 +119,13 @@ def parse_message(message: Mapping[str, Json]) -> ParsedAnswer:
 
 
 def answer_to_json(key: QuestionKey, reply: Reply) -> Mapping[str, Json]:
-    """Return a line of the exported answers; the calls are parsed again for each export."""
+    """Return an answer as a line of the exported file; each export parses the calls again."""
     parsed = parse_message(reply.message)
     return {**key._asdict(), "calls": parsed.calls, "problem": parsed.problem, **dict(reply)}
 
 
 def answer_from_json(row: Mapping[str, Json]) -> Answer:
-    """Read a line of the exported answers."""
+    """Return the answer in a line of the exported file."""
     calls = row["calls"]
     return Answer(
         example_id=row["example_id"],
@@ -138,7 +141,7 @@ def answer_from_json(row: Mapping[str, Json]) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class LabelledRun:
-    """A labelling run as a source of training: a file of rows, and the directory of answers.
+    """A labelling run as a source of training data: a file of rows, and a directory of answers.
 
     Every method raises DataError if a file is missing or a line cannot be read.
     """
@@ -151,10 +154,10 @@ class LabelledRun:
         return sorted(set(read_lines(self.folder / ANSWERS, lambda row: str(row["arm"]))))
 
     def judged(self) -> Iterator[Judged]:
-        """Read the rows."""
+        """Yield the judged examples of the file of rows."""
         return read_rows(self.rows)
 
     def answers(self, arm: str) -> Iterator[Answer]:
-        """Read an arm's answers, with every attempt."""
+        """Yield all answers of an arm, including every attempt at each query."""
         answers = read_lines(self.folder / ANSWERS, answer_from_json)
         return (answer for answer in answers if answer.arm == arm)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from switchcraft_training.labelling.store import Store
 
 COMPLETE, FAILED, CAPPED, INTERRUPTED = 0, 1, 3, 130
-"""Exit statuses: all questions are answered, some failed, the cap was reached, Ctrl-C."""
+"""Exit statuses: all questions answered, some questions failed, spending cap reached, Ctrl-C."""
 
 AGAIN = "run the same command again to continue"
 
@@ -50,7 +50,7 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
         "--attempts",
         type=_parse_count,
         default=1,
-        help="answers of each model to each query (default: %(default)s)",
+        help="how often to ask each model each query (default: %(default)s)",
     )
     label.add_argument("--limit", type=_parse_count, metavar="N", help="use only the first N rows")
     label.add_argument(
@@ -67,8 +67,8 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
         nargs="?",
         const="local",
         metavar="ADDRESS",
-        help="send requests from Ray workers: of a cluster (`auto`, HOST:PORT), or without an"
-        " ADDRESS on this machine",
+        help="send requests from Ray workers, in the cluster at ADDRESS (`auto` or HOST:PORT) or,"
+        " without an ADDRESS, on this machine",
     )
     label.add_argument(
         "--ray-workers",
@@ -112,7 +112,8 @@ def run_label(arguments: argparse.Namespace) -> int:
     seen: set[str] = set()
     for number, (example, _) in enumerate(rows, start=1):
         if example.id in seen:
-            raise DataError(path, None, f"row {number}: the id {example.id!r} is used twice")
+            problem = f"row {number} repeats the id {example.id!r}; give each row its own id"
+            raise DataError(path, None, problem)
         seen.add(example.id)
     with path.open("rb") as file:
         rows_sha256 = file_digest(file, "sha256").hexdigest()
@@ -123,7 +124,8 @@ def run_label(arguments: argparse.Namespace) -> int:
             try:
                 status, advice = asyncio.run(_ask_all(plan, store, arguments))
             except KeyboardInterrupt:
-                # The second Ctrl-C: requests in flight are lost, and count as possibly paid.
+                # The second Ctrl-C. Answers in flight are lost; their requests count as possibly
+                # paid.
                 print(f"Interrupted; {AGAIN}.", file=sys.stderr)
                 return INTERRUPTED
         answers, failures = store.export(out)
@@ -153,7 +155,7 @@ async def _ask_all(plan: Plan, store: Store, arguments: argparse.Namespace) -> t
     )
 
     for name in ("httpx", "httpx2", "openai"):
-        # The client logs a line for each request, which would break the progress bar.
+        # These libraries log a line for each request, which would break the progress bar.
         logging.getLogger(name).setLevel(logging.WARNING)
     answered, spending = store.answered(), store.spending()
     spent_usd = spending.answered_usd + spending.lost_usd
@@ -194,8 +196,8 @@ async def _ask_all(plan: Plan, store: Store, arguments: argparse.Namespace) -> t
         return CAPPED, (
             f"Stopped below the spending cap of {cap_usd} USD: {budget.spent_usd:.4f} USD are"
             f" spent, and the next request may cost {budget.refused_usd:.4f} USD. Raise the cap, or"
-            " limit answers with max_completion_tokens in the pool's extra_body or with its"
-            f" reserve_output_tokens; {AGAIN}."
+            " set a lower max_completion_tokens (in extra_body) or reserve_output_tokens for the"
+            f" pool's arms; {AGAIN}."
         )
     if run.stopped:
         return FAILED, f"Stopped: {', '.join(run.stopped)}. Fix the errors above; {AGAIN}."

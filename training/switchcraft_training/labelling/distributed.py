@@ -1,8 +1,8 @@
-"""Requests sent from other machines, through Ray.
+"""Sending of a labelling run's requests from Ray workers on other machines.
 
-Only the process that was started plans, rate limits, counts costs and saves. A worker sends one
-request at a time and returns the result, so an endpoint's limits apply to all workers together.
-API keys are not transferred: each machine has them in its environment.
+Only the main process plans requests, applies rate limits, counts costs and saves answers. Workers
+only send the requests that it passes to them, so an endpoint's limits apply to all workers
+together. API keys are not transferred: each machine must have them in its environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from switchcraft_training.labelling.sender import EndpointClients, OutgoingReque
 
 
 class RayWorker:
-    """A Ray actor with clients of the endpoints."""
+    """Ray actor that sends requests with its own clients of the endpoints."""
 
     def __init__(self, pool: Pool) -> None:
         self._clients = EndpointClients(pool, os.environ)
@@ -40,12 +40,14 @@ class RayWorker:
 
 
 class RayWorkers:
-    """Sends requests from the workers in turn."""
+    """Request sender that passes requests to its Ray workers in turn."""
 
     def __init__(self, pool: Pool, address: str, workers: int | None) -> None:
-        """Connect to a cluster (`local` starts one) and start the workers, one a machine if None.
+        """Connect to a Ray cluster and start the workers in it.
 
-        Raises ConfigError if the cluster or a worker does not start.
+        The address `local` starts a cluster on this machine. If `workers` is None, as many workers
+        start as the cluster has machines. Raises ConfigError if the cluster or a worker does not
+        start.
         """
         in_flight = sum(endpoint.max_concurrency for endpoint in pool.endpoints.values())
         with connecting(address):

@@ -23,7 +23,8 @@ Count = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 BYTES_PER_INPUT_TOKEN: Final = 2
-"""For the reserved cost. English and JSON have about 4 bytes a token, and few texts less than 2."""
+"""Assumption for the reserved cost. It is cautious: English and JSON have about 4 bytes per token,
+and few texts have less than 2."""
 
 _KEY_HEADERS: Final = frozenset({"authorization", "api-key", "x-api-key"})
 _RESERVED_FIELDS: Final = frozenset({"model", "messages", "tools", "stream", "n"})
@@ -42,16 +43,16 @@ class Endpoint(_PoolModel):
     api_key_env: Name | None = None
     """The environment variable with the API key; None if the endpoint needs no key."""
     max_concurrency: Count = 8
-    """Concurrent requests, which is also the most that killing the process can lose."""
+    """Limit of concurrent requests, and so of the answers lost if the process is killed."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
     """Rate limit. Requests, including retries, are spaced evenly."""
     timeout_s: Seconds = 300.0
-    """For one request, until the last byte of its answer."""
+    """Time limit for one request, until the last byte of its answer."""
     connect_timeout_s: Seconds = 10.0
     max_retries: Annotated[int, Field(ge=0)] = 5
     """Retries after temporary failures: 408, 409, 429, 5xx and lost connections."""
     total_timeout_s: Seconds = 900.0
-    """No retry begins later than this after the first try, including waits."""
+    """Time after the beginning of the first try, including waits, after which no retry begins."""
     extra_headers: Mapping[str, str] = Field(default_factory=dict)
 
     @field_validator("base_url")
@@ -59,7 +60,8 @@ class Endpoint(_PoolModel):
     def _check_address(cls, url: str) -> str:
         parts = urlsplit(check_http_address(url))
         if parts.username or parts.password:
-            raise ValueError("contains credentials; name the key's variable in api_key_env")
+            problem = "put the key in an environment variable and its name in api_key_env"
+            raise ValueError(f"contains credentials; {problem}")
         return url
 
     @field_validator("extra_headers")
@@ -67,11 +69,12 @@ class Endpoint(_PoolModel):
     def _refuse_key_headers(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
         for name in headers:
             if name.lower() in _KEY_HEADERS:
-                raise ValueError(f"{name} contains a key; name its variable in api_key_env instead")
+                problem = "put the key in an environment variable and its name in api_key_env"
+                raise ValueError(f"{name} contains a key; {problem}")
         return headers
 
     def key(self, environ: Mapping[str, str]) -> str:
-        """Return the API key; raises ConfigError that names the variable if it is not set."""
+        """Return the API key; raises ConfigError if its environment variable is not set."""
         if self.api_key_env is None:
             return "not-needed"
         if not environ.get(self.api_key_env):
@@ -87,32 +90,36 @@ class Arm(_PoolModel):
     endpoint: Name
     model: Name
     price: Price
-    """List price; cached input tokens count as other input tokens."""
+    """List price; cached input tokens cost as much as other input tokens."""
     extra_body: Mapping[str, Json] = Field(default_factory=dict)
     reserve_output_tokens: Count = 4096
-    """Output tokens to reserve under the spending cap if `extra_body` does not limit them."""
+    """Output tokens whose cost is reserved for a request if `extra_body` does not limit them."""
 
     @field_validator("price")
     @classmethod
     def _check_price(cls, price: Price) -> Price:
         if price.has_hourly_price:
-            raise ValueError("a price by the hour cannot be capped; give prices of tokens")
+            raise ValueError("a price by the hour cannot be capped; give prices per token")
         return price
 
     @field_validator("extra_body")
     @classmethod
     def _refuse_reserved_fields(cls, body: Mapping[str, Json]) -> Mapping[str, Json]:
         if taken := sorted(_RESERVED_FIELDS & body.keys()):
-            raise ValueError(f"{', '.join(taken)} cannot be set here, because the run sets it")
+            fields = ", ".join(taken)
+            raise ValueError(f"{fields} cannot be set here, because the run sets it; remove it")
         return body
 
     def body(self, request: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the request body for this arm; an empty list of tools is an error in the API."""
+        """Return the request body for this arm.
+
+        An empty list of tools is left out, because the API rejects it.
+        """
         sent = {name: value for name, value in request.items() if name != "tools" or value}
         return {**sent, "model": self.model, **self.extra_body}
 
     def reserve_usd(self, body: Mapping[str, Json]) -> float:
-        """Return the most that a request may cost, unless its answer is longer than reserved."""
+        """Return the cost to reserve for a request: its cost with the longest possible answer."""
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
         output_tokens = limit if isinstance(limit, int) else self.reserve_output_tokens
         input_tokens = len(orjson.dumps(body)) / BYTES_PER_INPUT_TOKEN
@@ -129,10 +136,11 @@ class Pool(_PoolModel):
     def _check_arms(self) -> Pool:
         names = [arm.arm for arm in self.pool]
         if duplicates := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two arms are called {duplicates[0]!r}")
+            raise ValueError(f"two arms are called {duplicates[0]!r}; rename one of them")
         for arm in self.pool:
             if arm.endpoint not in self.endpoints:
-                raise ValueError(f"the arm {arm.arm!r} names the unknown endpoint {arm.endpoint!r}")
+                problem = f"the arm {arm.arm!r} names the unknown endpoint {arm.endpoint!r}"
+                raise ValueError(f"{problem}; add it to `endpoints`")
         return self
 
     def arms_at(self, endpoint: str) -> tuple[Arm, ...]:
@@ -140,7 +148,7 @@ class Pool(_PoolModel):
         return tuple(arm for arm in self.pool if arm.endpoint == endpoint)
 
     def identity(self) -> str:
-        """Return the SHA-256 of everything that affects answers and costs, without limits."""
+        """Return the SHA-256 of the settings that affect answers or costs, so not of limits."""
         requests = [
             (arm.arm, self.endpoints[arm.endpoint].base_url, arm.model, arm.extra_body)
             for arm in self.pool
@@ -150,9 +158,9 @@ class Pool(_PoolModel):
 
 
 def load_pool(path: Path) -> Pool:
-    """Read a pool file, or a shipped one by its name.
+    """Return the pool in a file, or a shipped pool by its name.
 
-    Raises ConfigError that names the file, the place in it, and the problem.
+    Raises ConfigError, which names the file, the place in it, and the problem.
     """
     try:
         return Pool.model_validate(yaml.safe_load(find_config(path).read_text()))

@@ -48,12 +48,12 @@ _BACKOFF = wait_random_exponential(multiplier=1, max=60)
 _BAR_FORMAT: Final = (
     "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} to go{postfix}]"
 )
-"""Without a rate, so that the cost fits into 80 columns."""
+"""tqdm's format without the rate, so that the cost fits into 80 columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query to an arm, with the body of the Chat Completions request."""
+    """A query to ask one arm, with the body of the Chat Completions request."""
 
     key: QuestionKey
     arm: Arm
@@ -69,10 +69,11 @@ class Plan:
     attempts: int
 
     def questions(self, endpoint: str, answered: set[QuestionKey]) -> Iterator[Question]:
-        """Yield the questions to an endpoint's arms that have no answer.
+        """Yield the unanswered questions to an endpoint's arms.
 
-        All arms get a query before the next one, and all queries are asked before any is
-        repeated. A run that the spending cap ends therefore leaves complete rows.
+        All arms get a query before any arm gets the next query, and all queries are asked before
+        any query is repeated. If the spending cap ends a run, the queries that were asked therefore
+        have answers from all arms.
         """
         arms = self.pool.arms_at(endpoint)
         for attempt in range(self.attempts):
@@ -94,7 +95,10 @@ class Plan:
 
 
 class SpendingBudget:
-    """Spending cap: a request's cost is reserved before it is sent. For one event loop."""
+    """Budget under a spending cap: each request's cost is reserved before the request is sent.
+
+    An instance may be used from only one event loop.
+    """
 
     def __init__(self, cap_usd: float | None, spent_usd: float) -> None:
         self._cap_usd = cap_usd
@@ -103,7 +107,7 @@ class SpendingBudget:
         self._in_flight = 0
         self._settled = asyncio.Condition()
         self.refused_usd: float | None = None
-        """The first amount that did not fit under the cap; later requests are refused too."""
+        """The first amount that did not fit under the cap; all later amounts are refused too."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -118,7 +122,8 @@ class SpendingBudget:
     async def reserve(self, usd: float) -> bool:
         """Reserve the most that a request may cost; return False if the cap does not allow it.
 
-        Waits while requests are in flight, because they may cost less than was reserved.
+        If the amount does not fit, waits for the requests in flight, because they may cost less
+        than the amounts that were reserved for them.
         """
         async with self._settled:
             while not self._fits(usd) and self._in_flight and not self.is_exhausted:
@@ -146,10 +151,10 @@ class SpendingBudget:
 
 
 class ProgressBar:
-    """Progress bar on stderr with counts, cost and an estimate of the rest; a context manager."""
+    """Progress bar on stderr with counts, cost and estimated remaining cost; a context manager."""
 
     def __init__(self, unanswered: Mapping[str, int], answered: int, spent_usd: float) -> None:
-        """Start with the open questions of each arm, and the answers and cost of earlier runs."""
+        """Start with each arm's unanswered questions, and the answers and cost of earlier runs."""
         self._left = Counter(unanswered)
         self._costs_usd: defaultdict[str, float] = defaultdict(float)
         self._answered: Counter[str] = Counter()
@@ -176,17 +181,17 @@ class ProgressBar:
 
     @property
     def left_usd(self) -> float:
-        """The estimated cost of the rest, from each arm's mean cost so far.
+        """The estimated cost of the remaining questions, from each arm's mean cost in this run.
 
-        Arms without an answer so far, and failed questions, are not included. This run does not
-        ask failed questions again.
+        Arms without an answer in this run are not included. Failed questions are not included
+        either, because this run does not ask them again.
         """
         return sum(
             self._left[arm] * self._costs_usd[arm] / count for arm, count in self._answered.items()
         )
 
     def add_cost(self, usd: float) -> None:
-        """Add the actual or possible cost of a request."""
+        """Add the cost of a request, or its possible cost if the actual cost is unknown."""
         self._spent_usd += usd
         self._show_costs()
 
@@ -218,18 +223,18 @@ class ProgressBar:
 
 
 class _EndpointQueue:
-    """The open questions to one endpoint, and its rate limit."""
+    """The unanswered questions to one endpoint, and the endpoint's rate limit."""
 
     def __init__(self, questions: Iterator[Question], endpoint: Endpoint) -> None:
         self.questions = questions
         self.endpoint = endpoint
         per_minute = endpoint.requests_per_minute
-        # A capacity of one request spaces them evenly, so that a restart causes no burst.
+        # A capacity of one request spaces requests evenly, so that a restart causes no burst.
         self.rate_limit = AsyncLimiter(1, 60 / per_minute) if per_minute else nullcontext()
 
 
 class LabellingRun:
-    """A run in progress; `stopped` has the reason for each arm that was stopped."""
+    """A run in progress; `stopped` maps each stopped arm to the reason why it was stopped."""
 
     def __init__(
         self,
@@ -258,7 +263,7 @@ class LabellingRun:
         self._ending.set()
 
     async def run(self, answered: set[QuestionKey]) -> None:
-        """Ask until all questions are answered, the cap is reached, or `end` is called.
+        """Ask all unanswered questions, unless the cap is reached or `end` is called before.
 
         Raises SwitchcraftError if answers cannot be saved.
         """
@@ -274,7 +279,8 @@ class LabellingRun:
     async def _work(self, queue: _EndpointQueue) -> None:
         """Ask the questions of a queue one after the other, with retries.
 
-        A failure that other questions to the arm would meet too stops the arm.
+        An arm is stopped if a failure would affect its other questions too, or after
+        `STOP_AFTER_FAILURES` consecutive failures.
         """
         for question in queue.questions:
             if self.is_ending or self._budget.is_exhausted:
@@ -299,7 +305,7 @@ class LabellingRun:
             arm = question.key.arm
             self._store.save_failure(question.key, result)
             self._progress.add_failure(arm)
-            # A conversation that is too long is not a sign that the next one will fail.
+            # If a conversation is too long, the arm can still answer other conversations.
             self._consecutive_failures[arm] += result.code is not FailureCode.CONTEXT_LENGTH
             reason = f"{result.code}: {result.detail}"
             if result.remedy is not Remedy.STOP_ARM:
@@ -337,7 +343,7 @@ class LabellingRun:
 
 
 def _wait_s(state: RetryCallState) -> float:
-    """Return the delay that the endpoint asks for, or else one that grows with each retry."""
+    """Return the delay that the endpoint requests, or else a random exponential backoff."""
     result = _result_of(state)
     requested_s = result.retry_after_s if isinstance(result, RequestFailure) else None
     return _BACKOFF(state) if requested_s is None else requested_s

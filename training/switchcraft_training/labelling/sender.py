@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible endpoint, without retries."""
+"""Sender of single requests to OpenAI-compatible endpoints, without retries."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from switchcraft_training.records import Json
 
 DETAIL_CHARACTERS = 500
 _NOT_SENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
-"""Exceptions that the client's transport raises before a request is sent, by name because releases
-of the client use different transports."""
+"""Names of the exceptions that the client's transport raises before a request is sent. They are
+compared by name, because releases of the client use different transports."""
 
 _STATUSES: Final[Mapping[int, tuple[FailureCode, Remedy]]] = {
     401: (FailureCode.WRONG_KEY, Remedy.STOP_ARM),
     402: (FailureCode.NO_CREDIT, Remedy.STOP_ARM),
-    403: (FailureCode.FORBIDDEN, Remedy.GIVE_UP),  # some providers: moderation of this prompt
+    403: (FailureCode.FORBIDDEN, Remedy.GIVE_UP),  # e.g. moderation refused this prompt
     404: (FailureCode.NOT_FOUND, Remedy.STOP_ARM),
     408: (FailureCode.TIMEOUT, Remedy.RETRY),
     409: (FailureCode.SERVER_ERROR, Remedy.RETRY),
@@ -52,7 +52,7 @@ class OutgoingRequest:
 
 
 class RequestSender(Protocol):
-    """Sends requests. It returns failures of an endpoint, and does not raise them."""
+    """Protocol of request senders, which return an endpoint's failures instead of raising them."""
 
     async def send(self, request: OutgoingRequest) -> RequestResult:
         """Send one request once."""
@@ -90,7 +90,7 @@ class _Completion(BaseModel):
 
 
 class EndpointClients:
-    """Sends requests from this process, with one client for each endpoint."""
+    """Request sender in this process, with one client for each endpoint."""
 
     def __init__(self, pool: Pool, environ: Mapping[str, str]) -> None:
         """Create the clients; raises ConfigError if the variable of an API key is not set."""
@@ -109,7 +109,7 @@ class EndpointClients:
         }
 
     async def send(self, request: OutgoingRequest) -> RequestResult:
-        """Send one request once; the reply has no cost yet."""
+        """Send one request once, and return its failure, or the reply without a cost."""
         begun_s = time.perf_counter()
         try:
             async with asyncio.timeout(self._endpoints[request.endpoint].timeout_s):
@@ -121,7 +121,7 @@ class EndpointClients:
                 )
             return parse_reply(text, time.perf_counter() - begun_s)
         except TimeoutError:
-            detail = "no answer in time"
+            detail = "no complete answer within the endpoint's timeout_s"
             return RequestFailure(FailureCode.TIMEOUT, detail, Remedy.RETRY, may_be_paid=True)
         except openai.APIStatusError as exc:
             return _failure_of_status(exc, self._keys[request.endpoint])
@@ -175,7 +175,7 @@ def _failure_of_status(exc: openai.APIStatusError, key: str) -> RequestFailure:
         words in f"{exc.code} {exc.message}".lower() for words in _TOO_LONG
     ):
         code = FailureCode.CONTEXT_LENGTH
-    # Some endpoints repeat the key in their errors, and the error is saved.
+    # Some endpoints repeat the API key in their errors; it must not be saved with the error.
     detail = exc.message.removeprefix(f"Error code: {status} - ").replace(key, "(the key)")
     # `Retry-After` is a number of seconds or a date (RFC 9110, section 10.2.3).
     value = exc.response.headers.get("retry-after", "")

@@ -1,9 +1,10 @@
 """The journal of a labelling run: an SQLite file that stays consistent if the process is killed.
 
-A row of `requests` is committed before a request is sent, and closed with its result. Rows that are
-open when a run begins were in flight when the previous process ended. Such requests may have been
-paid, so their reserved cost counts against the spending cap. An answer is committed together with
-the closing of its request. A process has exclusive access to the file while it is open.
+A row of `requests` is committed before a request is sent, and closed with the request's result. If
+rows are still open when a run begins, their requests were in flight when the previous process
+ended. These requests may have been paid, so their reserved cost counts against the spending cap. An
+answer and the closing of its request are committed together. While a process has the file open, no
+other process can use it.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class UnansweredQuestion(NamedTuple):
     detail: str
 
     def to_json(self) -> Mapping[str, Json]:
-        """Return a line of the exported failures."""
+        """Return the fields of a line in the exported file of failures."""
         facts = {"code": self.code, "status": self.status, "detail": self.detail}
         return {**self.key._asdict(), **facts}
 
@@ -147,7 +148,7 @@ class Store:
         return int(cursor.lastrowid or 0)
 
     def save_answer(self, request: int, key: QuestionKey, reply: Reply) -> float:
-        """Save an answer and return its cost, or the reserved cost if that is unknown."""
+        """Save an answer and return its cost, or the reserved cost if its cost is unknown."""
         with self._committing():
             self._db.execute(
                 "INSERT INTO answers VALUES (?, ?, ?, ?)", (*key, reply.model_dump_json())
@@ -158,7 +159,10 @@ class Store:
             return self._close_request(request, "answered", reply.cost_usd)
 
     def close_failed(self, request: int, failure: RequestFailure) -> float:
-        """Close a request without an answer, and return the cost that counts for it."""
+        """Close a request without an answer, and return the cost that counts against the cap.
+
+        This is the reserved cost if the request may have been paid, else 0.
+        """
         with self._committing():
             if failure.may_be_paid:
                 return self._close_request(request, "lost", None)
@@ -197,7 +201,7 @@ class Store:
         return Spending(usd["answered"], usd["lost"], lost)
 
     def export(self, folder: Path) -> tuple[int, int]:
-        """Write `answers.jsonl` and `failures.jsonl`, sorted; return the numbers of lines.
+        """Write `answers.jsonl` and `failures.jsonl`, sorted; return each file's number of lines.
 
         Raises DataError if a file cannot be written.
         """

@@ -1,9 +1,10 @@
 """Branches of the router besides the encoder: trees, small networks, and hashed words.
 
-Trees and networks read structural features. A further forest, the demand forest, predicts how many
-calls a query asks for, and both read its prediction. Models differ most between queries that ask
-for no call, one call and several. The number of calls is known for every query of a benchmark,
-whichever arms were asked, so the demand forest has far more training rows than the other branches.
+Trees and networks read structural features and the output of a further forest, the demand forest.
+The demand forest predicts whether a query asks for no call, one call or several, because models
+differ most between these three kinds of queries. The number of calls is known for every query of a
+benchmark, even if few arms were asked, so the demand forest has far more training rows than the
+other branches.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ from switchcraft_training.models.optimization import (
 TREES = 200
 MIN_LEAF = 5
 FEATURE_SHARE = 0.3
-"""On the reference pool's folds, 300 trees, leaves of 3 and half of the features are no better."""
+"""Share of the features that each split tries.
+
+On the reference pool's folds, 300 trees, 3 rows per leaf and half of the features are no better.
+"""
 
 FOREST_OPERATOR = "switchcraft::Walk"
-"""Operator for a forest in an exported graph, until `onnx_export` replaces it by the kernel."""
+"""Placeholder for a forest in an exported graph, until `use_tree_kernel` replaces it."""
 
 
 def fit_forest(features: NDArray[np.float32], targets: NDArray[np.float32], seed: int) -> Forest:
@@ -53,9 +57,10 @@ def fit_forest(features: NDArray[np.float32], targets: NDArray[np.float32], seed
 
 
 class Forest(nn.Module):
-    """Mean of decision trees, evaluated together; a leaf's children are the leaf itself.
+    """Mean of decision trees, which are evaluated together, one level at a time.
 
-    In an exported graph, the evaluation is one operator, for which the runtime has a kernel.
+    A leaf's children are the leaf itself, so that rows which have reached a leaf stay there. In an
+    exported graph, one operator evaluates all trees; the ONNX runtime has a kernel for it.
     """
 
     roots: Tensor
@@ -68,8 +73,8 @@ class Forest(nn.Module):
 
     def __init__(self, trees: Sequence[Tree]) -> None:
         super().__init__()
-        # One table of nodes, (nodes,), tree after tree. 32 bits keep the graph small. The leaves
-        # come first, so that a leaf's index is the row of its value.
+        # One table has the nodes of all trees; each column is a tensor (nodes,). The leaves come
+        # first, so that a leaf's index is also the row of its value. 32 bits keep the graph small.
         starts = np.cumsum([0, *(tree.node_count for tree in trees[:-1])])
         self.depth = max(tree.max_depth for tree in trees)
         is_inner = np.concatenate([tree.children_left >= 0 for tree in trees])
@@ -85,7 +90,8 @@ class Forest(nn.Module):
             for side in ("children_left", "children_right")
         )
         feature = np.concatenate([np.maximum(tree.feature, 0) for tree in trees])
-        # Rounded down, single-precision thresholds split features exactly as the double ones do.
+        # Thresholds are rounded down to single precision. They then split single-precision
+        # features exactly as the double-precision thresholds do.
         threshold = np.concatenate([tree.threshold for tree in trees])
         single = threshold.astype(np.float32)
         single = np.where(single > threshold, np.nextafter(single, np.float32(-np.inf)), single)
@@ -121,16 +127,17 @@ class Forest(nn.Module):
 
 
 SEVERAL_CALLS = 2
-"""Queries that ask for this many calls or more form one class of the demand."""
+"""Queries that ask for this many calls or more form one class of the demand forest."""
 
 DEMAND_FOLDS = 4
 
 
 def held_out_demand(rows: Table, seed: int) -> NDArray[np.float32] | None:
-    """Return held-out predictions of the demand for every row, (n, 3).
+    """Return held-out probabilities of no call, one call and several calls for every row, (n, 3).
 
-    Branches that read the predictions can then learn how reliable they are. Near-duplicates, which
-    share a group, are held out together. Without two groups whose demand is known, return None.
+    The other branches are fitted on these held-out predictions, so that they learn how reliable
+    the demand forest is. Near-duplicates, which share a group, are held out together. Return None
+    if the number of calls is known in fewer than two groups.
     """
     known = np.flatnonzero(~np.isnan(rows.expected_calls))
     groups = rows.groups[known]
@@ -155,24 +162,27 @@ def fit_demand(rows: Table, seed: int) -> Forest:
 
 
 def _fit_demand_forest(known: Table, seed: int) -> Forest:
-    """Fit probabilities of the three classes: no call, one call, several calls."""
+    """Fit a forest that predicts the probabilities of no call, one call and several calls."""
     classes = np.minimum(known.expected_calls, SEVERAL_CALLS).astype(np.int64)
     targets = np.eye(SEVERAL_CALLS + 1, dtype=np.float32)[classes]  # (n, 3)
     return fit_forest(feature_tensor(known).numpy(), targets, seed)
 
 
 NETWORKS = 4
-"""Networks that are averaged. With 1,100 rows, the AUC of one varies by a point with its seed."""
+"""Number of averaged networks. With 1,100 rows, the seed changes one network's AUC by 0.01."""
 
 MAX_DEVIATIONS = 5.0
-"""Limit of standardized features, so that an extreme value cannot decide by itself."""
+"""Limit of standardized features, so that no extreme value decides by itself."""
 
 MAX_EPOCHS = 60
 MAX_STEPS = 3_000
 BATCH_ROWS = 32
 LEARNING_RATE = 2e-3
-"""The networks are small: 60 epochs take seconds, and in cross-validation on the reference pool,
-100 epochs are no better. The limit on steps keeps auxiliary rows from multiplying the time."""
+"""Peak learning rate of the networks.
+
+60 epochs take seconds, and 100 epochs are no better in cross-validation on the reference pool. The
+limit on steps keeps the time short if there are many auxiliary rows.
+"""
 
 
 class NetworksBranch(nn.Module):
@@ -200,7 +210,10 @@ class NetworksBranch(nn.Module):
         )
 
     def fit_scale(self, features: Tensor) -> None:
-        """Set mean and deviation from training rows (n, features); constant features become 0."""
+        """Set each feature's mean and scale from training rows (n, features).
+
+        Constant features get the scale 0, so that they are 0 after standardization.
+        """
         logs = _signed_log(features)
         deviation = logs.std(0)
         self.mean.copy_(logs.mean(0))
@@ -222,7 +235,8 @@ def fit_networks(
 ) -> NetworksBranch:
     """Fit networks on features (n, features) and labels (n, heads).
 
-    Labels may be shares of runs; NaN is ignored. `weights` are those of the heads, (heads,).
+    A label may be the share of an arm's attempts that were correct. NaN labels are ignored.
+    `weights` (heads,) multiply the losses of the heads.
     """
     branch = NetworksBranch(features.shape[1], labels.shape[1], width=settings.structure_width)
     branch.fit_scale(features)
@@ -254,7 +268,7 @@ def _signed_log(values: Tensor) -> Tensor:
 
 
 BUCKETS = 1 << 15
-"""Hash buckets of token ids and of pairs; with eight arms, the table has 1 MB."""
+"""Number of hash buckets for token ids and their pairs; eight arms need 1 MB of weights."""
 
 PAIR_FACTOR = 31
 INVERSE_PENALTY = 5.0
@@ -285,8 +299,9 @@ class LexicalBranch(nn.Module):
         known = torch.cat([attention_mask, attention_mask[:, 1:]], dim=1).to(self.idf.dtype)
         counts = torch.zeros(input_ids.shape[0], BUCKETS, dtype=self.idf.dtype)
         count = counts.scatter_add(1, bucket_ids, known).gather(1, bucket_ids).clamp(min=1)
-        # A bucket's TF-IDF, (1 + log(count)) * idf, is divided equally among its positions. Sums
-        # over a row's positions, at most 1,023, then equal the sums over all buckets.
+        # A bucket's TF-IDF, (1 + log(count)) * idf, is divided equally among the positions of the
+        # row that have this bucket. Sums over positions, at most 1,023, then equal the sums over
+        # all buckets.
         tfidf = (1 + count.log()) * functional.embedding(bucket_ids, self.idf[:, None]).squeeze(2)
         share = known / count
         length = (tfidf.square() * share).sum(1, keepdim=True).sqrt().clamp(min=1e-9)
@@ -298,7 +313,10 @@ class LexicalBranch(nn.Module):
 
 
 def fit_lexical(rows: Sequence[Ids], labels: NDArray[np.float32]) -> LexicalBranch:
-    """Fit on token ids and labels (n, arms). Labels may be shares of runs; NaN is ignored."""
+    """Fit the lexical branch on rows of token ids and their labels (n, arms).
+
+    A label may be the share of an arm's attempts that were correct. NaN labels are ignored.
+    """
     bucket_ids = [torch.cat(buckets(torch.tensor([row])), dim=1)[0].numpy() for row in rows]
     places = np.repeat(np.arange(len(rows)), [len(row) for row in bucket_ids])
     counts = csr_matrix(  # How often each bucket occurs in each row, (n, buckets).
@@ -319,16 +337,17 @@ def fit_lexical(rows: Sequence[Ids], labels: NDArray[np.float32]) -> LexicalBran
 
 
 def soft_regression(rows: csr_matrix, labels: NDArray[np.floating[Any]]) -> LogisticRegression:
-    """Fit one arm.
+    """Fit the logistic regression of one arm on labels from 0 to 1; NaN labels are ignored.
 
-    A label of 0.7 is a correct answer of weight 0.7 and a wrong one of weight 0.3.
+    A label of 0.7 counts as a correct answer of weight 0.7 and a wrong answer of weight 0.3.
     """
     asked = ~np.isnan(labels)
     known = labels[asked]
     classes = np.repeat([1, 0], len(known))
     weights = np.concatenate([known, 1 - known])
     if not known.any():
-        # liblinear drops rows of weight 0. With only one class left, it would predict "correct".
+        # Every label is 0, so all rows of the class "correct" have weight 0. liblinear drops such
+        # rows. With only the class "wrong" left, it would predict "correct".
         weights[0] = NEGLIGIBLE_WEIGHT
     # On sparse rows, liblinear is 30 times as fast as the default solver, with equal AUC.
     model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear", random_state=0)

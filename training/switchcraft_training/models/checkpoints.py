@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 FINISHED = "finished.safetensors"
 
 CORRECT_FROM = 0.5
-"""Probabilities and shares of runs from here on count as correct, as with theta=0.5."""
+"""Probabilities and labels of at least this value count as correct, as with theta=0.5."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Metrics on the validation rows after one pass over the training rows."""
+    """Training loss of one pass over the training rows, and metrics on the validation rows."""
 
     number: int
     train_loss: float
@@ -50,7 +50,7 @@ def best_epoch(epochs: Sequence[Epoch], settings: TrainingConfig) -> Epoch:
 
 
 def is_finished(epochs: Sequence[Epoch], settings: TrainingConfig) -> bool:
-    """Return whether all epochs are done, or none has improved for the configured patience."""
+    """Return whether all epochs are done, or the last `patience_epochs` brought no improvement."""
     if not epochs:
         return False
     epochs_waited = epochs[-1].number - best_epoch(epochs, settings).number
@@ -58,10 +58,10 @@ def is_finished(epochs: Sequence[Epoch], settings: TrainingConfig) -> bool:
 
 
 def macro_f1(labels: NDArray[np.float32], probabilities: NDArray[np.float64]) -> float:
-    """Return the mean F1 at 0.5 over heads, for labels and probabilities (n, heads).
+    """Return the heads' mean F1 at threshold 0.5, for labels and probabilities (n, heads).
 
-    Unknown labels are ignored. A share of runs counts as correct from 0.5. As usual, F1 is 0 for a
-    head without true positives, even if it has no positives at all.
+    Unknown labels are ignored. A label that is a share of correct attempts counts as correct from
+    0.5. As usual, F1 is 0 for a head without true positives, even if it has no positives at all.
     """
     predicted = probabilities >= CORRECT_FROM
     correct = labels >= CORRECT_FROM  # NaN is neither correct nor wrong.
@@ -89,7 +89,7 @@ class RunState:
         self.best_state: dict[str, Tensor] = {}
 
     def keep_best(self, module: nn.Module) -> None:
-        """Copy the weights as the best so far."""
+        """Copy the module's weights to `best_state`."""
         state = module.state_dict()
         self.best_state = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
 
@@ -157,7 +157,7 @@ class Checkpoints:
             log.info("fine-tuning resumed from %s", complete[-1])
 
     def save(self, number: int) -> None:
-        """Save the state after an epoch, then delete the previous epoch's."""
+        """Save the state after an epoch, then delete the state of the previous epoch."""
         if self._folder is None:
             return
         partial = self._folder / "partial"

@@ -1,7 +1,8 @@
 """Distillation of a pretrained encoder into a narrow student (Hinton et al., 2015).
 
-The student learns its teacher's states from texts without labels, once for all folds and seeds. Its
-rows are not tested in any fold, and are not near-duplicates of rows that are.
+The student learns to reproduce its teacher's hidden states on texts without labels. It is trained
+once for all folds and seeds, because its training rows are not tested in any fold, and are not
+near-duplicates of tested rows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ log = logging.getLogger(__name__)
 SEED = 0
 BATCH_ROWS = 32
 START_ROWS = 500
-"""Rows for the least-squares start of the map to the teacher's states; it saves three epochs."""
+"""Number of rows on which least squares initializes the map from student to teacher states.
+
+This initialization saves three epochs.
+"""
 
 WARMUP_RATIO = 0.1
 WEIGHT_DECAY = 0.01
@@ -50,17 +54,22 @@ FIELD = "encoder.distilled"
 def distil(
     encoder: PretrainedEncoder, config: EncoderConfig, rows: Sequence[Ids], workspace: Path
 ) -> PretrainedEncoder:
-    """Return the student of an encoder, trained on these rows or read from `workspace`.
+    """Return an encoder's student, trained on `rows` or read from `workspace`.
 
-    Raises ConfigError if the encoder is not a DistilBERT, or if there are no rows.
+    Return the encoder itself if `config` does not ask for distillation. Raises ConfigError if
+    the encoder is not a DistilBERT, or if there are no rows.
     """
     settings, teacher = config.distilled, encoder.model
     if settings is None:
         return encoder
     if not isinstance(teacher, DistilBertModel):
-        raise ConfigError(encoder.name, FIELD, "needs a DistilBERT or a BERT")
+        problem = "needs a DistilBERT or a BERT; use such an encoder, or remove the setting"
+        raise ConfigError(encoder.name, FIELD, problem)
     if not rows:
-        problem = "needs rows that only teach and are not near-duplicates of the pool's own rows"
+        problem = (
+            "needs training-only rows that are not near-duplicates of measured rows; add a source"
+            " under `also`, or remove the setting"
+        )
         raise ConfigError(encoder.name, FIELD, problem)
     branch = _new_student(teacher, settings, config.pooling)
     # The name of the file is the SHA-256 of everything that determines the student's weights.
@@ -72,7 +81,7 @@ def distil(
         if not path.exists():
             teacher_branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0)
             layers = teacher.config.n_layers
-            # The teacher's last states of each row, (tokens, hidden).
+            # The teacher's last hidden states for each row, with the shape (tokens, hidden).
             wanted = row_inputs(teacher_branch, layers, rows, workspace / "frozen")
             _train_student(branch, settings, rows, wanted)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,10 +98,11 @@ def distil(
 def _new_student(
     teacher: DistilBertModel, settings: DistilledConfig, pooling: str
 ) -> EncoderBranch:
-    """Return a student whose embeddings are the teacher's principal components, and stay fixed.
+    """Return an untrained student whose embeddings are principal components of the teacher's.
 
-    What the student learns from some words then holds for other words too. The branch's head maps
-    the student's states to the teacher's, and is discarded afterwards.
+    The embeddings stay fixed, so that what the student learns from the words in its rows also holds
+    for other words. The branch's head maps the student's states to the teacher's, and is discarded
+    after the training.
     """
     torch.manual_seed(SEED)
     size, width = teacher.config, settings.hidden_size
@@ -122,7 +132,7 @@ def _new_student(
 def _train_student(
     branch: EncoderBranch, settings: DistilledConfig, rows: Sequence[Ids], wanted: list[Tensor]
 ) -> None:
-    """Fit the student's mapped states, of tokens and of whole rows, to the teacher's."""
+    """Train the student to predict the teacher's states `wanted`, of tokens and of whole rows."""
     ids = [torch.tensor(row) for row in rows]
     with torch.no_grad():  # Initialize the map by least squares on the untrained student.
         states = torch.cat(
@@ -152,7 +162,7 @@ def _train_student(
 
 
 def _loss(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> Tensor:
-    """Return the unexplained share of the teacher's states, summed over tokens and rows."""
+    """Return the unexplained share of the teacher's token states, plus that of its row states."""
     stacked, mask = padded(ids, branch.pad_id)
     theirs, _ = padded(wanted, 0.0)  # (batch, tokens, teacher's width)
     states = branch.encoder(stacked, attention_mask=mask).last_hidden_state
@@ -162,6 +172,6 @@ def _loss(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> Ten
 
 
 def _unexplained(predicted: Tensor, wanted: Tensor) -> Tensor:
-    """Return the mean squared error relative to the variance."""
+    """Return the mean squared error of `predicted`, relative to the variance of `wanted`."""
     spread = (wanted - wanted.mean(0)).square().mean().clamp(min=1e-6)
     return (predicted - wanted).square().mean() / spread

@@ -38,7 +38,7 @@ _BERT_TO_DISTILBERT = (
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """A tokenizer's special tokens for the start of a row and between its segments."""
+    """A tokenizer's special tokens: at the start of a row, and between its segments."""
 
     first: str = "[CLS]"
     separator: str = "[SEP]"
@@ -57,45 +57,52 @@ class PretrainedEncoder:
 def load_encoder(source: str) -> PretrainedEncoder:
     """Load an encoder; a BERT becomes the DistilBERT that computes the same hidden states.
 
-    Raises ConfigError if a `package:` is not installed, if the encoder does not exist, or if its
-    tokenizer has no fast version or no special tokens.
+    Raises ConfigError if the package of a `package:` source is not installed, if the encoder does
+    not exist, or if its tokenizer has no fast version or no special tokens.
     """
     location = source
     if source.startswith("package:"):
-        # Without importing the package, which might need more dependencies than the encoder.
+        # `find_spec` does not import the package, which might need dependencies that the encoder
+        # does not need.
         package, _, folder = source.removeprefix("package:").partition("/")
         spec = find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            raise ConfigError(source, "encoder.source", f"the package {package!r} is not installed")
+            problem = f"the Python package {package!r} is not installed; install it with pip"
+            raise ConfigError(source, "encoder.source", problem)
         location = str(Path(spec.submodule_search_locations[0]) / folder)
     try:
         model = AutoModel.from_pretrained(location, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(location)
     except (OSError, ValueError) as exc:
-        raise ConfigError(source, "encoder.source", f"does not load: {exc}") from exc
+        problem = f"the encoder cannot be loaded; check its name or folder: {exc}"
+        raise ConfigError(source, "encoder.source", problem) from exc
     if isinstance(model, BertModel):
         model = distilbert_from_bert(model)
     if getattr(model, "pooler", None) is not None:
         model.pooler = None  # Parameters that are not used break training with several processes.
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ConfigError(source, "encoder.source", "its tokenizer has no `tokenizer.json`")
+        problem = "its tokenizer has no `tokenizer.json`; choose another encoder"
+        raise ConfigError(source, "encoder.source", problem)
     first = tokenizer.cls_token or tokenizer.bos_token
     separator = tokenizer.sep_token or tokenizer.eos_token
     if first is None or separator is None:
-        problem = "its tokenizer has no special tokens for the start and end of a row"
+        problem = (
+            "its tokenizer has no special tokens for the start and end of a row; choose another"
+            " encoder"
+        )
         raise ConfigError(source, "encoder.source", problem)
     marks = SpecialTokens(first, separator)
     return PretrainedEncoder(source, model, tokenizer.backend_tokenizer, marks)
 
 
 def packing_for(encoder: PretrainedEncoder, spec: PackingSpec) -> PackingSpec:
-    """Return the packing with the encoder's special tokens instead of `[CLS]` and `[SEP]`.
+    """Return the packing settings with the encoder's special tokens instead of `[CLS]` and `[SEP]`.
 
     Raises ConfigError if the token budget is larger than the encoder's window.
     """
     window_tokens = _window_tokens(encoder.model)
     if window_tokens is not None and spec.budget_tokens > window_tokens:
-        problem = f"{encoder.name} reads at most {window_tokens} tokens"
+        problem = f"{encoder.name} reads at most {window_tokens} tokens; lower the budget"
         raise ConfigError(str(spec.budget_tokens), "packing.budget_tokens", problem)
     default, own = SpecialTokens(), encoder.marks
     template = spec.template.replace(default.first, own.first)
@@ -104,7 +111,7 @@ def packing_for(encoder: PretrainedEncoder, spec: PackingSpec) -> PackingSpec:
 
 
 def distilbert_from_bert(bert: BertModel) -> DistilBertModel:
-    """Return the DistilBERT with the hidden states of a BERT, for single-segment input.
+    """Return a DistilBERT that computes the hidden states of a BERT, for single-segment input.
 
     DistilBERT has no token types, so the embedding of type 0 is added to every position embedding.
     The pooler is dropped. Raises RuntimeError if a weight is unused or missing.
@@ -138,7 +145,10 @@ def distilbert_from_bert(bert: BertModel) -> DistilBertModel:
 
 
 def _window_tokens(model: PreTrainedModel) -> int | None:
-    """Return the length that position embeddings allow, in padding steps; None if unlimited."""
+    """Return the encoder's maximum number of tokens, as a multiple of `WIDTH_STEP`.
+
+    None means no limit: the encoder has no position embeddings.
+    """
     embeddings = getattr(model, "embeddings", None)
     positions = getattr(embeddings, "position_embeddings", None)
     if positions is None:

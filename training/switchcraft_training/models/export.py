@@ -48,7 +48,10 @@ from switchcraft_training.models.branches import FOREST_OPERATOR
 from switchcraft_training.models.model import RouterModel
 
 OPSET = 23
-"""The first opset with attention as one operator; 512 tokens take a fifth less time than in 18."""
+"""The first ONNX opset with attention as one operator.
+
+512 tokens take a fifth less time than in opset 18.
+"""
 
 ML_OPSET = 5
 SUM = 1
@@ -59,7 +62,7 @@ Indices = NDArray[np.integer[Any]]
 
 
 class RouterGraph(nn.Module):
-    """The network that the service runs: ids, mask and features to probabilities (batch, arms)."""
+    """The network that the service runs, from ids, mask and features to probabilities of arms."""
 
     def __init__(self, model: RouterModel) -> None:
         super().__init__()
@@ -108,11 +111,12 @@ def full_precision(path: Path) -> Path:
 
 
 def quantize_int8(source: Path, target: Path) -> None:
-    """Quantize the encoder's weights to int8, and activations at run time; a quarter of the size.
+    """Quantize the encoder's weights to int8, which takes a quarter of the space of FP32.
 
-    Weights use 7 bits, because 8 bits can overflow the 16-bit sums of CPUs without VNNI. On such a
-    CPU, an encoder with one layer of width 128 takes 7 to 13% less time than in FP32. The other
-    branches are not quantized: thresholds of trees are not weights, and the rest is small.
+    Activations are quantized at run time. Weights use 7 bits, because 8 bits can overflow the
+    16-bit sums of CPUs without VNNI. On such a CPU, an encoder with one layer of width 128 takes 7
+    to 13% less time than in FP32. The other branches are not quantized, because trees have
+    thresholds instead of weights, and the weights of networks and hashed words are small.
     """
     model = onnx.load(str(source))
     excluded = [
@@ -120,11 +124,13 @@ def quantize_int8(source: Path, target: Path) -> None:
         for node in model.graph.node
         if any(name.startswith(("model.counts.", "model.lexical.")) for name in node.input)
     ]
-    # The quantizer first replaces each Gemm by a MatMul of this name.
+    # The quantizer first replaces each Gemm by a MatMul with this suffix in its name.
     excluded += [f"{name}_MatMul" for name in excluded]
-    # The exporter's shapes of transposed weights contradict the weights. They are inferred again.
+    # The exporter writes wrong shapes for transposed weights. If all shapes are removed, the
+    # quantizer infers them again.
     model.graph.ClearField("value_info")
-    # All rows of a batch share one scale of activations, so rows are no longer independent.
+    # Remove the mark that rows of a batch are independent: with int8, they share one scale of
+    # activations.
     model.ClearField("metadata_props")
     with _quiet():
         quantize_dynamic(
@@ -141,8 +147,8 @@ def quantize_int8(source: Path, target: Path) -> None:
 def export_fp16(model: RouterModel, features: int, path: Path) -> None:
     """Write the graph with its encoder in fp16; the model itself does not change.
 
-    Only the encoder is in fp16, because 11 bits are not enough for pooling, which adds up to 512
-    states, or for the thresholds of trees.
+    Only the encoder is in fp16, because 11 significant bits are too few for the thresholds of trees
+    and for pooling, which sums the states of as many as 512 tokens.
     """
     halved = deepcopy(model)
     halved.encoder.encoder.half()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
@@ -152,9 +158,9 @@ def export_fp16(model: RouterModel, features: int, path: Path) -> None:
 def use_tree_kernel(model: onnx.ModelProto) -> None:
     """Replace each forest operator by the runtime's `TreeEnsemble`, in place.
 
-    Gather operators evaluate 200 trees in 3.6 ms, the kernel in 0.1 ms. The kernel sums leaf
-    values. Here, each tree has its own sum, and a leaf's value is its index, exact in FP32 up to
-    16 million.
+    Gather operators evaluate 200 trees in 3.6 ms, the kernel of `TreeEnsemble` in 0.1 ms. The
+    kernel returns sums of leaf values. To get the leaf that each tree reaches instead, each tree
+    has its own sum, and a leaf's value is its index, which is exact in FP32 up to 16 million.
     """
     domain, operator = FOREST_OPERATOR.split("::")
     tables = {each.name: each for each in model.graph.initializer}
@@ -195,9 +201,10 @@ def _tree_attributes(
     right: Indices,
     tree: Indices,
 ) -> dict[str, Any]:
-    """Return the operator's attributes for a forest's table of nodes, whose leaves come first."""
+    """Return the attributes of `TreeEnsemble` for a forest's nodes; leaves come first."""
     leaves = len(tree)
-    # The operator needs a split in every tree. For a tree of one leaf, both sides lead to it.
+    # The operator needs a split in every tree. A tree that is a single leaf therefore gets a split
+    # whose two sides lead to that leaf.
     single = np.flatnonzero(roots < leaves)
     blank = np.zeros(len(single))
     yes, no = (np.concatenate([side[leaves:], roots[single]]) for side in (left, right))
@@ -223,7 +230,7 @@ def _tree_attributes(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the exporter's progress messages."""
+    """Hide progress messages and warnings of the exporter and the quantizer."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -240,7 +247,7 @@ CANARY_REQUESTS = Path(__file__).with_name("canaries.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class ManifestMetrics:
-    """Results of the evaluation that the manifest contains."""
+    """Evaluation results that are stored in the manifest."""
 
     frontier: tuple[FrontierPoint, ...]
     metrics: Mapping[str, Measure]
@@ -268,7 +275,7 @@ def write_manifest(
     provenance: Provenance,
     metrics: ManifestMetrics,
 ) -> Manifest:
-    """Write the manifest, which completes an artifact directory."""
+    """Return the manifest after writing it, which completes the artifact directory."""
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         name=config.name,

@@ -54,7 +54,10 @@ class FineTuned:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Inputs of the trained part, (tokens, ...) for each row, with the labels (n, heads)."""
+    """Inputs (tokens, ...) of the trained part for each row, and the labels (n, heads).
+
+    The trained part is the encoder's layers above the frozen ones, with the head.
+    """
 
     rows: list[Tensor]
     labels: NDArray[np.float32]
@@ -66,7 +69,7 @@ class Inputs:
         return np.array([len(row) for row in self.rows], dtype=np.int64)
 
     def batch(self, indices: NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return rows, padded, and their mask, on a device."""
+        """Return the padded rows and their mask, on `device`."""
         stacked, mask = padded([self.rows[i] for i in indices], self.pad_id)
         return stacked.to(device), mask.to(device)
 
@@ -90,13 +93,13 @@ def finetune_encoder(
     *,
     workspace: Path | None = None,
 ) -> FineTuned:
-    """Fine-tune `encoder` in place, with a linear head.
+    """Fine-tune `encoder` in place, with a new linear head, and return the best epoch's branch.
 
     `workspace` contains checkpoints, from which an interrupted run resumes, and the states of
     frozen layers. Every process of `accelerate launch` makes this call with the same arguments;
-    the batch size is per process. The first `len(config.arms)` labels are those of the pool, the
-    others are auxiliary. Raises ConfigError if precision or frozen layers do not fit the device or
-    encoder.
+    the batch size is per process. The first `len(config.arms)` columns of labels belong to the
+    pool's arms, all further columns are auxiliary. Raises ConfigError if the device does not
+    support the precision, or if the encoder cannot be split at the frozen layers.
     """
     accelerator = start_accelerator(config)
     identity = fingerprint(accelerator, encoder.model, config, (train, validation))
@@ -142,9 +145,9 @@ def build_branch(
 def encoder_logits(
     branch: EncoderBranch, config: RunConfig, rows: Table, workspace: Path | None = None
 ) -> Tensor:
-    """Return a fine-tuned branch's logits (n, heads); call it without gradients.
+    """Return a fine-tuned branch's logits (n, heads) for rows.
 
-    States of its frozen layers are read from `workspace`.
+    Call this under `torch.no_grad()`. The states of frozen layers are cached in `workspace`.
     """
     frozen = config.encoder.frozen_layers
     ids = [row.token_ids for row in rows.packed]
@@ -166,7 +169,7 @@ def _state_cache(workspace: Path | None) -> Path | None:
 
 
 def _fit(task: Task, state: RunState, accelerator: Accelerator, checkpoints: Checkpoints) -> None:
-    """Train epochs until all are done or the patience is exhausted."""
+    """Train until all epochs are done or early stopping applies."""
     stepper = Stepper(task, accelerator)
     accelerator.register_for_checkpointing(stepper.schedule, state)
     checkpoints.resume()
@@ -197,7 +200,10 @@ def _fit(task: Task, state: RunState, accelerator: Accelerator, checkpoints: Che
 
 
 class Stepper:
-    """Steps of AdamW with linear decay; each process computes its share of a joint batch."""
+    """Training steps with AdamW and linear decay of the learning rate.
+
+    A joint batch has the rows of all processes; each process computes its share of them.
+    """
 
     def __init__(self, task: Task, accelerator: Accelerator) -> None:
         """Prepare the module on the device, and seed dropout differently in each process."""
@@ -248,7 +254,10 @@ class Stepper:
 
 
 def _optimizer(module: nn.Module, settings: TrainingConfig) -> torch.optim.Optimizer:
-    """Return AdamW over the parameters that are not frozen; the head may have its own rate."""
+    """Return AdamW for the parameters that are not frozen.
+
+    The head may have its own learning rate.
+    """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     groups = [
         {

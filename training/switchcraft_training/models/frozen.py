@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 Frozen = int | Literal["all"] | None
 
 SHARD_ROWS = 2048
-"""Rows per cache file. With 300 tokens and width 768, these are 2 GB, the most held in memory."""
+"""Rows per cache file. With 300 tokens per row and width 768, a file has 2 GB.
+
+At most one file's states are held in memory.
+"""
 
 BATCH_ROWS = 32
 
@@ -71,7 +74,8 @@ def freeze(branch: EncoderBranch, frozen_layers: Frozen) -> nn.Module:
         raise ConfigError(type(branch.encoder).__name__, field, problem)
     available = branch.encoder.config.n_layers
     if frozen_layers > available:
-        raise ConfigError(str(frozen_layers), field, f"it has {available} layers")
+        problem = f"the encoder has only {available} layers; use a smaller number or `all`"
+        raise ConfigError(str(frozen_layers), field, problem)
     _layers(branch)[:frozen_layers].requires_grad_(requires_grad=False)
     return UpperLayers(branch, frozen_layers)
 
@@ -82,7 +86,8 @@ def row_inputs(
     """Return the trained part's input for each row: ids (tokens,), or states (tokens, hidden).
 
     States are read from the folder `cache`, or computed and written there. If everything is frozen,
-    a row has only its pooled state, (1, hidden). Call this before training.
+    a row has only its pooled state, (1, hidden). Call this before training starts, because it may
+    switch the branch to evaluation mode.
     """
     if frozen_layers is None or frozen_layers == 0:
         return [torch.tensor(row) for row in rows]
@@ -103,7 +108,8 @@ def row_inputs(
             path = folder / f"{uuid4().hex}.safetensors"
             save_file(shard, path.with_suffix(".partial"))
             path.with_suffix(".partial").replace(path)
-            shard = _read_states(folder, shard.keys(), (path,))  # Mapped from the file.
+            # Memory-mapped from the file, so that the computed states can be freed.
+            shard = _read_states(folder, shard.keys(), (path,))
         states.update(shard)
     place = "memory" if folder is None else folder
     log.info("states of frozen layers: %d reused, %d computed (%s)", found, len(missing), place)
@@ -171,7 +177,7 @@ def _compute_states(
 def _read_states(
     folder: Path, keys: Iterable[str], paths: Iterable[Path] | None = None
 ) -> dict[str, Tensor]:
-    """Return the cached states of these rows, memory-mapped."""
+    """Return the cached states of the rows with these keys, memory-mapped from `folder`."""
     wanted = set(keys)
     states: dict[str, Tensor] = {}
     for path in paths or sorted(folder.glob("*.safetensors")):

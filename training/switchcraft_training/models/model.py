@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 from switchcraft_training.models.branches import Forest, LexicalBranch, NetworksBranch
 
 MIN_TREE_PROBABILITY = 0.01
-"""Limit of the trees' probabilities. Trees with five rows in a leaf predict 0 and 1 too easily."""
+"""The trees' probabilities are clipped to 0.01 to 0.99: leaves of 5 rows often predict 0 or 1."""
 
 
 class EncoderBranch(nn.Module):
-    """A pretrained encoder with one linear head (appendix on training configuration)."""
+    """A pretrained encoder with one linear head (paper, appendix on training configuration)."""
 
     def __init__(
         self, encoder: PreTrainedModel, heads: int, *, pooling: str, dropout: float
@@ -51,7 +51,7 @@ class EncoderBranch(nn.Module):
 
 
 class FeatureBranches(nn.Module):
-    """Trees and small networks over structural features and the predicted demand."""
+    """Trees and small networks over structural features and the predicted number of calls."""
 
     def __init__(
         self, demand: Forest | None, forest: Forest | None, networks: NetworksBranch | None

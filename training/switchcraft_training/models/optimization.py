@@ -30,7 +30,7 @@ def start_accelerator(config: RunConfig) -> Accelerator:
     Raises ConfigError for fp16 on a CPU.
     """
     device = _state().device.type
-    default = "fp16" if device == "cuda" else "no"  # appendix on training configuration
+    default = "fp16" if device == "cuda" else "no"  # as in the paper's appendix on training
     precision = config.training.precision or default
     if precision == "fp16" and device == "cpu":
         problem = "fp16 needs a GPU; use bf16, or remove the setting"
@@ -46,7 +46,7 @@ def is_main_process() -> bool:
 
 @contextmanager
 def main_process_first() -> Iterator[None]:
-    """Run the block in the main process first, so that the others find its files."""
+    """Run the block in the main process first, so that other processes find the files it writes."""
     with _state().main_process_first():
         yield
 
@@ -57,14 +57,15 @@ def process_count() -> int:
 
 
 def _state() -> PartialState:
-    # The Accelerator would read the flag of `accelerate launch --cpu` too late.
+    # Read the flag of `accelerate launch --cpu` here: the Accelerator would read it too late.
     return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
 
 
 def gather_strided(accelerator: Accelerator, own: Tensor) -> Tensor:
-    """Join the results of all P processes, where process p computed rows p, p + P, ...
+    """Return the results of all P processes, in the order of the rows.
 
-    Every process must have the same number of rows.
+    `own` has the results of process p for rows p, p + P, ... Every process must have the same
+    number of rows.
     """
     gathered: Tensor = accelerator.gather(own)
     by_process = gathered.view(accelerator.num_processes, *own.shape)  # (P, rows, ...)
@@ -74,7 +75,8 @@ def gather_strided(accelerator: Accelerator, own: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted mean binary cross-entropy of logits (batch, heads).
 
-    A label may be a share of runs. Unknown labels have the weight 0.
+    A label may be the share of an arm's attempts that were correct. The weight of an unknown label
+    must be 0.
     """
     return summed_cross_entropy(logits, labels, weights) / weights.sum().clamp(min=1e-9)
 
@@ -115,7 +117,7 @@ def linear_schedule(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread: for small networks, waiting between threads would take minutes."""
+    """Use one thread in the block: in small networks, threads would wait minutes for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -125,8 +127,11 @@ def one_thread() -> Iterator[None]:
 
 
 WIDTH_STEP = 16
-"""Batches are padded to multiples of this width. The CPU's kernels keep a plan for every width.
-With all widths from 20 to 280, the plans of one run took 5 GB."""
+"""Batches are padded to multiples of this width.
+
+The CPU's kernels cache an execution plan for every width. With all widths from 20 to 280, the plans
+of one run took 5 GB.
+"""
 
 BUCKET_BATCHES = 8
 """Rows are shuffled, then sorted by length within this many batches; this saves 40% of padding."""
@@ -134,7 +139,7 @@ BUCKET_BATCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tensors of one step: ids and mask (batch, tokens), features, labels and their mask."""
+    """Tensors of one step: ids and mask (batch, tokens), features, labels, mask of known labels."""
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -190,7 +195,7 @@ def shuffled_batches(
 
 
 def batches_in_order(rows: Table, batch_size: int, pad_id: int = 0) -> Iterator[Batch]:
-    """Yield batches of the rows in their own order, for evaluation."""
+    """Yield the rows as batches, in the order of the table, for evaluation."""
     for chunk in _chunks(np.arange(len(rows.packed)), batch_size):
         yield collate(rows.take(chunk.tolist()), pad_id)
 

@@ -33,7 +33,7 @@ EVALUATION_BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class TrainedRouter:
-    """A trained model, and the epochs of the encoder's fine-tuning; none if it has no share."""
+    """A trained model, and the epochs of the encoder; empty if the run does not use the encoder."""
 
     model: RouterModel
     epochs: tuple[Epoch, ...]
@@ -74,7 +74,11 @@ def train_router(
 
 
 def _fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
-    """Fit the branches over structural features that have a share, and the demand forest."""
+    """Fit the forest and the networks over structural features, each if the run gives it a share.
+
+    Both also read the predictions of the demand forest: whether a query needs no call, one or
+    several. It is fitted first.
+    """
     shares = config.training.branch_shares
     if not {"forest", "networks"} & set(shares):
         return FeatureBranches(None, None, None)
@@ -85,7 +89,7 @@ def _fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
         features = torch.cat([features, torch.from_numpy(predicted_demand)], dim=1)
         demand = fit_demand(train, config.seed)
     if "forest" in shares:
-        # Trees cannot ignore missing labels: they learn from rows that every arm was asked.
+        # Trees cannot ignore missing labels, so they are fitted only to rows with all labels.
         wanted = train.labels[:, : len(config.arms)]
         complete = np.flatnonzero(~np.isnan(wanted).any(axis=1))
         forest = fit_forest(features.numpy()[complete], wanted[complete], config.seed)

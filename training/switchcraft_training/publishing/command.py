@@ -105,7 +105,7 @@ def run_publish(arguments: argparse.Namespace) -> int:
 
 
 def _requested_update(arguments: argparse.Namespace, pointer: Pointer) -> PublicationUpdate:
-    """Return the change of the publication, after verifying and copying the artifact."""
+    """Return the requested update, after verifying and copying the artifact if there is one."""
     from switchcraft_training.publishing import releases  # noqa: PLC0415
 
     if arguments.withdraw:
@@ -115,10 +115,10 @@ def _requested_update(arguments: argparse.Namespace, pointer: Pointer) -> Public
     if arguments.role != "stable" and pointer.read() is None:
         raise PublicationError(pointer.name, "nothing is published; publish a stable release first")
     if arguments.artifact is None:
-        raise PublicationError("publish", "name the artifact's directory")
+        raise PublicationError("publish", "no artifact is given; pass the artifact's directory")
     store = Path(arguments.to) if pointer.is_beside_releases else arguments.store
     if store is None:
-        problem = "holds only the pointer; name a directory for releases with --store"
+        problem = "Redis cannot hold a release's files; give a directory for them with --store"
         raise PublicationError(pointer.name, problem)
     release = releases.make_release(
         arguments.artifact, store, is_beside_pointer=pointer.is_beside_releases

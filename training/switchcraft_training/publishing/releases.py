@@ -29,7 +29,7 @@ from router_service.core.releases import (
 from router_service.router import Router
 
 PublicationUpdate = Callable[[Publication | None], Publication]
-"""Returns the next publication, given the present one (None: nothing is published yet)."""
+"""Function from the current publication (None if there is none yet) to the next one."""
 
 REDIS_TIMEOUT_S = 5.0
 
@@ -37,12 +37,12 @@ _NOT_ALLOWED_IN_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Release:
-    """Copy an artifact into a store of releases, unless it is there already, and describe it.
+    """Return a release of an artifact, after copying the artifact to `store` if it is not there.
 
-    The release is named by the hash of its manifest. The copy gets this name only after its
-    hashes and canary requests have been verified. The release's path is relative if the pointer
-    is in the store, and absolute otherwise. Raises ArtifactError if the artifact is invalid, and
-    PublicationError if the store cannot be written.
+    The copy's folder is named after the artifact and the hash of its manifest. It gets this name
+    only after its hashes and canary requests have been verified. The release's path is relative if
+    the pointer is in the store, and absolute otherwise. Raises ArtifactError if the artifact is
+    invalid, and PublicationError if the store cannot be written.
     """
     manifest = Artifact.load(artifact).manifest
     digest = sha256(artifact / MANIFEST)
@@ -65,7 +65,7 @@ def make_release(artifact: Path, store: Path, *, is_beside_pointer: bool) -> Rel
             flush_to_disk(target.parent)
     Router.load(target)
     if sha256(target / MANIFEST) != digest:
-        problem = "contains a different artifact than its name says; remove the directory"
+        problem = "contains another artifact than its name says; remove it, and publish again"
         raise PublicationError(str(target), problem)
     return Release(
         name=manifest.name,
@@ -93,24 +93,24 @@ def _raising_publication_error(place: str) -> Iterator[None]:
 
 
 def put_stable(published: Publication | None, release: Release) -> Publication:
-    """Make a release the stable one; shadow and canary stay as they are."""
+    """Make a release the stable one; the shadow and canary releases stay as they are."""
     if published is None:
         return Publication(serial=1, stable=release)
     return _next_publication(published, stable=release)
 
 
 def put_shadow(published: Publication | None, release: Release) -> Publication:
-    """Add a shadow release; raises PublicationError without a stable one."""
+    """Add a shadow release; raises PublicationError if there is no stable release."""
     return _next_publication(_require_published(published), shadow=release)
 
 
 def put_canary(published: Publication | None, canary: Canary) -> Publication:
-    """Add a canary release; raises PublicationError without a stable one."""
+    """Add a canary release; raises PublicationError if there is no stable release."""
     return _next_publication(_require_published(published), canary=canary)
 
 
 def withdraw(published: Publication | None, role: str) -> Publication:
-    """Remove the `shadow` or the `canary`; raises PublicationError if it does not exist."""
+    """Remove the `shadow` or `canary` release; raises PublicationError if it does not exist."""
     existing = _require_published(published)
     if getattr(existing, role) is None:
         raise PublicationError("the publication", f"has no {role} to withdraw")
@@ -137,12 +137,12 @@ def _next_publication(published: Publication, **changes: Release | Canary | None
 
 
 class Pointer(Protocol):
-    """Record of what is published. Every operation raises PublicationError."""
+    """Record of the releases that are in use. An operation that fails raises PublicationError."""
 
     name: str
     """The directory or address to show to users, without a password."""
     is_beside_releases: bool
-    """Whether the releases are in the same directory."""
+    """Whether the releases are in the same directory as the pointer."""
 
     def read(self) -> Publication | None:
         """Return what is published, or None if nothing is published yet."""
@@ -215,7 +215,8 @@ class RedisPointer:
         except ValueError:
             # Without `from exc`, because urllib's message quotes what it takes for the port.
             # That is the password if the password contains a slash.
-            raise PublicationError(self.name, "is not a Redis address") from None
+            problem = "is not a valid Redis address; check the host and the port"
+            raise PublicationError(self.name, problem) from None
 
     def read(self) -> Publication | None:
         """Return the publication in the key."""
@@ -242,5 +243,5 @@ class RedisPointer:
         try:
             yield
         except (RedisError, OSError, TimeoutError) as exc:
-            problem = f"is not reachable ({type(exc).__name__})"
+            problem = f"is not reachable ({type(exc).__name__}); check the address and the server"
             raise PublicationError(self.name, problem) from exc

@@ -1,26 +1,29 @@
-"""Off-policy evaluation: estimates for a policy from the decisions that another policy made.
+"""Off-policy evaluation: estimates for a target policy from the decisions of a logged policy.
 
-A decision shows the outcome of one arm only. If the log contains the probability of each choice,
-the decisions in which the other policy chooses the same arm represent those in which it does not:
+A decision shows the outcome r of one arm only. The log contains the probability of each choice, the
+propensity. Decisions in which the target policy chooses the logged arm are therefore weighted, so
+that they also represent those in which it chooses another arm:
 
-    IPS     mean of w r, the inverse propensity weight w = 1 / propensity if both choose the same
-            arm, else 0 (Horvitz and Thompson, 1952)
-    SNIPS   the same divided by the mean of w: slightly biased, and less noisy (Swaminathan and
+    IPS     mean of w r, with the weight w = 1 / propensity if the target policy chooses the logged
+            arm, else 0: inverse propensity weighting (Horvitz and Thompson, 1952)
+    SNIPS   IPS divided by the mean of w: slightly biased, and less noisy (Swaminathan and
             Joachims, "The Self-Normalized Estimator for Counterfactual Learning", 2015)
-    DR      mean of q(other arm) + w (r - q(logged arm)): the expectation of an outcome model, and
-            a correction of its error (Dudik, Langford, Li, "Doubly Robust Policy Evaluation", 2011)
+    DR      mean of q(target's arm) + w (r - q(logged arm)): the expectation of an outcome model,
+            and a correction of its error (Dudik, Langford, Li, "Doubly Robust Policy Evaluation",
+            2011)
 
-The outcome model q is the probability and the expected cost that the deciding artifact predicted.
-That artifact was trained before the log was written, so it has not seen the outcomes, and no
-cross-fitting is needed.
+The outcome model q consists of the probabilities and expected costs that the artifact predicted
+when it decided. The artifact was trained before the log was written, so it has not seen the
+outcomes, and no cross-fitting is needed.
 
 The estimates rest on three assumptions: the logged propensities are those of the actual draws; each
-arm that the other policy chooses had a propensity above 0; and, given the request and the arm,
+arm that the target policy chooses had a propensity above 0; and, given the request and the arm,
 whether an outcome is known does not depend on the outcome (missing at random). The last assumption
 fails if clients report wrong answers but not correct ones, and no estimator here corrects for that.
-If the log could not have chosen the arm, DR relies on the outcome model only, and no interval
-includes the model's error: `coverage` gives the share of decisions without this problem. If the log
-could have chosen the arm but rarely did, intervals are too narrow: `tried` counts how often it did.
+If the gateway could not have chosen the target's arm, DR relies on the outcome model only, and no
+interval includes the model's error: `coverage` gives the share of decisions without this problem.
+If exploration could have taken the target's arm but rarely did, intervals are too narrow: `tried`
+counts how often it did.
 
 The estimators are implemented here because Python 3.11 can only install Open Bandit Pipeline's
 release of 2021, which resamples rounds and does not support conversations.
@@ -43,15 +46,17 @@ ENOUGH_TRIED = 20
 Measured on 1,384 decisions among 8 arms (benchmarks/replay.py): with 5 to 15 such decisions, 95%
 intervals of accuracy by SNIPS and DR contained the truth in 58% to 92% of logs, with 18 to 45 in
 90% to 92%, and if every arm was drawn at random in 91% to 96%. Costs need more such decisions,
-because a few expensive answers make up most of them: 19% to 91% with up to 15, 84% to 95% above.
+because a few expensive answers make up most of the cost: intervals contained the truth in 19% to
+91% of logs with up to 15 such decisions, and in 84% to 95% with more.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A quantity to estimate: observed, (n,), NaN if unknown, and expected, (n, arms).
+    """A quantity to estimate, such as accuracy or cost.
 
-    `worse` is the direction of a loss (`high` for a cost).
+    `seen` (n,) has the observed values, NaN if unknown. `expected` (n, arms) has the predictions of
+    the outcome model. `worse` tells which values are worse (`high` for a cost).
     """
 
     seen: Floats
@@ -75,17 +80,17 @@ class LoggedChoices:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEstimate:
-    """Estimates for one policy; intervals resample conversations.
+    """Estimates for one target policy, with intervals from resampled conversations.
 
     `same` is the share of decisions in which the policy chooses the logged arm, `coverage` the
-    share in which the log could have chosen the policy's arm. If `coverage` is below 1, `ips` and
-    `snips` are None, and `dr` relies on the outcome model for the rest. `tried` counts the
+    share in which the gateway could have chosen the policy's arm. If `coverage` is below 1, `ips`
+    and `snips` are None, and `dr` relies on the outcome model for the rest. `tried` counts the
     decisions in which exploration, against the logged policy, took this policy's arm: only these
     distinguish the two policies. `is_thin` is true if there are too few of them although the
-    policies differ. `effective_n` is the number of unweighted decisions with the same precision.
-    `mean_weight` is 1, apart from chance, if the propensities are right. `model` is the expectation
-    of the outcome model without correction. `regret` is the policy's loss compared with the logged
-    choices, paired, by `dr`.
+    policies differ. `effective_n` is the number of unweighted decisions that would give the same
+    precision. `mean_weight` is 1, apart from chance, if the propensities are right. `model` is the
+    outcome model's mean prediction, without correction. `regret` is how much worse the policy is
+    than the logged choices, from the paired differences of `dr` to the observed values.
     """
 
     n: int
@@ -130,7 +135,7 @@ def estimate_policies(
 
     estimates = {}
     for place, (name, target) in enumerate(targets.items()):
-        # Each is the total over the decisions with a known outcome, then one sum for each draw.
+        # Each array has the sum over all decisions with a known outcome, then one sum per draw.
         count, seen, weight_sum, weighted, model, robust = sums_by_target[:, place].T
         weight = weights[name][known]
         agrees = target == choices.chosen
@@ -170,11 +175,11 @@ def estimate_logged(choices: LoggedChoices, reward: Reward, seed: int = 0) -> Es
 
 
 def _resampled_sums(columns: Floats, conversations: Choices, seed: int) -> Floats:
-    """Return the sums of columns, (columns, n), in total and in resampled conversations.
+    """Return the sums of `columns` (columns, n) over all decisions, and over bootstrap samples.
 
-    The result is (1 + draws, columns). Turns of one conversation resemble each other, so resampling
-    them individually would understate the error. Draws are made one at a time, because logs are
-    long.
+    The result is (1 + draws, columns). Whole conversations are resampled: turns of one
+    conversation resemble each other, so resampling them individually would understate the error.
+    Draws are made one at a time, to limit the memory for long logs.
     """
     _, numbers = np.unique(conversations, return_inverse=True)
     size = int(numbers.max()) + 1

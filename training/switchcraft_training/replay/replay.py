@@ -37,7 +37,7 @@ from switchcraft_training.replay.estimators import (
 logger = logging.getLogger(__name__)
 
 MARK = "*"
-"""Marks estimates that the notes below the table limit."""
+"""Marks estimates with a limitation, which a note below the table explains."""
 
 
 class SkipReason(StrEnum):
@@ -105,10 +105,11 @@ class Replay:
 
 
 def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None = None) -> Replay:
-    """Estimate the results of policies from logged predictions or those of another artifact.
+    """Estimate the results of policies from logged predictions or those of `router`'s artifact.
 
-    Without policies, use those that the artifact names, or the logged ones without exploration.
-    Raises DataError if too few decisions can be replayed, and PolicyError for an invalid policy.
+    If `policies` is empty, the artifact's policies are used. Without `router`, the policies in the
+    log are used, without their exploration. Raises DataError if too few decisions can be replayed,
+    and PolicyError for an invalid policy.
     """
     skipped: Counter[SkipReason] = Counter()
     decisions: list[LoggedDecision] = []
@@ -123,7 +124,10 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
         else:
             decisions.append(decision)
     if len({decision.conversation for decision in decisions}) < 2:
-        problem = "has complete answers of fewer than two conversations, which gives no intervals"
+        problem = (
+            "has complete answers of fewer than two conversations, too few for intervals; log more"
+            " decisions"
+        )
         raise DataError(log.path, None, problem)
     arms = tuple(sorted({arm for decision in decisions for arm in decision.probabilities}))
 
@@ -176,7 +180,7 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
 
 
 def read_correctness(log: DecisionLog, decision: LoggedDecision) -> float:
-    """Return an answer's correctness by feedback, NaN if no feedback can be judged."""
+    """Return an answer's correctness according to its feedback, or NaN without usable feedback."""
     feedback = log.feedback.get(decision.id)
     if feedback is None:
         return np.nan
@@ -193,7 +197,7 @@ def read_correctness(log: DecisionLog, decision: LoggedDecision) -> float:
 def parse_policies(
     policies: Sequence[str], decisions: Sequence[LoggedDecision], router: Router | None
 ) -> dict[str, Policy]:
-    """Return the policies to replay, by display name; raises PolicyError for an invalid one."""
+    """Return the policies to replay, by display name; raises PolicyError if one is invalid."""
     if router is not None and policies:
         return {text: router.policy(text, param="--policy") for text in policies}
     if router is not None:
@@ -204,7 +208,7 @@ def parse_policies(
         try:
             parsed[text] = parse_policy(text, param="--policy")
         except PolicyError as exc:
-            problem = f"{exc.problem}; names of policies and goals need --artifact"
+            problem = f"{exc.problem}; for a goal or a policy's name, also give --artifact"
             raise PolicyError(text, problem, param="--policy") from exc
     return parsed
 
@@ -212,16 +216,20 @@ def parse_policies(
 def predict_again(
     router: Router, log: DecisionLog, decisions: Sequence[LoggedDecision], arms: Sequence[str]
 ) -> tuple[list[LoggedDecision], Predictions]:
-    """Let another artifact predict the decisions whose requests were logged; return both.
+    """Predict logged requests with `router`; return their decisions and the predictions.
 
-    It chooses among the arms that could serve the request at that time. Arms that are missing in
-    the log are excluded, because they have no outcomes. Raises DataError if too few requests were
-    logged, or if the artifact knows none of the arms.
+    Decisions without a readable request are omitted. Only arms that could serve the request when it
+    was logged have a prediction. Arms that are missing in the log are excluded, because they have
+    no outcomes. Raises DataError if too few requests were logged, or if the artifact knows none of
+    the arms.
     """
     manifest = router.artifact.manifest
     shared = [arm for arm in arms if arm in manifest.arms]
     if not shared:
-        problem = f"has only the arms {list(arms)}; the artifact knows {list(manifest.arms)}"
+        problem = (
+            f"has only the arms {list(arms)}; the artifact knows {list(manifest.arms)}: give an"
+            " artifact that knows one of the log's arms"
+        )
         raise DataError(log.path, None, problem)
     kept: list[LoggedDecision] = []
     requests: list[Conversation] = []
@@ -351,10 +359,10 @@ def _notes(found: Replay) -> Iterator[str]:
             )
         if estimate.coverage < 1:
             yield (
-                f"{MARK} {name}: in {1 - estimate.coverage:.1%} of the decisions, the log could not"
-                " have chosen its arm. For these, DR is only the logged router's prediction, and"
-                " no interval includes the error of that prediction. IPS and SNIPS are not"
-                " available. Turn on exploration in the gateway."
+                f"{MARK} {name}: in {1 - estimate.coverage:.1%} of the decisions, the gateway"
+                " could not have chosen this policy's arm. For these, DR is only the logged"
+                " router's prediction, and no interval includes the error of that prediction. IPS"
+                " and SNIPS are not available. Turn on exploration in the gateway."
             )
 
 

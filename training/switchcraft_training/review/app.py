@@ -113,12 +113,12 @@ class ReviewApp(App[None]):
         self._refresh_panes()
 
     def action_skip(self) -> None:
-        """Leave the entry for round 2."""
+        """Leave the decision on the entry to round 2."""
         self.session.skip()
         self._refresh_panes()
 
     def action_edit_truth(self) -> None:
-        """Edit the expected calls, starting from the suggested ones."""
+        """Edit the expected calls; the editor starts with the suggested calls if there are any."""
         judged = self.session.current.judged
         proposed = self.session.proposed_change(CorrectionKind.TRUTH)
         present = truth_of(judged)
@@ -142,7 +142,7 @@ class ReviewApp(App[None]):
         self.push_screen(EditDialog("Expected calls, as YAML or JSON", text, problem), save)
 
     def action_edit_input(self) -> None:
-        """Edit the last user message, starting from the suggested one."""
+        """Edit the last user message; the editor starts with the suggested text if there is one."""
         present = last_utterance(self.session.current.judged.example)
         proposed = self.session.proposed_change(CorrectionKind.INPUT)
         if present is None:
@@ -290,7 +290,7 @@ class CategoryDialog(ModalScreen[ErrorCategory | None]):
         self.query_one(OptionList).highlighted = self._categories.index(self._present)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Close with the choice."""
+        """Close the dialog and return the selected category."""
         self.dismiss(ErrorCategory(str(event.option_id)))
 
 

@@ -131,7 +131,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
                 input_usd_per_mtok=arguments.price[0], output_usd_per_mtok=arguments.price[1]
             )
         except ValueError as exc:
-            problem = "needs two numbers that are not negative"
+            problem = "needs two numbers of at least 0, in USD per million tokens"
             raise ConfigError("review verify", "--price", problem) from exc
     concurrency = max(1, arguments.concurrency)
     verifier = Verifier(arguments.model, arguments.base_url, key, price, concurrency)
@@ -217,6 +217,7 @@ def _read_unique_rows(path: Path) -> Iterator[Judged]:
     seen: set[str] = set()
     for judged in read_rows(path):
         if judged.example.id in seen:
-            raise DataError(path, None, f"the id {judged.example.id!r} is used twice")
+            problem = f"the id {judged.example.id!r} is used twice; give every row its own id"
+            raise DataError(path, None, problem)
         seen.add(judged.example.id)
         yield judged

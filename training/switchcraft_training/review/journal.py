@@ -55,7 +55,7 @@ class Journal(Generic[JournalEntry]):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the file is closed
         except BlockingIOError as exc:
             self._file.close()
-            problem = "another process writes to this file; end it first, or give another --out"
+            problem = "another process writes to this file; end that process, or give another --out"
             raise ConfigError(str(path), "", problem) from exc
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         self.entries = read_entries(path, model)
@@ -95,9 +95,10 @@ DECISIONS: Final = (Action.ACCEPT, Action.DECLINE, Action.SKIP, Action.EDIT)
 
 
 class Step(BaseModel):
-    """One action of a reviewer on a row, identified by its hash in the file of rows.
+    """One action of a reviewer on a row.
 
-    `change` is the accepted or edited change. `undoes` is the number of the step to revert.
+    `row_sha256` is the hash of the row in the file of rows. `change` is the accepted or edited
+    change. `undoes` is the number of the step to revert.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -138,7 +139,7 @@ class Ledger:
     def decision(
         self, identifier: str, round_: int, kinds: Iterable[CorrectionKind] = CorrectionKind
     ) -> Step | None:
-        """Return the last decision of some kinds on a row in a round."""
+        """Return the last decision on a row in a round, among corrections of some kinds."""
         chosen = frozenset(kinds)
         steps = [
             step
@@ -153,7 +154,7 @@ class Ledger:
         return tuple(step for step in found if step is not None)
 
     def changes(self, identifier: str, until_round: int) -> Mapping[CorrectionKind, Step]:
-        """Return the decisions that change a row; a later round overrides an earlier one."""
+        """Return the decisions that change a row, by kind; later rounds override earlier ones."""
         return {
             step.kind: step
             for round_ in ROUNDS[:until_round]
@@ -169,7 +170,7 @@ class Ledger:
         return steps[-1].category if steps else default
 
     def revised(self, judged: Judged, until_round: int) -> Judged:
-        """Return a row with the decided changes."""
+        """Return a row with the changes that were decided up to a round."""
         for step in self.changes(judged.example.id, until_round).values():
             if step.change is not None:
                 judged = apply_change(judged, step.change)

@@ -166,7 +166,7 @@ def progress_text(session: Session) -> Text:
 def side_by_side(before: str, after: str, titles: tuple[str, str]) -> Table:
     """Return two texts as a table of aligned lines, with the differences marked.
 
-    Signs mark them as well as colours, for terminals and readers that do not show colours.
+    Besides colors, `-` and `+` mark the differences, for terminals and readers without colors.
     """
     table = Table(box=box.MINIMAL, show_edge=False, expand=True, padding=(0, 1), pad_edge=False)
     for title in titles:

@@ -39,8 +39,8 @@ from switchcraft_training.review.verify import DEFAULT_CATEGORY, Finding, Verifi
 class ReviewEntry:
     """A row to decide on, in its state at the start of a round.
 
-    `row_sha256` is the hash of the row in the file. There is no `opinion` if the verifier has not
-    seen the present version of the row.
+    `row_sha256` is the hash of the row in the file of rows. `opinion` is None if the verifier has
+    not seen the present version of the row.
     """
 
     judged: Judged
@@ -65,7 +65,7 @@ class ReviewEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProposedChange:
-    """A change of an entry: the decision of this round, or a suggestion, without an `action`."""
+    """A change of an entry: decided in this round, or suggested if `action` is None."""
 
     change: Change
     action: Action | None
@@ -74,7 +74,7 @@ class ProposedChange:
 def entries_of_round(
     rows: Iterable[Judged], source: Path, findings: Sequence[Finding], ledger: Ledger, round_: int
 ) -> Iterator[ReviewEntry]:
-    """Yield the rows of a round: 1 has the flagged rows, 2 those skipped or edited in round 1.
+    """Yield the rows of a round: flagged rows in round 1, then rows that round 1 skipped or edited.
 
     Raises DataError if a row has changed since it was verified or decided on.
     """
@@ -105,7 +105,7 @@ def check_unchanged(ledger: Ledger, judged: Judged, sha256: str, source: Path) -
 
 
 class Session:
-    """One reviewer's round. Every decision is on disk before the method returns."""
+    """One reviewer's round. Methods write each decision to disk before they return."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Session:
         return self.ledger.decision(self.entries[index].id, self.round)
 
     def proposed_change(self, kind: CorrectionKind) -> ProposedChange | None:
-        """Return the change of the current entry's expected calls or input, or None."""
+        """Return the decided or else the suggested change of a kind for the current entry."""
         for step in self.ledger.decisions(self.current.id, self.round):
             if step.kind is kind and step.action in CHANGES and step.change:
                 return ProposedChange(step.change, step.action)
@@ -146,17 +146,17 @@ class Session:
 
     @property
     def category(self) -> ErrorCategory:
-        """The category of the current entry."""
+        """The error category of the current entry."""
         return self._category_of(self.kind)
 
     @property
     def kind(self) -> CorrectionKind:
-        """The part of the current entry that the last decision changes, or the verifier doubts."""
+        """The part of the current entry that was last decided on, or else the one in doubt."""
         step = self.decision(self.index)
         return step.kind if step else self.current.kind
 
     def accept(self) -> bool:
-        """Accept the suggestion; return False without a usable suggestion."""
+        """Accept the suggestion; return False if there is no usable suggestion."""
         if self.current.suggestion is None:
             return False
         self._decide(Action.ACCEPT, self.current.kind, self.current.suggestion)
@@ -167,7 +167,7 @@ class Session:
         self._decide(Action.DECLINE, self.current.kind)
 
     def skip(self) -> None:
-        """Leave the entry for round 2."""
+        """Leave the decision on the entry to round 2."""
         self._decide(Action.SKIP, self.current.kind)
 
     def edit_truth(self, truth: Truth) -> None:
@@ -198,7 +198,7 @@ class Session:
         return step
 
     def move(self, by: int) -> None:
-        """Go to another entry, and stop at the first and the last."""
+        """Go forward by `by` entries, or back if negative, at most to the last or first entry."""
         self.index = min(max(self.index + by, 0), len(self.entries) - 1)
 
     def _category_of(self, kind: CorrectionKind) -> ErrorCategory:

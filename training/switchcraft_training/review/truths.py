@@ -134,7 +134,10 @@ def are_equivalent(judged: Judged, truth: Truth) -> bool:
 
 
 def _accepts(tools: Sequence[Mapping[str, Json]], truth: Expected, other: Expected) -> bool:
-    """Return whether `truth` accepts the calls of `other`, with each value and omission once."""
+    """Return whether `truth` accepts every value and every omission that `other` accepts.
+
+    Each is tried once, with the first accepted value of all other parameters.
+    """
     base = tuple(map(_first_choice, other.calls))
     answers = [base]
     for index, call in enumerate(other.calls):
@@ -156,7 +159,7 @@ def _first_choice(call: ExpectedCall) -> Call:
 
 
 def _alternatives(call: ExpectedCall) -> Iterator[Call]:
-    """Yield the call with each further accepted value."""
+    """Yield a variant of the first choice for each further accepted value of a parameter."""
     first = _first_choice(call)
     for name, values in call.arguments.items():
         for value in values[1:]:
@@ -164,7 +167,7 @@ def _alternatives(call: ExpectedCall) -> Iterator[Call]:
 
 
 def _plain(value: Json) -> Json:
-    """Return a value with the first accepted value wherever there are several."""
+    """Return a value in which the first accepted value replaces each `OneOf`."""
     if isinstance(value, OneOf):
         return _plain(value.values[0]) if value.values else None
     if isinstance(value, list):
@@ -200,7 +203,7 @@ _SCHEMA_ERRORS: Final = (
 
 
 def _violations(expected: Expected, schemas: Mapping[str, Json]) -> Iterator[str]:
-    """Yield the violations of the schemas by any accepted value."""
+    """Yield a message for each violation of a tool's schema by an accepted value."""
     for call in expected.calls:
         schema: Json = schemas.get(call.name)
         for variant in (_first_choice(call), *_alternatives(call)):

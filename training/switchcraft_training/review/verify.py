@@ -39,7 +39,7 @@ _PERMANENT_ERRORS: Final = (
     openai.PermissionDeniedError,
     openai.NotFoundError,
 )
-"""Errors that the next request would get too."""
+"""Errors that every further request would get too."""
 
 DEFAULT_CATEGORY: Final = {
     CorrectionKind.TRUTH: ErrorCategory.INCORRECT_VALUE,
@@ -104,7 +104,7 @@ class VerifierOpinion(BaseModel):
 
 
 class Finding(BaseModel):
-    """The opinion on a row in a round, with its cost, which is unknown without a price."""
+    """The opinion on a row in a round, with its cost, which is None without a price."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -144,7 +144,7 @@ class VerificationCounts:
 def unverified(
     rows: Iterable[Judged], findings: Iterable[Finding], round_: int
 ) -> Iterator[Judged]:
-    """Yield the rows that have no finding in a round, or have changed since."""
+    """Yield the rows that have no finding in a round, or have changed since their finding."""
     done = {(finding.id, finding.row_sha256) for finding in findings if finding.round == round_}
     return (row for row in rows if (row.example.id, row_sha256(row)) not in done)
 
@@ -152,10 +152,10 @@ def unverified(
 async def verify(
     rows: Iterator[Judged], journal: Journal[Finding], verifier: Verifier, round_: int
 ) -> VerificationCounts:
-    """Ask about rows, and save each finding immediately.
+    """Ask the verifier model whether rows are correct, and save each finding immediately.
 
-    If a request fails after the client's retries, it is counted, and the next run asks again.
-    Raises UpstreamError if every request would fail, as with a wrong key or an unknown model.
+    Requests that fail after all retries are counted, and the next run repeats them. Raises
+    UpstreamError if every request would fail, for example if the key is wrong.
     """
     counts = VerificationCounts()
 
@@ -190,7 +190,10 @@ async def verify(
 async def _ask(
     client: openai.AsyncOpenAI, judged: Judged, verifier: Verifier, round_: int
 ) -> Finding:
-    """Ask about one row; raises OpenAIError, or UpstreamError if every request would fail."""
+    """Return the verifier's finding on one row.
+
+    Raises OpenAIError if the request fails, or UpstreamError if every request would fail.
+    """
     request = judged.example.request
     entry: Json = {
         "conversation": request["messages"],
@@ -210,7 +213,7 @@ async def _ask(
         )
     except _PERMANENT_ERRORS as exc:
         raise UpstreamError(verifier.model, f"refused the request: {exc}") from exc
-    # The client returns a response that is not JSON as text, such as a web page.
+    # If the response is not JSON, for example a web page, the client returns it as a string.
     if not isinstance(answer, ChatCompletion):
         problem = "answered without a chat completion; is --base-url correct?"
         raise UpstreamError(verifier.model, problem)
@@ -249,7 +252,7 @@ def read_opinion(judged: Judged, text: str | None) -> VerifierOpinion:
     """Read a verifier's answer; an answer that cannot be read or used flags the row."""
     raw = text or ""
     try:
-        # Only the outermost braces, because some models put their JSON in a code block.
+        # Parse from the first to the last brace, because some models put JSON in a code block.
         answer = _VerifierAnswer.model_validate_json(raw[raw.find("{") : raw.rfind("}") + 1])
     except ValidationError as exc:
         reason = f"the verifier's answer cannot be read: {first_problem(exc)}"

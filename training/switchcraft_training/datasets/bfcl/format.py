@@ -16,10 +16,11 @@ from switchcraft_training.records import Expected, ExpectedCall, Json, OneOf
 
 PACKAGE = "bfcl-eval"
 INSTALL = "pip install --no-deps bfcl-eval mpmath"
-"""Its data and simulated tools need only this; its other dependencies are for asking models."""
+"""Command that installs `bfcl-eval` with what its data and simulated tools need. The package's
+other dependencies are for asking models."""
 
 NO_CALL = frozenset({"relevance", "irrelevance", "live_irrelevance"})
-"""Categories in which no function fits (v1 calls its own `relevance`)."""
+"""Categories in which no function fits. In v1, this category is named `relevance`."""
 
 ANY_CALL = frozenset({"live_relevance"})
 """Categories in which every call is correct, and an answer without a call is wrong."""
@@ -38,7 +39,7 @@ JUDGED = (
     | {f"exec_{kind}" for kind in ("simple", "multiple", "parallel", "parallel_multiple")}
     | {"executable_simple"}
 )
-"""The single-turn categories of every version."""
+"""Single-turn categories that are judged, of all versions."""
 
 LEFT_OUT = {
     "rest": "answers of web services, which can be judged only with network access",
@@ -49,7 +50,7 @@ LEFT_OUT = {
     "sql": "withdrawn by the leaderboard",
     "chatable": "offers no function",
 }
-"""Categories that are not judged, and the reason."""
+"""Categories that are not judged, each with the reason."""
 
 _FILE_NAME = re.compile(
     r"(?:gorilla_openfunctions_v(?P<first>1)_test|BFCL_v(?P<version>[1-4]))_(?P<category>\w+?)"
@@ -72,12 +73,13 @@ _KEYWORDS = _V1_KEYWORDS | {
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems"),
     *("minProperties", "maxProperties"),
 }
-"""Keywords of JSON Schema. The leaderboard's `optional` only repeats what `required` says."""
+"""Keywords of JSON Schema that are kept. The leaderboard's keyword `optional` is dropped, because
+it only repeats what `required` says."""
 
 _BRANCHES = ("anyOf", "oneOf", "allOf")
 
 _SYMMETRIC = frozenset({"math_gcd", "math_lcm", "add_binary_numbers"})
-"""Executable functions with two interchangeable arguments: execution gives the same result."""
+"""Executable functions whose two arguments may be exchanged without changing the result."""
 
 _RENAMED_PARAMETERS: Mapping[tuple[str, str], str | None] = {
     ("get_aws_pricing", "operating_system0"): "operating_system",
@@ -86,11 +88,12 @@ _RENAMED_PARAMETERS: Mapping[tuple[str, str], str | None] = {
     ("calculate_voltage_difference", "permeability"): None,
     ("bank.calculate_balance", "type"): None,
 }
-"""Parameters in accepted answers that their functions do not have. The value is the parameter that
-was misspelled, or None if the function has no similar one, so that no model can give it.
+"""Pairs (function, parameter) of accepted answers in which the function has no such parameter. The
+value is the correct spelling, or None if the function has no similar parameter. Then the accepted
+values are dropped, because no model can give them.
 
-From v2 on: live_parallel_9-5-0, live_multiple_964-207-0, live_multiple_862-181-3,
-parallel_multiple_12 and parallel_multiple_26.
+The answers, all from v2 or later, are live_parallel_9-5-0, live_multiple_964-207-0,
+live_multiple_862-181-3, parallel_multiple_12 and parallel_multiple_26.
 """
 
 
@@ -104,7 +107,7 @@ class LeaderboardFile:
 
     @property
     def dataset(self) -> str:
-        """The name of the version as a dataset."""
+        """The dataset's name, which contains the leaderboard's version."""
         return f"bfcl-v{self.version}"
 
     @property
@@ -114,10 +117,10 @@ class LeaderboardFile:
 
 
 def question_files(path: Path) -> list[LeaderboardFile]:
-    """Return the files of judged questions in a directory or its `data`, by name.
+    """Return the files of judged questions in a directory or its `data`, sorted by name.
 
-    The path `bfcl-eval` stands for the installed package if there is no such directory. Raises
-    DataError if there is no file, or if a file's category is unknown.
+    The path `bfcl-eval` means the installed package, unless a directory with this name exists.
+    Raises DataError if there is no file, or if a file's category is unknown.
     """
     folder = package_data() if path == Path(PACKAGE) and not path.exists() else path
     data = folder / "data"
@@ -128,7 +131,7 @@ def question_files(path: Path) -> list[LeaderboardFile]:
 
 
 def judged_files(folder: Path) -> list[LeaderboardFile]:
-    """Return a directory's questions, results or scores, without the categories left out."""
+    """Return a directory's files of questions, results or scores, without those in `LEFT_OUT`."""
     files = [
         LeaderboardFile(path, int(name["version"] or name["first"]), name["category"])
         for path in sorted(folder.glob("*.json*"))
@@ -176,10 +179,10 @@ def convert_functions(
 
 @dataclass(frozen=True, slots=True)
 class _SchemaConverter:
-    """Conversion of a version's types to JSON Schema.
+    """Conversion of the types in one version of the leaderboard to JSON Schema.
 
-    v1 is converted exactly as when the shipped router was trained on it. `language` is the
-    programming language of the category's values, None for Python. A Java or JavaScript type
+    v1 is converted exactly as it was to train the shipped router. `language` is the programming
+    language of the category's values, or None for Python. A Java or JavaScript type
     becomes `string` with a note, as in the leaderboard's requests to function-calling models.
     """
 
@@ -231,15 +234,16 @@ class _SchemaConverter:
 
 def _json_type(kind: str) -> str:
     if kind not in _TYPES:
-        raise ValueError(f"{kind!r} is not a type that the leaderboard is known to use")
+        raise ValueError(f"unknown type {kind!r}; the leaderboard uses {', '.join(_TYPES)} and any")
     return _TYPES[kind]
 
 
 def read_truth(truth: Json, functions: Sequence[Mapping[str, Json]], version: int) -> Expected:
     """Read an accepted answer to a question that offers these functions.
 
-    v1 has an object of calls, later versions a list, executable categories Python source code.
-    Raises ValueError if it calls a function, or from v2 on a parameter, that is not offered.
+    In v1, the answer is an object of calls; in later versions, a list of calls; in executable
+    categories, a list of calls as Python source code. Raises ValueError if the answer calls a
+    function that is not offered or, from v2 on, uses a parameter that the function does not have.
     """
     offered = {function["name"]: function["parameters"] for function in functions}
     if isinstance(truth, list) and all(isinstance(call, str) for call in truth):
@@ -258,7 +262,7 @@ def read_truth(truth: Json, functions: Sequence[Mapping[str, Json]], version: in
                 by_name[name] = value
         calls = tuple(_read_call(name, by_name[name], offered, version) for name in by_name)
     else:
-        raise ValueError(f"invalid accepted answer: {truth!r}")
+        raise ValueError(f"invalid accepted answer, neither an object nor a list: {truth!r}")
     if version > 1:
         check_offered(calls, offered)
     return Expected(calls)
@@ -279,9 +283,9 @@ def _read_executable_call(source: str) -> ExpectedCall:
 def _read_call(
     name: str, arguments: Mapping[str, Json], offered: Mapping[str, Json], version: int
 ) -> ExpectedCall:
-    """Read a call whose function is the offered one that the accepted answer means."""
-    # v1 appends `_1`, `_2` to a name that it calls more than once. One accepted answer omits a
-    # function's number, another its qualifier.
+    """Read an expected call, and find the offered function that its name means."""
+    # v1 appends `_1` or `_2` to a name that it calls more than once. One accepted answer omits the
+    # number at the end of a function's name, another the qualifier before the name.
     names = sorted(offered)
     same = [known for known in names if known in {name, re.sub(r"[_ ]\d+$", "", name)}]
     similar = [k for k in names if re.sub(r"_\d+$", "", k) == name or k.endswith(f".{name}")]
@@ -301,7 +305,7 @@ def _read_call(
 
 
 def _read_accepted(values: Json) -> OneOf:
-    """Read accepted values; `""` among others means that the parameter may be omitted."""
+    """Read accepted values; `""` among them means that the parameter may be omitted."""
     options = values if isinstance(values, list) else [values]
     return OneOf(tuple(map(_read_value, options)), is_optional="" in options)
 

@@ -1,7 +1,7 @@
-"""Multi-turn conversations: one example a turn, made by replaying the ground truth.
+"""Multi-turn conversations: one example for each turn, made by replaying the ground truth.
 
-Section 4.1 of the paper and its appendix on the datasets: example k has the user's turns so far,
-the calls of the earlier turns and their results, and expects the calls of turn k.
+As in section 4.1 of the paper and its appendix on the datasets, example k contains the user's turns
+so far and the calls of the earlier turns with their results, and expects the calls of turn k.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from switchcraft_training.records import Call, Example, Expected, ExpectedCall, 
 _BACKENDS: Final = "bfcl_eval.constants.executable_backend_config"
 _PROMPTS: Final = "bfcl_eval.constants.default_prompts"
 _RANDOM: Final = "_random"
-"""Attribute with a random generator. Generators compare by identity, so it is not compared; what a
-generator returned is visible in the results."""
+"""A tool's attribute that holds a random generator. It is left out when states are compared,
+because generators compare by identity. What a generator returned is visible in the results."""
 
 Functions = Mapping[str, Mapping[str, Json]]
-"""Function documents by name, in the order in which they are offered."""
+"""Descriptions of functions by name, in the order in which the functions are offered."""
 
 SimulatedTools = Mapping[str, Any]
 """Simulated tools by the names of their classes."""
@@ -42,7 +42,7 @@ SimulatedTools = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The results of a turn's calls, and for each call the calls that must come before it."""
+    """The results of a turn's calls, and for each call the indices of calls that it depends on."""
 
     results: tuple[str, ...]
     after: tuple[frozenset[int], ...]
@@ -51,9 +51,10 @@ class TurnResult:
 def read_conversations(
     file: LeaderboardFile, truths: Mapping[str, Json], on_error: RowErrorHandler
 ) -> Iterator[Judged]:
-    """Read a file of conversations, one example a turn; all turns of a conversation or none.
+    """Read a file of conversations, with one example for each turn.
 
-    Raises ConfigError if `bfcl-eval`, which contains the simulated tools, is not installed.
+    If a turn cannot be read, the whole conversation is passed to `on_error`. Raises ConfigError if
+    `bfcl-eval`, which contains the simulated tools, is not installed.
     """
     rows = read_lines(
         file.path, lambda row: list(_read_conversation(row, truths[row["id"]], file)), on_error
@@ -77,8 +78,8 @@ def _read_conversation(
         for function in map(orjson.loads, path.read_bytes().splitlines()):
             if function["name"] not in excluded:
                 functions[function["name"]] = function
-    # The turn from which each missing function is offered. A function that an earlier turn calls
-    # cannot have been missing (multi_turn_miss_func_49).
+    # The turn from which on each initially missing function is offered. A function that an earlier
+    # turn calls cannot have been missing (multi_turn_miss_func_49).
     offered_from = {
         name: int(turn)
         for turn, names in row.get("missed_function", {}).items()
@@ -102,8 +103,8 @@ def _read_conversation(
         name = f"{row['id']}:{turn}"
         example = Example(name, file.category, request, file.dataset, conversation=row["id"])
         yield Judged(example, _expect_calls(calls, result, offered))
-        # One call a message, as in an agent's steps, because the arguments of a call may be the
-        # result of the call before it.
+        # Each message has one call, as in an agent's steps, because a call's arguments may depend
+        # on the result of the previous call.
         for index, (call, text) in enumerate(zip(calls, result.results, strict=True)):
             identifier = f"call_{turn}_{index}"
             arguments = orjson.dumps(call.arguments).decode()
@@ -114,14 +115,14 @@ def _read_conversation(
 
 
 def _parse_call(source: str, functions: Functions) -> Call:
-    """Parse a call of literals; the function's document names its positional arguments."""
+    """Parse a call with literal arguments; the function's description names positional ones."""
     node = ast.parse(source, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise TypeError(f"not a call: {source}")
     if node.func.id not in functions:
         raise ValueError(
-            f"the installed bfcl-eval does not simulate {node.func.id!r} here: "
-            "read the multi-turn files of the same release"
+            f"the installed bfcl-eval offers no function {node.func.id!r} in this conversation: "
+            "use multi-turn files from the same release as the package"
         )
     parameters = functions[node.func.id]["parameters"]["properties"]
     named = {str(keyword.arg): keyword.value for keyword in node.keywords}
@@ -132,7 +133,7 @@ def _parse_call(source: str, functions: Functions) -> Call:
 
 
 def _expect_calls(calls: Sequence[Call], result: TurnResult, offered: Functions) -> Expected:
-    """Return a turn's calls as expected; an argument equal to its documented default is optional.
+    """Return a turn's calls as expected calls; arguments equal to documented defaults are optional.
 
     Raises ValueError if a call or an argument is not offered.
     """
@@ -177,14 +178,14 @@ class Environment:
         self._tools: SimulatedTools = tools
 
     def play(self, calls: Sequence[Call]) -> TurnResult:
-        """Make a turn's calls; the next turn starts from the state that they leave."""
+        """Make a turn's calls and return their results; keep the new state for the next turn."""
         indices = range(len(calls))
         results, tools = _run_calls(self._tools, calls, indices)
         after: list[frozenset[int]] = []
         for index in indices:
-            # Move the call before each earlier one, together with the calls that it depends on. It
-            # does not depend on a call if exchanging the two leaves every result and the final
-            # state unchanged.
+            # Try to move the call, together with the calls that it depends on, before each earlier
+            # call. If this leaves every result and the final state unchanged, the call does not
+            # depend on that earlier call.
             block, passed = [index], list(range(index + 1, len(calls)))
             for earlier in reversed(range(index)):
                 order = [*range(earlier), *block, earlier, *passed]
@@ -206,7 +207,8 @@ def _run_calls(
     results: dict[int, str] = {}
     for index in order:
         call = calls[index]
-        # The last tool that has the function answers, and results are worded as in bfcl-eval.
+        # If several tools have the function, the last one is used. The wording of results is that
+        # of bfcl-eval.
         method = next(
             getattr(tool, call.name)
             for tool in reversed(list(tools.values()))

@@ -31,9 +31,9 @@ from switchcraft_training.records import Answer, Example, Expected, Json, Judged
 def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:
     """Read every judged category in a directory of leaderboard files, of any version.
 
-    The path `bfcl-eval` stands for the installed package's data. A row that cannot be read is
-    passed to `on_error`. Raises DataError if there are no such files or a category is unknown,
-    and ConfigError if multi-turn categories need `bfcl-eval` and it is not installed.
+    The path `bfcl-eval` means the installed package's data. A row that cannot be read is passed to
+    `on_error`. Raises DataError if there are no leaderboard files or a category is unknown, and
+    ConfigError if there are multi-turn categories and `bfcl-eval` is not installed.
     """
     yield from read_files(question_files(path), on_error)
 
@@ -54,7 +54,7 @@ def read_files(
 def read_accepted_answers(
     file: LeaderboardFile, on_error: RowErrorHandler = raise_error
 ) -> dict[str, Json]:
-    """Read the accepted answers by question; empty if they are in the file of questions."""
+    """Return the accepted answers by question id; empty if they have no file of their own."""
     path = file.accepted_answers
     if not path.exists():
         return {}
@@ -66,7 +66,7 @@ def _read_question(
 ) -> Judged:
     given, question = row["function"], row["question"]
     functions = given if isinstance(given, list) else [given]
-    # v1 has a text, v2 a list of messages, later versions a list of turns.
+    # In v1, a question is a text; in v2, a list of messages; in later versions, a list of turns.
     if isinstance(question, str):
         messages = [{"role": "user", "content": question}]
     elif len(question) == 1 and isinstance(question[0], list):
@@ -98,7 +98,7 @@ _ERROR_MESSAGE = re.compile(r"\s*(?:$|(?:internal |parsing )?error\b)", re.IGNOR
 
 
 class RecordedVerdict(NamedTuple):
-    """Verdict of the leaderboard's checker on an answer; `error_type` if it is not valid."""
+    """Verdict of the leaderboard's checker on an answer; `error_type` says why it is invalid."""
 
     example_id: str
     valid: bool
@@ -118,16 +118,16 @@ class Recording(Protocol):
         ...
 
     def answers(self, arm: str) -> Iterator[Answer]:
-        """Read a model's answers to those questions."""
+        """Read a model's answers to the single-turn questions."""
         ...
 
     def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
-        """Read the verdicts that the leaderboard's checker recorded with those answers."""
+        """Read the recorded verdicts of the leaderboard's checker on a model's answers."""
         ...
 
 
 def open_recording(root: Path) -> Recording:
-    """Return a directory's recording: `run-N` directories of bfcl-eval, or a snapshot."""
+    """Open a recording: repeated runs of bfcl-eval if `run-1` exists, otherwise a snapshot."""
     return RepeatedRuns(root) if (root / "run-1").is_dir() else LeaderboardSnapshot(root)
 
 
@@ -152,7 +152,7 @@ class LeaderboardSnapshot:
             yield from read_lines(file.path, partial(_read_answer, arm=arm, parse=parse))
 
     def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
-        """Read the verdicts, which have one file for each file of answers."""
+        """Read the verdicts on a model's answers; each file of answers has a file of verdicts."""
         for file in _only_single_turn(_result_files(self.root / "result" / arm)):
             path = self.root / "verdict" / arm / f"{file.category}.json.gz"
             yield from read_lines(
@@ -189,7 +189,7 @@ class RepeatedRuns:
                 yield from read_lines(file.path, read)
 
     def verdicts(self, arm: str) -> Iterator[RecordedVerdict]:
-        """Read the verdicts: a score file names the answers that failed."""
+        """Read the verdicts in each run; a score file lists only the answers that failed."""
         for attempt, run in enumerate(self._runs()):
             for file in _only_single_turn(_result_files_of_run(run, arm)):
                 name = file.path.name.replace("_result.json", "_score.json")
@@ -204,8 +204,8 @@ class RepeatedRuns:
         """Read every step of the multi-turn logs, to measure the share that can be parsed.
 
         A step's id is `conversation:turn:step`. A conversation that failed is one step with the
-        conversation's id. Steps are not judged, because a model may take other steps than the
-        accepted answer and still be correct.
+        conversation's id. Steps are not judged, because a model may take steps that differ from
+        the accepted answer and still be correct.
         """
         for attempt, run in enumerate(self._runs()):
             for file in _result_files_of_run(run, arm):
@@ -218,17 +218,17 @@ class RepeatedRuns:
 
 
 def has_native_calls(arm: str, version: int) -> bool:
-    """Return whether a run's answers are the provider's own function calls.
+    """Return whether a run's answers were recorded as function calls of the provider's API.
 
-    In v1, the run's name tells. Later recordings are of models served locally, whose text was
-    recorded unparsed, with `-FC` in the name or without.
+    In v1, the run's name shows this. Later recordings are of locally served models. Their text was
+    recorded unparsed, whether or not `-FC` is in the name.
     """
     return version == 1 and ("-FC" in arm or arm.startswith("gemini"))
 
 
 def _list_arms(results: Path) -> list[str]:
     if not results.is_dir():
-        raise DataError(results, None, "is not a directory: there are no recorded answers here")
+        raise DataError(results, None, "is not a directory; it must contain the recorded answers")
     return sorted(path.name for path in results.iterdir() if path.name not in BROKEN_RUNS)
 
 
@@ -237,7 +237,7 @@ def _only_single_turn(files: list[LeaderboardFile]) -> list[LeaderboardFile]:
 
 
 def _result_files(*folders: Path) -> list[LeaderboardFile]:
-    """Return a model's files of answers; raises DataError without any."""
+    """Return a model's files of answers in these folders; raises DataError if there is none."""
     files = [file for folder in folders for file in judged_files(folder)]
     if not files:
         raise DataError(folders[0], None, "contains no recorded answers of this model")
@@ -257,7 +257,7 @@ def _read_answer(
     counted, result, latency = row.get("output_token_count"), row["result"], row.get("latency")
     failed = not counted and isinstance(result, str) and bool(_ERROR_MESSAGE.match(result))
     parsed = ParsedAnswer(None, "no_answer") if failed else parse(result)
-    # Several steps have one latency each; `N/A` and 0 are unknown.
+    # An answer of several steps has a list of latencies. `N/A` and 0 mean an unknown latency.
     seconds = sum(latency) if isinstance(latency, list) else latency
     return Answer(
         example_id=row["id"],
@@ -277,7 +277,10 @@ def _read_token_count(value: Json) -> int | None:
 
 
 def _read_steps(row: Mapping[str, Json], arm: str, attempt: int) -> list[Answer]:
-    """Read a conversation's log: a list of turns, each a list of steps, or an error message."""
+    """Return an answer for each step of a conversation's log, or for its error message.
+
+    A log is a list of turns, each of which is a list of steps.
+    """
     log = row["result"]
     if isinstance(log, str):
         return [Answer(row["id"], arm, None, "no_answer", None, None, attempt)]
