@@ -5,8 +5,10 @@ CONFIG ?=
 # yes: the versions and hashes of requirements/, for Python 3.11 to 3.14 on Linux and macOS 14 for ARM.
 # no: any versions that pyproject.toml allows, for other platforms.
 LOCKED ?= yes
-# How tests are spread over processes: a file is never split, so that it starts its servers once.
-PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile
+# How tests are spread over processes: a file is never split, so that it starts its servers once. Many tests
+# wait for servers, so there is one process more than there are cores.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PARALLEL ?= -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 DATA ?= $(or $(SWITCHCRAFT_DATA),../shared/data)
 
 VENV := .venv

@@ -34,6 +34,27 @@ FAST_FOLDERS = (
 )
 """Folders that `--fast` runs: their tests start no process and train nothing."""
 
+SLOW_FILES = (
+    "tests/deploy/test_image.py",
+    "tests/training/test_pipeline.py",
+    "tests/training/test_sweep.py",
+    "tests/training/models/test_finetuning.py",
+    "tests/fuzz/test_fuzzing.py",
+    "tests/training/models/test_onnx_export.py",
+    "tests/training/datasets/test_import.py",
+    "tests/hostile/test_malicious_upstream.py",
+    "tests/hostile/test_malicious_client.py",
+    "tests/benchmarks/test_soak.py",
+    "tests/training/test_dataset.py",
+    "tests/training/labelling/test_kills.py",
+    "tests/training/evaluation/test_report.py",
+    "tests/training/test_own_traffic.py",
+    "tests/clients/test_bfcl_generation.py",
+    "tests/clients/test_node.py",
+    "tests/drills/test_startup_signals.py",
+)
+"""Files that take longest. They run first, so that no worker gets one when the others are done."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--fast`."""
@@ -51,7 +72,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--fast`, deselect the tests marked `slow`."""
+    """Run slow files first; with `--fast`, deselect the tests marked `slow`."""
+    order = {file: place for place, file in enumerate(SLOW_FILES)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
     if config.getoption("--fast"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
