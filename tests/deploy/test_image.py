@@ -19,6 +19,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packaging.utils import canonicalize_name
 
 from tests.bodies import BODY, CHAT
+from tests.clients.installed import ENVIRONMENT
 from tests.deploy.dockerfile import Stage, stages
 from tests.deploy.locks import read_lock
 from tests.drills.processes import free_port, wait_until
@@ -36,7 +37,7 @@ def run(command: str, folder: Path, **changes: str) -> str:
     done = subprocess.run(
         ["sh", "-euc", command],
         cwd=folder,
-        env={**os.environ, "PATH": path, "PYTHONPATH": "", **changes},
+        env={**ENVIRONMENT, "PATH": path, "PYTHONPATH": "", **changes},
         capture_output=True,
         text=True,
         timeout=INSTALL_S,

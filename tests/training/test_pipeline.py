@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 
 from router_service.core.artifact import SHIPPED, Artifact, Manifest
 from router_service.router import Router
+from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
 from switchcraft_training.dataset import also_of, load_dataset, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
@@ -45,24 +45,27 @@ def write_more(folder: Path) -> None:
     (folder / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
 
 
-def train(config: Path, data: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    """Run `switchcraft-train run` on one thread.
+Train = Callable[[], tuple[int, str]]
 
-    The encoder is tiny, and on a busy machine spinning threads wait minutes for each other.
-    """
-    command = [sys.executable, "-m", "switchcraft_training.cli", "run", str(config)]
-    return subprocess.run(
-        [*command, "--data", str(data), "--out", str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+
+@pytest.fixture
+def train(
+    config: Path, benchmark: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> Train:  # fmt: skip
+    """Return a function that runs `switchcraft-train run`; it returns the status and the output."""
+
+    def run() -> tuple[int, str]:
+        out = str(tmp_path / "out")
+        with caplog.at_level(logging.INFO):
+            status = main(["run", str(config), "--data", str(benchmark), "--out", out])
+        return status, caplog.text + capsys.readouterr().err
+
+    return run
 
 
 def test_one_command_makes_an_artifact_that_the_service_loads(
-    config: Path, benchmark: Path, tmp_path: Path
+    config: Path, benchmark: Path, tmp_path: Path, train: Train
 ) -> None:
     """Recorded answers of two sources give a verified artifact and a report that agrees with it.
 
@@ -76,8 +79,8 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     values["encoder"]["distilled"] = narrow
     values["evaluation"] = {"folds": 3, "seeds": [2], "baselines": True, "truncated": True}
     config.write_text(yaml.safe_dump(values))
-    result = train(config, benchmark, tmp_path / "out")
-    assert result.returncode == 0, result.stderr
+    status, printed = train()
+    assert status == 0, printed
     router = Router.load(tmp_path / "out" / "artifact")
     manifest = router.artifact.manifest
     assert router.arms == ("large-FC", "small-FC")
@@ -100,7 +103,7 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     sources = (SourceConfig(format="bfcl", path=Path("bench")), *also_of(manifest.provenance))
     assert len(sources) == 2
     assert manifest.provenance.data_sha256 == sources_sha256(sources, benchmark)
-    assert "80 measured queries, 7 used only for training" in result.stderr
+    assert "80 measured queries, 7 used only for training" in printed
     decision = router.decide_conversation(next(router.artifact.canaries()).conversation)
     assert decision.arm in router.arms
 
@@ -136,27 +139,25 @@ def every_section_is_there(sections: Json) -> None:
     assert not [name for name, section in sections.items() if not section]
 
 
-def test_a_broken_row_stops_the_run_with_file_and_line(
-    config: Path, benchmark: Path, tmp_path: Path
-) -> None:
+def test_a_broken_row_stops_the_run_with_file_and_line(benchmark: Path, train: Train) -> None:
     """A row that cannot be parsed ends the run with status 1 and one line with its location."""
     path = next((benchmark / "bench" / "data").glob("*simple.json.gz"))
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     lines[4] = lines[4][:-20]
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    result = train(config, benchmark, tmp_path / "out")
-    assert result.returncode == 1
-    assert f"{path}:5" in result.stderr.splitlines()[-1]
+    status, printed = train()
+    assert status == 1
+    assert f"{path}:5" in printed.splitlines()[-1]
 
 
-def test_an_arm_without_answers_is_named(config: Path, benchmark: Path, tmp_path: Path) -> None:
+def test_an_arm_without_answers_is_named(config: Path, train: Train) -> None:
     """A pool with an arm without recorded answers is rejected before training starts."""
     values = yaml.safe_load(config.read_text())
     values["pool"][1]["arm"] = "gpt-9"
     config.write_text(yaml.safe_dump(values))
-    result = train(config, benchmark, tmp_path / "out")
-    assert result.returncode == 1
-    assert "gpt-9" in result.stderr
+    status, printed = train()
+    assert status == 1
+    assert "gpt-9" in printed
 
 
 @pytest.mark.recorded
