@@ -36,7 +36,7 @@ from router_service.core.selection import (
 )
 def test_incomplete_prices_are_refused(named: dict[str, float]) -> None:
     """One token price without the other, or no price at all, is an error and not 0."""
-    with pytest.raises(ValidationError, match="set (both )?input_usd_per_mtok and output"):
+    with pytest.raises(ValidationError, match=r"set (both )?input_usd_per_mtok and output"):
         Price.model_validate(named)
 
 
