@@ -202,7 +202,7 @@ class Packer:
         left = self._slots_budget_tokens
         clips: dict[TemplateSlot, _Clip] = {}
 
-        # The preamble has the numbers of words in all turns, of tools and of turns.
+        # The preamble slot gets three counts: words in all turns, tools, and turns.
         words = sum(turn.text.count(" ") + 1 for turn in turns)
         clips[TemplateSlot.PREAMBLE] = _Clip(
             self._encode(f"{words}, {len(tools)}, {len(turns)}")[:left]

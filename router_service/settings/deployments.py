@@ -135,9 +135,10 @@ def known_aliases(file: File) -> dict[str, str]:
 def override(timeouts: Timeouts, timeout: float | None, stream_timeout: float | None) -> Timeouts:
     """Return timeouts with LiteLLM's `timeout` and `stream_timeout` applied.
 
-    `timeout` limits the whole call, and so each part of it. `stream_timeout` limits only the time
-    between parts, because the first byte of an answer that is not streamed comes after all of the
-    model's reasoning.
+    `timeout` limits the whole call, the wait for the first byte, and each wait between two parts
+    of the answer. `stream_timeout` limits only the waits between parts. It must not limit the wait
+    for the first byte, because an answer that is not streamed starts only after the model has
+    finished reasoning.
     """
     changes = {}
     if timeout is not None:

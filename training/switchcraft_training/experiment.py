@@ -243,8 +243,7 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
 def _truncate_input(data: TrainingData) -> TrainingData:
     """Return data whose measured rows are truncated at the window instead of packed.
 
-    Rows that are only used for training stay packed, because they have no labels of the pool's
-    arms.
+    Rows that are only used for training stay packed; nothing is measured on them.
     """
     table = data.table
     views = Views(data.config.packing, load_encoder(data.config.encoder.source).tokenizer)

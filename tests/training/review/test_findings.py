@@ -72,11 +72,11 @@ def test_equivalent_suggestion_does_not_flag_the_row(text: str) -> None:
             ),
             "4 is not of type 'string'",
         ),
-        (CHRISTMAS, verdict("ambiguous_input"), "does not change the last user message"),
+        (CHRISTMAS, verdict("ambiguous_input"), "user message is missing, empty or unchanged"),
         (
             CHRISTMAS,
             verdict("ambiguous_input", utterance=CHRISTMAS.example.query),
-            "does not change the last user message",
+            "the new last user message is missing, empty or unchanged",
         ),
     ],
 )

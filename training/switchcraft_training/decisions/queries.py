@@ -107,7 +107,7 @@ class Query:
 
 
 class Queries(NamedTuple):
-    """The labelled queries of a log, and how many decisions had each use."""
+    """The labelled queries of a log, and the number of decisions for each `DecisionUse`."""
 
     queries: tuple[Query, ...]
     uses: Counter[DecisionUse]

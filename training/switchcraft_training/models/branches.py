@@ -347,7 +347,8 @@ def soft_regression(rows: csr_matrix, labels: NDArray[np.floating[Any]]) -> Logi
     weights = np.concatenate([known, 1 - known])
     if not known.any():
         # Every label is 0, so all rows of the class "correct" have weight 0. liblinear drops such
-        # rows. With only the class "wrong" left, it would predict "correct".
+        # rows and would take "wrong", the only class left, for the positive class. The model would
+        # then predict "correct" for every row. One row with almost no weight prevents this.
         weights[0] = NEGLIGIBLE_WEIGHT
     # On sparse rows, liblinear is 30 times as fast as the default solver, with equal AUC.
     model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear", random_state=0)

@@ -290,7 +290,7 @@ def _read_change(
         if present is None:
             raise ValueError("the last user message is not plain text")
         if not isinstance(utterance, str) or not utterance.strip() or utterance == present:
-            raise ValueError("it does not change the last user message")
+            raise ValueError("the new last user message is missing, empty or unchanged")
         return Change(kind=kind, category=category, utterance=utterance)
     truth = truth_from_json(answer.expected)
     problem = find_problem(judged, truth)
