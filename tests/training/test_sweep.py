@@ -20,6 +20,9 @@ from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
 from switchcraft_training.sweep import FinishedRun, print_table, run_sweep, summarize
 
+SWEEP_S = 600
+"""A minute on an idle machine: Ray's workers import torch again."""
+
 
 def arguments(config: Path, data: Path, out: Path, *options: str) -> list[str]:
     """Return the arguments of `switchcraft-train sweep`."""
@@ -34,10 +37,11 @@ def run_in_process_of_its_own(arguments: list[str]) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=SWEEP_S,
     )
 
 
+@pytest.mark.timeout(2 * SWEEP_S)
 def test_sweep_resumes_and_runs_nothing_twice(
     config: Path, benchmark: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

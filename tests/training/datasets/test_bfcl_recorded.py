@@ -104,7 +104,7 @@ def test_model_without_recording_is_an_error(runs: Path, tmp_path: Path) -> None
     for recording in (bfcl.open_recording(runs), bfcl.open_recording(tmp_path / "empty")):
         with pytest.raises(DataError, match="contains no recorded answers"):
             list(recording.answers("nobody"))
-    with pytest.raises(DataError, match="there are no recorded answers here"):
+    with pytest.raises(DataError, match="must contain the recorded answers"):
         bfcl.open_recording(tmp_path / "empty").arms()
 
 

@@ -105,7 +105,7 @@ def test_unreachable_goal_has_no_rule_and_no_figures() -> None:
     """A goal that no rule reaches has no pick and no figures; an invalid goal is an error."""
     (promise,) = validate_goals(simulated_experiment(), ("accuracy=1",))
     assert (promise.rule, promise.picked, promise.nested, promise.folds) == (None, None, None, 0)
-    with pytest.raises(PolicyError, match="a rule, not a goal"):
+    with pytest.raises(PolicyError, match="it is a rule; give a goal"):
         validate_goals(simulated_experiment(), ("theta=0.5",))
 
 
