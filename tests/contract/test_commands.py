@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 import subprocess
@@ -108,11 +107,22 @@ def test_gateway_without_keys_listens_only_on_loopback() -> None:
     assert "listening only on 127.0.0.1 instead of 0.0.0.0" in log
 
 
-def test_key_command_prints_a_key_and_its_hash() -> None:
-    """`switchcraft key` prints only a key and its line for the configuration on standard output."""
-    run = subprocess.run([*COMMAND, "key"], capture_output=True, text=True, check=True, timeout=60)
-    key, line = run.stdout.splitlines()
-    assert line == "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+@pytest.mark.parametrize(
+    "options", [("--policy", "cheap"), ("--artifact", "no/such/folder")], ids=["policy", "artifact"]
+)
+def test_route_explains_an_invalid_option(options: tuple[str, str], tmp_path: Path) -> None:
+    """The command exits with status 1 and one line that names the option; stdout stays empty."""
+    result = subprocess.run(
+        [*COMMAND, "route", *options],
+        cwd=tmp_path,
+        input=b"",
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert options[1] in result.stderr.decode()
+    assert result.stderr.count(b"\n") == 1
 
 
 def test_training_command_names_a_missing_package() -> None:

@@ -1,0 +1,222 @@
+"""`switchcraft route` and `switchcraft policies`: decisions and measured results offline."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router_service.cli import main
+from router_service.core.artifact import (
+    CANARIES,
+    SHIPPED,
+    Artifact,
+    FrontierPoint,
+    Measure,
+    VersusBest,
+)
+from router_service.offline import explain_goal, list_policies
+from tests.fakes import manifest as fake_manifest
+
+ROOT = Path(__file__).parents[2]
+FIELDS = {"arm", "probabilities", "cost_usd", "policy", "reason", "packed_tokens"}
+
+BAD_LINES = {
+    b"": "invalid_json",
+    b"{": "invalid_json",
+    b"\xff\xfe": "invalid_json",
+    b"[1, 2]": "invalid_type",
+    b'{"model": "m"}': "missing_required_parameter",
+    b'{"messages": []}': "empty_array",
+    b'{"messages": "hi"}': "invalid_type",
+    b'{"messages": [{"role": "user", "content": "x"}], "tools": {}}': "invalid_type",
+    b'{"a": ' * 2000 + b"1" + b"}" * 2000: "invalid_json",
+}
+
+
+Route = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def route(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Route:
+    """Return a function that runs `switchcraft route` on lines of input and reads its output."""
+
+    def run(lines: Sequence[bytes], *options: str) -> list[dict[str, Any]]:
+        text = io.TextIOWrapper(io.BytesIO(b"".join(line + b"\n" for line in lines)))
+        monkeypatch.setattr(sys, "stdin", text)
+        assert main(["route", *options]) == 0
+        return [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+
+    return run
+
+
+def own_requests(n: int) -> list[bytes]:
+    """Return `n` different requests: the canary requests with an extra message each."""
+    rng = random.Random(0)
+    bodies = [json.loads(line)["request"] for line in (SHIPPED / CANARIES).read_text().splitlines()]
+    lines = []
+    for i in range(n):
+        body = json.loads(json.dumps(bodies[i % len(bodies)]))
+        body["messages"].append({"role": "user", "content": f"Do that for {rng.random()} as well."})
+        lines.append(json.dumps(body).encode())
+    return lines
+
+
+def test_invalid_lines_get_errors_among_thousands_of_decisions(route: Route) -> None:
+    """2,000 lines give 2,000 rows in order: decisions, and OpenAI errors for invalid lines."""
+    bad = list(BAD_LINES)
+    lines = own_requests(2000)
+    expected_errors = {}
+    for position in range(0, 2000, 50):
+        lines[position] = bad[position // 50 % len(bad)]
+        expected_errors[position] = BAD_LINES[lines[position]]
+    rows = route(lines)
+    assert len(rows) == len(lines)
+    errors = {i: row["error"] for i, row in enumerate(rows) if "error" in row}
+    assert {i: error["code"] for i, error in errors.items()} == expected_errors
+    assert all(set(error) == {"message", "type", "param", "code"} for error in errors.values())
+    arms = set(Artifact.load(SHIPPED).manifest.arms)
+    for row in (row for row in rows if "error" not in row):
+        assert set(row) == FIELDS
+        assert set(row["probabilities"]) == set(row["cost_usd"]) == arms
+        assert row["arm"] in arms
+        assert all(0 <= p <= 1 for p in row["probabilities"].values())
+
+
+@pytest.mark.parametrize(("option", "policy"), [("theta=0.9", "theta=0.9"), ("drift=0", "drift=0")])
+def test_policy_option_determines_the_decision(option: str, policy: str, route: Route) -> None:
+    """With `--policy`, the decision follows from its rule and the shown probabilities."""
+    for row in route(own_requests(40), "--policy", option):
+        assert row["policy"] == policy
+        likeliest = max(row["probabilities"].values())
+        if row["reason"] in {"argmax", "drift"}:
+            assert row["probabilities"][row["arm"]] == likeliest
+        else:
+            assert row["reason"] == "threshold"
+            passing = [arm for arm, p in row["probabilities"].items() if p >= 0.9]
+            assert row["arm"] == min(passing, key=row["cost_usd"].__getitem__)
+
+
+def test_policy_option_accepts_the_artifacts_policy_names(route: Route) -> None:
+    """The command line accepts the name of every policy in the manifest."""
+    for name, rule in Artifact.load(SHIPPED).manifest.policies.items():
+        assert route(own_requests(1), "--policy", name)[0]["policy"] == rule
+
+
+def test_partly_readable_request_goes_to_the_most_probable_arm(route: Route) -> None:
+    """An invalid turn does not prevent the decision; the readable part is routed."""
+    body = {"messages": [{"role": "user", "content": "Book a table"}, 7], "tools": [7]}
+    row = route([json.dumps(body).encode()])[0]
+    assert row["reason"] == "unread"
+    assert row["probabilities"][row["arm"]] == max(row["probabilities"].values())
+
+
+def rules(output: str) -> list[str]:
+    """Return the rules at the beginning of lines, without marks."""
+    return [match[1] for match in re.finditer(r"^((?:theta|drift)=[\d.]+)", output, re.MULTILINE)]
+
+
+def test_policies_are_listed_by_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--all` lists every measured rule by cost, followed by the best single model.
+
+    Without it, rules that a cheaper one matches are left out unless they have a name.
+    """
+    manifest = Artifact.load(SHIPPED).manifest
+    assert main(["policies", "--all"]) == 0
+    everything = capsys.readouterr().out
+    assert main(["policies"]) == 0
+    useful = capsys.readouterr().out
+    by_cost = sorted(manifest.frontier, key=lambda point: point.cost_usd.value)
+    assert rules(everything) == [point.policy for point in by_cost]
+    left = [point for point in by_cost if point.policy in rules(useful)]
+    unnamed = [p.accuracy.value for p in left if p.policy not in manifest.policies.values()]
+    assert unnamed == sorted(set(unnamed))
+    assert set(manifest.policies.values()) <= set(rules(useful))
+    assert len(rules(useful)) < len(by_cost)
+    (default,) = [line for line in useful.splitlines() if " default" in line]
+    assert default.startswith(manifest.policies["default"])
+    assert "best single model" in useful.splitlines()[-4]
+
+
+def test_goal_is_explained_with_its_intervals() -> None:
+    """The rule is shown with accuracy, difference, cost and cost share, and their intervals."""
+    point = FrontierPoint(
+        policy="theta=0.2",
+        accuracy=Measure(value=0.872, stderr=0.01, n=1384),
+        cost_usd=Measure(value=0.0004, stderr=0.00001, n=1384),
+        accuracy_interval=(0.853, 0.89),
+        cost_usd_interval=(0.00038, 0.00042),
+        versus_best=VersusBest(
+            difference=0.013,
+            difference_interval=(-0.002, 0.028),
+            cost_share=0.279,
+            cost_share_interval=(0.25, 0.31),
+        ),
+    )
+    metrics = {"best_single_accuracy": Measure(value=0.859, stderr=0.01, n=1384)}
+    manifest = fake_manifest().model_copy(update={"frontier": (point,), "metrics": metrics})
+    lines = list(explain_goal("accuracy=best", manifest))
+    assert lines[0].split() == ["goal", "accuracy=best"]
+    for part in (
+        "theta=0.2 economy",
+        "87.2 [85.3, 89.0]",
+        "+1.3 [-0.2, +2.8]",
+        "0.400 [0.380, 0.420]",
+        "27.9 [25.0, 31.0]",
+        "1384 queries",
+    ):
+        assert part in "\n".join(lines)
+        assert part in "\n".join(list_policies(manifest))
+
+
+@pytest.mark.parametrize(
+    ("goal", "problem"),
+    [
+        ("accuracy=0.999", "no rule was measured to reach this goal; the nearest, "),
+        ("theta=0.5", "write accuracy=best"),
+    ],
+    ids=["unreachable", "no goal"],
+)
+def test_goal_that_no_rule_reaches_is_an_error(
+    goal: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command exits with status 1 and one line that names the nearest rule or the syntax."""
+    assert main(["policies", "--goal", goal]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert problem in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_reachable_goal_prints_its_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--goal accuracy=best` prints the cheapest rule that is as accurate as the best model."""
+    manifest = Artifact.load(SHIPPED).manifest
+    best = manifest.best_single_accuracy
+    assert best is not None
+    reaching = [point for point in manifest.frontier if point.accuracy.value >= best.value]
+    cheapest = min(reaching, key=lambda point: point.cost_usd.value)
+    assert main(["policies", "--goal", "accuracy=best"]) == 0
+    goal, rule = capsys.readouterr().out.splitlines()[:2]
+    assert goal.split() == ["goal", "accuracy=best"]
+    assert rule.split()[:2] == ["policy", cheapest.policy]
+
+
+def test_metrics_command_prints_the_published_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """`switchcraft metrics` prints `deploy/METRICS.md`."""
+    assert main(["metrics"]) == 0
+    assert capsys.readouterr().out == (ROOT / "deploy" / "METRICS.md").read_text()
+
+
+def test_key_command_prints_a_key_and_its_hash(capsys: pytest.CaptureFixture[str]) -> None:
+    """`switchcraft key` prints only a key and its line for the configuration on standard output."""
+    assert main(["key"]) == 0
+    key, line = capsys.readouterr().out.splitlines()
+    assert line == "sha256:" + hashlib.sha256(key.encode()).hexdigest()
