@@ -20,11 +20,14 @@ from pathlib import Path
 import orjson
 
 from benchmarks.stamp import stamp
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.core.messages import Json
 from switchcraft_training.checking import check
 from switchcraft_training.checking.score import score_lines
 from switchcraft_training.comparison import PeerChecker, PeerQuestion, peer_questions
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
-from switchcraft_training.records import Call, ExpectedCall, Json, Judged, OneOf
+from switchcraft_training.records import Judged
 
 Pair = tuple[Judged, PeerQuestion, list[Call]]
 TARGET_PAIRS_PER_S = 20_000

@@ -39,7 +39,7 @@ from tokenizers import Tokenizer
 from benchmarks.stamp import stamp
 from router_service.core.artifact import SHIPPED, TOKENIZER
 from router_service.core.features import FEATURES, extract
-from router_service.core.messages import parse_conversation
+from router_service.core.messages import Json, parse_conversation
 from router_service.core.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
@@ -60,7 +60,7 @@ from switchcraft_training.evaluation.metrics import (
     paired_interval,
     ratio_interval,
 )
-from switchcraft_training.records import Example, Json
+from switchcraft_training.records import Example
 
 FOLDS = 5
 USD_PER_HOUR = 1.20

@@ -13,8 +13,8 @@ import orjson
 
 from benchmarks.load.client import PATH
 from benchmarks.load.upstream import PACED
+from router_service.core.messages import Json
 from switchcraft_training.datasets.bfcl import PACKAGE, read_source
-from switchcraft_training.records import Json
 
 MODEL = "gpt-4o-mini"
 """Model of the requests that are not routed."""

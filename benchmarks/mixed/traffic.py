@@ -15,7 +15,7 @@ import orjson
 
 from benchmarks.load import bodies
 from benchmarks.mixed.client import Answer, Manner, frame, frame_chunked
-from switchcraft_training.records import Json
+from router_service.core.messages import Json
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 PINNED, EMBEDDER, RESCUED = "pinned", "embedder", "rescued"

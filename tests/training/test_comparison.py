@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from router_service.core.calls.toolbox import Call
 from switchcraft_training.cli import main
 from switchcraft_training.comparison import PeerChecker, peer_questions
-from switchcraft_training.records import Call
 
 FUNCTION = {
     "name": "math.power",

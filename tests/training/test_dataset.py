@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.errors import ConfigError
 from switchcraft_training.config import RunConfig, load_config
 from switchcraft_training.data.splits import fold_table, split_table
 from switchcraft_training.data.table import Table
 from switchcraft_training.dataset import load_dataset
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
+from switchcraft_training.records import Example, Expected, Judged
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()

@@ -14,12 +14,14 @@ import yaml
 from pydantic import ValidationError
 
 from router_service.core.artifact import SHIPPED, Artifact, Manifest
+from router_service.core.calls.toolbox import ExpectedCall
+from router_service.core.messages import Json
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
 from switchcraft_training.dataset import also_of, load_dataset, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged
+from switchcraft_training.records import Example, Expected, Judged
 
 BRANCHES = ("forest", "networks", "lexical", "encoder")
 

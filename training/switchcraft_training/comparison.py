@@ -16,6 +16,8 @@ from typing import Final
 import orjson
 from tqdm import tqdm
 
+from router_service.core.calls.toolbox import Call
+from router_service.core.messages import Json
 from switchcraft_training.checking import TEXT_PROBLEMS, Verdict, check_answer
 from switchcraft_training.datasets.bfcl import PACKAGE, Recording, RepeatedRuns, open_recording
 from switchcraft_training.datasets.bfcl.format import (
@@ -27,7 +29,7 @@ from switchcraft_training.datasets.bfcl.format import (
 )
 from switchcraft_training.datasets.bfcl.recorded import read_accepted_answers
 from switchcraft_training.datasets.rows import encode_row, read_lines
-from switchcraft_training.records import Answer, Call, Json, Judged
+from switchcraft_training.records import Answer, Judged
 
 _MODEL_CONFIG_MODULE: Final = "bfcl_eval.constants.model_config"
 _KEEPS_DOTS, _REPLACES_DOTS = "text", "native"

@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from router_service.core import calls as core_calls
 from router_service.core.artifact import Provenance
+from router_service.core.calls.comparison import IsParaphrase
 from router_service.core.errors import ConfigError, DataError
-from switchcraft_training.checking import IsParaphrase, paraphrase_check
+from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
 from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource, tabulate_outcomes
 from switchcraft_training.data.splits import unique
@@ -139,9 +141,9 @@ def _outcomes_sha256(
     except PackageNotFoundError:
         benchmark = "none"
     files = source_sha256(source, data)
-    code = [
-        tree_sha256(PACKAGE / folder, "*.py") for folder in ("checking", "datasets", "decisions")
-    ]
+    folders = [PACKAGE / name for name in ("checking", "datasets", "decisions")]
+    folders.append(Path(core_calls.__file__).parent)
+    code = [tree_sha256(folder, "*.py") for folder in folders]
     how = (source.format, source.weak_evidence, config.checking.paraphrases)
     facts = (*how, files, code, benchmark, *arms)
     return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Json = Any
-"""A decoded JSON value."""
+from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.core.messages import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +36,6 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
-    """Accepted values inside an expected object; if `is_optional`, the key may be omitted."""
-
-    values: tuple[Json, ...]
-    is_optional: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedCall:
-    """A call that should be made: accepted values by parameter, and optional parameters.
-
-    `after` holds the indices of expected calls that must come before this one, because it uses
-    their results or side effects. Without it, calls may come in any order.
-    """
-
-    name: str
-    arguments: Mapping[str, tuple[Json, ...]]
-    optional: frozenset[str] = frozenset()
-    after: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Expected:
     """The calls that a query requires; empty if no tool fits the query.
 
@@ -74,14 +52,6 @@ class Judged(NamedTuple):
 
     example: Example
     expected: Expected
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call that a model made."""
-
-    name: str
-    arguments: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.toolbox import Call, ExpectedCall
 from router_service.core.errors import SchemaError
+from router_service.core.messages import Json
 from switchcraft_training.checking import check
-from switchcraft_training.records import Call, Expected, ExpectedCall, Json, OneOf
+from switchcraft_training.records import Expected
 
 NAMES = "f g a.b a_b ls".split()
 KEYS = "a b c to".split()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from switchcraft_training.checking import Schema
-from switchcraft_training.checking.defaults import documented_defaults
+from router_service.core.calls.defaults import documented_defaults
+from router_service.core.calls.schema import Schema
 
 
 @pytest.mark.parametrize(

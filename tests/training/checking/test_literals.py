@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchcraft_training.checking.literals import parse_literal
-from switchcraft_training.records import Json
+from router_service.core.calls.literals import parse_literal
+from router_service.core.messages import Json
 
 
 @pytest.mark.parametrize(

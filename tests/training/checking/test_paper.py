@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from router_service.core.calls.toolbox import Call, ExpectedCall
 from switchcraft_training.checking import check
-from switchcraft_training.records import Call, Expected, ExpectedCall
+from switchcraft_training.records import Expected
 
 STRING = {"type": "string"}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.calls.toolbox import Call
+from router_service.core.messages import Json
 from switchcraft_training.checking import parse_native, parse_text
-from switchcraft_training.records import Call, Json
 
 ROOTS = Call("algebra.roots", {"a": 1, "b": -3})
 SUM = Call("add", {"x": [1, 2], "deep": {"k": True}})

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router_service.core.calls.canonical import canonical, same_text
+from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.core.messages import Json
 from switchcraft_training.checking import (
     DEFAULT_ENCODER_PACKAGE,
     ParaphraseDetector,
     check,
     encoder_embeddings,
 )
-from switchcraft_training.checking.texts import canonical, same_text
-from switchcraft_training.records import Call, Expected, ExpectedCall, Json
+from switchcraft_training.records import Expected
 
 SAME = [
     ("Office conference room", "office  conference room"),

@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchcraft_training.checking import (
-    CORRECT_FROM,
-    ErrorCode,
-    check,
-    check_answer,
-    parse_text,
-)
-from switchcraft_training.records import Answer, Call, Example, Expected, ExpectedCall, OneOf
+from router_service.core.calls.comparison import ErrorCode, OneOf
+from router_service.core.calls.toolbox import Call, ExpectedCall
+from switchcraft_training.checking import CORRECT_FROM, check, check_answer, parse_text
+from switchcraft_training.records import Answer, Example, Expected
 
 STRING = {"type": "string"}
 NUMBER = {"type": "number"}

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from router_service.core.calls.toolbox import Call
 from router_service.core.errors import DataError
-from router_service.core.messages import parse_conversation
+from router_service.core.messages import Json, parse_conversation
 from switchcraft_training.checking import check
 from switchcraft_training.datasets.rows import RowErrorHandler, decode_row, encode_row
-from switchcraft_training.records import Call, Json, Judged
+from switchcraft_training.records import Judged
 
 Reader = Callable[[Path, RowErrorHandler], Iterator[Judged]]
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.toolbox import Call
 from router_service.core.errors import DataError
 from router_service.core.messages import parse_conversation
 from switchcraft_training.checking import check_answer
@@ -17,7 +19,7 @@ from switchcraft_training.config import load_config
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import convert_functions
-from switchcraft_training.records import Call, Example, Expected, OneOf
+from switchcraft_training.records import Example, Expected
 
 PREFIX = "gorilla_openfunctions_v1_test_"
 FUNCTION = {

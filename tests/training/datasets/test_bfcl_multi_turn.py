@@ -10,11 +10,12 @@ from pathlib import Path
 import orjson
 import pytest
 
+from router_service.core.calls.toolbox import Call
 from router_service.core.errors import DataError
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import package_data
 from switchcraft_training.datasets.bfcl.multi_turn import Environment
-from switchcraft_training.records import Call, Judged
+from switchcraft_training.records import Judged
 
 UTILS = "bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils"
 DOCUMENT = {"type": "directory", "contents": {"a.txt": {"type": "file", "content": "one\ntwo"}}}

@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
+from router_service.core.calls.comparison import OneOf
 from router_service.core.errors import DataError
-from router_service.core.messages import parse_conversation
+from router_service.core.messages import Json, parse_conversation
 from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
@@ -25,7 +26,7 @@ from switchcraft_training.datasets.bfcl.format import (
     read_truth,
 )
 from switchcraft_training.datasets.rows import decode_row, encode_row
-from switchcraft_training.records import Expected, Json, Judged, OneOf
+from switchcraft_training.records import Expected, Judged
 
 INSTALLED = Path("bfcl-eval")
 BOOK = {

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.errors import DataError
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,
@@ -19,7 +21,7 @@ from switchcraft_training.datasets.corrections import (
     row_sha256,
     truth_of,
 )
-from switchcraft_training.records import Example, Expected, ExpectedCall, Judged, OneOf
+from switchcraft_training.records import Example, Expected, Judged
 
 CALL = ExpectedCall("pay", {"amount": (5, 5.0), "to": ({"name": OneOf(("Ann", "ann"))},)})
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from router_service.core.messages import Json
 from switchcraft_training.cli import main
 from switchcraft_training.datasets import xlam
 from switchcraft_training.datasets.corrections import row_sha256
 from switchcraft_training.datasets.rows import read_rows
-from switchcraft_training.records import Json
 
 MIB = 1024 * 1024
 PEAK = (

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router_service.core.messages import Json
 from switchcraft_training.datasets.python_syntax import (
     read_json,
     read_literal,
     read_objects,
     read_type,
 )
-from switchcraft_training.records import Json
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
 VALUES = st.recursive(

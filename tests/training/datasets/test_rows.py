@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.errors import DataError
+from router_service.core.messages import Json
 from switchcraft_training.datasets.rows import read_array, read_rows, write_rows
-from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
+from switchcraft_training.records import Example, Expected, Judged
 
 
 def judged(number: int, value: Json = 1) -> Judged:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from router_service.core.messages import Json
 from switchcraft_training.datasets import xlam
-from switchcraft_training.records import Json
 from tests.training.datasets.published import calls_of, messages_of, read, write_array
 
 FORECAST = {

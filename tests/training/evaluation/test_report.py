@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from router_service.core.artifact import SHIPPED, Artifact
+from router_service.core.calls.toolbox import ExpectedCall
+from router_service.core.messages import Json
 from switchcraft_training.cli import main
 from switchcraft_training.config import load_config
 from switchcraft_training.dataset import source_sha256
@@ -20,7 +22,7 @@ from switchcraft_training.evaluation.calibration import choose_calibration
 from switchcraft_training.evaluation.evaluate import Experiment
 from switchcraft_training.evaluation.report import Report, all_sections, main_figures, write_report
 from switchcraft_training.models.checkpoints import Epoch
-from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged
+from switchcraft_training.records import Example, Expected, Judged
 from tests.training.evaluation.cases import (
     PROVENANCE,
     complete_experiment,

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import yaml
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from router_service.core.calls.toolbox import ExpectedCall
 from router_service.sandbox.app import create_sandbox
 from switchcraft_training.cli import main
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
+from switchcraft_training.records import Example, Expected, Judged
 from tests.serving import Sandbox, served
 
 TOOL = {

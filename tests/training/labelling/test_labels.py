@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from router_service.core.messages import Json
 from switchcraft_training.data.outcomes import CheckedAnswers, tabulate_outcomes
 from switchcraft_training.data.table import Table
 from switchcraft_training.datasets.rows import write_rows
@@ -20,7 +21,6 @@ from switchcraft_training.labelling.answers import (
     parse_message,
 )
 from switchcraft_training.labelling.store import RunIdentity, Store
-from switchcraft_training.records import Json
 from tests.training.labelling.cases import judged
 
 

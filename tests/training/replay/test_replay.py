@@ -12,10 +12,10 @@ import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.decision_log import Content
+from router_service.core.messages import Json
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.decisions.log import read_log
-from switchcraft_training.records import Json
 from switchcraft_training.replay.replay import replay_log
 from tests.training.decisions.cases import (
     Line,

@@ -12,9 +12,10 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from router_service.core.calls.toolbox import ExpectedCall
 from switchcraft_training.datasets.corrections import row_sha256
 from switchcraft_training.datasets.rows import write_rows
-from switchcraft_training.records import Example, Expected, ExpectedCall, Judged
+from switchcraft_training.records import Example, Expected, Judged
 from switchcraft_training.review.verify import Finding, read_opinion
 from tests.serving import served
 

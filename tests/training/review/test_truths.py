@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router_service.core.calls.toolbox import ExpectedCall
 from switchcraft_training.datasets.corrections import Truth, TruthCall, truth_of
-from switchcraft_training.records import ExpectedCall, Judged
+from switchcraft_training.records import Judged
 from switchcraft_training.review.truths import (
     are_equivalent,
     find_problem,

@@ -5,7 +5,6 @@ read calls from what a model wrote, and `check_answer` also handles answers with
 README in this folder lists the rules of comparison.
 """
 
-from switchcraft_training.checking.comparison import CheckError, ErrorCode
 from switchcraft_training.checking.parsing import (
     TEXT_PROBLEMS,
     ParsedAnswer,
@@ -13,35 +12,20 @@ from switchcraft_training.checking.parsing import (
     parse_text,
     python_value,
 )
-from switchcraft_training.checking.schema import TYPE_WORDS, JsonType, Schema
 from switchcraft_training.checking.texts import (
     DEFAULT_ENCODER_PACKAGE,
-    IsParaphrase,
     ParaphraseDetector,
     encoder_embeddings,
     paraphrase_check,
 )
-from switchcraft_training.checking.verdicts import (
-    CORRECT_FROM,
-    Toolbox,
-    Verdict,
-    check,
-    check_answer,
-)
+from switchcraft_training.checking.verdicts import CORRECT_FROM, Verdict, check, check_answer
 
 __all__ = [
     "CORRECT_FROM",
     "DEFAULT_ENCODER_PACKAGE",
     "TEXT_PROBLEMS",
-    "TYPE_WORDS",
-    "CheckError",
-    "ErrorCode",
-    "IsParaphrase",
-    "JsonType",
     "ParaphraseDetector",
     "ParsedAnswer",
-    "Schema",
-    "Toolbox",
     "Verdict",
     "check",
     "check_answer",

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from switchcraft_training.records import Call, Json
+from router_service.core.calls.toolbox import Call
+from router_service.core.messages import Json
 
 _FENCE = re.compile(r"```\w*\n(.*?)\n?\s*```", re.DOTALL)
 _BLOCK = re.compile(r"<(tool_call|function_call)>(.*?)</\1>", re.DOTALL)

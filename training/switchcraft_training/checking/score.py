@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 import orjson
 
+from router_service.core.calls.comparison import IsParaphrase
+from router_service.core.calls.toolbox import Call, ExpectedCall, Tool, Toolbox, tool_from_json
 from router_service.core.errors import SchemaError
-from switchcraft_training.checking.texts import IsParaphrase
-from switchcraft_training.checking.verdicts import Tool, Toolbox, check, tool_from_json
-from switchcraft_training.records import Call, Expected, ExpectedCall, Json
+from router_service.core.messages import Json
+from switchcraft_training.checking.verdicts import check
+from switchcraft_training.records import Expected
 
 _MSGSPEC_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
-import orjson
 
-from switchcraft_training.checking.comparison import (
+from router_service.core.calls.comparison import (
     CheckError,
     Comparer,
     ErrorCode,
+    IsParaphrase,
     can_pair_all,
 )
+from router_service.core.calls.toolbox import Call, CallComparison, ExpectedCall, Toolbox
+from router_service.core.messages import Json
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
-from switchcraft_training.checking.schema import ANY_SCHEMA, Schema
-from switchcraft_training.checking.texts import IsParaphrase
-from switchcraft_training.records import (
-    Answer,
-    Call,
-    Example,
-    Expected,
-    ExpectedCall,
-    Json,
-    OneOf,
-)
+from switchcraft_training.records import Answer, Example, Expected
 
 CORRECT_FROM = 0.75
 """Least score of a correct answer, as in the paper."""
@@ -40,8 +29,6 @@ most of its arguments are correct."""
 POSITION_COST = 1e-6
 """Cost for each position between a call and its expected call. It only decides between assignments
 with equal scores, in favour of the one that keeps the order."""
-
-_NOT_IN_NAMES = re.compile(r"[^\w-]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,75 +42,6 @@ class Verdict:
     def correct(self) -> bool:
         """Return whether the score reaches the threshold."""
         return self.score >= CORRECT_FROM
-
-
-class Tool(NamedTuple):
-    """A function tool; `api_name` is its name with the characters that provider APIs allow."""
-
-    name: str
-    api_name: str
-    schema: Schema
-
-
-class Toolbox:
-    """The function tools of a request.
-
-    A tool is also found by names that only differ in characters that provider APIs replace by `_`.
-    """
-
-    def __init__(self, tools: Iterable[Tool]) -> None:
-        self._tools = list(tools)
-
-    @classmethod
-    def from_openai(cls, tools: Sequence[Mapping[str, Json]]) -> Toolbox:
-        """Read the function tools of an OpenAI request and skip tools of other types."""
-        read = []
-        for tool in tools:
-            try:
-                read.append(tool_from_json(orjson.dumps(tool)))
-            except orjson.JSONEncodeError:  # An integer above 64 bits: too rare to need the cache.
-                read.append(_decode_tool(tool))
-        return cls(filter(None, read))
-
-    def name(self, name: str) -> str:
-        """Return the name of the tool that `name` refers to, or else the API form of `name`."""
-        tool = self._find(name)
-        return api_name(name) if tool is None else tool.name
-
-    def schema(self, name: str) -> Schema:
-        """Return the schema of a function's arguments; an unknown function accepts anything."""
-        tool = self._find(name)
-        return ANY_SCHEMA if tool is None else tool.schema
-
-    def _find(self, name: str) -> Tool | None:
-        for tool in self._tools:
-            if tool.name == name:
-                return tool
-        wanted = api_name(name)
-        matches = [tool for tool in self._tools if tool.api_name == wanted]
-        return matches[0] if len(matches) == 1 else None
-
-
-def api_name(name: str) -> str:
-    """Return a function's name as function-calling APIs accept it: `.` becomes `_`."""
-    return _NOT_IN_NAMES.sub("_", name)
-
-
-@lru_cache(maxsize=1 << 13)
-def tool_from_json(tool: bytes) -> Tool | None:
-    """Return the function tool in an OpenAI tool's JSON; None for another type of tool.
-
-    Results are cached because the same tool occurs in many queries and for every model.
-    """
-    return _decode_tool(orjson.loads(tool))
-
-
-def _decode_tool(tool: Json) -> Tool | None:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return None
-    name, parameters = function["name"], function.get("parameters")
-    return Tool(name, api_name(name), ANY_SCHEMA if parameters is None else Schema(parameters))
 
 
 def check_answer(
@@ -170,7 +88,7 @@ def check(
     if not calls:
         return Verdict(0.0, (_count_error(0, len(expected.calls)),))
     toolbox = tools if isinstance(tools, Toolbox) else Toolbox.from_openai(tools)
-    comparison = _CallComparison(toolbox, expected.calls, calls, Comparer(is_paraphrase))
+    comparison = CallComparison(toolbox, expected.calls, calls, Comparer(is_paraphrase))
     try:
         return _compare_calls(comparison, expected.calls, calls)
     except RecursionError:
@@ -179,13 +97,16 @@ def check(
 
 
 def _compare_calls(
-    comparison: _CallComparison, wanted: Sequence[ExpectedCall], calls: Sequence[Call]
+    comparison: CallComparison, wanted: Sequence[ExpectedCall], calls: Sequence[Call]
 ) -> Verdict:
     """Return the verdict for the best assignment of calls to expected calls."""
     has_order = any(want.after for want in wanted)
     if len(calls) == len(wanted) and not has_order and can_pair_all(len(wanted), comparison.fits):
         return Verdict(1.0)
-    call_of = {0: 0} if len(calls) == len(wanted) == 1 else comparison.best_assignment()
+    if len(calls) == len(wanted) == 1:
+        call_of = {0: 0}
+    else:
+        call_of = _best_assignment(comparison, len(wanted), len(calls))
     errors = [error for pair in call_of.items() for error in comparison.errors(*pair)]
     if len(calls) != len(wanted):
         errors.append(_count_error(len(calls), len(wanted)))
@@ -203,80 +124,17 @@ def _count_error(found: int, wanted: int) -> CheckError:
     return CheckError(ErrorCode.WRONG_COUNT, "calls", f"{found} calls, not {wanted}")
 
 
-@dataclass(frozen=True, slots=True)
-class _WantedCall:
-    """An expected call with the schema of its arguments."""
+def _best_assignment(comparison: CallComparison, wanted: int, calls: int) -> dict[int, int]:
+    """Return the index of the call for each expected call, so that the total score is highest.
 
-    name: str
-    arguments: Mapping[str, OneOf]
-    schema: Schema
+    If there are more calls than expected calls, or fewer, the surplus stays unassigned.
+    """
+    # Imported here: SciPy takes 0.3 s to import, and most answers do not need it.
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
 
-
-class _CallComparison:
-    """Comparison of calls with expected calls, by index; only requested pairs are compared."""
-
-    def __init__(
-        self,
-        tools: Toolbox,
-        wanted: Sequence[ExpectedCall],
-        calls: Sequence[Call],
-        comparer: Comparer,
-    ) -> None:
-        self._wanted = [
-            _WantedCall(
-                name=tools.name(call.name),
-                arguments={
-                    name: OneOf(values, name in call.optional)
-                    for name, values in call.arguments.items()
-                },
-                schema=tools.schema(call.name),
-            )
-            for call in wanted
-        ]
-        self._calls = calls
-        self._names = [tools.name(call.name) for call in calls]
-        self._comparer = comparer
-
-    def fits(self, want: int, call: int) -> bool:
-        """Return whether the call at index `call` matches the expected call at index `want`."""
-        if self._names[call] != self._wanted[want].name:
-            return False
-        return not any(self._wrong_arguments(want, call))
-
-    def score(self, want: int, call: int) -> float:
-        """Return the share of arguments that are correct; 0 if another function is called."""
-        if self._names[call] != self._wanted[want].name:
-            return 0.0
-        arguments = self._wanted[want].arguments.keys() | self._calls[call].arguments.keys()
-        return 1 - sum(1 for _ in self._wrong_arguments(want, call)) / max(1, len(arguments))
-
-    def errors(self, want: int, call: int) -> Iterator[CheckError]:
-        """Yield every mistake in a call, compared with the expected call at index `want`."""
-        wanted, made = self._wanted[want], self._calls[call]
-        if self._names[call] != wanted.name:
-            detail = f"{made.name!r}, not {wanted.name!r}"
-            yield CheckError(ErrorCode.WRONG_FUNCTION, f"calls[{call}].name", detail)
-            return
-        path = f"calls[{call}].arguments"
-        for name in self._wrong_arguments(want, call):
-            yield self._comparer.key_error(
-                name, made.arguments, wanted.arguments, wanted.schema, path
-            )
-
-    def _wrong_arguments(self, want: int, call: int) -> Iterator[str]:
-        wanted = self._wanted[want]
-        arguments = self._calls[call].arguments
-        return self._comparer.wrong_keys(arguments, wanted.arguments, wanted.schema)
-
-    def best_assignment(self) -> dict[int, int]:
-        """Return the index of the call for each expected call, so that the total score is highest.
-
-        If there are more calls than expected calls, or fewer, the surplus stays unassigned.
-        """
-        # Imported here: SciPy takes 0.3 s to import, and most answers do not need it.
-        from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
-
-        wants, calls = range(len(self._wanted)), range(len(self._calls))
-        costs = [[POSITION_COST * abs(i - j) - self.score(i, j) for j in calls] for i in wants]
-        rows, columns = linear_sum_assignment(np.array(costs))
-        return dict(zip(rows.tolist(), columns.tolist(), strict=True))
+    costs = [
+        [POSITION_COST * abs(i - j) - comparison.score(i, j) for j in range(calls)]
+        for i in range(wanted)
+    ]
+    rows, columns = linear_sum_assignment(np.array(costs))
+    return dict(zip(rows.tolist(), columns.tolist(), strict=True))

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from tqdm import tqdm
 
-from switchcraft_training.checking import IsParaphrase, check_answer
+from router_service.core.calls.comparison import IsParaphrase
+from switchcraft_training.checking import check_answer
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.records import Answer, Example, Judged, Outcome
 

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from router_service.core.messages import Json
 from switchcraft_training.data.table import Table
-from switchcraft_training.records import Example, Json
+from switchcraft_training.records import Example
 
 VALIDATION_SHARE = 0.1
 TEST_SHARE = 0.1

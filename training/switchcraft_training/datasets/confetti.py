@@ -19,12 +19,14 @@ from typing import Final
 
 import orjson
 
+from router_service.core.calls.toolbox import Call
 from router_service.core.errors import DataError
+from router_service.core.messages import Json
 from switchcraft_training.datasets.bfcl.format import convert_functions, read_truth
 from switchcraft_training.datasets.conversations import Turn, to_messages, to_name
 from switchcraft_training.datasets.python_syntax import read_json
 from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_lines
-from switchcraft_training.records import Call, Example, Json, Judged
+from switchcraft_training.records import Example, Judged
 
 DATASET = "confetti"
 CATEGORY = "conversations"

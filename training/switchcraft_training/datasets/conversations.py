@@ -12,7 +12,9 @@ from typing import Final, Literal
 
 import orjson
 
-from switchcraft_training.records import Call, Example, Expected, ExpectedCall, Json, Judged
+from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.core.messages import Json
+from switchcraft_training.records import Example, Expected, Judged
 
 Tools = Sequence[Mapping[str, Json]]
 """OpenAI tools, in the order in which they are offered."""

@@ -16,8 +16,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from router_service.core.errors import DataError
+from router_service.core.messages import Json
 from switchcraft_training.datasets.rows import ROW_ERRORS, decode_row, encode_row, read_lines
-from switchcraft_training.records import Example, Json, Judged
+from switchcraft_training.records import Example, Judged
 
 
 class CorrectionKind(StrEnum):

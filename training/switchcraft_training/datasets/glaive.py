@@ -21,6 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from router_service.core.calls.toolbox import Call
+from router_service.core.messages import Json
 from switchcraft_training.datasets.conversations import (
     Conversation,
     Tools,
@@ -32,7 +34,7 @@ from switchcraft_training.datasets.conversations import (
 )
 from switchcraft_training.datasets.python_syntax import read_json, read_literal, read_objects
 from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_array
-from switchcraft_training.records import Call, Json, Judged
+from switchcraft_training.records import Judged
 
 DATASET = "glaive"
 CATEGORY = "function_calling_v2"

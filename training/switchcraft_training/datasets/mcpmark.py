@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from router_service.core.messages import Json
 from switchcraft_training.datasets.rows import read_lines
-from switchcraft_training.records import Example, Json, Outcome
+from switchcraft_training.records import Example, Outcome
 
 DATASET: Final = "mcpmark"
 TASKS: Final = "tasks.jsonl.gz"

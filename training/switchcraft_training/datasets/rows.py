@@ -16,8 +16,11 @@ from typing import BinaryIO, Final, TypeVar, cast
 
 import orjson
 
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.errors import DataError
-from switchcraft_training.records import Example, Expected, ExpectedCall, Json, Judged, OneOf
+from router_service.core.messages import Json
+from switchcraft_training.records import Example, Expected, Judged
 
 Row = TypeVar("Row")
 RowErrorHandler = Callable[[DataError, bytes], None]

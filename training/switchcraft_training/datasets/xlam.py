@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from router_service.core.calls.toolbox import Call
+from router_service.core.messages import Json
 from switchcraft_training.datasets.conversations import expect, to_name, to_tools
 from switchcraft_training.datasets.python_syntax import read_json, read_type
 from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_array
-from switchcraft_training.records import Call, Example, Json, Judged
+from switchcraft_training.records import Example, Judged
 
 DATASET = "xlam"
 CATEGORY = "function_calling_60k"

@@ -18,8 +18,8 @@ from router_service.core.decision_log import (
     read_line,
 )
 from router_service.core.errors import DataError
+from router_service.core.messages import Json
 from switchcraft_training.datasets.rows import Quarantine, RowErrorHandler, read_lines
-from switchcraft_training.records import Json
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from router_service.core.calls.comparison import IsParaphrase
+from router_service.core.calls.toolbox import Call, ExpectedCall
 from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import SwitchcraftError
-from router_service.core.messages import parse_conversation
-from switchcraft_training.checking import IsParaphrase, check_answer
+from router_service.core.messages import Json, parse_conversation
+from switchcraft_training.checking import check_answer
 from switchcraft_training.data.splits import key_of
 from switchcraft_training.datasets.rows import (
     ROW_ERRORS,
@@ -27,15 +29,7 @@ from switchcraft_training.datasets.rows import (
     write_lines,
 )
 from switchcraft_training.decisions.log import DecisionLog, read_log
-from switchcraft_training.records import (
-    Answer,
-    Call,
-    Example,
-    Expected,
-    ExpectedCall,
-    Json,
-    Outcome,
-)
+from switchcraft_training.records import Answer, Example, Expected, Outcome
 
 logger = logging.getLogger(__name__)
 

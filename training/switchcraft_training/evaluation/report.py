@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from router_service.core.artifact import Manifest, Provenance
 from router_service.core.errors import ConfigError, DataError
-from router_service.core.messages import parse_conversation
+from router_service.core.messages import Json, parse_conversation
 from router_service.router import Router
 from switchcraft_training.config import RunConfig
 from switchcraft_training.data.table import Table, concatenate
@@ -57,7 +57,6 @@ from switchcraft_training.evaluation.stability import (
     stability,
 )
 from switchcraft_training.models.checkpoints import Epoch
-from switchcraft_training.records import Json
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from router_service.core.calls.toolbox import Call
+from router_service.core.messages import Json
 from switchcraft_training.checking import ParsedAnswer, parse_native
 from switchcraft_training.datasets.rows import read_lines, read_rows
-from switchcraft_training.records import Answer, Call, Json, Judged
+from switchcraft_training.records import Answer, Judged
 
 ANSWERS: Final = "answers.jsonl"
 FAILURES: Final = "failures.jsonl"

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from router_service.core.addresses import check_http_address
 from router_service.core.errors import ConfigError
+from router_service.core.messages import Json
 from router_service.core.selection import Price
 from switchcraft_training.config import find_config
-from switchcraft_training.records import Json
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]

@@ -26,6 +26,7 @@ from tenacity import (
 from tqdm import tqdm
 
 from router_service.core.errors import SwitchcraftError
+from router_service.core.messages import Json
 from switchcraft_training.labelling.answers import (
     FailureCode,
     QuestionKey,
@@ -37,7 +38,7 @@ from switchcraft_training.labelling.answers import (
 from switchcraft_training.labelling.pool import Arm, Endpoint, Pool
 from switchcraft_training.labelling.sender import OutgoingRequest, RequestSender
 from switchcraft_training.labelling.store import Store
-from switchcraft_training.records import Json, Judged
+from switchcraft_training.records import Judged
 
 STOP_AFTER_FAILURES = 20
 """An arm is stopped after this many consecutive failures, because its endpoint is down or rejects

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import openai
 from pydantic import BaseModel, Field, ValidationError
 
+from router_service.core.messages import Json
 from switchcraft_training.labelling.answers import (
     FailureCode,
     Remedy,
@@ -22,7 +23,6 @@ from switchcraft_training.labelling.answers import (
     RequestResult,
 )
 from switchcraft_training.labelling.pool import Pool
-from switchcraft_training.records import Json
 
 DETAIL_CHARACTERS = 500
 _NOT_SENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 import orjson
 
 from router_service.core.errors import DataError
+from router_service.core.messages import Json
 from switchcraft_training.datasets.rows import write_lines
 from switchcraft_training.labelling.answers import (
     ANSWERS,
@@ -30,7 +31,6 @@ from switchcraft_training.labelling.answers import (
     RequestFailure,
     answer_to_json,
 )
-from switchcraft_training.records import Json
 
 FILE: Final = "labelling.sqlite"
 

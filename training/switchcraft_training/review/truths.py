@@ -15,11 +15,15 @@ import referencing.exceptions
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.schema import TYPE_WORDS, JsonType, Schema
+from router_service.core.calls.toolbox import Call, ExpectedCall
 from router_service.core.errors import SchemaError
-from switchcraft_training.checking import TYPE_WORDS, JsonType, Schema, check
+from router_service.core.messages import Json
+from switchcraft_training.checking import check
 from switchcraft_training.datasets.corrections import Truth, first_problem, with_truth
 from switchcraft_training.datasets.rows import ROW_ERRORS
-from switchcraft_training.records import Call, Expected, ExpectedCall, Json, Judged, OneOf
+from switchcraft_training.records import Expected, Judged
 
 _TRUTH: Final = TypeAdapter(Truth)
 

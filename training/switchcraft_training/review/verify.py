@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
 from router_service.core.errors import SwitchcraftError, UpstreamError
+from router_service.core.messages import Json
 from router_service.core.selection import Price
 from switchcraft_training.datasets.corrections import (
     CATEGORIES,
@@ -28,7 +29,7 @@ from switchcraft_training.datasets.corrections import (
     row_sha256,
     truth_of,
 )
-from switchcraft_training.records import Json, Judged
+from switchcraft_training.records import Judged
 from switchcraft_training.review.journal import Journal
 from switchcraft_training.review.truths import are_equivalent, find_problem, truth_from_json
 

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from router_service.core.calls.comparison import OneOf
+from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.errors import ConfigError, DataError
+from router_service.core.messages import Json
 from switchcraft_training.checking import python_value
 from switchcraft_training.datasets.conversations import check_offered
-from switchcraft_training.records import Expected, ExpectedCall, Json, OneOf
+from switchcraft_training.records import Expected
 
 PACKAGE = "bfcl-eval"
 INSTALL = "pip install --no-deps bfcl-eval mpmath"

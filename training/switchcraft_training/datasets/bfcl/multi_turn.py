@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import orjson
 
+from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.core.messages import Json
 from switchcraft_training.datasets.bfcl.format import (
     LeaderboardFile,
     convert_functions,
@@ -25,7 +27,7 @@ from switchcraft_training.datasets.bfcl.format import (
 )
 from switchcraft_training.datasets.conversations import check_offered
 from switchcraft_training.datasets.rows import RowErrorHandler, read_lines
-from switchcraft_training.records import Call, Example, Expected, ExpectedCall, Json, Judged
+from switchcraft_training.records import Example, Expected, Judged
 
 _BACKENDS: Final = "bfcl_eval.constants.executable_backend_config"
 _PROMPTS: Final = "bfcl_eval.constants.default_prompts"

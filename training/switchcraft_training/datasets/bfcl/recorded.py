@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from router_service.core.errors import DataError
+from router_service.core.messages import Json
 from switchcraft_training.checking import ParsedAnswer, parse_native, parse_text
 from switchcraft_training.datasets.bfcl.format import (
     ANY_CALL,
@@ -25,7 +26,7 @@ from switchcraft_training.datasets.bfcl.format import (
 )
 from switchcraft_training.datasets.bfcl.multi_turn import read_conversations
 from switchcraft_training.datasets.rows import RowErrorHandler, raise_error, read_lines
-from switchcraft_training.records import Answer, Example, Expected, Json, Judged
+from switchcraft_training.records import Answer, Example, Expected, Judged
 
 
 def read_source(path: Path, on_error: RowErrorHandler = raise_error) -> Iterator[Judged]:

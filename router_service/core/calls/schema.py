@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from router_service.core.errors import SchemaError
-from switchcraft_training.records import Json
+from router_service.core.messages import Json
 
 
 class JsonType(StrEnum):

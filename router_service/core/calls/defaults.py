@@ -9,8 +9,8 @@ from typing import Final
 
 import orjson
 
-from switchcraft_training.checking.schema import JsonType, Schema
-from switchcraft_training.records import Json
+from router_service.core.calls.schema import JsonType, Schema
+from router_service.core.messages import Json
 
 _MISSING: Final = object()
 

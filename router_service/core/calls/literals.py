@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from switchcraft_training.records import Json
+from router_service.core.messages import Json
 
 Item = TypeVar("Item")
 

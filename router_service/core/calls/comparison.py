@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from switchcraft_training.checking.defaults import documented_defaults
-from switchcraft_training.checking.literals import parse_literal
-from switchcraft_training.checking.schema import ANY_SCHEMA, JsonType, Schema
-from switchcraft_training.checking.texts import IsParaphrase, canonical, same_text
-from switchcraft_training.records import Json, OneOf
+from router_service.core.calls.canonical import canonical, same_text
+from router_service.core.calls.defaults import documented_defaults
+from router_service.core.calls.literals import parse_literal
+from router_service.core.calls.schema import ANY_SCHEMA, JsonType, Schema
+from router_service.core.messages import Json
+
+IsParaphrase = Callable[[str, str], bool]
+"""Returns whether a text (first) means the same as the expected text (second)."""
 
 _SCALARS = (str, int, float, bool)
 _EMPTY_VALUES: Final[tuple[Json, ...]] = (None, "", [])
@@ -50,6 +53,14 @@ class CheckError:
     code: ErrorCode
     path: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Accepted values inside an expected object; if `is_optional`, the key may be omitted."""
+
+    values: tuple[Json, ...]
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

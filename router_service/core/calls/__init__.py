@@ -1,0 +1,1 @@
+"""Comparison of tool calls by their structure, under the schemas of the tools."""
