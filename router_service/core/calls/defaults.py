@@ -92,7 +92,10 @@ def _parse_number(text: str, schema: Schema) -> Json:
         return _MISSING
     digits = match[1].replace(",", "")
     if re.fullmatch(r"[-+]?\d+", digits):
-        return int(digits)
+        try:
+            return int(digits)
+        except ValueError:  # Python refuses to parse more than 4,300 digits.
+            return _MISSING
     value = float(digits)
     is_integer = JsonType.INTEGER in schema.types and value.is_integer()
     return int(value) if is_integer else value

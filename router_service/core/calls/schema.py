@@ -97,6 +97,8 @@ class Schema:
         parts = node.get("allOf")
         if not parts:
             return node
+        if not isinstance(parts, list):
+            raise SchemaError("allOf must be a list of schemas")
         own = {key: value for key, value in node.items() if key != "allOf"}
         return _merge([*(self._resolve(_require_object(part), seen) for part in parts), own])
 
@@ -164,8 +166,10 @@ class Schema:
     @cached_property
     def required(self) -> frozenset[str]:
         """Return the keys that an object must have."""
-        names = self._node.get("required") or ()
-        return frozenset(names) if isinstance(names, list | tuple) else frozenset()
+        names = self._node.get("required")
+        if not isinstance(names, list | tuple):
+            return frozenset()
+        return frozenset(name for name in names if isinstance(name, str))
 
     def key(self, name: str) -> Schema:
         """Return the schema of an object's key; `ANY_SCHEMA` if no keyword describes the key."""
@@ -195,6 +199,8 @@ class Schema:
         nodes = self._node.get("prefixItems")
         if nodes is None and isinstance(self._node.get("items"), list):
             nodes = self._node["items"]  # The form before draft 2020-12.
+        if nodes is not None and not isinstance(nodes, list | tuple):
+            raise SchemaError("prefixItems must be a list of schemas")
         return tuple(self._child(node) for node in nodes or ())
 
     @cached_property
@@ -245,6 +251,6 @@ def _merge(parts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
                 merged[key] = {**merged.get(key, {}), **_require_object(value)}
             elif key == "required" and isinstance(value, list):
                 merged[key] = [*merged.get(key, ()), *value]
-            else:
+            elif key != "required":  # Another value of `required` is ignored.
                 merged[key] = value
     return merged

@@ -41,6 +41,7 @@ def test_default_is_parsed_as_the_schema_type(schema: dict[str, Any], default: o
         {"type": "integer", "description": "The page number."},
         {"type": "integer", "description": "Defaults to the first page."},
         {"type": "boolean", "description": "Default depends on the account."},
+        {"type": "integer", "description": f"Default is {'1' * 5000}."},
     ],
 )
 def test_description_without_a_value_has_no_default(schema: dict[str, Any]) -> None:

@@ -134,6 +134,8 @@ def test_list_is_a_choice_if_the_schema_allows_no_array() -> None:
         ({"$ref": "https://example.com/schema.json"}, 1),
         ({"$ref": "#/properties/a"}, 1),
         ({"anyOf": {"type": "string"}}, 1),
+        ({"allOf": 5}, 1),
+        ({"prefixItems": 5}, [1]),
         ({"enum": 5}, "x"),
         ("string", "x"),
         ({"type": "object", "patternProperties": {"(": {}}}, {"k": 1}),
@@ -141,5 +143,15 @@ def test_list_is_a_choice_if_the_schema_allows_no_array() -> None:
 )
 def test_invalid_schema_raises_schema_error(schema: Json, value: Json) -> None:
     """A schema that cannot be interpreted raises SchemaError instead of giving a verdict."""
+    other = {"k": 2} if isinstance(value, dict) else [2] if isinstance(value, list) else "y"
     with pytest.raises(SchemaError):
-        judge(parameters_with(schema), value, {"k": 2} if isinstance(value, dict) else "y")
+        judge(parameters_with(schema), value, other)
+
+
+@pytest.mark.parametrize("required", [True, 5, [{}], [["a"], None]])
+def test_invalid_required_keys_are_ignored(required: Json) -> None:
+    """Anything but names in a list of names requires no key, alone and in merged schemas."""
+    default = {"type": "integer", "default": 1}
+    node = {"type": "object", "properties": {"k": default}, "required": required}
+    for schema in (node, {"allOf": [node, {"required": []}]}):
+        assert judge(parameters_with(schema), {"k": 1}, {}) == []
