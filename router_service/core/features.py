@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from router_service.core.messages import Conversation, Role, Schema, ToolSpec
+from router_service.core.messages import Conversation, Role, SchemaSummary, ToolSpec
 from router_service.core.resources import Cache
 from router_service.core.text_features import (
     FUNCTION_WORDS,
@@ -125,7 +125,7 @@ def analyze_tool(tool: ToolSpec) -> ToolFacts:
     found = _facts.get(tool)
     if found is not None:
         return found
-    nodes: list[Schema] = []
+    nodes: list[SchemaSummary] = []
     depth = 0
     level = [p.schema for p in tool.parameters]
     while level:

@@ -72,7 +72,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class SchemaSummary:
     """The parts of a JSON-Schema node that signatures and features need."""
 
     type: str = "any"
@@ -80,10 +80,10 @@ class Schema:
     enum: tuple[str, ...] = ()
     has_default: bool = False
     properties: tuple[Parameter, ...] = ()
-    items: Schema | None = None
-    alternatives: tuple[Schema, ...] = ()
+    items: SchemaSummary | None = None
+    alternatives: tuple[SchemaSummary, ...] = ()
 
-    def children(self) -> Iterator[Schema]:
+    def children(self) -> Iterator[SchemaSummary]:
         """Yield the schemas directly below this one."""
         yield from (parameter.schema for parameter in self.properties)
         if self.items is not None:
@@ -96,7 +96,7 @@ class Parameter:
     """A named property of an object schema."""
 
     name: str
-    schema: Schema
+    schema: SchemaSummary
     required: bool
 
 
@@ -186,7 +186,7 @@ class ChatRequest:
 
 
 _ROLES = {role.value: role for role in Role}
-_EMPTY_SCHEMA = Schema()
+_EMPTY_SCHEMA = SchemaSummary()
 
 _parsed_tools: Cache[tuple[str, bytes], tuple[tuple[ToolSpec, ...], tuple[str, ...]]] = Cache(
     max_bytes=8 * 2**20
@@ -415,7 +415,7 @@ def _count_readable(entries: Sequence[Json]) -> int:
     return min(len(entries), MAX_TOOLS)
 
 
-def parse_schema(node: Json, path: str, depth: int = 0) -> Schema:
+def parse_schema(node: Json, path: str, depth: int = 0) -> SchemaSummary:
     """Read a JSON-Schema node; raises InvalidRequestError if deeper than `MAX_SCHEMA_DEPTH`."""
     if depth > MAX_SCHEMA_DEPTH:
         raise InvalidRequestError(
@@ -447,11 +447,11 @@ def parse_schema(node: Json, path: str, depth: int = 0) -> Schema:
             ]
         )
     items = node.get("items")
-    alternatives: tuple[Schema, ...] = ()
+    alternatives: tuple[SchemaSummary, ...] = ()
     if not node.keys().isdisjoint(_COMPOSITIONS):
         children = [child for keyword in _COMPOSITIONS for child in as_list(node.get(keyword))]
         alternatives = tuple([parse_schema(child, path, depth + 1) for child in children])
-    return Schema(
+    return SchemaSummary(
         type=kind,
         description=as_text(node.get("description")),
         enum=tuple(map(str, as_list(node.get("enum")))),

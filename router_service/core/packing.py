@@ -20,7 +20,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from router_service.core.features import FEATURES, extract
-from router_service.core.messages import Conversation, Role, Schema, ToolSpec, Turn
+from router_service.core.messages import Conversation, Role, SchemaSummary, ToolSpec, Turn
 from router_service.core.resources import Cache
 
 TRUNCATED = "[truncated]"
@@ -142,7 +142,7 @@ def signature(tool: ToolSpec, style: Literal["names", "types"] = "types") -> str
     return f"{tool.name}({', '.join(shown)})"
 
 
-def type_expression(schema: Schema) -> str:
+def type_expression(schema: SchemaSummary) -> str:
     """Write a schema's type: `integer`, `string[]`, `red|green`, `{lat: number, lon: number}`."""
     if schema.enum:
         return "|".join(schema.enum[:MAX_ENUM_VALUES])

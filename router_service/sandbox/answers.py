@@ -66,7 +66,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class SandboxTool:
     """A tool of a request; `parameters` is its JSON schema."""
 
     kind: Kind
@@ -226,7 +226,7 @@ def make_answer(body: Mapping[str, Json], request: ChatRequest, prompt: bytes) -
         return Answer(text=_text(body, query))
     query_words = words(query)
 
-    def overlap(tool: Tool) -> int:
+    def overlap(tool: SandboxTool) -> int:
         parameters = mapping(mapping(tool.parameters).get("properties"))
         described = words(f"{tool.description[:READ_CHARACTERS]} {' '.join(parameters)}")
         in_name = len(query_words & words(tool.name))
@@ -266,7 +266,7 @@ def words(text: str) -> frozenset[str]:
     )
 
 
-def _read_tools(body: Mapping[str, Json]) -> Iterator[Tool]:
+def _read_tools(body: Mapping[str, Json]) -> Iterator[SandboxTool]:
     """Yield the tools that have a name; `functions` are read only if there are no `tools`."""
     field = "tools" if body.get("tools") not in (None, []) else "functions"
     entries = body.get(field)
@@ -282,12 +282,12 @@ def _read_tools(body: Mapping[str, Json]) -> Iterator[Tool]:
         name, description = function.get("name"), function.get("description")
         if isinstance(name, str):
             text = description if isinstance(description, str) else ""
-            yield Tool(kind, name, text, function.get("parameters"))
+            yield SandboxTool(kind, name, text, function.get("parameters"))
 
 
 def _choose_from(
-    body: Mapping[str, Json], tools: tuple[Tool, ...]
-) -> tuple[tuple[Tool, ...], bool]:
+    body: Mapping[str, Json], tools: tuple[SandboxTool, ...]
+) -> tuple[tuple[SandboxTool, ...], bool]:
     """Return the tools that may be called, and whether one must be called."""
     field = "function_call" if "tool_choice" not in body and "functions" in body else "tool_choice"
     choice = body.get(field)

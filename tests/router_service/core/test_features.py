@@ -15,7 +15,7 @@ from router_service.core.messages import (
     Conversation,
     Parameter,
     Role,
-    Schema,
+    SchemaSummary,
     ToolSpec,
     Turn,
     parse_conversation,
@@ -226,8 +226,8 @@ def test_overlap_features_counted_by_hand() -> None:
 
 def test_enum_values_in_the_query_are_counted() -> None:
     """Both values of one enum are found, whatever their letter case, and none of the other enum."""
-    size = Schema("string", enum=("single", "twin"))
-    meal = Schema("string", enum=("vegan", "kosher"))
+    size = SchemaSummary("string", enum=("single", "twin"))
+    meal = SchemaSummary("string", enum=("vegan", "kosher"))
     tool = ToolSpec("book", "", (Parameter("size", size, True), Parameter("meal", meal, False)))
     asked = Conversation((Turn(Role.USER, "A Single room, or a twin?"),), (tool,))
     names = ["enum_values_said", "enum_values_said_max", "enums_said_twice", "best_enums_said"]
@@ -268,9 +268,9 @@ def test_patterns_counted_by_hand(text: str, name: str, count: int) -> None:
 
 words = st.text(max_size=40)
 schemas = st.recursive(
-    st.builds(Schema, words, words, st.lists(words, max_size=3).map(tuple), st.booleans()),
+    st.builds(SchemaSummary, words, words, st.lists(words, max_size=3).map(tuple), st.booleans()),
     lambda inner: st.builds(
-        Schema,
+        SchemaSummary,
         type=words,
         properties=st.lists(st.builds(Parameter, words, inner, st.booleans()), max_size=3).map(
             tuple
@@ -320,10 +320,10 @@ VALUES = st.text("ab", max_size=300)
 def test_indexed_and_scanned_enum_values_are_the_same(text: str, values: list[str]) -> None:
     """The same enum values are found by scanning (few values) and by indexing (many values)."""
     query = text * (MAX_QUERY_CHARS // len(text))
-    many = Schema("string", enum=tuple(str(i) for i in range(100)))
+    many = SchemaSummary("string", enum=tuple(str(i) for i in range(100)))
     counted = []
-    for padding in (Schema(), many):
-        enum = Schema("string", enum=(*values, query[7:200].lower(), query[5:900].lower()))
+    for padding in (SchemaSummary(), many):
+        enum = SchemaSummary("string", enum=(*values, query[7:200].lower(), query[5:900].lower()))
         parameters = (Parameter("a", enum, True), Parameter("b", padding, True))
         asked = Conversation((Turn(Role.USER, query),), (ToolSpec("f", "", parameters),))
         (count,) = extract(asked, ["enum_values_said"])
@@ -337,21 +337,21 @@ def tool(*parameters: Parameter, description: str = "") -> ToolSpec:
     return ToolSpec("f", description, parameters)
 
 
-def chain(levels: int, width: int) -> Schema:
+def chain(levels: int, width: int) -> SchemaSummary:
     """Return a schema with `levels` nested objects, each with `width` more properties."""
-    schema = Schema("string")
+    schema = SchemaSummary("string")
     for _ in range(levels):
-        leaves = (Parameter(f"p{i}", Schema("string"), False) for i in range(width))
-        schema = Schema("object", properties=(Parameter("n", schema, False), *leaves))
+        leaves = (Parameter(f"p{i}", SchemaSummary("string"), False) for i in range(width))
+        schema = SchemaSummary("object", properties=(Parameter("n", schema, False), *leaves))
     return schema
 
 
-REPEATING = Schema("string", enum=tuple("a" * 45 + str(i) + "a" * 45 for i in range(6_000)))
+REPEATING = SchemaSummary("string", enum=tuple("a" * 45 + str(i) + "a" * 45 for i in range(6_000)))
 WORDY = " ".join(f"{i:x}word{i * 7919:x}" for i in range(45_000))[:650_000]
 HEAVY: list[tuple[ToolSpec, ...]] = [
     (tool(Parameter("a", REPEATING, True)),),
     (tool(Parameter("a", chain(60, 400), True)),),
-    (tool(*(Parameter(f"p{i}", Schema("string"), True) for i in range(24_000))),),
+    (tool(*(Parameter(f"p{i}", SchemaSummary("string"), True) for i in range(24_000))),),
     (tool(description=WORDY),),
     tuple(tool(description=WORDY[i * 50_000 : (i + 1) * 50_000]) for i in range(13)),
     tuple(ToolSpec(f"tool{i}", WORDY[i * 600 : i * 600 + 600]) for i in range(1_000)),

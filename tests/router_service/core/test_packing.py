@@ -20,7 +20,7 @@ from router_service.core.messages import (
     Conversation,
     Parameter,
     Role,
-    Schema,
+    SchemaSummary,
     ToolCall,
     ToolSpec,
     Turn,
@@ -214,9 +214,9 @@ def test_calls_of_a_turn_are_separated_by_blanks() -> None:
 
 def test_type_of_an_object_lists_its_properties() -> None:
     """The properties of an object are separated by commas."""
-    number = Schema("number")
+    number = SchemaSummary("number")
     pair = tuple(Parameter(name, number, required=True) for name in ("lat", "lon"))
-    assert type_expression(Schema("object", properties=pair)) == "{lat: number, lon: number}"
+    assert type_expression(SchemaSummary("object", properties=pair)) == "{lat: number, lon: number}"
 
 
 def test_long_turn_of_long_words_fills_the_window() -> None:
