@@ -36,12 +36,21 @@ from router_service.core.selection import (
     Policy,
     Price,
     Reason,
+    Verified,
+    choose_once,
     explore,
     least_probability,
     parse_policy,
     ranking,
     select,
 )
+from router_service.core.verification import Candidate, Step, VerificationLimits
+
+NO_VERIFIER = (
+    "the artifact has no verifier; train an artifact from recorded answers with "
+    "`switchcraft-train run`, or use another policy"
+)
+"""Problem with the policy `verified` if the artifact cannot verify answers."""
 
 PREDICTIONS_BYTES = 8 * 2**20
 """Size of the prediction cache: 1,200 requests of an agent, at 6 KB each."""
@@ -189,7 +198,7 @@ class Router:
         if isinstance(request_body, bytes | str):
             request_body = decode_object(request_body)
         if isinstance(policy, str):
-            policy = self.policy(policy, param="policy")
+            policy = choose_once(self.policy(policy, param="policy"), param="policy")
         if arms is not None:
             self._check_arms(arms)
         return self.decide_conversation(parse_conversation(request_body), policy, arms)
@@ -254,12 +263,33 @@ class Router:
             [self.arms[index] for index in indexes],
             [prediction.probabilities[self._columns[index]] for index in indexes],
             [self._costs_usd[index] for index in indexes],
-            policy or self.policy(),
+            policy or choose_once(self.policy()),
             prediction,
             is_unread=bool(conversation.unread),
         )
 
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+    def next_step(  # noqa: PLR0913
+        self,
+        conversation: Conversation,
+        prediction: Prediction,
+        candidates: Sequence[Candidate],
+        policy: Verified,
+        *,
+        arms: Collection[str],
+        limits: VerificationLimits,
+        elapsed_s: float,
+        failed: Collection[str],
+    ) -> Step:
+        """Return which candidate to accept, or which arms to ask next; CPU-bound.
+
+        `arms` are the arms that may still be asked. `elapsed_s` is the time since the first
+        candidate was complete. `failed` are the arms that were asked and gave no answer. Raises
+        PolicyError if the artifact has no verifier.
+        """
+        del conversation, prediction, candidates, arms, limits, elapsed_s, failed
+        raise PolicyError(str(policy), NO_VERIFIER)
+
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
         """Return the policy for a name (`economy`), a rule (`theta=0.5`) or a goal.
 
         None is the artifact's default. A goal such as `accuracy=best@95` becomes the rule that was
@@ -267,6 +297,8 @@ class Router:
         those were measured. Raises PolicyError, which names `param` as the request's field.
         """
         manifest = self.artifact.manifest
+        if (text or "").partition("=")[0].strip() == "verified":
+            raise PolicyError(text or "", NO_VERIFIER, param=param)
         rule = manifest.policies.get(text or "default")
         if rule is None and "=" not in (text or ""):
             known = ", ".join(sorted(manifest.policies))

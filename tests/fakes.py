@@ -1,8 +1,9 @@
-"""A router with fixed probabilities and the real selection."""
+"""Routers with fixed probabilities and the real selection; one verifies answers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,20 @@ from router_service.core.artifact import (
     Manifest,
     Provenance,
 )
+from router_service.core.errors import PolicyError
 from router_service.core.messages import Conversation
 from router_service.core.packing import PackedView, PackingSpec
 from router_service.core.resources import Cache, Timer
-from router_service.core.selection import ArmProfile, Policy, Price, parse_policy
-from router_service.router import Decision, Prediction, decide_among
+from router_service.core.selection import (
+    ArmProfile,
+    Policy,
+    Price,
+    Verified,
+    choose_once,
+    parse_policy,
+)
+from router_service.core.verification import Candidate, Step, VerificationLimits
+from router_service.router import NO_VERIFIER, Decision, Prediction, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
 PRICES = {"small": 1.0, "medium": 2.0, "large": 10.0}
@@ -67,7 +77,7 @@ class FakeRouter:
         del conversation
         return None
 
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
         """Resolve a policy by name or rule."""
         return parse_policy(POLICIES.get(text or "default", text or ""), param=param)
 
@@ -93,15 +103,90 @@ class FakeRouter:
             able,
             [probabilities[arm] for arm in able],
             [costs_usd[arm] for arm in able],
-            policy or self.policy(),
+            policy or choose_once(self.policy()),
             prediction,
             is_unread=bool(conversation.unread),
         )
+
+    def next_step(
+        self,
+        conversation: Conversation,
+        prediction: Prediction,
+        candidates: Sequence[Candidate],
+        policy: Verified,
+        *,
+        arms: Collection[str],
+        limits: VerificationLimits,
+        elapsed_s: float,
+        failed: Collection[str],
+    ) -> Step:
+        """Refuse, like an artifact without a verifier."""
+        del conversation, prediction, candidates, arms, limits, elapsed_s, failed
+        raise PolicyError(str(policy), NO_VERIFIER)
 
     def view(self, conversation: Conversation) -> PackedView:
         """Return an empty view."""
         del conversation
         return PackedView(pieces=(), extents=(), features={}, tokens=7, budget_tokens=512)
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """The arguments of one call of `VerifyingRouter.next_step`."""
+
+    candidates: Sequence[Candidate]
+    policy: Verified
+    arms: frozenset[str]
+    limits: VerificationLimits
+    elapsed_s: float
+    failed: frozenset[str]
+
+
+class VerifyingRouter(FakeRouter):
+    """Router that asks groups of arms in their order, and trusts answers by arm.
+
+    It accepts the most probable candidate if its probability is at least 0.5, or if no further arm
+    can be asked. `steps` keeps the arguments of all calls.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[tuple[str, ...]] = (("small",), ("medium",), ("large",)),
+        trust: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.groups = groups
+        self.trust = {"small": 0.2, "medium": 0.4, "large": 0.9, **(trust or {})}
+        self.steps: list[StepRequest] = []
+
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
+        """Resolve `verified` to the measured price, and other policies as usual."""
+        return super().policy("verified=0.002" if text == "verified" else text, param=param)
+
+    def next_step(
+        self,
+        conversation: Conversation,
+        prediction: Prediction,
+        candidates: Sequence[Candidate],
+        policy: Verified,
+        *,
+        arms: Collection[str],
+        limits: VerificationLimits,
+        elapsed_s: float,
+        failed: Collection[str],
+    ) -> Step:
+        """Accept the best candidate if it is trusted, or ask the next group."""
+        del conversation, prediction
+        self.steps.append(
+            StepRequest(candidates, policy, frozenset(arms), limits, elapsed_s, frozenset(failed))
+        )
+        trust = {c.arm: self.trust[c.arm] if c.answer else 0.0 for c in candidates}
+        best = max(trust, key=lambda arm: trust[arm], default=None)
+        groups = (tuple(arm for arm in group if arm in arms) for group in self.groups)
+        ask = next(filter(None, groups), ())
+        if best is not None and (trust[best] >= 0.5 or not ask):
+            return Step(best, (), trust, 0.0)
+        return Step(None, ask, trust, 0.1)
 
 
 def _profile(usd_per_mtok: float) -> ArmProfile:

@@ -15,7 +15,7 @@ from router_service.core.errors import ArtifactError, SwitchcraftError
 from router_service.core.messages import Conversation, parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Probability
 from router_service.core.packing import PackingSpec
-from router_service.core.selection import ArmProfile, Price, parse_policy
+from router_service.core.selection import ArmProfile, Price, choose_once, parse_policy
 
 SHIPPED = Path(__file__).parents[1] / "artifacts" / "reference-pool"
 """The artifact that the package ships. The service runs with it by default."""
@@ -126,9 +126,11 @@ class Manifest(_Frozen):
             )
         if "default" not in self.policies:
             raise ValueError("`policies` must contain 'default'")
-        for rule in self.policies.values():
+        for name, rule in self.policies.items():
             try:
-                parse_policy(rule)
+                policy = parse_policy(rule)
+                if name == "default":  # it routes the requests that cannot be verified
+                    choose_once(policy)
             except SwitchcraftError as exc:
                 raise ValueError(str(exc)) from exc
         missing = {*self.models.values(), TOKENIZER, CANARIES} - set(self.files)

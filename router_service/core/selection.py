@@ -162,9 +162,28 @@ class Drift:
         return f"drift={self.delta:g}"
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Policy: ask arms step by step, until a better answer is not worth the cost of another one.
+
+    Such a policy needs the answers of arms. It cannot choose from probabilities alone, and is
+    therefore no `Policy`.
+    """
+
+    price_usd: float
+    """What one more correct answer is worth."""
+
+    def __str__(self) -> str:
+        return f"verified={self.price_usd:g}"
+
+
 Policy = Threshold | Drift
 
-_RULES: dict[str, type[Policy]] = {"theta": Threshold, "drift": Drift}
+_RULES: dict[str, type[Policy | Verified]] = {
+    "theta": Threshold,
+    "drift": Drift,
+    "verified": Verified,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +194,33 @@ class Selection:
     reason: Reason
 
 
-def parse_policy(text: str, *, param: str = "model") -> Policy:
-    """Read `theta=0.5` or `drift=0.1`.
+def parse_policy(text: str, *, param: str = "model") -> Policy | Verified:
+    """Read `theta=0.5`, `drift=0.1` or `verified=0.002`.
 
     Raises PolicyError; `param` is the field of the request that holds the text.
     """
-    rule, _, number = text.partition("=")
-    if rule.strip() not in _RULES:
-        raise PolicyError(text, "write theta=P or drift=P with P from 0 to 1", param=param)
+    rule, _, number = (part.strip() for part in text.partition("="))
+    if rule not in _RULES:
+        problem = "write theta=P or drift=P with P from 0 to 1, or verified=PRICE with PRICE in USD"
+        raise PolicyError(text, problem, param=param)
     try:
         value = float(number)
     except ValueError as exc:
         raise PolicyError(text, f"{number!r} is not a number", param=param) from exc
-    if not 0.0 <= value <= 1.0:  # false for NaN too
+    kind = _RULES[rule]
+    if kind is Verified and not 0.0 <= value < math.inf:
+        raise PolicyError(text, f"the price {number} is not a number of USD", param=param)
+    if kind is not Verified and not 0.0 <= value <= 1.0:  # false for NaN too
         raise PolicyError(text, f"{number} is outside 0 to 1", param=param)
-    return _RULES[rule.strip()](value)
+    return kind(value)
+
+
+def choose_once(policy: Policy | Verified, *, param: str = "model") -> Policy:
+    """Return a policy that chooses one arm before any answer; raises PolicyError for others."""
+    if isinstance(policy, Verified):
+        problem = "it needs the answers of models, which only a gateway gets; use another policy"
+        raise PolicyError(str(policy), problem, param=param)
+    return policy
 
 
 def select(probabilities: Sequence[float], costs_usd: Sequence[float], policy: Policy) -> Selection:

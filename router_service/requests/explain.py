@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
-from router_service.core.selection import Policy, parse_policy
+from router_service.core.selection import Policy, Verified, parse_policy
 from router_service.requests.planning import (
     DecidingRouter,
     Endpoint,
@@ -67,10 +67,11 @@ class Explainer:
         self._pool = pool
         self._planner = planner
         frontier = router.artifact.manifest.frontier
-        self._policies = tuple(parse_policy(point.policy) for point in frontier)
+        measured = (parse_policy(point.policy) for point in frontier)
+        self._policies = tuple(p for p in measured if not isinstance(p, Verified))
 
     @property
-    def default_policy(self) -> Policy:
+    def default_policy(self) -> Policy | Verified:
         """The policy of requests that do not select one."""
         return self._planner.policy(None, None)
 
@@ -88,7 +89,7 @@ class Explainer:
             plan = self._planner.choose(plan, prediction)
         is_pinned = plan.reason is GatewayReason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
-        chosen_by = plan.policy or self._planner.policy(suffix, policy)
+        chosen_by = plan.policy or self._planner.choosing_policy(suffix, policy)
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )

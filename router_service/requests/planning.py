@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from router_service.core.artifact import Artifact
-from router_service.core.capabilities import Requirements, read_requirements
+from router_service.core.capabilities import Feature, Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
     ResponseElsewhereError,
@@ -29,6 +29,7 @@ from router_service.core.messages import (
     ChatRequest,
     Conversation,
     Json,
+    as_list,
     decode_object,
     parse_chat_request,
     read_model,
@@ -37,7 +38,8 @@ from router_service.core.messages import (
 from router_service.core.packing import PackedView
 from router_service.core.resources import Cache, Stage, StageName, Timer
 from router_service.core.responses import find_references, parse_responses_request
-from router_service.core.selection import Policy, Reason
+from router_service.core.selection import Policy, Reason, Verified, choose_once
+from router_service.core.verification import Candidate, Step, VerificationLimits
 from router_service.requests.pool import Pool, capable_models
 from router_service.router import Decision, Prediction, explored
 from router_service.settings import Model
@@ -118,6 +120,8 @@ async def plan_request(  # noqa: PLR0913
     elif plan.arms and prediction is not None:
         plan = releases.choose(plan, prediction)
         timer.end(StageName.SELECT)
+    elif plan.verified is not None:
+        plan = replace(plan, verified=None, unverified=UnverifiedReason.ROUTER_FAILED)
     seconds = time.perf_counter() - started_s
     gateway.metrics.decision_seconds.observe(seconds)
     if seconds > engine.settings.router.latency_budget_s:
@@ -223,6 +227,61 @@ class GatewayReason(StrEnum):
     """The router failed; the gateway chose the arm with the highest profiled cost as the safest."""
     CONTINUED = "continued"
     """The request continues a response. Only the provider that stored the response can answer."""
+    VERIFIED = "verified"
+    """The answer was accepted among candidate answers, by the verifier's estimate."""
+
+
+class UnverifiedReason(StrEnum):
+    """Reason why the answer to a request with the policy `verified` was not verified."""
+
+    NO_TOOLS = "no_tools"
+    """The request offers no tools; only tool calls are verified."""
+    SEVERAL_CHOICES = "several_choices"
+    """The request asks for more than one choice (`n`)."""
+    STORED = "stored"
+    """The provider would store the response, and rejected candidates with it. `store` is true by
+    default in the Responses API."""
+    BACKGROUND = "background"
+    """The request starts a background job."""
+    SERVER_TOOLS = "server_tools"
+    """The request offers tools that the provider runs itself, such as web search."""
+    ATTACHMENTS = "attachments"
+    """The request has images, audio or files, which the verifier cannot see."""
+    CONTINUED = "continued"
+    """The request continues a response, whose turns the verifier cannot see."""
+    UNREAD = "unread"
+    """A part of the request could not be read."""
+    ROUTER_FAILED = "router_failed"
+    """The router or its verifier failed."""
+    CANDIDATES_FAILED = "candidates_failed"
+    """All candidates failed; the next model answered without verification."""
+
+
+_ATTACHMENTS = frozenset((Feature.IMAGES, Feature.AUDIO, Feature.FILES))
+_CLIENT_TOOLS = ("function", "custom")  # no set, because a client may send an unhashable type
+
+
+def why_unverifiable(request: ParsedRequest) -> UnverifiedReason | None:
+    """Return why a request cannot be verified, or None if it can; decodes the body again."""
+    conversation, features = request.chat.conversation, request.requirements.features
+    body: Mapping[str, Json] = orjson.loads(request.body.with_model(""))
+    store = body.get("store")
+    tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
+    kinds = [tool.get("type", "function") for tool in tools]
+    has_server_tools = any(kind not in _CLIENT_TOOLS for kind in kinds)
+    obstacles = {
+        UnverifiedReason.CONTINUED: request.chat.continues is not None,
+        UnverifiedReason.NO_TOOLS: not conversation.has_tools,
+        UnverifiedReason.SEVERAL_CHOICES: Feature.SEVERAL_CHOICES in features,
+        UnverifiedReason.ATTACHMENTS: bool(features & _ATTACHMENTS),
+        UnverifiedReason.BACKGROUND: bool(body.get("background")),
+        UnverifiedReason.STORED: (
+            store is not False if request.endpoint is RESPONSES else bool(store)
+        ),
+        UnverifiedReason.SERVER_TOOLS: has_server_tools or bool(body.get("web_search_options")),
+        UnverifiedReason.UNREAD: bool(conversation.unread),
+    }
+    return next((reason for reason, applies in obstacles.items() if applies), None)
 
 
 class DecidingRouter(Protocol):
@@ -234,7 +293,7 @@ class DecidingRouter(Protocol):
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
         """The router's caches by name; some may be shared with other routers."""
 
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
         """Return the policy for a name, rule or goal; raises PolicyError."""
 
     def cached(self, conversation: Conversation) -> Prediction | None:
@@ -251,6 +310,24 @@ class DecidingRouter(Protocol):
         arms: Collection[str] | None = None,
     ) -> Decision:
         """Return the decision that a policy makes among these arms."""
+
+    def next_step(  # noqa: PLR0913
+        self,
+        conversation: Conversation,
+        prediction: Prediction,
+        candidates: Sequence[Candidate],
+        policy: Verified,
+        *,
+        arms: Collection[str],
+        limits: VerificationLimits,
+        elapsed_s: float,
+        failed: Collection[str],
+    ) -> Step:
+        """Return which candidate to accept, or which of `arms` to ask next; CPU-bound.
+
+        `elapsed_s` is the time since the first candidate was complete. `failed` are the arms that
+        were asked and gave no answer.
+        """
 
     def view(self, conversation: Conversation) -> PackedView:
         """Return what the model sees of a conversation."""
@@ -285,6 +362,14 @@ class Plan:
     requested_policy: str | None = None
     """Value of the policy header; each release looks it up among its own policy names."""
     policy: Policy | None = None
+    """The policy that chose the candidates' order; None if the request is not routed."""
+    verified: Verified | None = None
+    """The policy by which the answer is verified; None if it is not. Then `policy` is the
+    artifact's default, which applies if no answer can be verified."""
+    unverified: UnverifiedReason | None = None
+    """Why the answer is not verified, although the client asked for a verified answer."""
+    prediction: Prediction | None = None
+    """The prediction that `decision` was made from."""
     decision: Decision | None = None
     """The router's decision; None if the request is not routed, or if the router failed."""
     track: Track = Track.STABLE
@@ -314,7 +399,7 @@ class Planner:
         pool: Pool,
         *,
         model_name: str,
-        default_policy: Policy,
+        default_policy: Policy | Verified,
         exploration_share: float = 0.0,
     ) -> None:
         """Plan with a router for a pool; `model_name` is the name that requests routing."""
@@ -322,6 +407,7 @@ class Planner:
         self._pool = pool
         self._model_name = model_name
         self._default_policy = default_policy
+        self._unverified_policy = choose_once(router.policy())
         self.exploration_share = exploration_share
         manifest = router.artifact.manifest
         routed = (f"{model_name}:{name}" for name in manifest.policies if name != "default")
@@ -357,12 +443,19 @@ class Planner:
             requested_policy=policy,
             baseline=self._pool.baseline,
         )
-        if chat.continues is not None:
-            return plan(candidates=(), reason=GatewayReason.CONTINUED)
         if pinned is not None:
+            if chat.continues is not None:
+                return plan(candidates=(), reason=GatewayReason.CONTINUED)
             candidates = self._pool.pinned(pinned, wanted)
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
         rule = self.policy(suffix or None, policy)
+        if isinstance(rule, Verified):
+            unverified = why_unverifiable(request)
+            verified = rule if unverified is None else None
+            plan = partial(plan, verified=verified, unverified=unverified)
+            rule = self._unverified_policy
+        if chat.continues is not None:
+            return plan(candidates=(), reason=GatewayReason.CONTINUED)
         if not chat.conversation.has_tools:
             candidates = capable_models(self._pool.chat_models, wanted)
             return plan(candidates=candidates, reason=GatewayReason.CHAT)
@@ -403,8 +496,18 @@ class Planner:
         """Return the plan with the arm that its policy chooses."""
         conversation = plan.request.chat.conversation
         decision = self.router.choose(conversation, prediction, plan.policy, plan.arms)
-        candidates = self._pool.models_for(decision.ranking)
-        return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
+        return replace(
+            plan,
+            candidates=self._pool.models_for(decision.ranking),
+            reason=decision.reason,
+            decision=decision,
+            prediction=prediction,
+        )
+
+    def models_by_arm(self, decision: Decision) -> Mapping[str, Model]:
+        """Return the arms of a decision with their models, each model once, the best arm first."""
+        arms = {self._pool.by_arm[arm].name: arm for arm in reversed(decision.ranking)}
+        return {arm: self._pool.by_arm[arm] for arm in decision.ranking if arm in arms.values()}
 
     def explore(self, plan: Plan) -> Plan:
         """Return the plan with a random arm for the exploration share of requests.
@@ -418,9 +521,14 @@ class Planner:
         candidates = self._pool.models_for(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 
-    def policy(self, suffix: str | None, header: str | None) -> Policy:
+    def policy(self, suffix: str | None, header: str | None) -> Policy | Verified:
         """Return the policy of the header, else of the model name's suffix; raises PolicyError."""
         text, param = (header, POLICY_HEADER) if header is not None else (suffix, "model")
         if text in {None, "default"}:
             return self._default_policy
         return self.router.policy(text, param=param)
+
+    def choosing_policy(self, suffix: str | None, header: str | None) -> Policy:
+        """Return the policy by which an arm is chosen before any answer; raises PolicyError."""
+        policy = self.policy(suffix, header)
+        return self._unverified_policy if isinstance(policy, Verified) else policy

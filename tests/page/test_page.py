@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from router_service.core.messages import Conversation, parse_conversation
-from router_service.core.selection import parse_policy
+from router_service.core.selection import choose_once, parse_policy
 from router_service.router import Router
 from tests.bodies import ASK, TOOLS
 from tests.page.watching import choose_example, open_playground, tab_to
@@ -53,7 +53,7 @@ def walk(page: Page, shipped: Router, conversation: Conversation) -> list[str]:
     slider.press("Home")
     arms = []
     for _ in range(int(slider.get_attribute("max") or 0)):
-        policy = parse_policy(page.locator("#policy-now").inner_text())
+        policy = choose_once(parse_policy(page.locator("#policy-now").inner_text()))
         arms.append(chosen_arm(page))
         assert arms[-1] == shipped.decide_conversation(conversation, policy).arm
         assert str(policy) in (slider.get_attribute("aria-valuetext") or "")

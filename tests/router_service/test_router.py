@@ -21,6 +21,7 @@ from router_service.core.selection import (
     Price,
     Reason,
     Threshold,
+    choose_once,
     parse_policy,
     select,
 )
@@ -103,6 +104,13 @@ def test_policies_by_name_and_by_rule(router: Router) -> None:
 def test_an_unknown_policy_is_refused(router: Router, text: str) -> None:
     """A policy that is neither a name nor a rule is an error that shows it."""
     with pytest.raises(PolicyError, match=text):
+        router.policy(text)
+
+
+@pytest.mark.parametrize("text", ["verified", "verified=0.002"])
+def test_verified_policy_needs_a_verifier(router: Router, text: str) -> None:
+    """Without a verifier in the artifact, the error says how to get one."""
+    with pytest.raises(PolicyError, match=r"no verifier; train .* `switchcraft-train run`"):
         router.policy(text)
 
 
@@ -210,7 +218,9 @@ def test_other_policies_choose_as_they_would_have(
     router: Router, conversations: list[Conversation]
 ) -> None:
     """What a policy of the frontier chooses by a decision is what the router decides with it."""
-    policies = [parse_policy(point.policy) for point in router.artifact.manifest.frontier]
+    policies = [
+        choose_once(parse_policy(point.policy)) for point in router.artifact.manifest.frontier
+    ]
     for conversation in conversations[:3]:
         chosen = list(choices(router.decide_conversation(conversation), policies))
         decided = [router.decide_conversation(conversation, policy) for policy in policies]

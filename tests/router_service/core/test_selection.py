@@ -22,6 +22,8 @@ from router_service.core.selection import (
     Reason,
     Selection,
     Threshold,
+    Verified,
+    choose_once,
     explore,
     least_probability,
     most_probable,
@@ -220,10 +222,20 @@ def test_select_refuses_missing_probabilities(probabilities: tuple[float, ...]) 
         select(probabilities, [0.1] * len(probabilities), Threshold(0.5))
 
 
-@pytest.mark.parametrize("policy", [Threshold(0.5), Threshold(1.0), Drift(0.0), Drift(0.125)])
-def test_policy_text_round_trip(policy: Policy) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [Threshold(0.5), Threshold(1.0), Drift(0.0), Drift(0.125), Verified(0.002), Verified(5e-06)],
+)
+def test_policy_text_round_trip(policy: Policy | Verified) -> None:
     """`str` and `parse_policy` are inverses."""
     assert parse_policy(str(policy)) == policy
+
+
+def test_verified_policy_cannot_choose_once() -> None:
+    """A policy that needs answers is refused where an arm is chosen before any answer."""
+    assert choose_once(Drift(0.1)) == Drift(0.1)
+    with pytest.raises(PolicyError, match="needs the answers of models"):
+        choose_once(Verified(0.002), param="--policy")
 
 
 @pytest.mark.parametrize(
@@ -240,10 +252,16 @@ def test_invalid_policy_is_quoted(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("cheap=1", "write theta=P or drift=P with P from 0 to 1"),
+        (
+            "cheap=1",
+            "write theta=P or drift=P with P from 0 to 1, or verified=PRICE with PRICE in USD",
+        ),
         ("theta", "'' is not a number"),
         ("theta=0.5=1", "'0.5=1' is not a number"),
         ("drift=1.5", "1.5 is outside 0 to 1"),
+        ("verified", "'' is not a number"),
+        ("verified=-1", "the price -1 is not a number of USD"),
+        ("verified=inf", "the price inf is not a number of USD"),
     ],
 )
 def test_invalid_policy_error_names_the_problem(text: str, problem: str) -> None:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from router_service.core import errors
-from router_service.core.selection import Policy
+from router_service.core.selection import Policy, Verified
 from router_service.http.app import create_app
 from router_service.http.errors import error_response, status_of
 from router_service.settings import ServerSettings, Settings
@@ -138,7 +138,7 @@ def test_unknown_paths_and_methods_get_openai_errors(http: httpx.Client) -> None
 class BrokenRouter(FakeRouter):
     """Router with a defect in its policies."""
 
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy:
+    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
         """Fail for every policy except the default one."""
         if text is not None:
             raise RuntimeError("a secret of the inside")

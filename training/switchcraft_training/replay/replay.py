@@ -19,7 +19,15 @@ from router_service.core.artifact import Provenance
 from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import DataError, PolicyError
 from router_service.core.messages import Conversation, parse_conversation
-from router_service.core.selection import Policy, Reason, most_probable, parse_policy, select
+from router_service.core.selection import (
+    Policy,
+    Reason,
+    Verified,
+    choose_once,
+    most_probable,
+    parse_policy,
+    select,
+)
 from router_service.router import Router
 from switchcraft_training.data.table import Choices, Floats
 from switchcraft_training.decisions.log import DecisionLog
@@ -199,14 +207,19 @@ def parse_policies(
 ) -> dict[str, Policy]:
     """Return the policies to replay, by display name; raises PolicyError if one is invalid."""
     if router is not None and policies:
-        return {text: router.policy(text, param="--policy") for text in policies}
+        return {
+            text: choose_once(router.policy(text, param="--policy"), param="--policy")
+            for text in policies
+        }
     if router is not None:
         names = policy_names(router.artifact.manifest.policies)
-        return {name: router.policy(rule) for rule, name in names.items()}
+        named = {name: router.policy(rule) for rule, name in names.items()}
+        # A verified policy depends on answers that the log does not have.
+        return {name: policy for name, policy in named.items() if not isinstance(policy, Verified)}
     parsed = {}
     for text in policies or sorted({decision.policy for decision in decisions}):
         try:
-            parsed[text] = parse_policy(text, param="--policy")
+            parsed[text] = choose_once(parse_policy(text, param="--policy"), param="--policy")
         except PolicyError as exc:
             problem = f"{exc.problem}; for a goal or a policy's name, also give --artifact"
             raise PolicyError(text, problem, param="--policy") from exc
