@@ -67,9 +67,21 @@ def same_text(a: str, b: str) -> bool:
     return a.count("_") == b.count("_") or any(map(_SPACE.search, (a.strip(), b.strip())))
 
 
-@lru_cache(maxsize=1 << 16)
+MAX_CACHED_CHARACTERS = 200
+"""Longer texts are not cached, so that the cache takes at most some 20 MB."""
+
+
 def canonical(text: str) -> str:
     """Return a text's canonical form, which is equal for all spellings of the same value."""
+    return _cached(text) if len(text) <= MAX_CACHED_CHARACTERS else _canonical(text)
+
+
+@lru_cache(maxsize=1 << 14)
+def _cached(text: str) -> str:
+    return _canonical(text)
+
+
+def _canonical(text: str) -> str:
     plain = unicodedata.normalize("NFKC", text.translate(_POWERS)).replace("\u2212", "-")
     folded = plain.casefold().strip()
     if _INSTANT.fullmatch(folded.upper()):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -43,13 +43,26 @@ _PHRASE = re.compile(
 default only matters if it equals the expected value."""
 
 
-@lru_cache(maxsize=1 << 14)
+MAX_DESCRIPTION_CHARACTERS = 10_000
+"""Length of a description that is searched for defaults."""
+
+_defaults: WeakKeyDictionary[Schema, tuple[Json, ...]] = WeakKeyDictionary()
+"""Defaults of each schema, for as long as the schema is in use."""
+
+
 def documented_defaults(schema: Schema) -> tuple[Json, ...]:
     """Return the possible defaults of a parameter, parsed as the schema's type.
 
     If the schema has a `default` keyword, its value is the only candidate. Otherwise, the result
     contains every value that the description may present as the default. At most one is meant.
     """
+    known = _defaults.get(schema)
+    if known is None:
+        known = _defaults[schema] = _find_defaults(schema)
+    return known
+
+
+def _find_defaults(schema: Schema) -> tuple[Json, ...]:
     own = schema.own_default
     values = []
     if own:
@@ -57,7 +70,7 @@ def documented_defaults(schema: Schema) -> tuple[Json, ...]:
         is_text = isinstance(default, str) and not schema.allows(JsonType.STRING)
         values.append(_parse(default, schema) if is_text else default)  # `"0"` for an integer
     else:
-        text = schema.description
+        text = schema.description[:MAX_DESCRIPTION_CHARACTERS]
         values.extend(_parse(text[match.end() :], schema) for match in _INTRODUCED.finditer(text))
         values.extend(_parse(match["value"], schema) for match in _FOLLOWED.finditer(text))
     return tuple(value for value in values if value is not _MISSING)

@@ -111,6 +111,11 @@ def _decode_tool(tool: Json) -> Tool | None:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return None
+    return read_function(function)
+
+
+def read_function(function: Mapping[str, Json]) -> Tool:
+    """Return the tool of a function's definition, which must have a name."""
     name, parameters = function["name"], function.get("parameters")
     return Tool(name, api_name(name), ANY_SCHEMA if parameters is None else Schema(parameters))
 
