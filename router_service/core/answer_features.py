@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -475,12 +476,14 @@ def _mean_grounding(question: Question, value: Json) -> float:
 
 
 class Beliefs(NamedTuple):
-    """What is known of the arms before they are asked, (arms,) each.
+    """What is known before an arm is asked.
 
-    `probabilities` are the router's for this request. `reliabilities` are the arms' mean
-    correctness on the training queries.
+    `features` are those of the request that the router reads. `probabilities` are the router's for
+    this request, (arms,). `reliabilities` are the shares of training queries that the arms answered
+    correctly, (arms,).
     """
 
+    features: Sequence[float]
     probabilities: Floats
     reliabilities: Floats
 
@@ -495,24 +498,38 @@ NO_LOGIT = -9.0
 """Feature for the log-odds of an arm that does not exist. Real ones are above it."""
 
 
-def candidate_features(
-    request: Sequence[float],
-    beliefs: Beliefs,
-    candidates: Mapping[int, CandidateAnswer],
-    relations: Mapping[tuple[int, int], Relation],
-) -> Floats:
-    """Return what the verifier reads of each candidate, (candidates, features).
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidate answers of one request, by the column of their arm, and their relations.
 
-    `request` are the features of the request, as the router reads them. `candidates` are answers
-    by the column of their arm. `relations` tell how the first of two columns relates to the second.
+    `relations[column, other]` tells how the candidate of one column relates to that of another.
     """
-    columns = list(candidates)
-    own = np.array([candidates[column].features for column in columns])
+
+    answers: Mapping[int, CandidateAnswer]
+    relations: Mapping[tuple[int, int], Relation]
+
+    @classmethod
+    def of(cls, question: Question, answers: Mapping[int, CandidateAnswer]) -> Candidates:
+        """Compare all answers with each other."""
+        relations: dict[tuple[int, int], Relation] = {}
+        for column, other in combinations(answers, 2):
+            relation = relate(question, answers[column], answers[other])
+            relations[column, other] = relation
+            relations[other, column] = relation.mirrored()
+        return cls(answers, relations)
+
+    def only(self, columns: Iterable[int]) -> Candidates:
+        """Return some of the candidates."""
+        return Candidates({column: self.answers[column] for column in columns}, self.relations)
+
+
+def candidate_features(beliefs: Beliefs, candidates: Candidates) -> Floats:
+    """Return `CANDIDATE_FEATURES` of each candidate, (candidates, features)."""
+    relations, columns = candidates.relations, list(candidates.answers)
+    own = np.array([candidates.answers[column].features for column in columns])
     compared = own[:, _COMPARED_PLACES] - own[:, _COMPARED_PLACES].mean(axis=0)
-    logits, reliable = (
-        _clipped_logits(beliefs.probabilities),
-        _clipped_logits(beliefs.reliabilities),
-    )
+    logits = clipped_logit(beliefs.probabilities)
+    reliable = clipped_logit(beliefs.reliabilities)
     pool = (float(logits.max()), float(logits.mean()))
     rows = []
     for column in columns:
@@ -546,8 +563,7 @@ def candidate_features(
             sum(relation.only_there for relation in here),
         )
         rows.append(row)
-    repeated = np.tile(np.array(request, dtype=np.float64), (len(columns), 1))
-    return np.hstack([repeated, own, compared, np.array(rows)])
+    return np.hstack([own, compared, np.array(rows)])
 
 
 RELATION_FEATURES = (
@@ -559,7 +575,8 @@ RELATION_FEATURES = (
 )  # fmt: skip
 
 
-def _clipped_logits(probabilities: Floats) -> Floats:
+def clipped_logit(probabilities: Floats) -> Floats:
+    """Return log-odds between -7 and 7, so that no single arm outweighs all others."""
     return logit(np.clip(probabilities, 0.001, 0.999))
 
 
@@ -601,5 +618,5 @@ CANDIDATE_FEATURES = (
     *(f"{name}_lead" for name in _COMPARED_WITH_OTHERS),
     *RELATION_FEATURES,
 )
-"""Names of all features of a candidate, after those of the request. The meaning of a name never
-changes: a changed feature gets a new name."""
+"""Names of all features of a candidate. The meaning of a name never changes: a changed feature gets
+a new name."""
