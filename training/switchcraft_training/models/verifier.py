@@ -1,0 +1,359 @@
+"""Training of the verifier: two ensembles of boosted trees, and their ONNX graphs.
+
+The first estimates whether a candidate answer is correct. It learns from sampled sets of one to
+three candidates for each query. The second estimates what asking one more arm gains, and is fitted
+backwards: first for the last step, where only the answers themselves matter, then for each earlier
+step, where a later step may follow (fitted value iteration; Ernst et al., 2005). Costs are in units
+of a correct answer's price, and training uses many prices, so that one graph serves every price.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.model_selection import GroupKFold
+from tqdm import tqdm
+
+from router_service.core.answer_features import (
+    CANDIDATE_FEATURES,
+    Beliefs,
+    Candidates,
+    Question,
+    candidate_features,
+    read_answer,
+)
+from router_service.core.calls.toolbox import Call
+from router_service.core.messages import parse_conversation
+from router_service.core.model import Calibration, Floats
+from router_service.core.verifier import GAIN_FEATURES, State, VerifierSpec, gain_features
+from switchcraft_training.evaluation.calibration import fit_platt
+from switchcraft_training.models.export import ML_OPSET, OPSET
+from switchcraft_training.records import Example
+
+log = logging.getLogger(__name__)
+
+GRAPH = "verifier.onnx"
+GAIN_GRAPH = "verifier-gain.onnx"
+
+MAX_CANDIDATES = 3
+"""Largest number of candidates that a verifier is trained for."""
+
+SETS = 12
+"""Sampled sets of two candidates, and of three, for each query. All single candidates are used."""
+
+CHEAP_ARMS_FIRST = 0.7
+"""Exponent of an arm's rank by cost: cheap arms are sampled more often, as they are asked first."""
+
+HELD_OUT_FOLDS = 3
+PRICES = 9
+LOWEST_PRICE, HIGHEST_PRICE = 0.05, 60.0
+"""Prices of a correct answer that the second graph is trained for, in units of the mean cost of the
+most accurate arm."""
+
+MAX_TRANSITIONS = 4_000
+"""Sampled steps from one set of candidates to a larger one, for each price."""
+
+Rows = NDArray[np.float32]
+CandidateSet = tuple[int, ...]
+
+
+def read_candidates(
+    examples: Sequence[Example], answers: Sequence[Mapping[int, tuple[Call, ...] | None]]
+) -> list[Candidates]:
+    """Return each query's recorded answers as candidates; `answers` have calls by column.
+
+    The value None is an answer that cannot be parsed, and no calls is an answer in words.
+    """
+    read = []
+    for example, calls in zip(
+        tqdm(examples, desc="candidates", unit="query"), answers, strict=True
+    ):
+        question = Question(parse_conversation(example.request), example.request["tools"])
+        found = {column: read_answer(question, made) for column, made in calls.items()}
+        read.append(Candidates.of(question, found))
+    return read
+
+
+@dataclass(frozen=True)
+class VerifierData:
+    """Queries with the answers of every arm, and what the router says of them.
+
+    `probabilities` and `correct` are (queries, arms); the router has not learned from the queries
+    that it predicts. `costs_usd` are the arms' expected costs, (arms,). Near-duplicates have equal
+    `groups`, (queries,).
+    """
+
+    features: Floats
+    probabilities: Floats
+    candidates: Sequence[Candidates]
+    correct: Floats
+    costs_usd: Floats
+    groups: NDArray[np.int64]
+
+    @cached_property
+    def reliabilities(self) -> Floats:
+        """The share of queries that each arm answered correctly, (arms,)."""
+        shares: Floats = self.correct.mean(axis=0)
+        return shares
+
+    def take(self, rows: NDArray[np.int64]) -> VerifierData:
+        """Return some of the queries."""
+        return replace(
+            self,
+            features=self.features[rows],
+            probabilities=self.probabilities[rows],
+            candidates=[self.candidates[row] for row in rows],
+            correct=self.correct[rows],
+            groups=self.groups[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedVerifier:
+    """A fitted verifier: both ensembles, the calibration of the first, the arms' reliabilities."""
+
+    correctness: HistGradientBoostingClassifier
+    gain: HistGradientBoostingRegressor
+    calibration: Calibration
+    reliabilities: tuple[float, ...]
+
+    def export(self, directory: Path, price_usd: float) -> VerifierSpec:
+        """Write both graphs to a directory, and return their description."""
+        save_boosted_trees(self.correctness, directory / GRAPH, is_probability=True)
+        save_boosted_trees(self.gain, directory / GAIN_GRAPH, is_probability=False)
+        return VerifierSpec(
+            graph=GRAPH,
+            gain_graph=GAIN_GRAPH,
+            candidate_features=CANDIDATE_FEATURES,
+            gain_features=GAIN_FEATURES,
+            reliabilities=self.reliabilities,
+            calibration=self.calibration,
+            price_usd=price_usd,
+        )
+
+
+def fit_verifier(data: VerifierData, seed: int) -> TrainedVerifier:
+    """Fit a verifier on all queries of `data`."""
+    sampled = list(_sample_sets(data, seed))
+    rows = np.vstack([_rows(data, query, chosen) for query, chosen in sampled])
+    labels = np.concatenate([data.correct[query, list(chosen)] for query, chosen in sampled])
+    sizes = np.array([len(chosen) for _, chosen in sampled])
+    weights = np.repeat(1 / sizes, sizes)
+    groups = np.repeat(data.groups[[query for query, _ in sampled]], sizes)
+    # Candidates of other folds' queries are judged by a model that has not seen these queries.
+    held_out = np.empty(len(rows))
+    for number, (train, test) in enumerate(GroupKFold(HELD_OUT_FOLDS).split(rows, groups=groups)):
+        log.info("fitting a verifier: part %d of %d", number + 1, HELD_OUT_FOLDS)
+        held_out[test] = _probability(
+            _fit_correctness(rows, labels, weights, train, seed), rows[test]
+        )
+    calibration = fit_platt(labels[:, None], held_out[:, None])
+    judged = calibration.apply(held_out[:, None])[:, 0]
+    starts = np.cumsum([0, *sizes])
+    p_correct = {
+        key: dict(zip(key[1], judged[start : start + len(key[1])].tolist(), strict=True))
+        for key, start in zip(sampled, starts[:-1], strict=True)
+    }
+    everything = np.arange(len(rows))
+    return TrainedVerifier(
+        correctness=_fit_correctness(rows, labels, weights, everything, seed),
+        gain=_fit_gain(data, p_correct, seed),
+        calibration=calibration,
+        reliabilities=tuple(data.reliabilities.tolist()),
+    )
+
+
+def _sample_sets(data: VerifierData, seed: int) -> Iterator[tuple[int, CandidateSet]]:
+    """Yield queries with sets of arms: all single arms, and sampled larger sets."""
+    rng = np.random.default_rng(seed)
+    arms = len(data.costs_usd)
+    ranks = np.argsort(np.argsort(data.costs_usd, kind="stable"))
+    weights = 1 / (1 + ranks) ** CHEAP_ARMS_FIRST
+    for query in range(len(data.correct)):
+        chosen = {(arm,) for arm in range(arms)}
+        for size in range(2, min(MAX_CANDIDATES, arms) + 1):
+            for _ in range(SETS):
+                drawn = rng.choice(arms, size, replace=False, p=weights / weights.sum())
+                chosen.add(tuple(sorted(drawn.tolist())))
+        yield from ((query, arms) for arms in sorted(chosen))
+
+
+def _rows(data: VerifierData, query: int, columns: CandidateSet) -> Rows:
+    """Return what the first graph reads of each candidate, (candidates, features)."""
+    beliefs = Beliefs(data.features[query], data.probabilities[query], data.reliabilities)
+    own = candidate_features(beliefs, data.candidates[query].only(columns))
+    return np.hstack([np.tile(data.features[query], (len(own), 1)), own]).astype(np.float32)
+
+
+def _fit_correctness(
+    rows: Rows, labels: Floats, weights: Floats, chosen: NDArray[np.int64], seed: int
+) -> HistGradientBoostingClassifier:
+    model = HistGradientBoostingClassifier(
+        max_iter=120,
+        learning_rate=0.06,
+        max_leaf_nodes=15,
+        min_samples_leaf=100,
+        l2_regularization=5,
+        max_features=0.4,
+        random_state=seed,
+    )
+    # A label between 0 and 1, the share of an arm's attempts, counts as both with its weight.
+    right, wrong = chosen[labels[chosen] > 0], chosen[labels[chosen] < 1]
+    return model.fit(
+        rows[np.concatenate([right, wrong])],
+        np.repeat([1, 0], [len(right), len(wrong)]),
+        np.concatenate([labels[right] * weights[right], (1 - labels[wrong]) * weights[wrong]]),
+    )
+
+
+def _probability(model: HistGradientBoostingClassifier, rows: Rows) -> Floats:
+    found: Floats = model.predict_proba(rows)[:, 1]
+    return found
+
+
+PCorrect = Mapping[tuple[int, CandidateSet], Mapping[int, float]]
+"""Held-out probabilities of the candidates of sampled sets, by column."""
+
+
+def _fit_gain(data: VerifierData, p_correct: PCorrect, seed: int) -> HistGradientBoostingRegressor:
+    """Fit what asking an arm gains, from the last step to the first."""
+    rng = np.random.default_rng(seed)
+    arms = len(data.costs_usd)
+    best_usd = data.costs_usd[data.reliabilities.argmax()]
+    prices_usd = best_usd * np.geomspace(LOWEST_PRICE, HIGHEST_PRICE, PRICES)
+    all_rows: list[Rows] = []
+    all_gains: list[Floats] = []
+    later: HistGradientBoostingRegressor | None = None
+    for size in reversed(range(min(MAX_CANDIDATES, arms))):
+        steps = [
+            (query, tuple(c for c in larger if c != column), column, larger)
+            for query, larger in p_correct
+            if len(larger) == size + 1
+            for column in larger
+        ]
+        steps = [step for step in steps if not step[1] or (step[0], step[1]) in p_correct]
+        if len(steps) > MAX_TRANSITIONS:
+            picked = rng.choice(len(steps), MAX_TRANSITIONS, replace=False)
+            steps = [steps[place] for place in picked]
+        rows, gains = [], []
+        for price_usd in tqdm(prices_usd, desc=f"gain of candidate {size + 1}", unit="price"):
+            costs = data.costs_usd / price_usd
+            values = _values(data, steps, p_correct, costs, later)
+            for (query, present, column, _), value in zip(steps, values, strict=True):
+                state = _state(data, query, present, p_correct, costs)
+                rows.append(gain_features(state, [column])[0])
+                gains.append(value - max(state.p_correct.values(), default=0.0))
+        all_rows.append(np.array(rows, dtype=np.float32))
+        all_gains.append(np.array(gains))
+        later = _fit_regressor(all_rows[-1], all_gains[-1], seed)
+    return _fit_regressor(np.vstack(all_rows), np.concatenate(all_gains), seed)
+
+
+def _values(
+    data: VerifierData,
+    steps: Sequence[tuple[int, CandidateSet, int, CandidateSet]],
+    p_correct: PCorrect,
+    costs: Floats,
+    later: HistGradientBoostingRegressor | None,
+) -> Floats:
+    """Return the value of the candidates after each step: the best one's, or of asking further."""
+    best = np.array([max(p_correct[query, larger].values()) for query, _, _, larger in steps])
+    if later is None:
+        return best
+    rows, places, paid = [], [], []
+    for place, (query, _, _, larger) in enumerate(steps):
+        state = _state(data, query, larger, p_correct, costs)
+        rows.append(gain_features(state, state.askable))
+        places += [place] * len(state.askable)
+        paid += [float(costs[column]) for column in state.askable]
+    further = np.zeros(len(steps))
+    np.maximum.at(further, places, later.predict(np.vstack(rows).astype(np.float32)) - paid)
+    values: Floats = best + further
+    return values
+
+
+def _state(
+    data: VerifierData, query: int, columns: CandidateSet, p_correct: PCorrect, costs: Floats
+) -> State:
+    askable = [column for column in range(len(costs)) if column not in columns]
+    known = p_correct[query, columns] if columns else {}
+    beliefs = Beliefs(data.features[query], data.probabilities[query], data.reliabilities)
+    return State(beliefs, known, data.candidates[query], costs, askable)
+
+
+def _fit_regressor(rows: Rows, targets: Floats, seed: int) -> HistGradientBoostingRegressor:
+    return HistGradientBoostingRegressor(
+        max_iter=120,
+        learning_rate=0.08,
+        max_leaf_nodes=15,
+        min_samples_leaf=100,
+        l2_regularization=5,
+        random_state=seed,
+    ).fit(rows, targets)
+
+
+def save_boosted_trees(
+    model: HistGradientBoostingClassifier | HistGradientBoostingRegressor,
+    path: Path,
+    *,
+    is_probability: bool,
+) -> None:
+    """Write an ensemble as a graph from `features`, (batch, features), to (batch, 1)."""
+    trees = [each.nodes for stage in model._predictors for each in stage]
+    starts = np.cumsum([0, *(len(tree) for tree in trees[:-1])])
+    nodes = np.concatenate(trees)
+    first = np.repeat(starts, [len(tree) for tree in trees])
+    is_leaf = nodes["is_leaf"].astype(bool)
+    # Inner nodes and leaves have tables of their own; `place` is a node's row in its table.
+    place = np.where(is_leaf, np.cumsum(is_leaf), np.cumsum(~is_leaf)) - 1
+    inner = nodes[~is_leaf]
+    left, right = (inner[side].astype(np.int64) + first[~is_leaf] for side in ("left", "right"))
+    # Rounded down, the thresholds split single-precision features as the exact ones do.
+    exact = inner["num_threshold"]
+    single = exact.astype(np.float32)
+    single = np.where(single > exact, np.nextafter(single, np.float32(-np.inf)), single)
+    attributes: dict[str, Any] = {
+        "aggregate_function": 1,
+        "n_targets": 1,
+        "tree_roots": place[starts],
+        "nodes_featureids": inner["feature_idx"].astype(np.int64),
+        "nodes_splits": numpy_helper.from_array(single),
+        "nodes_modes": numpy_helper.from_array(np.zeros(len(inner), dtype=np.uint8)),
+        "nodes_truenodeids": place[left],
+        "nodes_trueleafs": is_leaf[left].astype(np.int64),
+        "nodes_falsenodeids": place[right],
+        "nodes_falseleafs": is_leaf[right].astype(np.int64),
+        "leaf_targetids": np.zeros(is_leaf.sum(), dtype=np.int64),
+        "leaf_weights": numpy_helper.from_array(nodes["value"][is_leaf].astype(np.float32)),
+    }
+    baseline = np.asarray(model._baseline_prediction, dtype=np.float32).reshape(1)
+    graph_nodes = [
+        helper.make_node("TreeEnsemble", ["features"], ["sum"], domain="ai.onnx.ml", **attributes),
+        helper.make_node("Add", ["sum", "baseline"], ["score"]),
+        helper.make_node("Sigmoid" if is_probability else "Identity", ["score"], ["output"]),
+    ]
+    graph = helper.make_graph(
+        graph_nodes,
+        "verifier",
+        [
+            helper.make_tensor_value_info(
+                "features", TensorProto.FLOAT, ["batch", model.n_features_in_]
+            )
+        ],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 1])],
+        [numpy_helper.from_array(baseline, "baseline")],
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+    proto = helper.make_model(graph, opset_imports=opsets)
+    proto.ir_version = 10
+    onnx.save(proto, str(path))

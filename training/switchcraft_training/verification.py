@@ -1,0 +1,242 @@
+"""Verifiers that are trained and tested on different queries, and the answers that they accept.
+
+Nothing that judges a query has seen it or a near-duplicate, at any level: for each fold, the
+verifier learns from the other folds, and the router's probabilities that it reads of each of their
+queries come from a router that was trained without the query's fold and without the tested fold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router_service.core.calls.toolbox import Call
+from router_service.core.model import sigmoid
+from router_service.core.verifier import Verifier
+from switchcraft_training.checking.parsing import TEXT_PROBLEMS
+from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource
+from switchcraft_training.data.table import Choices, Floats, Table
+from switchcraft_training.evaluation.calibration import fit_platt
+from switchcraft_training.evaluation.evaluate import Bench, Entry, best_single
+from switchcraft_training.experiment import CrossValidation, TrainingData
+from switchcraft_training.models.training import branch_logits, train_router
+from switchcraft_training.models.verifier import (
+    MAX_CANDIDATES,
+    TrainedVerifier,
+    VerifierData,
+    fit_verifier,
+    read_candidates,
+)
+from switchcraft_training.records import Example
+
+log = logging.getLogger(__name__)
+
+PRICES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0)
+"""Prices of a correct answer that are measured, in units of the best single model's mean cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedAnswers:
+    """What a verified policy did with each query.
+
+    `asked` are the columns of the arms in the order in which they were asked. `accepted`,
+    (queries,), is the column of the accepted answer, and `p_correct`, (queries,), its probability.
+    `judged` holds the probability of every candidate by column, after each of the steps.
+    """
+
+    asked: tuple[tuple[int, ...], ...]
+    accepted: Choices
+    p_correct: Floats
+    judged: tuple[tuple[Mapping[int, float], ...], ...]
+
+    def outcome(self, table: Table) -> tuple[Floats, Floats, Floats]:
+        """Return correctness, cost in USD and seconds, (queries,) each; candidates are added up."""
+        correct = table.correct[np.arange(len(self.accepted)), self.accepted]
+        costs, seconds = (
+            np.array([layer[row, list(asked)].sum() for row, asked in enumerate(self.asked)])
+            for layer in (np.nan_to_num(table.cost_usd), np.nan_to_num(table.seconds))
+        )
+        return correct, costs, seconds
+
+
+def answer_verified(
+    verifier: Verifier, data: VerifierData, price_usd: float, max_candidates: int = MAX_CANDIDATES
+) -> VerifiedAnswers:
+    """Answer every query as the gateway would with the policy `verified` at this price."""
+    costs = data.costs_usd / price_usd
+    asked, accepted, p_correct, judged = [], [], [], []
+    for query, candidates in enumerate(data.candidates):
+        beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
+        present: tuple[int, ...] = ()
+        history = []
+        while True:
+            askable = [column for column in range(len(costs)) if column not in present]
+            if len(present) >= max_candidates:
+                askable = []
+            step = verifier.choose_step(beliefs, candidates.only(present), costs, askable)
+            history.append(step.p_correct)
+            if step.accept is not None:
+                break
+            present += step.ask
+        asked.append(present)
+        accepted.append(step.accept)
+        p_correct.append(step.p_correct[step.accept])
+        judged.append(tuple(history[1:]))
+    return VerifiedAnswers(tuple(asked), np.array(accepted), np.array(p_correct), tuple(judged))
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierStudy:
+    """Held-out results of verified policies by price (USD), and the verifier that ships.
+
+    `table` has the measured rows. `price_usd` is the operating point of the policy `verified`.
+    """
+
+    table: Table
+    by_price: Mapping[float, VerifiedAnswers]
+    verifier: TrainedVerifier
+    price_usd: float
+
+    def entries(self) -> dict[float, Entry]:
+        """Return the measured accuracy and cost of each price."""
+        bench = Bench.of(self.table)
+        measured = {}
+        for price_usd, answers in self.by_price.items():
+            correct, cost_usd, _ = answers.outcome(self.table)
+            name = f"verified={price_usd:.3g}"
+            measured[price_usd] = bench.measure("router", name, correct, cost_usd)
+        return measured
+
+
+def recorded_calls(
+    source: OutcomeSource, examples: Sequence[Example], arms: Sequence[str]
+) -> list[dict[int, tuple[Call, ...] | None]] | None:
+    """Return the calls of each arm's first answer to each query, by column.
+
+    The value None is an answer that cannot be parsed, and no calls is an answer in words. Return
+    None if the source has outcomes without answers.
+    """
+    if not isinstance(source, CheckedAnswers):
+        return None
+    rows = {example.id: row for row, example in enumerate(examples)}
+    calls: list[dict[int, tuple[Call, ...] | None]] = [{} for _ in examples]
+    for column, arm in enumerate(arms):
+        for answer in source.source.answers(arm):
+            row = rows.get(answer.example_id)
+            if row is None or answer.attempt > 0:
+                continue
+            is_text = answer.calls is None and answer.problem in TEXT_PROBLEMS
+            calls[row][column] = () if is_text else answer.calls
+    return calls
+
+
+def study_verifier(
+    data: TrainingData,
+    validation: CrossValidation,
+    calibrated: Floats,
+    calls: Sequence[Mapping[int, tuple[Call, ...] | None]],
+) -> VerifierStudy:
+    """Cross-validate verifiers on the router's folds, choose the price, and fit the final verifier.
+
+    `calibrated` are the router's held-out probabilities of the measured rows, (queries, arms).
+    """
+    config = data.config
+    table = replace(data.table.measured(config.arms), folds=validation.folds)
+    features = np.array([row.features for row in table.packed], dtype=np.float64)
+    best_usd = float(table.cost_usd[:, best_single(table)].mean())
+    everything = VerifierData(
+        features=features,
+        probabilities=calibrated,
+        candidates=read_candidates(table.examples, calls),
+        correct=table.correct,
+        costs_usd=np.array(data.expected_costs_usd(range(len(data.table.measured_rows)))),
+        groups=table.groups,
+    )
+    nested = nested_probabilities(data, validation)
+    parts: dict[float, list[tuple[NDArray[np.int64], VerifiedAnswers]]] = {}
+    for fold in range(config.evaluation.folds):
+        log.info("verifier: fold %d of %d", fold + 1, config.evaluation.folds)
+        train = np.flatnonzero(table.folds != fold)
+        test = np.flatnonzero(table.folds == fold)
+        calibration = fit_platt(table.correct[train], nested[fold][train])
+        seen = replace(
+            everything,
+            probabilities=calibration.apply(nested[fold]),
+            costs_usd=validation.expected_costs_usd[test[0]],
+        )
+        fitted = fit_verifier(seen.take(train), config.seed)
+        with TemporaryDirectory() as folder:
+            verifier = Verifier(Path(folder), fitted.export(Path(folder), best_usd))
+            for price in PRICES:
+                answers = answer_verified(verifier, seen.take(test), price * best_usd)
+                parts.setdefault(price * best_usd, []).append((test, answers))
+    by_price = {price: _in_row_order(answers) for price, answers in parts.items()}
+    study = VerifierStudy(table, by_price, fit_verifier(everything, config.seed), best_usd)
+    return replace(study, price_usd=operating_price(study.entries()))
+
+
+MAX_COST_SHARE = 0.16
+"""Largest cost of the policy `verified`, as a share of the best single model's: the paper's."""
+
+
+def operating_price(entries: Mapping[float, Entry]) -> float:
+    """Return the price with the most correct answers within `MAX_COST_SHARE`, or the lowest one."""
+    affordable = {p: entry for p, entry in entries.items() if entry.cost_share <= MAX_COST_SHARE}
+    if not affordable:
+        return min(entries)
+    return max(affordable, key=lambda price: (affordable[price].accuracy.value, -price))
+
+
+def nested_probabilities(data: TrainingData, validation: CrossValidation) -> list[Floats]:
+    """Return for each fold the router's probabilities of all measured rows, (queries, arms).
+
+    Rows of the fold itself are predicted as in `validation`. A row of another fold is predicted by
+    a router that was trained without both folds, so that nothing about the tested fold reaches a
+    verifier that learns from this row.
+    """
+    shares = data.config.training.branch_shares
+    held_out = validation.mix(shares)
+    folds = data.folds()
+    nested = [held_out.copy() for _ in folds]
+    groups = data.table.groups
+    for one, other in combinations(range(len(folds)), 2):
+        log.info("router without folds %d and %d", one + 1, other + 1)
+        tested = np.array([*folds[one].test, *folds[other].test])
+        is_related = np.isin(groups, groups[tested])
+        known = sorted({*folds[one].train, *folds[one].teaching, *folds[other].train})
+        train, stopping = (
+            data.table.take([row for row in rows if not is_related[row]])
+            for rows in (known, folds[one].validation)
+        )
+        encoder, workspace = data.load_encoder(), data.workspace
+        model = train_router(encoder, data.config, train, stopping, workspace=workspace).model
+        logits = branch_logits(model, data.config, data.table.take(tested), data.workspace)
+        total = sum(shares.values())
+        mixed = sum(share / total * logits[name] for name, share in shares.items())
+        found = sigmoid(np.asarray(mixed, dtype=np.float64))
+        split = len(folds[one].test)
+        nested[other][tested[:split]] = found[:split]
+        nested[one][tested[split:]] = found[split:]
+    return nested
+
+
+def _in_row_order(
+    parts: Sequence[tuple[NDArray[np.int64], VerifiedAnswers]],
+) -> VerifiedAnswers:
+    """Return the answers of all folds as one, in the order of the table's rows."""
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+    asked = [each for _, answers in parts for each in answers.asked]
+    judged = [each for _, answers in parts for each in answers.judged]
+    return VerifiedAnswers(
+        asked=tuple(asked[row] for row in order),
+        accepted=np.concatenate([answers.accepted for _, answers in parts])[order],
+        p_correct=np.concatenate([answers.p_correct for _, answers in parts])[order],
+        judged=tuple(judged[row] for row in order),
+    )
