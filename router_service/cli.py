@@ -123,12 +123,11 @@ def serve_command(arguments: argparse.Namespace) -> int:
 def route_command(arguments: argparse.Namespace) -> int:
     """Print a decision for each request body on standard input."""
     from router_service.core.artifact import SHIPPED  # noqa: PLC0415
-    from router_service.core.selection import choose_once  # noqa: PLC0415
     from router_service.offline import decide_lines  # noqa: PLC0415
     from router_service.router import Router  # noqa: PLC0415
 
     router = Router.load(arguments.artifact or SHIPPED)
-    policy = choose_once(router.policy(arguments.policy, param="--policy"), param="--policy")
+    policy = router.policy(arguments.policy, param="--policy")
     for line in decide_lines(router, policy, sys.stdin.buffer):
         sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()

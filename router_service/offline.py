@@ -6,11 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import orjson
 
+from router_service.core.answer_features import Question
+from router_service.core.answers import parse_answer
 from router_service.core.artifact import FrontierPoint, Interval, Manifest, Measure
 from router_service.core.errors import InvalidRequestError, PolicyError
 from router_service.core.goals import find_point, pareto_front, parse_goal
-from router_service.core.selection import Policy
-from router_service.router import Router
+from router_service.core.messages import (
+    Json,
+    as_list,
+    decode_object,
+    parse_conversation,
+    wrong_type,
+)
+from router_service.core.selection import Policy, Verified
+from router_service.core.verification import Candidate
+from router_service.router import VERIFIED, Router
 
 _FIELDS = ("arm", "probabilities", "cost_usd", "policy", "reason", "packed_tokens")
 """The fields of an output line; they are a contract with users of `switchcraft route`."""
@@ -18,17 +28,68 @@ _FIELDS = ("arm", "probabilities", "cost_usd", "policy", "reason", "packed_token
 HEAD = ("policy", "accuracy, %", "points vs. best", "USD per 1,000", "cost, % of best")
 
 
-def decide_lines(router: Router, policy: Policy, lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield one JSON line per request, in order: the decision, or an `error` if it is invalid."""
+def decide_lines(
+    router: Router, policy: Policy | Verified, lines: Iterable[bytes]
+) -> Iterator[bytes]:
+    """Yield one JSON line per request, in order: the decision, or an `error` if it is invalid.
+
+    With a verified policy, a line may also be `{"request": BODY, "answers": {ARM: MESSAGE}}`. The
+    messages are those of chat completions, and are the candidates so far. The decision is then the
+    next step: which arm to ask, or whose answer to accept.
+    """
     for line in lines:
         result: dict[str, object]
         try:
-            decision = router.decide(line, policy)
+            if isinstance(policy, Verified):
+                result = _next_step(router, policy, line)
+            else:
+                decision = router.decide(line, policy)
+                result = {name: getattr(decision, name) for name in _FIELDS}
         except InvalidRequestError as exc:
             result = {"error": exc.body()}
-        else:
-            result = {name: getattr(decision, name) for name in _FIELDS}
         yield orjson.dumps(result, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, object]:
+    """Return the next step for a request and its candidates so far.
+
+    Raises InvalidRequestError, for example if `answers` names an unknown arm.
+    """
+    body = decode_object(line)
+    answers: Json = {}
+    if "request" in body:
+        answers, body = body.get("answers", {}), body["request"]
+        if not isinstance(body, dict):
+            raise wrong_type("request", "an object", body)
+    if not isinstance(answers, dict):
+        raise wrong_type("answers", "an object of messages by arm", answers)
+    unknown = [arm for arm in answers if arm not in router.arms]
+    if unknown:
+        raise InvalidRequestError(
+            f"'answers' names {unknown[0][:200]!r}, but the artifact has only the arms"
+            f" {', '.join(router.arms)}.",
+            param="answers",
+            code="unknown_arm",
+        )
+    conversation = parse_conversation(body)
+    prediction = router.predict(conversation)
+    candidates = [
+        Candidate(arm, parse_answer({"choices": [{"message": message}]}))
+        for arm, message in answers.items()
+    ]
+    question = Question(conversation, as_list(body.get("tools")))
+    step = router.next_step(question, prediction, candidates, policy, arms=router.arms)
+    decision = router.choose(conversation, prediction)
+    return {
+        "action": "ask" if step.accept is None else "accept",
+        "arm": step.ask[0] if step.accept is None else step.accept,
+        "p_correct": step.p_correct,
+        "probabilities": decision.probabilities,
+        "cost_usd": decision.cost_usd,
+        "policy": str(policy),
+        "reason": VERIFIED,
+        "packed_tokens": decision.packed_tokens,
+    }
 
 
 def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:

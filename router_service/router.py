@@ -18,6 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from router_service.core.answer_features import Candidates, Question, decode_calls, read_answer
 from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import ArtifactError, PolicyError
 from router_service.core.goals import find_point, parse_goal
@@ -44,11 +47,18 @@ from router_service.core.selection import (
     ranking,
     select,
 )
-from router_service.core.verification import Candidate, Step, VerificationLimits
+from router_service.core.verification import NO_LIMITS, Candidate, Step, VerificationLimits
+from router_service.core.verifier import Verifier
+
+VERIFIED = "verified"
+"""Name of the policy at the artifact's measured operating point."""
+
+LEAST_PRICE_USD = 1e-12
+"""Replaces a price of 0, at which no arm is worth its cost, as a divisor."""
 
 NO_VERIFIER = (
-    "the artifact has no verifier; train an artifact from recorded answers with "
-    "`switchcraft-train run`, or use another policy"
+    "the artifact has no verifier; add one from recorded answers with `switchcraft-train "
+    "add-verifier`, or use another policy"
 )
 """Problem with the policy `verified` if the artifact cannot verify answers."""
 
@@ -153,6 +163,8 @@ class Router:
             device=device,
             graph=same_model[0]._classifier.graph if same_model else None,
         )
+        spec = manifest.verifier
+        self._verifier = None if spec is None else Verifier(artifact.directory, spec)
         costs_usd = manifest.costs_usd(prices)
         self._is_as_measured = (
             len(self._columns) == len(manifest.arms) and costs_usd == manifest.costs_usd()
@@ -270,24 +282,68 @@ class Router:
 
     def next_step(  # noqa: PLR0913
         self,
-        conversation: Conversation,
+        question: Question,
         prediction: Prediction,
         candidates: Sequence[Candidate],
         policy: Verified,
         *,
         arms: Collection[str],
-        limits: VerificationLimits,
-        elapsed_s: float,
-        failed: Collection[str],
+        limits: VerificationLimits = NO_LIMITS,
+        elapsed_s: float = 0.0,
+        failed: Collection[str] = (),
     ) -> Step:
         """Return which candidate to accept, or which arms to ask next; CPU-bound.
 
-        `arms` are the arms that may still be asked. `elapsed_s` is the time since the first
-        candidate was complete. `failed` are the arms that were asked and gave no answer. Raises
-        PolicyError if the artifact has no verifier.
+        `question` is the request, and `prediction` the router's for it. `arms` may be asked, unless
+        they were asked before. `elapsed_s` is the time since the first candidate was complete, and
+        `failed` are the arms that were asked and gave no answer. Without candidates and without an
+        arm that may be asked, the step names no arm. Raises PolicyError if the artifact has no
+        verifier.
         """
-        del conversation, prediction, candidates, arms, limits, elapsed_s, failed
-        raise PolicyError(str(policy), NO_VERIFIER)
+        if self._verifier is None:
+            raise PolicyError(str(policy), NO_VERIFIER)
+        manifest = self.artifact.manifest
+        costs_usd = dict(zip(self.arms, self._costs_usd, strict=True))
+        asked = [*(candidate.arm for candidate in candidates), *failed]
+        left_usd = limits.max_cost_usd - sum(costs_usd[arm] for arm in asked)
+        left_s = limits.max_added_latency_s - elapsed_s
+        able = [
+            arm
+            for arm in self.arms
+            if arm in arms
+            and arm not in asked
+            and len(asked) < limits.max_candidates
+            and costs_usd[arm] <= left_usd
+            and (not candidates or manifest.profile[arm].seconds <= left_s)
+        ]
+        column_of = {arm: column for column, arm in enumerate(manifest.arms)}
+        answers = {
+            column_of[candidate.arm]: read_answer(question, decode_calls(candidate.answer))
+            for candidate in candidates
+        }
+        if not (able or answers):
+            return Step(None, (), {}, 0.0)
+        # Two arms are asked at once only if no time is left to ask one after the other.
+        fastest_s = min((manifest.profile[arm].seconds for arm in able), default=0.0)
+        is_last = fastest_s > left_s and limits.max_candidates > 1
+        all_costs_usd = np.full(len(manifest.arms), math.inf)
+        all_costs_usd[self._columns] = self._costs_usd
+        step = self._verifier.choose_step(
+            self._verifier.beliefs(prediction.features, prediction.probabilities),
+            Candidates.of(question, answers),
+            all_costs_usd / max(policy.price_usd, LEAST_PRICE_USD),
+            [column_of[arm] for arm in able],
+            is_last=is_last,
+        )
+        ask = tuple(manifest.arms[column] for column in step.ask)
+        if sum(costs_usd[arm] for arm in ask) > left_usd:
+            ask = ask[:1]
+        return Step(
+            accept=None if step.accept is None else manifest.arms[step.accept],
+            ask=ask,
+            p_correct={manifest.arms[column]: p for column, p in step.p_correct.items()},
+            expected_gain=step.gain,
+        )
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
         """Return the policy for a name (`economy`), a rule (`theta=0.5`) or a goal.
@@ -297,8 +353,10 @@ class Router:
         those were measured. Raises PolicyError, which names `param` as the request's field.
         """
         manifest = self.artifact.manifest
-        if (text or "").partition("=")[0].strip() == "verified":
+        if (text or "").partition("=")[0].strip() == VERIFIED and self._verifier is None:
             raise PolicyError(text or "", NO_VERIFIER, param=param)
+        if text == VERIFIED and self._verifier is not None:
+            return Verified(self._verifier.spec.price_usd)
         rule = manifest.policies.get(text or "default")
         if rule is None and "=" not in (text or ""):
             known = ", ".join(sorted(manifest.policies))

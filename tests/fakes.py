@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from router_service.core.answer_features import Question
 from router_service.core.artifact import (
     CANARIES,
     TOKENIZER,
@@ -110,7 +111,7 @@ class FakeRouter:
 
     def next_step(
         self,
-        conversation: Conversation,
+        question: Question,
         prediction: Prediction,
         candidates: Sequence[Candidate],
         policy: Verified,
@@ -121,7 +122,7 @@ class FakeRouter:
         failed: Collection[str],
     ) -> Step:
         """Refuse, like an artifact without a verifier."""
-        del conversation, prediction, candidates, arms, limits, elapsed_s, failed
+        del question, prediction, candidates, arms, limits, elapsed_s, failed
         raise PolicyError(str(policy), NO_VERIFIER)
 
     def view(self, conversation: Conversation) -> PackedView:
@@ -165,7 +166,7 @@ class VerifyingRouter(FakeRouter):
 
     def next_step(
         self,
-        conversation: Conversation,
+        question: Question,
         prediction: Prediction,
         candidates: Sequence[Candidate],
         policy: Verified,
@@ -176,7 +177,7 @@ class VerifyingRouter(FakeRouter):
         failed: Collection[str],
     ) -> Step:
         """Accept the best candidate if it is trusted, or ask the next group."""
-        del conversation, prediction
+        del question, prediction
         self.steps.append(
             StepRequest(candidates, policy, frozenset(arms), limits, elapsed_s, frozenset(failed))
         )

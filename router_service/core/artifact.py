@@ -16,6 +16,7 @@ from router_service.core.messages import Conversation, parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Probability
 from router_service.core.packing import PackingSpec
 from router_service.core.selection import ArmProfile, Price, choose_once, parse_policy
+from router_service.core.verifier import VerifierSpec
 
 SHIPPED = Path(__file__).parents[1] / "artifacts" / "reference-pool"
 """The artifact that the package ships. The service runs with it by default."""
@@ -106,6 +107,9 @@ class Manifest(_Frozen):
     metrics: Mapping[str, Measure] = Field(default_factory=dict)
     provenance: Provenance
     models: Mapping[str, str] = Field(description="Graph file by device: `cpu`, `cuda`.")
+    verifier: VerifierSpec | None = Field(
+        default=None, description="Needed for the policy `verified`, which judges answers."
+    )
     canary_tolerance: Probability = 0.02
     files: Mapping[str, str] = Field(description="SHA-256 of every other file, by name.")
 
@@ -133,7 +137,12 @@ class Manifest(_Frozen):
                     choose_once(policy)
             except SwitchcraftError as exc:
                 raise ValueError(str(exc)) from exc
-        missing = {*self.models.values(), TOKENIZER, CANARIES} - set(self.files)
+        graphs = {*self.models.values()}
+        if self.verifier is not None:
+            graphs |= {self.verifier.graph, self.verifier.gain_graph}
+            if len(self.verifier.reliabilities) != len(self.arms):
+                raise ValueError("`verifier.reliabilities` must have a value for each arm")
+        missing = {*graphs, TOKENIZER, CANARIES} - set(self.files)
         if missing:
             raise ValueError(f"`files` has no hash for {sorted(missing)}")
         return self

@@ -30,9 +30,15 @@ class VerificationLimits:
     """Longest time from the first complete candidate until one is accepted."""
 
 
+NO_LIMITS = VerificationLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Decision about the candidates so far: accept one of them, or ask further arms."""
+    """Decision about the candidates so far: accept one of them, or ask further arms.
+
+    If there are no candidates and the limits exclude every arm, it does neither.
+    """
 
     accept: str | None
     """The arm whose answer to deliver, or None."""

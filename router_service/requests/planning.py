@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from router_service.core.answer_features import Question
 from router_service.core.artifact import Artifact
 from router_service.core.capabilities import Feature, Requirements, read_requirements
 from router_service.core.errors import (
@@ -313,7 +314,7 @@ class DecidingRouter(Protocol):
 
     def next_step(  # noqa: PLR0913
         self,
-        conversation: Conversation,
+        question: Question,
         prediction: Prediction,
         candidates: Sequence[Candidate],
         policy: Verified,
