@@ -110,6 +110,9 @@ class Manifest(_Frozen):
     verifier: VerifierSpec | None = Field(
         default=None, description="Needed for the policy `verified`, which judges answers."
     )
+    verified_frontier: tuple[FrontierPoint, ...] = Field(
+        default=(), description="Accuracy and cost of the policy `verified` at several prices."
+    )
     canary_tolerance: Probability = 0.02
     files: Mapping[str, str] = Field(description="SHA-256 of every other file, by name.")
 

@@ -101,6 +101,7 @@ def create_parser() -> argparse.ArgumentParser:
     review.register(stages)
     labelling.register(stages)
     register_evaluate(stages)
+    register_add_verifier(stages)
     register_sweep(stages)
     register_replay(stages)
     publishing.register(stages)
@@ -199,6 +200,42 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     write_report(report, out)
     print(out / "report.html")
+    return 0
+
+
+def register_add_verifier(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `add-verifier` command."""
+    add = stages.add_parser(
+        "add-verifier", help="train a verifier for an artifact, for the policy `verified`"
+    )
+    add.add_argument("artifact", type=Path, help="the artifact's directory")
+    add.add_argument("--out", type=Path, required=True, help="directory for the new artifact")
+    _add_data(add)
+    add.add_argument(
+        "--workspace",
+        type=Path,
+        required=True,
+        help="directory for labels and encoder outputs, which later runs reuse",
+    )
+    add.set_defaults(stage=run_add_verifier)
+
+
+def run_add_verifier(arguments: argparse.Namespace) -> int:
+    """Train a verifier, print its measured results, and return the exit status 0."""
+    from switchcraft_training.verification import add_verifier  # noqa: PLC0415
+
+    arguments.workspace.mkdir(parents=True, exist_ok=True)
+    study = add_verifier(arguments.artifact, arguments.data, arguments.out, arguments.workspace)
+    print("policy  accuracy, %  points vs. best [95%]  cost, % of best  candidates")
+    for price_usd, entry in study.entries().items():
+        low, high = entry.difference_interval
+        asked = study.by_price[price_usd].asked
+        print(
+            f"{entry.name}{'*' if price_usd == study.price_usd else ''}"
+            f"  {entry.accuracy.value:.1%}"
+            f"  {entry.difference * 100:+.1f} [{low * 100:+.1f}, {high * 100:+.1f}]"
+            f"  {entry.cost_share:.1%}  {sum(map(len, asked)) / len(asked):.2f}"
+        )
     return 0
 
 

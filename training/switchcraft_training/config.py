@@ -201,6 +201,11 @@ class RunConfig(_Frozen):
         description="Whether the artifact also has a graph for GPUs, with the encoder in fp16."
         " Without it, a GPU runs the graph for CPUs.",
     )
+    verifier: bool = Field(
+        default=False,
+        description="Whether the artifact also has a verifier, for the policy `verified`. It needs"
+        " recorded answers, and trains the router ten more times with five folds.",
+    )
     policies: Mapping[str, str] = Field(default_factory=lambda: {"default": "theta=0.5"})
     seed: int = 42
 

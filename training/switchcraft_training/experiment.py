@@ -168,9 +168,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """An experiment, the study that chose its calibration, and the changes that int8 causes."""
+    """An experiment, its cross-validation, the study of its calibration, and effects of int8."""
 
     experiment: Experiment
+    validation: CrossValidation
     study: CalibrationStudy
     parity: dict[str, float]
 
@@ -237,7 +238,7 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
             mean_auc(labels, validation.probabilities) - mean_auc(labels, exact)
         ),
     }
-    return ExperimentResult(experiment, study, parity)
+    return ExperimentResult(experiment, validation, study, parity)
 
 
 def _truncate_input(data: TrainingData) -> TrainingData:

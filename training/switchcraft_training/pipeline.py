@@ -45,6 +45,7 @@ from switchcraft_training.models.export import (
 )
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
+from switchcraft_training.verification import study_verifier
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,9 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     )
     metrics = ManifestMetrics(figures.frontier, headline(figures), result.study.calibration)
     write_manifest(directory, config, description, profile, provenance, metrics)
+    if config.verifier:
+        calibrated = result.experiment.probabilities
+        study_verifier(training, result.validation, calibrated, data).add_to(directory)
     report = Report(
         name=config.name,
         folds=config.evaluation.folds,

@@ -8,6 +8,7 @@ queries come from a router that was trained without the query's fold and without
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -15,17 +16,36 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
+from router_service.core.artifact import (
+    MANIFEST,
+    Artifact,
+    Manifest,
+    file_hashes,
+    read_manifest,
+    save_manifest,
+)
 from router_service.core.calls.toolbox import Call
+from router_service.core.errors import ConfigError
 from router_service.core.model import sigmoid
+from router_service.core.selection import Verified
 from router_service.core.verifier import Verifier
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
+from switchcraft_training.config import RunConfig
 from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource
 from switchcraft_training.data.table import Choices, Floats, Table
-from switchcraft_training.evaluation.calibration import fit_platt
+from switchcraft_training.dataset import load_dataset, open_source, require_measured_rows
+from switchcraft_training.evaluation.calibration import calibrated_unseen, fit_platt
 from switchcraft_training.evaluation.evaluate import Bench, Entry, best_single
-from switchcraft_training.experiment import CrossValidation, TrainingData
+from switchcraft_training.experiment import (
+    CrossValidation,
+    TrainingData,
+    cross_validate,
+    pack_table,
+)
+from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.training import branch_logits, train_router
 from switchcraft_training.models.verifier import (
     MAX_CANDIDATES,
@@ -40,6 +60,9 @@ log = logging.getLogger(__name__)
 
 PRICES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0)
 """Prices of a correct answer that are measured, in units of the best single model's mean cost."""
+
+PRICE_DIGITS = 3
+"""Significant digits of a price: it is part of a policy's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +133,23 @@ class VerifierStudy:
         measured = {}
         for price_usd, answers in self.by_price.items():
             correct, cost_usd, _ = answers.outcome(self.table)
-            name = f"verified={price_usd:.3g}"
+            name = str(Verified(price_usd))
             measured[price_usd] = bench.measure("router", name, correct, cost_usd)
         return measured
+
+    def add_to(self, directory: Path) -> Manifest:
+        """Add the verifier and its measured frontier to an artifact, and return its manifest."""
+        spec = self.verifier.export(directory, self.price_usd)
+        manifest = read_manifest(directory / MANIFEST)
+        changed = manifest.model_copy(
+            update={
+                "verifier": spec,
+                "verified_frontier": tuple(entry.point for entry in self.entries().values()),
+                "files": file_hashes(directory),
+            }
+        )
+        save_manifest(directory, changed)
+        return changed
 
 
 def recorded_calls(
@@ -141,14 +178,20 @@ def study_verifier(
     data: TrainingData,
     validation: CrossValidation,
     calibrated: Floats,
-    calls: Sequence[Mapping[int, tuple[Call, ...] | None]],
+    recordings: Path,
 ) -> VerifierStudy:
     """Cross-validate verifiers on the router's folds, choose the price, and fit the final verifier.
 
-    `calibrated` are the router's held-out probabilities of the measured rows, (queries, arms).
+    `calibrated` are the router's held-out probabilities of the measured rows, (queries, arms). The
+    answers are read from the folder `recordings`. Raises ConfigError if the run's source has
+    outcomes without answers.
     """
     config = data.config
     table = replace(data.table.measured(config.arms), folds=validation.folds)
+    calls = recorded_calls(open_source(config.source, recordings), table.examples, config.arms)
+    if calls is None:
+        problem = "holds outcomes without answers, and a verifier learns from answers"
+        raise ConfigError(str(recordings / config.source.path), "source", problem)
     features = np.array([row.features for row in table.packed], dtype=np.float64)
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
     everything = VerifierData(
@@ -160,6 +203,7 @@ def study_verifier(
         groups=table.groups,
     )
     nested = nested_probabilities(data, validation)
+    prices_usd = [float(f"{price * best_usd:.{PRICE_DIGITS}g}") for price in PRICES]
     parts: dict[float, list[tuple[NDArray[np.int64], VerifiedAnswers]]] = {}
     for fold in range(config.evaluation.folds):
         log.info("verifier: fold %d of %d", fold + 1, config.evaluation.folds)
@@ -174,9 +218,9 @@ def study_verifier(
         fitted = fit_verifier(seen.take(train), config.seed)
         with TemporaryDirectory() as folder:
             verifier = Verifier(Path(folder), fitted.export(Path(folder), best_usd))
-            for price in PRICES:
-                answers = answer_verified(verifier, seen.take(test), price * best_usd)
-                parts.setdefault(price * best_usd, []).append((test, answers))
+            for price_usd in prices_usd:
+                answers = answer_verified(verifier, seen.take(test), price_usd)
+                parts.setdefault(price_usd, []).append((test, answers))
     by_price = {price: _in_row_order(answers) for price, answers in parts.items()}
     study = VerifierStudy(table, by_price, fit_verifier(everything, config.seed), best_usd)
     return replace(study, price_usd=operating_price(study.entries()))
@@ -225,6 +269,31 @@ def nested_probabilities(data: TrainingData, validation: CrossValidation) -> lis
         nested[other][tested[:split]] = found[:split]
         nested[one][tested[split:]] = found[split:]
     return nested
+
+
+def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> VerifierStudy:
+    """Train a verifier for an artifact, and write the artifact with it to the directory `out`.
+
+    The router stays as it is. Its configuration, which the artifact holds, and the recorded answers
+    in `data` give the routers that the verifier learns from. Raises ConfigError if the artifact was
+    trained on outcomes without answers, and the errors of `load_dataset` and `Artifact.load`.
+    """
+    manifest = Artifact.load(artifact).manifest
+    config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
+    table = load_dataset(config, data, workspace / "labels")
+    require_measured_rows(table, config, data)
+    config = config.model_copy(update={"packing": manifest.packing})
+    training = pack_table(config, table, load_encoder(config.encoder.source), workspace)
+    validation = cross_validate(training, exported=False)
+    assert validation is not None  # noqa: S101 - this command runs in one process
+    measured = training.table.measured(config.arms)
+    held_out = validation.mix(config.training.branch_shares)
+    method, groups = manifest.calibration.method, measured.groups.tolist()
+    calibrated = calibrated_unseen(measured.correct, held_out, groups, config.seed, method)
+    study = study_verifier(training, validation, calibrated, data)
+    shutil.copytree(artifact, out, dirs_exist_ok=True)
+    study.add_to(out)
+    return study
 
 
 def _in_row_order(
