@@ -6,6 +6,7 @@ attributes begin with `switchcraft.`. No span contains content. `telemetry.traci
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -117,6 +118,7 @@ class Trace:
         """Trace id as 32 hexadecimal digits (W3C Trace Context); None if there is no trace."""
         self._decision: _OpenSpan | None = None
         self._calls: list[_OpenSpan] = []
+        self._children: list[_OpenSpan] = []
 
     @contextmanager
     def decision_span(self) -> Iterator[None]:
@@ -156,6 +158,29 @@ class Trace:
                 yield span
         finally:
             _set_status(opened.span, span.status, is_failure=400)
+
+    @contextmanager
+    def candidate_span(self, arm: str, model: str, step: int) -> Iterator[Trace]:
+        """Trace a candidate answer while the block runs; yield the trace for its upstream calls."""
+        if self.trace_id is None:
+            yield self
+            return
+        attributes: dict[str, AttributeValue] = {
+            "switchcraft.arm": arm,
+            "switchcraft.model": model,
+            "switchcraft.step": step,
+        }
+        opened = self._start("candidate", SpanKind.INTERNAL, attributes)
+        self._children.append(opened)
+        candidate = copy.copy(self)
+        candidate._server = opened.span
+        candidate._context = set_span_in_context(opened.span, self._context)
+        candidate._calls = []
+        try:
+            with self._timed(opened):
+                yield candidate
+        finally:
+            self._children += candidate._calls
 
     def record_stages(self, stages: Sequence[Stage]) -> None:
         """Add a span for each stage of the decision."""
@@ -198,7 +223,7 @@ class Trace:
             self._server.set_attribute("http.route", route)
         self._server.update_name(" ".join(filter(None, (known_method, route))))
         _set_status(self._server, status, is_failure=500)
-        for opened in filter(None, (self._decision, *self._calls)):
+        for opened in filter(None, (self._decision, *self._calls, *self._children)):
             opened.span.end(opened.end_ns)
         self._server.end(self._unix_ns(time.perf_counter()))
 

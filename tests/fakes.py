@@ -154,8 +154,12 @@ class VerifyingRouter(FakeRouter):
         self,
         groups: Sequence[tuple[str, ...]] = (("small",), ("medium",), ("large",)),
         trust: Mapping[str, float] | None = None,
+        *,
+        is_broken: bool = False,
     ) -> None:
         super().__init__()
+        self.is_broken = is_broken
+        """Whether it fails to judge candidates."""
         self.groups = groups
         self.trust = {"small": 0.2, "medium": 0.4, "large": 0.9, **(trust or {})}
         self.steps: list[StepRequest] = []
@@ -182,6 +186,8 @@ class VerifyingRouter(FakeRouter):
             StepRequest(candidates, policy, frozenset(arms), limits, elapsed_s, frozenset(failed))
         )
         trust = {c.arm: self.trust[c.arm] if c.answer else 0.0 for c in candidates}
+        if self.is_broken and candidates:
+            raise RuntimeError("a defect of the verifier")
         best = max(trust, key=lambda arm: trust[arm], default=None)
         groups = (tuple(arm for arm in group if arm in arms) for group in self.groups)
         ask = next(filter(None, groups), ())

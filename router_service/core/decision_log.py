@@ -26,6 +26,54 @@ class StoredRecord(BaseModel):
     id: str
 
 
+class LoggedCall(BaseModel):
+    """A tool call with its arguments decoded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class AnswerContent(BaseModel):
+    """The content of an answer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    calls: tuple[LoggedCall, ...] | None = None
+    """The answer's tool calls; None if they could not be read, or if there was no answer."""
+    text: str | None = None
+    """The answer's text, if any."""
+
+
+class CandidateRecord(BaseModel):
+    """One candidate answer of a verified request, and its outcome."""
+
+    # Unknown fields are ignored for the same reason as in `StoredRecord`.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    arm: str
+    model: str
+    step: int
+    """Number of the step that asked the arm, from 1; arms of one step are asked in parallel."""
+    is_accepted: bool
+    p_correct: float | None = None
+    """The verifier's last estimate; None if there was no answer to judge."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost_usd: float | None = None
+    """Cost at list price; None if the tokens or the price are unknown."""
+    seconds: float
+    """From the request to the upstream until the end of the answer."""
+    failure: str | None = None
+    """Why there is no answer: a kind of failure as in the metric `upstream_attempts`, or
+    `cancelled` if the gateway no longer waited for it."""
+    calls: int | None = None
+    """Number of tool calls in the answer; None if unknown."""
+    content: AnswerContent | None = None
+    """Only in the log, and only if the operator has enabled logging of content."""
+
+
 class DecisionRecord(StoredRecord):
     """The decision for one request, and its outcome; never the request's content."""
 
@@ -42,7 +90,8 @@ class DecisionRecord(StoredRecord):
     attempts: int = 0
     """Number of deployments tried, including the last one."""
     arm: str | None = None
-    """The chosen arm of the artifact; None if the router was not used."""
+    """The chosen arm of the artifact, or the arm whose candidate was accepted; None if the router
+    was not used."""
     release: str | None = None
     """The published release that decided, `stable` or `canary`; None if the router was not used."""
     shadow_arm: str | None = None
@@ -80,28 +129,18 @@ class DecisionRecord(StoredRecord):
     """From the request's arrival to the end of its answer."""
     first_byte_s: float | None = None
     """From the request to the upstream until the first byte of its answer."""
+    unverified: str | None = None
+    """Why the answer was not verified, although the policy was `verified`."""
+    candidates: tuple[CandidateRecord, ...] | None = None
+    """All candidate answers, in the order in which they were asked; None if the policy is not
+    `verified`. `actual_cost_usd` is the cost of all of them."""
 
 
-class LoggedCall(BaseModel):
-    """A tool call with its arguments decoded."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    arguments: Mapping[str, Any]
-
-
-class Content(BaseModel):
+class Content(AnswerContent):
     """The request and the answer; logged only if the operator has enabled logging of content."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     request: Mapping[str, Any]
     """`messages` and `tools` as in Chat Completions, whichever API the client used."""
-    calls: tuple[LoggedCall, ...] | None = None
-    """The answer's tool calls; None if they could not be read, or if there was no answer."""
-    text: str | None = None
-    """The answer's text, if any."""
 
 
 class LoggedDecision(DecisionRecord):
@@ -112,7 +151,7 @@ class LoggedDecision(DecisionRecord):
     arm: str
     release: str
     reason: str
-    """The router's reason: `threshold`, `drift`, `argmax`, `unread` or `explored`."""
+    """The router's reason: `threshold`, `drift`, `argmax`, `unread`, `explored` or `verified`."""
     policy: str
     propensity: Annotated[float, Field(gt=0, le=1)]
     probabilities: Mapping[str, float]

@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from router_service.core.answers import Usage, fix_surrogates, parse_answer, read_usage
-from router_service.core.errors import SwitchcraftError, UpstreamError, UpstreamRefusedError
-from router_service.core.messages import Json
+from router_service.core.errors import SwitchcraftError
 from router_service.core.resources import StageName, Timer
-from router_service.http.errors import (
-    error_body,
-    foreign_error_body,
-    refuse,
-    refused_body,
-    retry_after,
-    status_of,
-)
+from router_service.core.verification import VerificationLimits
+from router_service.http.errors import refuse, status_of
+from router_service.http.relay import AnswerRelay
 from router_service.http.schemas import ANSWER, chat_request, model_request, responses_request
 from router_service.http.transfer import (
-    RawHeaders,
     gateway_of,
     info_of,
     read_body,
     read_deadline,
-    send_part,
-    send_whole,
-    start,
     unless_client_leaves,
     upstream_path,
 )
-from router_service.lifecycle.gateway import Gateway
-from router_service.requests.exchange import Ending, Exchange, answer_cost_usd
+from router_service.http.verified import VerifiedRelay, read_limits
+from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.planning import (
     CHAT,
     POLICY_HEADER,
@@ -47,20 +34,10 @@ from router_service.requests.planning import (
     plan_request,
     unrouted,
 )
-from router_service.store.records import UpstreamObject
-from router_service.upstream.answers import (
-    CHARACTERS_PER_TOKEN,
-    EventReader,
-    StartedAnswer,
-    identity_of,
-    is_openai_error,
-)
-from router_service.upstream.bodies import REPEATABLE_PATHS, SKIM_BYTES, skim
-from router_service.upstream.retries import RetryingClient, UpstreamRequest
+from router_service.requests.verification import check_limits
+from router_service.upstream.retries import UpstreamRequest
 
 routes = APIRouter()
-
-_JSON = (b"content-type", b"application/json")
 
 
 @routes.post(
@@ -132,6 +109,10 @@ class RoutedAnswer(Response):
                         timer=timer,
                     )
                     plan = await unless_client_leaves(receive, planning)
+                    limits: VerificationLimits | None = None
+                    if plan.verified is not None:
+                        limits = read_limits(request.headers, engine.settings.router.verification)
+                        check_limits(plan, limits)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway.recorder, info, exc)(scope, receive, send)
                 return
@@ -150,7 +131,11 @@ class RoutedAnswer(Response):
                 reserve_memory=info.hold_memory,
             )
             exchange = Exchange(info, plan)
-            relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
+            answer_relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
+            relay: AnswerRelay | VerifiedRelay = answer_relay
+            if limits is not None:
+                keep_alive_s = engine.settings.router.verification.keep_alive_s
+                relay = VerifiedRelay(answer_relay, limits, keep_alive_s)
             try:
                 with suppress(ClientDisconnect):
                     await unless_client_leaves(receive, relay.run())
@@ -161,174 +146,3 @@ class RoutedAnswer(Response):
                 exchange.upstream_s = time.perf_counter() - exchange.started_s
                 relay.settle_usage()
                 gateway.recorder.answered(exchange)
-
-
-@dataclass(slots=True)
-class AnswerRelay:
-    """Sends one exchange's request to upstreams, and relays the first usable answer to `send`."""
-
-    exchange: Exchange
-    gateway: Gateway
-    upstreams: RetryingClient
-    request: UpstreamRequest
-    send: Send
-    reader: EventReader | None = None
-    is_remembered: bool = False
-    unread_bytes: int = 0
-
-    async def run(self) -> None:
-        """Relay the answer; if all upstreams fail, send an error."""
-        exchange = self.exchange
-        try:
-            async with self.upstreams.open(self.request, exchange.attempts) as opened:
-                exchange.model = opened.model
-                exchange.first_byte_s = time.perf_counter() - exchange.started_s
-                self.reader = opened.reader
-                await self._remember_objects(opened)
-                headers = [*opened.headers, *exchange.headers()]
-                if opened.reader is not None:
-                    await self._send_stream(opened, opened.reader, headers)
-                elif opened.rest is not None:
-                    await self._send_large(opened, opened.rest, headers)
-                else:
-                    await self._send_whole(opened, headers)
-        except UpstreamError as exc:
-            candidates = exchange.plan.candidates
-            exchange.model = next(model for model in candidates if model.name == exc.model)
-            exchange.may_be_client_fault = exc.may_be_client_fault
-            if isinstance(exc, UpstreamRefusedError):
-                status, ending = exc.status, Ending.COMPLETE
-                headers = [header for header in exc.headers if header[0] != _JSON[0]]
-                headers = [*headers, *exchange.headers(), _JSON]
-                body = refused_body(exc)
-            else:
-                status, ending = status_of(exc), Ending.FAILED
-                hints = [(name.encode(), text.encode()) for name, text in retry_after(exc).items()]
-                headers = [*exchange.headers(), _JSON, *hints]
-                body = error_body(exc)
-            await send_whole(self.send, status, headers, body)
-            exchange.end(status, ending)
-
-    async def _send_whole(self, opened: StartedAnswer, headers: RawHeaders) -> None:
-        """Relay an answer that has been read completely; send errors in OpenAI's format."""
-        exchange, body = self.exchange, opened.body
-        if opened.status >= 400 and not is_openai_error(body):
-            body = foreign_error_body(opened.model.name, opened.status)
-            headers = [*(header for header in headers if header[0] != _JSON[0]), _JSON]
-        exchange.identity = identity_of(opened.value)
-        exchange.usage = self._usage(opened.value, len(body) if opened.is_skimmed else 0)
-        elapsed_s = time.perf_counter() - exchange.started_s
-        cost_usd = answer_cost_usd(opened.model, exchange.usage, elapsed_s)
-        if cost_usd is not None:
-            headers.append((b"x-switchcraft-cost-usd", f"{cost_usd:.10f}".encode()))
-        if opened.status < 400 and not opened.is_skimmed:
-            exchange.answer = parse_answer(opened.value)
-        # Free the parsed value: it is much larger than the body, and the client may read slowly.
-        opened.value = None
-        await send_whole(self.send, opened.status, headers, body)
-        exchange.end(opened.status, Ending.COMPLETE)
-
-    async def _send_large(
-        self, opened: StartedAnswer, rest: AsyncIterator[bytes], headers: RawHeaders
-    ) -> None:
-        """Relay an answer that is too large for memory, as it arrives.
-
-        If the answer breaks off, the client's connection is closed, because HTTP/1.1 has no other
-        way to report that.
-        """
-        exchange = self.exchange
-        exchange.identity = identity_of(opened.value)
-        await start(self.send, opened.status, headers)
-        await send_part(self.send, opened.body, more=True)
-        end, self.unread_bytes = opened.body[-SKIM_BYTES:], len(opened.body)
-        opened.body = b""
-        try:
-            async for part in rest:
-                end = (end + part)[-SKIM_BYTES:]
-                self.unread_bytes += len(part)
-                await send_part(self.send, part, more=True)
-        except UpstreamError as exc:
-            self._count_break(opened, exc)
-            exchange.end(opened.status, Ending.BROKEN)
-            return
-        exchange.usage = self._usage(skim(end), self.unread_bytes)
-        await send_part(self.send, b"", more=False)
-        exchange.end(opened.status, Ending.COMPLETE)
-
-    async def _send_stream(
-        self, opened: StartedAnswer, reader: EventReader, headers: RawHeaders
-    ) -> None:
-        """Relay events as they arrive; if the stream breaks, send an error as the last event.
-
-        The upstream is read no faster than the client reads, because each `send` waits.
-        """
-        exchange = self.exchange
-        await start(self.send, opened.status, headers)
-        await send_part(self.send, opened.body, more=True)
-        error: UpstreamError | None = None
-        try:
-            async for events in reader.events:
-                if reader.response_id is not None and not self.is_remembered:
-                    await self._remember_objects(opened)
-                await send_part(self.send, events, more=True)
-        except UpstreamError as exc:
-            error = exc
-            endpoint = exchange.plan.request.endpoint
-            event = endpoint.error_event(error_body(exc), reader.last_number + 1)
-            gap = b"\n\n" if reader.is_within_event else b""
-            await send_part(self.send, gap + event, more=True)
-        await send_part(self.send, b"", more=False)
-        error = error or reader.error
-        if error is None:
-            exchange.answer = reader.accumulator.answer()
-        else:
-            self._count_break(opened, error)
-        exchange.end(opened.status, Ending.BROKEN if error else Ending.COMPLETE)
-
-    async def _remember_objects(self, opened: StartedAnswer) -> None:
-        """Remember the upstream's new object and its owner before the client learns its id."""
-        owner, value = self.exchange.info.key, opened.value
-        response_id: str | None = None
-        if opened.reader is not None:
-            response_id = opened.reader.response_id
-        elif isinstance(value, dict) and value.get("object") == "response":
-            found = value.get("id")
-            response_id = fix_surrogates(found) if isinstance(found, str) else None
-        if response_id is None and (owner is None or self.request.path in REPEATABLE_PATHS):
-            return
-        stored = UpstreamObject(
-            id=response_id or "",
-            model=opened.model.name,
-            deployment_id=opened.deployment.id,
-            owner=owner,
-        )
-        if response_id is not None:
-            self.gateway.held.remember(stored)
-            self.is_remembered = True
-        elif opened.status < 400:
-            await self.gateway.ownership.note(value, stored)
-
-    def _count_break(self, opened: StartedAnswer, exc: UpstreamError) -> None:
-        self.exchange.may_be_client_fault = exc.may_be_client_fault
-        self.upstreams.record_break(opened, exc, self.request)
-
-    def settle_usage(self) -> None:
-        """Set the usage of a streamed or cancelled answer; estimate it if none was reported.
-
-        Providers bill cancelled and broken answers too.
-        """
-        exchange, reader = self.exchange, self.reader
-        if reader is not None:
-            exchange.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
-            exchange.identity = reader.identity
-        elif exchange.ending is Ending.CLIENT_LEFT and exchange.usage is None:
-            usage = self._usage(None, self.unread_bytes)
-            exchange.usage = usage or exchange.estimate_usage(0)
-
-    def _usage(self, value: Json, unread_bytes: int) -> Usage | None:
-        """Return the usage that an answer reports, or an estimate from its unparsed bytes."""
-        usage = read_usage(value)
-        is_routed = self.exchange.plan.request.endpoint.is_routed
-        if usage is not None or not (unread_bytes and is_routed):
-            return usage
-        return self.exchange.estimate_usage(unread_bytes // CHARACTERS_PER_TOKEN)

@@ -12,7 +12,9 @@ from enum import StrEnum
 import orjson
 
 from router_service.core.answers import NO_USAGE, ParsedAnswer, Usage
-from router_service.core.decision_log import DecisionRecord
+from router_service.core.decision_log import CandidateRecord, DecisionRecord
+from router_service.core.errors import UpstreamError
+from router_service.core.selection import Reason
 from router_service.requests.planning import GatewayReason, Plan
 from router_service.router import Decision
 from router_service.settings import Model
@@ -20,7 +22,11 @@ from router_service.store.records import GuardedStore
 from router_service.telemetry.logs import log_request
 from router_service.telemetry.metrics import NO_MODEL, Metrics, status_label
 from router_service.tracing import UNTRACED, AttributeValue, ResponseInfo, Trace
-from router_service.upstream.answers import CHARACTERS_PER_TOKEN, AnswerIdentity
+from router_service.upstream.answers import (
+    CHARACTERS_PER_TOKEN,
+    AnswerIdentity,
+    StartedAnswer,
+)
 from router_service.upstream.client import ReserveMemory, unlimited
 from router_service.upstream.retries import Attempt
 
@@ -72,6 +78,47 @@ class RequestInfo:
 
 
 @dataclass(slots=True)
+class CandidateExchange:
+    """One arm's answer to a verified request, while it arrives and afterwards."""
+
+    arm: str
+    model: Model
+    step: int
+    """Number of the step that asks the arm, from 1."""
+    opened: StartedAnswer | None = None
+    """The upstream's answer from its start until the request ends; its `body` is whole once
+    `is_complete`."""
+    deployment_id: str | None = None
+    """The deployment that answered."""
+    is_complete: bool = False
+    """Whether the answer arrived completely, so that it can be judged and delivered."""
+    error: UpstreamError | None = None
+    """Why there is no answer. Neither complete nor failed means cancelled."""
+    answer: ParsedAnswer | None = None
+    """The parsed answer, if it is complete and not too large."""
+    p_correct: float | None = None
+    """The verifier's last estimate, if there is one."""
+    usage: Usage | None = None
+    identity: AnswerIdentity = field(default_factory=AnswerIdentity)
+    first_byte_s: float | None = None
+    seconds: float = 0.0
+    """From the request to the upstream until the end of the answer."""
+    trace: Trace = field(default=UNTRACED, repr=False)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Cost of the answer; None if it is unknown, or if there was no answer."""
+        return answer_cost_usd(self.model, self.usage, self.seconds) if self.seconds else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why there is no answer; None if there is one."""
+        if self.is_complete:
+            return None
+        return "cancelled" if self.error is None else str(self.error.failure)
+
+
+@dataclass(slots=True)
 class Exchange:
     """The mutable state of a planned request while upstreams answer it."""
 
@@ -94,6 +141,16 @@ class Exchange:
     """The id and the model that the upstream's answer names."""
     may_be_client_fault: bool = False
     """Whether a failure may be the client's fault, so that it does not count against a release."""
+    candidates: list[CandidateExchange] = field(default_factory=list)
+    """The candidate answers of a verified request, in the order in which they were asked."""
+    accepted: CandidateExchange | None = None
+    """The candidate that is delivered; the fields above then describe its answer."""
+    verification_steps: int = 0
+    """Number of times that arms were asked for candidates."""
+    added_s: float = 0.0
+    """Time from the first complete candidate until one was accepted."""
+    verifier_failed: bool = False
+    """Whether the router failed to judge the candidates."""
     record: DecisionRecord | None = None
     """The decision record, once the exchange has ended."""
 
@@ -108,7 +165,47 @@ class Exchange:
     @property
     def is_fallback(self) -> bool:
         """Whether a model other than the chosen one answers."""
-        return self.model is not self.plan.candidates[0]
+        return self.plan.verified is None and self.model is not self.plan.candidates[0]
+
+    @property
+    def reason(self) -> Reason | GatewayReason:
+        """Why the model answers."""
+        if self.plan.verified is not None:
+            return GatewayReason.VERIFIED
+        return GatewayReason.FALLBACK if self.is_fallback else self.plan.reason
+
+    @property
+    def arm(self) -> str | None:
+        """The arm whose candidate was accepted, or else the chosen arm."""
+        if self.accepted is not None:
+            return self.accepted.arm
+        return self.plan.decision.arm if self.plan.decision else None
+
+    @property
+    def deployment_id(self) -> str | None:
+        """The deployment that answered, or that was tried last."""
+        if self.accepted is not None:
+            return self.accepted.deployment_id
+        return self.attempts[-1].deployment_id if self.attempts else None
+
+    @property
+    def has_own_answer(self) -> bool:
+        """Whether the fields describe an answer, and not only candidates that nobody accepted."""
+        return self.plan.verified is None or self.accepted is not None
+
+    def total_cost_usd(self, cost_usd: float | None) -> float | None:
+        """Return the cost of the answer, `cost_usd`, and of all candidates that it is not one of.
+
+        The total is None if a part of it is unknown.
+        """
+        if not self.candidates:
+            return cost_usd
+        others = [c for c in self.candidates if c is not self.accepted]
+        parts = [(self.usage, cost_usd), *((c.usage, c.cost_usd) for c in others)]
+        if any(usage is not None and cost is None for usage, cost in parts):
+            return None
+        known = [cost for _, cost in parts if cost is not None]
+        return sum(known) if known else None
 
     def estimate_usage(self, completion_tokens: int) -> Usage:
         """Return an estimate of the usage, for answers that do not report it."""
@@ -125,11 +222,17 @@ class Exchange:
         values = {
             "x-switchcraft-decision-id": self.info.decision_id,
             "x-switchcraft-model": self.model.name,
-            "x-switchcraft-reason": GatewayReason.FALLBACK if self.is_fallback else plan.reason,
+            "x-switchcraft-reason": self.reason,
             "x-switchcraft-attempts": str(len(self.attempts)),
         }
         if plan.policy is not None:
-            values["x-switchcraft-policy"] = str(plan.policy)
+            values["x-switchcraft-policy"] = str(plan.verified or plan.policy)
+        if plan.unverified is not None:
+            values["x-switchcraft-unverified"] = plan.unverified
+        if self.accepted is not None:
+            values["x-switchcraft-candidates"] = str(len(self.candidates))
+            if self.accepted.p_correct is not None:
+                values["x-switchcraft-p-correct"] = f"{self.accepted.p_correct:.4f}"
         return [
             # Model names may be in any script; JSON escapes what a header cannot carry.
             (name.encode(), value.encode() if value.isascii() else orjson.dumps(str(value)))
@@ -148,7 +251,7 @@ def answer_cost_usd(model: Model, usage: Usage | None, upstream_s: float) -> flo
 _LOGGED = (
     "model", "deployment", "attempts", "arm", "release", "shadow_arm", "reason", "policy",
     "stream", "status", "ending", "prompt_tokens", "completion_tokens", "usage_is_estimated",
-    "actual_cost_usd", "first_byte_s",
+    "actual_cost_usd", "first_byte_s", "unverified",
 )  # fmt: skip
 """Fields of the decision record that are in the log line."""
 
@@ -175,6 +278,11 @@ class Recorder:
         decision, shadow = plan.decision, plan.shadow_arm
         cost_usd = answer_cost_usd(exchange.model, usage, exchange.upstream_s)
         self._count(exchange, cost_usd)
+        candidates: tuple[CandidateRecord, ...] | None = None
+        if exchange.candidates:
+            self._count_candidates(exchange)
+            cost_usd = exchange.total_cost_usd(cost_usd)
+            candidates = tuple(candidate_record(exchange, c) for c in exchange.candidates)
         if decision is not None:
             self._count_routed(exchange, decision, cost_usd)
         exchange.record = record = DecisionRecord(
@@ -182,14 +290,14 @@ class Recorder:
             created=time.time(),
             key=info.key,
             model=exchange.model.name,
-            deployment=exchange.attempts[-1].deployment_id if exchange.attempts else None,
+            deployment=exchange.deployment_id,
             attempts=len(exchange.attempts),
-            arm=decision.arm if decision else None,
+            arm=exchange.arm,
             release=plan.track if decision else None,
             # The shadow decides in the background; its choice is recorded if it is known by now.
             shadow_arm=shadow.result() if shadow is not None and shadow.done() else None,
-            reason=GatewayReason.FALLBACK if exchange.is_fallback else plan.reason,
-            policy=str(plan.policy) if plan.policy else None,
+            reason=exchange.reason,
+            policy=str(plan.verified or plan.policy) if plan.policy else None,
             propensity=decision.propensity if decision else None,
             probabilities=decision.probabilities if decision else None,
             expected_cost_usd=decision.cost_usd if decision else None,
@@ -204,6 +312,8 @@ class Recorder:
             actual_cost_usd=cost_usd,
             latency_s=time.perf_counter() - info.started_s,
             first_byte_s=exchange.first_byte_s,
+            unverified=plan.unverified,
+            candidates=candidates,
         )
         self._store.save(record)
         self._recent.add(record)
@@ -211,6 +321,15 @@ class Recorder:
         if info.trace.trace_id is not None:
             is_incomplete = exchange.ending in {Ending.BROKEN, Ending.CLIENT_LEFT}
             info.trace.record_stages(plan.stages)
+            for candidate in exchange.candidates:
+                candidate.trace.set_attributes(
+                    {
+                        "accepted": candidate is exchange.accepted,
+                        "p_correct": candidate.p_correct,
+                        "cost_usd": candidate.cost_usd,
+                        "failure": candidate.failure,
+                    }
+                )
             info.trace.record_response(
                 ResponseInfo(
                     response_id=exchange.identity.id,
@@ -220,8 +339,11 @@ class Recorder:
                     failure=str(exchange.ending) if is_incomplete else None,
                 )
             )
-        fields = ((name, getattr(record, name)) for name in _LOGGED)
-        _log(info, {name: value for name, value in fields if value is not None})
+        fields = {name: getattr(record, name) for name in _LOGGED}
+        if candidates is not None:
+            fields["candidates"] = len(candidates)
+            fields["p_correct"] = exchange.accepted.p_correct if exchange.accepted else None
+        _log(info, {name: value for name, value in fields.items() if value is not None})
 
     def passed(self, info: RequestInfo, model: str, status: int, ending: Ending) -> None:
         """Record a request that was passed to an upstream without parsing it."""
@@ -258,15 +380,17 @@ class Recorder:
         metrics, plan, usage = self._metrics, exchange.plan, exchange.usage
         model, child = exchange.model.name, metrics.child
         # Without the rule's number: clients choose it freely, and each value would be a new series.
-        policy = "none" if plan.policy is None else str(plan.policy).partition("=")[0]
+        rule = plan.verified or plan.policy
+        policy = "none" if rule is None else str(rule).partition("=")[0]
         child(metrics.requests, model, policy, status_label(exchange.status)).inc()
         for stage in plan.stages:
             child(metrics.stage_seconds, stage.name).observe(stage.seconds)
-        if plan.router_failed:
+        if plan.router_failed or exchange.verifier_failed:
             child(metrics.router_failures, plan.track).inc()
         if exchange.is_fallback:
             child(metrics.fallbacks, plan.candidates[0].name, model).inc()
-        child(metrics.upstream_seconds, model).observe(exchange.upstream_s)
+        if plan.unverified is not None:
+            child(metrics.unverified_requests, plan.unverified).inc()
         if plan.request.chat.stream and exchange.first_byte_s is not None:
             child(metrics.time_to_first_token, model).observe(exchange.first_byte_s)
         if exchange.ending is Ending.CLIENT_LEFT:
@@ -276,6 +400,17 @@ class Recorder:
         for attempt in exchange.attempts:
             kind = attempt.failure or "answered"
             child(metrics.attempts, attempt.model, attempt.deployment_id, kind).inc()
+        if exchange.has_own_answer:
+            self._count_answer(model, exchange.upstream_s, usage, cost_usd)
+        if cost_usd is None and exchange.ending is Ending.COMPLETE and exchange.status < 400:
+            child(metrics.unpriced, model, "usage" if usage is None else "price").inc()
+
+    def _count_answer(
+        self, model: str, seconds: float, usage: Usage | None, cost_usd: float | None
+    ) -> None:
+        """Update the metrics of one upstream's answer: its duration, tokens and cost."""
+        metrics, child = self._metrics, self._metrics.child
+        child(metrics.upstream_seconds, model).observe(seconds)
         source = "gateway" if usage and usage.is_estimated else "upstream"
         if usage is not None:
             child(metrics.tokens, model, "prompt", source).inc(usage.prompt_tokens)
@@ -284,15 +419,33 @@ class Recorder:
             child(metrics.tokens, model, "reasoning", source).inc(usage.reasoning_tokens)
         if cost_usd is not None:
             child(metrics.cost_usd, model, source).inc(cost_usd)
-        elif exchange.ending is Ending.COMPLETE and exchange.status < 400:
-            child(metrics.unpriced, model, "usage" if usage is None else "price").inc()
+
+    def _count_candidates(self, exchange: Exchange) -> None:
+        """Update the metrics of a verified request's candidates."""
+        metrics, child = self._metrics, self._metrics.child
+        for candidate in exchange.candidates:
+            outcome = "rejected" if candidate.is_complete else "failed"
+            if candidate is exchange.accepted:
+                outcome = "accepted"
+            else:  # the accepted candidate is counted as the request's answer
+                cost_usd = candidate.cost_usd
+                self._count_answer(
+                    candidate.model.name, candidate.seconds, candidate.usage, cost_usd
+                )
+                child(metrics.rejected_cost_usd, candidate.arm).inc(cost_usd or 0)
+            child(metrics.candidates, candidate.arm, outcome).inc()
+        if exchange.accepted is not None:
+            metrics.verification_steps.observe(exchange.verification_steps)
+            metrics.verification_added_seconds.observe(exchange.added_s)
 
     def _count_routed(self, exchange: Exchange, decision: Decision, cost_usd: float | None) -> None:
         """Update the metrics of routed requests: the decision, savings, the release's results."""
         metrics, plan = self._metrics, exchange.plan
         child = metrics.child
-        child(metrics.decisions, decision.arm, decision.reason).inc()
-        child(metrics.chosen_probability, decision.arm).observe(decision.probability)
+        arm = exchange.arm or decision.arm
+        reason = decision.reason if exchange.accepted is None else GatewayReason.VERIFIED
+        child(metrics.decisions, arm, reason).inc()
+        child(metrics.chosen_probability, arm).observe(decision.probabilities[arm])
         metrics.expected_regret.observe(decision.expected_regret)
         metrics.packed_tokens.observe(decision.packed_tokens)
         metrics.request_bytes.observe(plan.request.body.size_bytes)
@@ -308,12 +461,30 @@ class Recorder:
             # Clients' mistakes do not count, because otherwise a client could cause the rollback of
             # a canary by setting impossible deadlines.
             is_upstreams = (is_error or is_incomplete) and not exchange.may_be_client_fault
-            has_failed = plan.router_failed or is_upstreams
+            has_failed = plan.router_failed or exchange.verifier_failed or is_upstreams
             child(metrics.release_requests, plan.track).inc()
             child(metrics.release_failures, plan.track).inc(has_failed)
             child(metrics.release_cost_usd, plan.track).inc(cost_usd or 0)
             if plan.trial is not None:
                 plan.trial.observe(plan.track, has_failed=has_failed, cost_usd=cost_usd)
+
+
+def candidate_record(exchange: Exchange, candidate: CandidateExchange) -> CandidateRecord:
+    """Return what the decision record says about a candidate."""
+    usage, answer = candidate.usage, candidate.answer
+    return CandidateRecord(
+        arm=candidate.arm,
+        model=candidate.model.name,
+        step=candidate.step,
+        is_accepted=candidate is exchange.accepted,
+        p_correct=candidate.p_correct,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        completion_tokens=usage.completion_tokens if usage else None,
+        cost_usd=candidate.cost_usd,
+        seconds=candidate.seconds,
+        failure=candidate.failure,
+        calls=len(answer.calls) if answer else None,
+    )
 
 
 class RecentRecords:

@@ -42,7 +42,7 @@ from router_service.core.responses import find_references, parse_responses_reque
 from router_service.core.selection import Policy, Reason, Verified, choose_once
 from router_service.core.verification import Candidate, Step, VerificationLimits
 from router_service.requests.pool import Pool, capable_models
-from router_service.router import Decision, Prediction, explored
+from router_service.router import VERIFIED, Decision, Prediction, explored
 from router_service.settings import Model
 from router_service.store.records import UpstreamObject
 from router_service.upstream.bodies import BodyTemplate
@@ -254,6 +254,8 @@ class UnverifiedReason(StrEnum):
     """A part of the request could not be read."""
     ROUTER_FAILED = "router_failed"
     """The router or its verifier failed."""
+    OVERLOADED = "overloaded"
+    """No decision thread was free in time."""
     CANDIDATES_FAILED = "candidates_failed"
     """All candidates failed; the next model answered without verification."""
 
@@ -411,7 +413,10 @@ class Planner:
         self._unverified_policy = choose_once(router.policy())
         self.exploration_share = exploration_share
         manifest = router.artifact.manifest
-        routed = (f"{model_name}:{name}" for name in manifest.policies if name != "default")
+        policies = [name for name in manifest.policies if name != "default"]
+        if manifest.verifier is not None:
+            policies.append(VERIFIED)
+        routed = (f"{model_name}:{name}" for name in policies)
         self.names = (model_name, *routed, *pool.models)
         """Every model name that a request may have, the router's own first."""
         costs_usd = dict(zip(manifest.arms, manifest.costs_usd(), strict=True))

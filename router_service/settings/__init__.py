@@ -18,6 +18,7 @@ from router_service.settings.values import (
     Timeouts,
     TracingSettings,
     UpstreamSettings,
+    VerificationSettings,
 )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Timeouts",
     "TracingSettings",
     "UpstreamSettings",
+    "VerificationSettings",
     "load_settings",
     "read_settings",
 ]

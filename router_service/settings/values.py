@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -36,6 +37,7 @@ from router_service.core.artifact import SHIPPED
 from router_service.core.capabilities import Capabilities
 from router_service.core.keys import digest_of
 from router_service.core.selection import Price
+from router_service.core.verification import VerificationLimits
 
 NEVER_FORWARDED = frozenset(
     "authorization api-key x-api-key cookie proxy-authorization openai-organization openai-project "
@@ -237,6 +239,33 @@ class UpstreamSettings(Frozen):
     that a server that hangs cannot use up the connections of other servers."""
 
 
+class VerificationSettings(Frozen):
+    """Limits of the policy `verified`, which asks several models for candidate answers.
+
+    A request can lower a limit with a header.
+    """
+
+    max_candidates: Count = 3
+    """Largest number of arms that one request asks, including those that fail. Header:
+    `x-switchcraft-max-candidates`."""
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Largest cost in USD of all candidates of one request; without it, the cost is not limited. An
+    arm is asked only if its expected cost is within what is left. Header:
+    `x-switchcraft-max-cost-usd`."""
+    max_added_latency_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    """Longest time in seconds to wait for further candidates after the first complete one. Then the
+    best candidate so far is delivered. Header: `x-switchcraft-max-added-latency-s`."""
+    keep_alive_s: Seconds = 5.0
+    """Time in seconds after which a streamed response begins with a comment, and time between two
+    comments, while candidates are checked. The comments keep clients and proxies from giving up."""
+
+    @property
+    def limits(self) -> VerificationLimits:
+        """The limits, as the router reads them."""
+        max_cost_usd = math.inf if self.max_cost_usd is None else self.max_cost_usd
+        return VerificationLimits(self.max_candidates, max_cost_usd, self.max_added_latency_s)
+
+
 class RouterSettings(Frozen):
     """The routing decision, and the models it can choose."""
 
@@ -284,6 +313,7 @@ class RouterSettings(Frozen):
     """Share (0 to 1) of routed requests for which the arm is chosen at random among those that can
     serve the request, all equally likely. A log of such decisions can evaluate arms that the policy
     never picks."""
+    verification: VerificationSettings = VerificationSettings()
     forward_headers: tuple[HeaderName, ...] = ()
     """Request headers to send to upstreams, in addition to the standard ones."""
 

@@ -43,6 +43,7 @@ _UPSTREAM_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 60, 120, 300
 _PROBABILITY_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _REGRET_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TOKEN_BUCKETS = (32, 64, 128, 192, 256, 320, 384, 448, 512)
+_STEP_BUCKETS = (1, 2, 3, 4, 5, 6, 8, 10)
 _BYTE_BUCKETS = (256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -125,7 +126,7 @@ class Metrics:
     requests = _counter(
         "requests",
         "Chat requests that have ended, by the model that was called, the kind of policy that "
-        "chose it (theta, drift or none), and the HTTP status; 499 if the client left.",
+        "chose it (theta, drift, verified or none), and the HTTP status; 499 if the client left.",
         "model",
         "policy",
         "status",
@@ -229,6 +230,43 @@ class Metrics:
         "Successful answers with unknown cost, by what is missing: usage, price.",
         "model",
         "missing",
+    )
+    # Verified answers.
+    candidates = _counter(
+        "candidates",
+        "Candidate answers of verified requests, by arm and outcome: accepted, rejected, failed "
+        "(including those that the gateway no longer waited for).",
+        "arm",
+        "outcome",
+    )
+    verification_steps = _histogram(
+        "verification_steps",
+        "Steps until a candidate answer was accepted; a step asks one arm, or several in parallel.",
+        _STEP_BUCKETS,
+    )
+    verification_added_seconds = _histogram(
+        "verification_added_seconds",
+        "Latency that verification added: time from the first complete candidate answer until one "
+        "was accepted.",
+        _UPSTREAM_BUCKETS_S,
+    )
+    verification_agreement = _counter(
+        "verification_agreement",
+        "Candidate answers that were compared with the accepted one, by whether their tool calls "
+        "are the same: yes, no.",
+        "agrees",
+    )
+    rejected_cost_usd = _counter(
+        "rejected_cost_usd",
+        "Cost of candidate answers that were not delivered, by arm; included in cost_usd.",
+        "arm",
+    )
+    unverified_requests = _counter(
+        "unverified_requests",
+        "Requests for a verified answer that were answered without verification, by reason: "
+        "no_tools, several_choices, stored, background, server_tools, attachments, continued, "
+        "unread, router_failed, overloaded, candidates_failed.",
+        "reason",
     )
     # Upstreams.
     client_disconnects = _counter(

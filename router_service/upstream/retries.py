@@ -121,10 +121,8 @@ class RetryingClient:
         first: UpstreamError | None = None
         last: UpstreamError | None = None
         for model in request.candidates:
-            if last is not None:
-                is_final = isinstance(last, DeadlineError) or not _is_safe_to_repeat(last, request)
-                if is_final or not (last.failure in _FREE or self._budget.spend()):
-                    break
+            if last is not None and not self.may_fall_back(last, request):
+                break
             try:
                 answer, connection = await self._try_model(model, request, attempts)
             except UpstreamError as exc:
@@ -139,6 +137,11 @@ class RetryingClient:
         if first is None:
             raise ValueError("a request needs at least one candidate model")
         raise first
+
+    def may_fall_back(self, failure: UpstreamError, request: UpstreamRequest) -> bool:
+        """Return whether another model may be tried after a failure; takes it from the budget."""
+        is_final = isinstance(failure, DeadlineError) or not _is_safe_to_repeat(failure, request)
+        return not is_final and (failure.failure in _FREE or self._budget.spend())
 
     def record_break(
         self, answer: StartedAnswer, exc: UpstreamError, request: UpstreamRequest

@@ -1,0 +1,203 @@
+"""The relay of verified answers: candidates are collected, and the accepted one is delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from starlette.types import Message, Send
+
+from router_service.core.errors import Failure, InvalidRequestError, UpstreamError
+from router_service.core.verification import VerificationLimits
+from router_service.http.errors import error_body
+from router_service.http.relay import AnswerRelay, cost_headers
+from router_service.http.transfer import RawHeaders, send_part, send_whole, start
+from router_service.requests.exchange import CandidateExchange, Ending, Exchange
+from router_service.requests.verification import Verification
+from router_service.settings import VerificationSettings
+from router_service.upstream.answers import is_openai_error
+
+MAX_CANDIDATES_HEADER = "x-switchcraft-max-candidates"
+MAX_COST_HEADER = "x-switchcraft-max-cost-usd"
+MAX_LATENCY_HEADER = "x-switchcraft-max-added-latency-s"
+
+COMMENT = b": keep-alive\n\n"
+"""An event that clients ignore (WHATWG HTML, "Server-sent events")."""
+
+_EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+def read_limits(headers: Mapping[str, str], settings: VerificationSettings) -> VerificationLimits:
+    """Return the limits of a request: the configured ones, lowered by its headers.
+
+    Raises InvalidRequestError, which names the header.
+    """
+    limits = settings.limits
+    return VerificationLimits(
+        max_candidates=int(
+            min(limits.max_candidates, _read_limit(headers, MAX_CANDIDATES_HEADER, least=1))
+        ),
+        max_cost_usd=min(limits.max_cost_usd, _read_limit(headers, MAX_COST_HEADER)),
+        max_added_latency_s=min(
+            limits.max_added_latency_s, _read_limit(headers, MAX_LATENCY_HEADER)
+        ),
+    )
+
+
+def _read_limit(headers: Mapping[str, str], name: str, *, least: int = 0) -> float:
+    """Return the number in a header, or infinity without it; counts start at `least` = 1."""
+    text = headers.get(name)
+    if text is None:
+        return math.inf
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf or (least == 1 and value != int(value)):
+        wanted = "a whole number of at least 1" if least == 1 else "a number of at least 0"
+        raise InvalidRequestError(
+            f"The header {name} has the value {text[:40]!r}. Send {wanted}.",
+            param=name,
+            code="invalid_value",
+        )
+    return value
+
+
+class VerifiedRelay:
+    """Collects the candidates of one exchange, and delivers the accepted one.
+
+    If no candidate can be delivered, the remaining models answer without verification.
+    """
+
+    def __init__(self, relay: AnswerRelay, limits: VerificationLimits, keep_alive_s: float) -> None:
+        """Verify the answer of `relay`'s exchange, and use `relay` for everything unverified."""
+        self._relay = relay
+        self._exchange = relay.exchange
+        self._limits = limits
+        self._head = HeldHead(relay.send, relay.exchange, keep_alive_s)
+        relay.send = self._head.send
+
+    async def run(self) -> None:
+        """Deliver the accepted candidate, the answer of another model, or an error."""
+        relay, exchange = self._relay, self._exchange
+        comments: asyncio.Task[None] | None = None
+        if exchange.plan.request.chat.stream:
+            comments = asyncio.create_task(self._head.send_comments())
+        try:
+            verification = Verification(
+                exchange, relay.upstreams, relay.request, relay.gateway.decisions, self._limits
+            )
+            accepted = await verification.run()
+            if accepted is not None:
+                await self._deliver(accepted)
+            elif models := verification.models_left:
+                exchange.plan = replace(
+                    exchange.plan, verified=None, unverified=verification.obstacle
+                )
+                exchange.started_s = time.perf_counter()
+                relay.request = replace(relay.request, candidates=models)
+                await relay.run()
+            else:
+                errors = (candidate.error for candidate in exchange.candidates)
+                raise next(error for error in errors if error is not None)
+        except UpstreamError as exc:
+            await relay.send_error(exc)
+        finally:
+            if comments is not None:
+                comments.cancel()
+        if self._head.has_begun and exchange.status >= 400:
+            exchange.end(200, Ending.FAILED)
+
+    async def _deliver(self, accepted: CandidateExchange) -> None:
+        """Send the accepted candidate's answer, unchanged."""
+        exchange, opened = self._exchange, accepted.opened
+        assert opened is not None  # noqa: S101 - for mypy; a complete candidate has an answer
+        exchange.accepted, exchange.model = accepted, accepted.model
+        exchange.answer, exchange.usage = accepted.answer, accepted.usage
+        exchange.identity, exchange.first_byte_s = accepted.identity, accepted.first_byte_s
+        await self._relay.remember_objects(opened)
+        headers = [*opened.headers, *exchange.headers()]
+        headers += cost_headers(exchange.total_cost_usd(accepted.cost_usd))
+        if opened.reader is None:
+            await send_whole(self._relay.send, opened.status, headers, opened.body)
+        else:
+            await start(self._relay.send, opened.status, headers)
+            await send_part(self._relay.send, opened.body, more=False)
+        exchange.end(opened.status, Ending.COMPLETE)
+
+    def settle_usage(self) -> None:
+        """Complete the exchange with the accepted or unverified answer's usage and duration."""
+        exchange = self._exchange
+        if exchange.accepted is not None:
+            exchange.upstream_s = exchange.accepted.seconds
+        elif exchange.plan.verified is None:
+            self._relay.settle_usage()
+        for candidate in exchange.candidates:
+            candidate.opened = None  # the log may keep the exchange for a while, without bodies
+
+
+class HeldHead:
+    """Sender that may begin an event stream with comments before its answer is known.
+
+    Until the first comment, the response's status and headers are those of the answer. Afterwards,
+    they have been sent, so an error becomes the last event of the stream.
+    """
+
+    def __init__(self, send: Send, exchange: Exchange, interval_s: float) -> None:
+        """Send a comment each `interval_s`, for the first time after that time."""
+        self._send = send
+        self._exchange = exchange
+        self._interval_s = interval_s
+        self._lock = asyncio.Lock()
+        self.has_begun = False
+        """Whether comments have been sent."""
+        self._is_answering = False
+        self._error: bytes | None = None
+        """The body so far of an error that is sent as an event."""
+
+    async def send_comments(self) -> None:
+        """Send comments until the answer begins."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            async with self._lock:
+                if self._is_answering:
+                    return
+                if not self.has_begun:
+                    self.has_begun = True
+                    await start(self._send, 200, self._early_headers())
+                await send_part(self._send, COMMENT, more=True)
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        async with self._lock:
+            if message["type"] == "http.response.start":
+                self._is_answering = True
+                if self.has_begun:
+                    headers: RawHeaders = message["headers"]
+                    content_type = dict(headers).get(b"content-type", b"")
+                    if not content_type.startswith(b"text/event-stream"):
+                        self._error = b""
+                    return
+            elif self._error is not None:
+                self._error += message["body"]
+                if message.get("more_body"):
+                    return
+                event = self._error_event(self._error)
+                message = {"type": "http.response.body", "body": event, "more_body": False}
+            await self._send(message)
+
+    def _early_headers(self) -> RawHeaders:
+        """Return the headers that do not depend on the answer."""
+        fixed = (b"x-switchcraft-decision-id", b"x-switchcraft-policy")
+        known = [header for header in self._exchange.headers() if header[0] in fixed]
+        return [_EVENT_STREAM, *known]
+
+    def _error_event(self, body: bytes) -> bytes:
+        if not is_openai_error(body):  # an answer that is no stream
+            problem = "answered with a whole answer to a request for a stream"
+            exc = UpstreamError(self._exchange.model.name, problem, Failure.MALFORMED)
+            body = error_body(exc)
+        return self._exchange.plan.request.endpoint.error_event(body, 0)

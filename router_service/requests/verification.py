@@ -1,0 +1,349 @@
+"""Verified answers: ask arms for candidate answers, step by step, until one is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import orjson
+
+from router_service.core.answer_features import Question
+from router_service.core.answers import parse_answer, read_usage
+from router_service.core.errors import (
+    Failure,
+    InvalidRequestError,
+    OverloadedError,
+    UpstreamError,
+    UpstreamRefusedError,
+)
+from router_service.core.messages import as_list
+from router_service.core.selection import Reason
+from router_service.core.verification import Candidate, Step, VerificationLimits
+from router_service.lifecycle.overload import DecisionQueue
+from router_service.requests.exchange import CandidateExchange, Exchange
+from router_service.requests.planning import Plan, UnverifiedReason
+from router_service.settings import Model
+from router_service.tracing import ResponseInfo
+from router_service.upstream.answers import (
+    CHARACTERS_PER_TOKEN,
+    MAX_HELD_BYTES,
+    StartedAnswer,
+    identity_of,
+)
+from router_service.upstream.retries import RetryingClient, UpstreamRequest
+
+DELIVERY_S = 0.1
+"""Time before the client's deadline at which the best candidate so far is delivered."""
+
+_log = logging.getLogger("switchcraft.verification")
+
+
+def check_limits(plan: Plan, limits: VerificationLimits) -> None:
+    """Raise InvalidRequestError if no arm may be asked within the limits."""
+    assert plan.decision is not None  # noqa: S101 - for mypy; plans with `verified` have one
+    costs_usd = plan.decision.cost_usd
+    cheapest = min(costs_usd, key=lambda arm: costs_usd[arm])
+    if costs_usd[cheapest] > limits.max_cost_usd:
+        raise InvalidRequestError(
+            f"No model is expected to answer this request for {limits.max_cost_usd:g} USD or less: "
+            f"the expected cost of the cheapest arm, {cheapest!r}, is {costs_usd[cheapest]:.3g} "
+            "USD. Allow more with the header x-switchcraft-max-cost-usd, or ask the operator to "
+            "raise router.verification.max_cost_usd.",
+            param="x-switchcraft-max-cost-usd",
+            code="cost_limit_too_low",
+        )
+
+
+class Verification:
+    """The candidates of one request: asks for them, and decides which one to deliver.
+
+    The router decides after each step. Limits end the verification with the best candidate so far.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        upstreams: RetryingClient,
+        request: UpstreamRequest,
+        decisions: DecisionQueue,
+        limits: VerificationLimits,
+    ) -> None:
+        """Verify the answer of an exchange whose plan has the policy `verified`."""
+        plan = exchange.plan
+        assert plan.verified is not None  # noqa: S101 - for mypy
+        assert plan.decision is not None  # noqa: S101
+        assert plan.prediction is not None  # noqa: S101
+        self._exchange = exchange
+        self._plan = plan
+        self._policy, self._decision, self._prediction = (
+            plan.verified,
+            plan.decision,
+            plan.prediction,
+        )
+        self._models: Mapping[str, Model] = plan.planner.models_by_arm(plan.decision)
+        self._upstreams = upstreams
+        # Different models must not get the same idempotency key, because a provider refuses a key
+        # that it has seen with another body.
+        headers = request.client_headers
+        headers = {name: headers[name] for name in headers if name != "idempotency-key"}
+        self._request = replace(request, client_headers=headers)
+        self._decisions = decisions
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._question: Question | None = None
+        self._first_complete_s = math.inf
+        """When the first candidate was complete, by the event loop's clock."""
+        self.obstacle = UnverifiedReason.CANDIDATES_FAILED
+        """Why there is no candidate to deliver, if there is none."""
+
+    async def run(self) -> CandidateExchange | None:
+        """Return the candidate to deliver, or None if no arm gave an answer.
+
+        Raises the UpstreamError of a candidate after which no other model may be tried.
+        """
+        while True:
+            step = await self._next_step()
+            arms = self._within_limits(step.ask) if step.accept is None else ()
+            if not arms:
+                return self._accepted(step)
+            failed = await self._ask(arms)
+            if any(not self._may_ask_after(candidate) for candidate in failed):
+                if not self._complete:
+                    raise next(c.error for c in failed if c.error is not None)
+                return self._accepted(await self._next_step(is_last=True))
+
+    @property
+    def _complete(self) -> Sequence[CandidateExchange]:
+        return [candidate for candidate in self._exchange.candidates if candidate.is_complete]
+
+    async def _next_step(self, *, is_last: bool = False) -> Step:
+        """Return the router's decision; if it fails, accept a candidate without it."""
+        candidates = self._exchange.candidates
+        if not candidates and self._decision.reason is Reason.EXPLORED:
+            return Step(None, (self._decision.arm,), {}, 0.0)
+        given = [Candidate(candidate.arm, candidate.answer) for candidate in self._complete]
+
+        def decide() -> Step:
+            request = self._plan.request
+            if self._question is None:  # parsed only here, because it takes CPU time
+                body = orjson.loads(request.body.with_model(""))
+                tools = as_list(body.get("tools"))
+                self._question = Question(request.chat.conversation, tools)
+            return self._plan.planner.router.next_step(
+                self._question,
+                self._prediction,
+                given,
+                self._policy,
+                arms=() if is_last else self._arms_left(),
+                limits=self._limits,
+                elapsed_s=max(0.0, self._loop.time() - self._first_complete_s),
+                failed=[c.arm for c in candidates if not c.is_complete],
+            )
+
+        try:
+            step = await self._decisions.run(self._exchange.info.key, decide)
+        except OverloadedError:
+            self.obstacle = UnverifiedReason.OVERLOADED
+            return Step(None, (), {}, 0.0)
+        except Exception:  # noqa: BLE001 - no failure of the router may fail the request
+            _log.exception("verifier failed, delivering the best answer so far without it")
+            self._exchange.verifier_failed = True
+            self.obstacle = UnverifiedReason.ROUTER_FAILED
+            return Step(None, (), {}, 0.0)
+        for candidate in self._complete:
+            candidate.p_correct = step.p_correct.get(candidate.arm)
+        return step
+
+    def _accepted(self, step: Step) -> CandidateExchange | None:
+        """Return the candidate that a step accepts, or else the most probable one."""
+        if not self._complete:
+            return None
+        by_arm = {candidate.arm: candidate for candidate in self._complete}
+
+        def probability(arm: str) -> float:
+            p_correct = by_arm[arm].p_correct
+            return self._decision.probabilities[arm] if p_correct is None else p_correct
+
+        self._exchange.added_s = self._loop.time() - self._first_complete_s
+        return by_arm[step.accept if step.accept in by_arm else max(by_arm, key=probability)]
+
+    def _arms_left(self) -> frozenset[str]:
+        """Return the arms that may be asked within the limits."""
+        asked = {candidate.arm for candidate in self._exchange.candidates}
+        if len(asked) >= self._limits.max_candidates or self._time_left_s() <= 0:
+            return frozenset()
+        left_usd = self._cost_left_usd
+        return frozenset(
+            arm
+            for arm in self._models
+            if arm not in asked and self._decision.cost_usd[arm] <= left_usd
+        )
+
+    def _within_limits(self, arms: Sequence[str]) -> Sequence[str]:
+        """Return the first of these arms that may be asked together."""
+        left, left_usd = self._arms_left(), self._cost_left_usd
+        allowed: list[str] = []
+        for arm in arms:
+            is_few = len(self._exchange.candidates) + len(allowed) < self._limits.max_candidates
+            if arm in left and is_few and self._decision.cost_usd[arm] <= left_usd:
+                allowed.append(arm)
+                left_usd -= self._decision.cost_usd[arm]
+        return allowed
+
+    @property
+    def _cost_left_usd(self) -> float:
+        spent_usd = sum(candidate.cost_usd or 0.0 for candidate in self._exchange.candidates)
+        return self._limits.max_cost_usd - spent_usd
+
+    @property
+    def models_left(self) -> Sequence[Model]:
+        """Models that may answer without verification, in the order of the plan's policy."""
+        asked = {candidate.arm for candidate in self._exchange.candidates}
+        left_usd = self._cost_left_usd
+        return [
+            model
+            for arm, model in self._models.items()
+            if arm not in asked and self._decision.cost_usd[arm] <= left_usd
+        ]
+
+    def _time_left_s(self) -> float:
+        """Return the time until the best candidate must be delivered; infinite without one."""
+        limit_s = self._first_complete_s + self._limits.max_added_latency_s
+        if self._first_complete_s < math.inf:
+            limit_s = min(limit_s, self._request.deadline_s - DELIVERY_S)
+        return limit_s - self._loop.time()
+
+    def _may_ask_after(self, candidate: CandidateExchange) -> bool:
+        """Return whether another arm may be asked after a candidate that was not delivered."""
+        if candidate.error is None:
+            return True
+        is_refused = candidate.opened is not None and candidate.opened.status >= 400
+        return not is_refused and self._upstreams.may_fall_back(candidate.error, self._request)
+
+    async def _ask(self, arms: Sequence[str]) -> Sequence[CandidateExchange]:
+        """Ask arms in parallel until all have answered or the time is over; return the failed."""
+        exchange = self._exchange
+        exchange.verification_steps += 1
+        asked = [CandidateExchange(a, self._models[a], exchange.verification_steps) for a in arms]
+        exchange.candidates += asked
+        tasks = [asyncio.create_task(self._collect(candidate)) for candidate in asked]
+        pending = set(tasks)
+        try:
+            while pending and (left_s := self._time_left_s()) > 0:
+                done, pending = await asyncio.wait(
+                    pending,
+                    timeout=left_s if left_s < math.inf else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [candidate for candidate in asked if not candidate.is_complete]
+
+    async def _collect(self, candidate: CandidateExchange) -> None:
+        """Get one arm's complete answer, with the retries of its model only."""
+        started_s = time.perf_counter()
+        trace = self._request.trace.candidate_span(
+            candidate.arm, candidate.model.name, candidate.step
+        )
+        with trace as candidate.trace:
+            request = replace(self._request, candidates=(candidate.model,), trace=candidate.trace)
+            try:
+                async with self._upstreams.open(request, self._exchange.attempts) as opened:
+                    candidate.opened = opened
+                    candidate.deployment_id = opened.deployment.id
+                    candidate.first_byte_s = time.perf_counter() - started_s
+                    try:
+                        await self._read(candidate, opened)
+                    except UpstreamError as exc:
+                        self._upstreams.record_break(opened, exc, request)
+                        raise
+            except UpstreamError as exc:
+                candidate.error = exc
+            finally:
+                candidate.seconds = time.perf_counter() - started_s
+                self._settle(candidate)
+
+    async def _read(self, candidate: CandidateExchange, opened: StartedAnswer) -> None:
+        """Read an answer to its end, and parse it; raises UpstreamError if it is unusable."""
+        reader = opened.reader
+        if opened.status >= 400:
+            raise UpstreamRefusedError(
+                opened.model.name,
+                opened.status,
+                headers=opened.headers,
+                body=opened.body,
+                failure=Failure.REFUSED,
+            )
+        if opened.rest is not None:
+            raise _too_long(opened)
+        if reader is None:
+            if self._plan.request.chat.stream:
+                problem = "answered with a whole answer to a request for a stream"
+                raise UpstreamError(opened.model.name, problem, Failure.MALFORMED)
+            candidate.answer = None if opened.is_skimmed else parse_answer(opened.value)
+        else:
+            parts, size_bytes = [opened.body], 0
+            self._reserve(opened, len(opened.body))
+            async for events in reader.events:
+                parts.append(events)
+                size_bytes += len(events)
+                if size_bytes > MAX_HELD_BYTES:
+                    raise _too_long(opened)
+                self._reserve(opened, len(events))
+            if reader.error is not None:
+                raise reader.error
+            opened.body = b"".join(parts)
+            candidate.answer = reader.accumulator.answer()
+        candidate.is_complete = True
+        self._first_complete_s = min(self._first_complete_s, self._loop.time())
+
+    def _reserve(self, opened: StartedAnswer, size_bytes: int) -> None:
+        """Count bytes towards the request's memory; raises UpstreamError if it is exhausted."""
+        try:
+            self._request.reserve_memory(size_bytes)
+        except OverloadedError as exc:
+            raise _too_long(opened) from exc
+
+    def _settle(self, candidate: CandidateExchange) -> None:
+        """Set a candidate's usage, estimated if it was not reported, and complete its trace.
+
+        Providers bill cancelled, broken and rejected answers too.
+        """
+        opened, exchange = candidate.opened, self._exchange
+        if opened is None:
+            if candidate.error is None:  # cancelled
+                candidate.usage = exchange.estimate_usage(0)
+        elif opened.reader is not None:
+            reader = opened.reader
+            candidate.usage = reader.usage or exchange.estimate_usage(reader.written_tokens)
+            candidate.identity = reader.identity
+        else:
+            candidate.usage = read_usage(opened.value)
+            if candidate.usage is None and opened.is_skimmed:
+                tokens = len(opened.body) // CHARACTERS_PER_TOKEN
+                candidate.usage = exchange.estimate_usage(tokens)
+            candidate.identity = identity_of(opened.value)
+            opened.value = None  # much larger than the body
+        usage, identity = candidate.usage, candidate.identity
+        candidate.trace.record_response(
+            ResponseInfo(
+                response_id=identity.id,
+                response_model=identity.model,
+                prompt_tokens=usage.prompt_tokens if usage else None,
+                completion_tokens=usage.completion_tokens if usage else None,
+                failure=candidate.failure,
+            )
+        )
+
+
+def _too_long(opened: StartedAnswer) -> UpstreamError:
+    problem = f"answered with more than can be verified ({MAX_HELD_BYTES} bytes, or less memory)"
+    return UpstreamError(opened.model.name, problem, Failure.UNFIT)

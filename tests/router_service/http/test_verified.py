@@ -1,0 +1,422 @@
+"""Verified answers: which candidate is delivered, what is refused, and what is recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from router_service.http.app import create_app
+from router_service.requests.planning import POLICY_HEADER
+from router_service.router import NO_VERIFIER, Router
+from router_service.sandbox.app import run_in_thread
+from router_service.settings import (
+    BreakerSettings,
+    RetrySettings,
+    RouterSettings,
+    Settings,
+    UpstreamSettings,
+    VerificationSettings,
+)
+from tests.bodies import ASK, BODY, CHAT, TOOLS
+from tests.fakes import FakeRouter, VerifyingRouter
+from tests.serving import Sandbox, served, wait_for
+
+UPSTREAMS = UpstreamSettings(
+    retries=RetrySettings(max_retries=0, budget_floor_per_s=1000),
+    breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
+)
+VERIFIED = {POLICY_HEADER: "verified"}
+RESPONSES = "/v1/responses"
+RESPONSES_BODY: dict[str, Any] = {
+    "model": "switchcraft",
+    "input": "What is the weather in Oslo?",
+    "tools": [{"type": "function", **TOOLS[0]["function"]}],
+    "store": False,
+}
+
+
+@dataclass(frozen=True)
+class House:
+    """A gateway that verifies, its router, and the sandbox behind it."""
+
+    http: httpx.Client
+    router: VerifyingRouter
+    sandbox: Sandbox
+
+    def ask(self, stream: bool = False, **headers: str) -> httpx.Response:
+        """Ask for a verified answer; further headers have underscores instead of dashes."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.http.post(CHAT, json=BODY | {"stream": stream}, headers=VERIFIED | named)
+
+    def record(self, response: httpx.Response) -> dict[str, Any]:
+        """Return the decision record of a response, once it is stored."""
+        path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+        wait_for(lambda: self.http.get(path).is_success, "the decision is recorded")
+        record: dict[str, Any] = self.http.get(path).json()
+        return record
+
+    def count(self, series: str) -> float:
+        """Return the value of a series, 0 if it does not exist."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series))
+
+
+def settings(url: str, verification: VerificationSettings | None = None) -> Settings:
+    """Return settings for a sandbox with limits of verification."""
+    router = RouterSettings(verification=verification or VerificationSettings())
+    base = Settings.sandbox(url, ("small", "medium", "large"), upstreams=UPSTREAMS)
+    return base.model_copy(update={"router": router})
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[House]:
+    """Yield a gateway that asks `small`, `medium` and `large`, and trusts only `large`."""
+    router = VerifyingRouter()
+    with (
+        run_in_thread(keep_requests=20) as url,
+        served(create_app(settings(url), router)) as gateway,
+        httpx.Client(base_url=gateway, timeout=20) as http,
+    ):
+        yield House(http, router, Sandbox(url))
+
+
+@pytest.fixture
+def house(shared: House) -> Iterator[House]:
+    """Yield the shared gateway, and restore the router and the sandbox afterwards."""
+    initial = VerifyingRouter()
+    yield shared
+    shared.router.groups, shared.router.trust = initial.groups, initial.trust
+    shared.router.steps.clear()
+    for model in ("small", "medium", "large"):
+        shared.sandbox.set_faults(model, "")
+
+
+def candidates(record: dict[str, Any]) -> list[tuple[str, bool, float | None, str | None]]:
+    """Return each candidate's arm, whether it was accepted, its estimate, and its failure."""
+    return [
+        (c["arm"], c["is_accepted"], c["p_correct"], c["failure"]) for c in record["candidates"]
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_first_trusted_candidate_is_delivered(house: House, stream: bool) -> None:
+    """Arms are asked until a candidate is trusted, and only that one reaches the client."""
+    house.router.trust["medium"] = 0.8
+    response = house.ask(stream)
+    assert response.status_code == 200
+    assert b'"model":"medium"' in response.content
+    assert b'"model":"small"' not in response.content
+    assert response.headers["x-switchcraft-model"] == "medium"
+    assert response.headers["x-switchcraft-reason"] == "verified"
+    assert response.headers[POLICY_HEADER] == "verified=0.002"
+    assert response.headers["x-switchcraft-candidates"] == "2"
+    assert response.headers["x-switchcraft-p-correct"] == "0.8000"
+    record = house.record(response)
+    assert candidates(record) == [("small", False, 0.2, None), ("medium", True, 0.8, None)]
+    assert (record["arm"], record["model"], record["reason"]) == ("medium", "medium", "verified")
+    assert record["calls"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_delivered_bytes_are_those_of_the_upstream(house: House, stream: bool) -> None:
+    """A verified answer has the same bytes as the same model's answer without verification."""
+    body = BODY | {"stream": stream}
+    verified = house.ask(stream)
+    plain = house.http.post(CHAT, json=body | {"model": "large"})
+    hide = _without_ids
+    assert hide(verified) == hide(plain)
+    assert verified.headers["content-type"] == plain.headers["content-type"]
+
+
+def _without_ids(response: httpx.Response) -> list[str]:
+    """Return an answer's lines without the parts that differ between two equal requests."""
+    text = response.text.removeprefix("data: ")
+    known = json.loads(text.splitlines()[0])
+    lines = response.text.replace(known["id"], "ID").replace(str(known["created"]), "TIME")
+    return lines.splitlines()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_candidate_is_billed_once(house: House, stream: bool) -> None:
+    """The header, the record and the metrics count each candidate's cost exactly once."""
+    series = ("switchcraft_cost_usd_total", "switchcraft_rejected_cost_usd_total")
+    before = [house.count(name) for name in series]
+    response = house.ask(stream)
+    record = house.record(response)
+    cost_usd = [candidate["cost_usd"] for candidate in record["candidates"]]
+    assert len(cost_usd) == 3
+    assert min(cost_usd) > 0
+    assert record["actual_cost_usd"] == pytest.approx(sum(cost_usd))
+    assert float(response.headers["x-switchcraft-cost-usd"]) == pytest.approx(sum(cost_usd))
+    spent, rejected = [house.count(s) - b for s, b in zip(series, before, strict=True)]
+    assert spent == pytest.approx(sum(cost_usd))
+    assert rejected == pytest.approx(sum(cost_usd[:2]))
+
+
+def test_metrics_count_candidates_steps_and_requests(house: House) -> None:
+    """Candidates are counted by arm and outcome, and each step once."""
+    names = {
+        'switchcraft_candidates_total{arm="small",outcome="rejected"}': 1,
+        'switchcraft_candidates_total{arm="large",outcome="accepted"}': 1,
+        "switchcraft_verification_steps_count": 1,
+        "switchcraft_verification_steps_sum": 3,
+        "switchcraft_verification_added_seconds_count": 1,
+        'switchcraft_requests_total{model="large",policy="verified",status="200"}': 1,
+        'switchcraft_decisions_total{arm="large",reason="verified"}': 1,
+        'switchcraft_upstream_seconds_count{model="small"}': 1,
+    }
+    before = {name: house.count(name) for name in names}
+    house.record(house.ask())
+    assert {name: house.count(name) - before[name] for name in names} == names
+
+
+def test_router_sees_candidates_and_limits(house: House) -> None:
+    """Each step gets the answers so far, the arms that are left, and the policy."""
+    house.ask()
+    assert [len(step.candidates) for step in house.router.steps] == [0, 1, 2, 3]
+    assert [sorted(step.arms) for step in house.router.steps] == [
+        ["large", "medium", "small"],
+        ["large", "medium"],
+        ["large"],
+        [],
+    ]
+    last = house.router.steps[-1]
+    assert [c.arm for c in last.candidates] == ["small", "medium", "large"]
+    assert all(c.answer and c.answer.calls[0].name == "get_weather" for c in last.candidates)
+    assert last.policy.price_usd == 0.002
+    assert last.elapsed_s > 0
+
+
+@pytest.mark.parametrize("text", ["verified=0.5", "verified"])
+def test_policy_can_be_named_in_the_model(house: House, text: str) -> None:
+    """`switchcraft:verified` asks for a verified answer, as the header does."""
+    response = house.http.post(CHAT, json=BODY | {"model": f"switchcraft:{text}"})
+    assert response.headers["x-switchcraft-reason"] == "verified"
+
+
+def test_unstored_responses_are_verified(house: House) -> None:
+    """The Responses API is verified if the response is not stored."""
+    response = house.http.post(RESPONSES, json=RESPONSES_BODY, headers=VERIFIED)
+    assert response.headers["x-switchcraft-model"] == "large"
+    assert response.headers["x-switchcraft-candidates"] == "3"
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "reason"),
+    [
+        (CHAT, {"tools": []}, "no_tools"),
+        (CHAT, {"n": 2}, "several_choices"),
+        (CHAT, {"store": True}, "stored"),
+        (CHAT, {"web_search_options": {"search_context_size": "low"}}, "server_tools"),
+        (CHAT, {"messages": [*ASK, {"role": "user", "content": [IMAGE]}]}, "attachments"),
+        (CHAT, {"messages": [*ASK, {"role": "nobody"}]}, "unread"),
+        (RESPONSES, {"store": True}, "stored"),
+        (RESPONSES, {"store": None}, "stored"),
+        (RESPONSES, {"background": True}, "background"),
+        (RESPONSES, {"tools": [{"type": "web_search"}]}, "server_tools"),
+    ],
+)
+def test_unverifiable_requests_are_routed_once(
+    house: House, path: str, fields: dict[str, object], reason: str
+) -> None:
+    """A request that cannot be verified is routed by the default policy, and told why."""
+    body = BODY if path == CHAT else RESPONSES_BODY
+    series = f'switchcraft_unverified_requests_total{{reason="{reason}"}}'
+    before = house.count(series)
+    response = house.http.post(path, json=body | fields, headers=VERIFIED)
+    assert response.status_code == 200
+    assert response.headers["x-switchcraft-unverified"] == reason
+    assert response.headers.get(POLICY_HEADER) in {None, "theta=0.5"}
+    assert house.router.steps == []
+    record = house.record(response)
+    assert (record["unverified"], record["candidates"]) == (reason, None)
+    assert house.count(series) == before + 1
+
+
+def test_continued_responses_are_not_verified(house: House) -> None:
+    """A request that continues a response goes to the model that stored it."""
+    first = house.http.post(RESPONSES, json=RESPONSES_BODY | {"store": True})
+    body = RESPONSES_BODY | {"previous_response_id": first.json()["id"]}
+    response = house.http.post(RESPONSES, json=body, headers=VERIFIED)
+    assert response.headers["x-switchcraft-unverified"] == "continued"
+    assert response.headers["x-switchcraft-reason"] == "continued"
+
+
+def test_other_policies_are_not_verified(house: House) -> None:
+    """A request without the policy is routed once, and has none of the headers."""
+    response = house.http.post(CHAT, json=BODY)
+    assert response.headers[POLICY_HEADER] == "theta=0.5"
+    assert not {n for n in response.headers if n.startswith("x-switchcraft-") and "verif" in n}
+    assert house.record(response)["candidates"] is None
+
+
+def test_verified_policy_needs_an_artifact_with_a_verifier() -> None:
+    """Without a verifier, the error names the policy and says how to get a verifier."""
+    with run_in_thread() as url:
+        router = Router.load()
+        arms = router.artifact.manifest.arms
+        with served(create_app(Settings.sandbox(url, arms), router)) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY, headers=VERIFIED)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_policy", POLICY_HEADER)
+    assert NO_VERIFIER in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", ["status=500", "malformed", "cut_after=1", "error_after=1"])
+def test_failed_candidate_is_replaced_by_the_next_arm(
+    house: House, fault: str, stream: bool
+) -> None:
+    """However a candidate fails, the next arm is asked, and nothing of it reaches the client."""
+    house.sandbox.set_faults("small", fault)
+    response = house.ask(stream)
+    assert response.status_code == 200
+    assert response.headers["x-switchcraft-model"] == "large"
+    assert b'"model":"small"' not in response.content
+    assert b"error" not in response.content
+    first = house.record(response)["candidates"][0]
+    assert (first["arm"], first["is_accepted"], first["p_correct"]) == ("small", False, None)
+    assert first["failure"] in {"status", "malformed", "broken", "error_body"}
+    assert house.router.steps[-1].failed == frozenset({"small"})
+
+
+def test_error_of_the_request_is_returned_at_once(house: House) -> None:
+    """An error in the request itself is not sent to further arms."""
+    house.sandbox.set_faults("small", "status=422")
+    response = house.ask()
+    assert (response.status_code, response.headers["x-switchcraft-attempts"]) == (422, "1")
+    assert response.headers["x-switchcraft-model"] == "small"
+
+
+def test_if_all_arms_fail_the_first_candidates_error_is_returned(house: House) -> None:
+    """If no arm answers, the client gets the first candidate's error."""
+    for model, status in (("small", 503), ("medium", 500), ("large", 500)):
+        house.sandbox.set_faults(model, f"status={status}")
+    response = house.ask()
+    assert (response.status_code, response.headers["x-switchcraft-model"]) == (503, "small")
+    assert [c[3] for c in candidates(house.record(response))] == ["status"] * 3
+
+
+def test_unasked_model_answers_if_all_candidates_fail(house: House) -> None:
+    """If all candidates within the limits fail, the next model answers without verification."""
+    house.sandbox.set_faults("small", "status=500")
+    response = house.ask(x_switchcraft_max_candidates="1")
+    assert response.headers["x-switchcraft-model"] == "medium"
+    assert response.headers["x-switchcraft-unverified"] == "candidates_failed"
+    record = house.record(response)
+    assert candidates(record) == [("small", False, None, "status")]
+    assert record["actual_cost_usd"] > 0
+
+
+def test_arms_of_one_step_are_asked_in_parallel(house: House) -> None:
+    """Both arms of a step are asked at once, and both are judged together."""
+    house.router.groups = (("small", "medium"), ("large",))
+    house.router.trust["small"] = 0.7
+    response = house.ask()
+    assert response.headers["x-switchcraft-model"] == "small"
+    assert [len(step.candidates) for step in house.router.steps] == [0, 2]
+    assert {c["step"] for c in house.record(response)["candidates"]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "asked"),
+    [
+        ("x-switchcraft-max-candidates", "1", 1),
+        ("x-switchcraft-max-candidates", "2", 2),
+        ("x-switchcraft-max-candidates", "50", 3),
+        ("x-switchcraft-max-cost-usd", "0.0002", 1),
+        ("x-switchcraft-max-added-latency-s", "0", 1),
+        ("x-switchcraft-max-added-latency-s", "30", 3),
+    ],
+)
+def test_headers_lower_the_limits(house: House, header: str, value: str, asked: int) -> None:
+    """A limit of the request ends verification with the best candidate so far."""
+    response = house.http.post(CHAT, json=BODY, headers=VERIFIED | {header: value})
+    assert response.headers["x-switchcraft-candidates"] == str(asked)
+    assert response.headers["x-switchcraft-model"] == ("small", "medium", "large")[asked - 1]
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("x-switchcraft-max-candidates", "0"),
+        ("x-switchcraft-max-candidates", "1.5"),
+        ("x-switchcraft-max-cost-usd", "cheap"),
+        ("x-switchcraft-max-cost-usd", "-1"),
+        ("x-switchcraft-max-cost-usd", "inf"),
+        ("x-switchcraft-max-added-latency-s", "nan"),
+    ],
+)
+def test_invalid_limit_is_refused(house: House, header: str, value: str) -> None:
+    """The error for an invalid limit names the header."""
+    response = house.http.post(CHAT, json=BODY, headers=VERIFIED | {header: value})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, header)
+
+
+def test_cost_limit_below_every_arm_is_refused(house: House) -> None:
+    """If no arm is expected to be cheap enough, the error names the header and the cheapest arm."""
+    response = house.ask(x_switchcraft_max_cost_usd="0.000001")
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "x-switchcraft-max-cost-usd")
+    assert "'small'" in error["message"]
+
+
+def test_keep_alives_are_sent_while_candidates_are_checked() -> None:
+    """A stream begins with comments if checking takes long, and then has the accepted answer."""
+    with (
+        run_in_thread() as url,
+        served(
+            create_app(settings(url, VerificationSettings(keep_alive_s=0.05)), VerifyingRouter())
+        ) as gateway,
+    ):
+        Sandbox(url).set_faults("small", "delay_s=0.4")
+        response = httpx.post(gateway + CHAT, json=BODY | {"stream": True}, headers=VERIFIED)
+        for model in ("small", "medium", "large"):
+            Sandbox(url).set_faults(model, "delay_s=0.2,status=500")
+        failed = httpx.post(gateway + CHAT, json=BODY | {"stream": True}, headers=VERIFIED)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.text.startswith(": keep-alive\n\n: keep-alive\n\n")
+    assert '"model":"large"' in response.text
+    assert response.text.endswith("data: [DONE]\n\n")
+    assert "x-switchcraft-model" not in response.headers
+    assert response.headers[POLICY_HEADER] == "verified=0.002"
+    assert (failed.status_code, failed.text[:12]) == (200, ": keep-alive")
+    error = json.loads(failed.text.rstrip().rpartition("data: ")[2])["error"]
+    assert error["code"] in {"server_error", None}
+
+
+def test_failing_verifier_delivers_the_candidate_in_hand() -> None:
+    """A failure of the verifier does not fail the request, and is counted."""
+    with (
+        run_in_thread() as url,
+        served(create_app(settings(url), VerifyingRouter(is_broken=True))) as gateway,
+        httpx.Client(base_url=gateway) as http,
+    ):
+        response = http.post(CHAT, json=BODY, headers=VERIFIED)
+        house = House(http, VerifyingRouter(), Sandbox(url))
+        record = house.record(response)
+        assert house.count('switchcraft_router_failures_total{release="stable"}') == 1
+    assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "small")
+    assert candidates(record) == [("small", True, None, None)]
+
+
+def test_default_policy_may_be_verified() -> None:
+    """`router.default_policy` applies to requests that name no policy."""
+    with run_in_thread() as url:
+        base = settings(url)
+        router = base.router.model_copy(update={"default_policy": "verified=0.01"})
+        app = create_app(base.model_copy(update={"router": router}), VerifyingRouter())
+        with served(app) as gateway:
+            response = httpx.post(gateway + CHAT, json=BODY)
+            plain = httpx.post(gateway + CHAT, json=BODY | {"n": 2})
+    assert response.headers[POLICY_HEADER] == "verified=0.01"
+    assert plain.headers[POLICY_HEADER] == str(FakeRouter().policy())
