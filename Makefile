@@ -20,15 +20,22 @@ export TOKENIZERS_PARALLELISM := false
 locked = $(if $(filter yes,$(LOCKED)),$(BIN)/pip install --quiet --no-deps --require-hashes $(1:%=--requirement requirements/%.lock))
 INSTALL := $(BIN)/pip install --quiet $(if $(filter yes,$(LOCKED)),--no-build-isolation)
 
-.PHONY: serve test test-fast check docs train lock audit sbom clean
+# Caches of compiled modules make each start of a process faster, of which the tests have hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: serve test test-fast pytest check lint types docs train lock audit sbom clean
 
 ## serve: the gateway on 127.0.0.1:$(PORT), with a sandbox upstream where CONFIG names none
 serve: $(VENV)/.serve
 	$(BIN)/switchcraft serve --port $(PORT) $(if $(CONFIG),--config $(CONFIG))
 
 ## test: everything CI runs: lint, types, import contracts, tests
-test: check
+test: lint
 	.ci/debian-packages $(VENV)/debian
+	$(MAKE) --jobs 2 types pytest
+
+# All tests. They often wait for servers, so that the types are checked at the same time.
+pytest: $(VENV)/.dev
 	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest $(PARALLEL)
 
 ## test-fast: the tests without processes, browsers and training
@@ -36,9 +43,13 @@ test-fast: $(VENV)/.dev
 	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
 
 ## check: format, lint, types and import contracts
-check: $(VENV)/.dev
+check: lint types
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
