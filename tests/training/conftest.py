@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -102,9 +102,35 @@ def encoder_folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def few_draws() -> Iterator[None]:
+    """Draw fewer resamples in a module whose tests do not depend on the width of intervals."""
+    from switchcraft_training.evaluation import metrics  # noqa: PLC0415
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "BOOTSTRAP_DRAWS", 200)
+        metrics.resamples.cache_clear()
+        yield
+    metrics.resamples.cache_clear()
+
+
 @pytest.fixture
-def config(tmp_path: Path, encoder_folder: Path) -> Path:
-    """Write a run with two arms, one auxiliary model and two epochs."""
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train smaller branches in a test that does not depend on their quality."""
+    from switchcraft_training.models import branches  # noqa: PLC0415
+
+    monkeypatch.setattr(branches, "TREES", 20)
+    monkeypatch.setattr(branches, "MAX_STEPS", 50)
+
+
+@pytest.fixture
+def config(
+    tmp_path: Path,
+    encoder_folder: Path,
+    small_models: None,  # noqa: ARG001
+    few_draws: None,  # noqa: ARG001
+) -> Path:
+    """Write a run with two arms, one auxiliary model and two epochs, for small branches."""
     price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
     values = {
         "name": "made-up",

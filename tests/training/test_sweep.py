@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,17 @@ from switchcraft_training.config import RunConfig
 from switchcraft_training.sweep import FinishedRun, print_table, run_sweep, summarize
 
 SWEEP_S = 600
-"""A minute on an idle machine: Ray's workers import torch again."""
+"""A minute on an idle machine: Ray's worker imports torch again."""
+
+
+@pytest.fixture
+def ray_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Use one thread in Ray's workers and a wide terminal; restore the handler of SIGTERM."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
 
 
 def arguments(config: Path, data: Path, out: Path, *options: str) -> list[str]:
@@ -29,21 +38,14 @@ def arguments(config: Path, data: Path, out: Path, *options: str) -> list[str]:
     return ["sweep", str(config), "--data", str(data), "--out", str(out), *options]
 
 
-def run_in_process_of_its_own(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run `switchcraft-train` on one thread, in a separate process that Ray workers can imitate."""
-    return subprocess.run(
-        [sys.executable, "-m", "switchcraft_training.cli", *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SWEEP_S,
-    )
-
-
-@pytest.mark.timeout(2 * SWEEP_S)
+@pytest.mark.timeout(SWEEP_S)
+@pytest.mark.usefixtures("ray_environment")
 def test_sweep_resumes_and_runs_nothing_twice(
-    config: Path, benchmark: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    config: Path,
+    benchmark: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Finished runs are not repeated, locally or on Ray, and the summary contains all runs.
 
@@ -52,6 +54,7 @@ def test_sweep_resumes_and_runs_nothing_twice(
     shutil.copytree(benchmark / "bench", benchmark / "again")
     values = yaml.safe_load(config.read_text())
     values["also"] = [{"format": "bfcl", "path": "again"}]
+    values["training"] = {"shares": {"forest": 1}}  # the fastest branch
     config.write_text(yaml.safe_dump(values))
     caplog.set_level(logging.INFO)
     assert main(arguments(config, benchmark, tmp_path / "out", "--seeds", "1")) == 0
@@ -60,9 +63,10 @@ def test_sweep_resumes_and_runs_nothing_twice(
     written = [path.stat().st_mtime_ns for path in manifests]
     assert len(written) == 1
     options = ("--seeds", "1", "2", "--ray")
-    second = run_in_process_of_its_own(arguments(config, benchmark, tmp_path / "out", *options))
-    assert second.returncode == 0, second.stderr
-    assert "2 runs, of which 1 are finished" in second.stderr
+    capsys.readouterr()
+    status = main(arguments(config, benchmark, tmp_path / "out", *options))
+    assert status == 0, capsys.readouterr().err
+    assert "2 runs, of which 1 are finished" in caplog.text
     assert [path.stat().st_mtime_ns for path in manifests] == written
     summary = json.loads((tmp_path / "out" / "sweep.json").read_text())
     assert [run["seed"] for run in summary["runs"]] == [1, 2]
@@ -70,7 +74,7 @@ def test_sweep_resumes_and_runs_nothing_twice(
     accuracies = [run["metrics"]["default_accuracy"]["value"] for run in summary["runs"]]
     assert spreads["default_accuracy"]["mean"] == pytest.approx(sum(accuracies) / 2)
     assert spreads["default_accuracy"]["seeds"] == 2
-    assert "default accuracy" in second.stdout
+    assert "default accuracy" in capsys.readouterr().out
 
 
 def test_failed_run_is_reported_with_its_folder(

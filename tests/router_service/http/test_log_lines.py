@@ -148,6 +148,7 @@ def test_client_data_cannot_forge_a_log_line(
     assert len(line["path"]) == 200
 
 
+@pytest.mark.slow
 def test_no_log_level_shows_content_or_keys(sandbox: Sandbox, tmp_path: Path) -> None:
     """With every library at level debug, the log contains no prompt, answer or key."""
     body = BODY | {"messages": [{"role": "user", "content": f"Weather in '{SAID}'?"}]}

@@ -389,6 +389,7 @@ def test_early_answer_to_a_large_request_is_read() -> None:
     assert asyncio.run(exchange()) == (413, b"{}")
 
 
+@pytest.mark.slow
 def test_unread_answer_stays_at_the_upstream() -> None:
     """A large body is received only as it is read, and then completely."""
     size, written = 50_000_000, 0

@@ -167,9 +167,12 @@ def test_unwritable_file_is_an_error(
     assert f"{missing}: cannot be written" in capsys.readouterr().err
 
 
-def test_importing_a_million_rows_needs_less_than_a_gibibyte(tmp_path: Path) -> None:
-    """Importing an array of a million rows needs at most 1 GiB of memory."""
-    rows = 1_000_000
+def test_importing_100_000_rows_needs_less_than_150_mebibytes(tmp_path: Path) -> None:
+    """Importing an array of 100,000 rows needs at most 150 MiB of memory.
+
+    Of these, the program itself needs 55. At 1 kB for each row, a million rows need 1 GiB.
+    """
+    rows = 100_000
     path = tmp_path / "xlam_function_calling_60k.json"
     head, tail = json.dumps(xlam_row(-1, "?"))[1:].split('"id": -1, "query": "?"')
     with path.open("w") as file:
@@ -184,4 +187,4 @@ def test_importing_a_million_rows_needs_less_than_a_gibibyte(tmp_path: Path) -> 
     peak_kib = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     assert load(report)["read"] == rows
-    assert peak_kib * 1024 < 1024 * MIB
+    assert peak_kib * 1024 < 150 * MIB

@@ -19,6 +19,8 @@ from switchcraft_training.evaluation.frontier import (
 from switchcraft_training.evaluation.report import main_figures
 from tests.training.evaluation.cases import minimal_experiment, simulated_experiment
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 
 def test_apgr_of_a_straight_line_equals_random_mixing() -> None:
     """Mixing weak and strong at random recovers 10%, 20%, ... of the gap: 0.55 on average."""

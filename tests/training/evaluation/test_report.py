@@ -30,6 +30,8 @@ from tests.training.evaluation.cases import (
     simulated_experiment,
 )
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 OPTIONAL = ("tokens", "parts", "stability")
 
 
@@ -40,7 +42,7 @@ def report_on(experiment: Experiment) -> Report:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory: pytest.TempPathFactory, few_draws: None) -> Path:  # noqa: ARG001
     """Write the full report."""
     folder = tmp_path_factory.mktemp("report")
     write_report(report_on(complete_experiment()), folder)

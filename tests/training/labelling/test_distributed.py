@@ -5,10 +5,16 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.serving import Sandbox
 from tests.training.labelling.cases import Case
 
+RUN_S = 600
+"""Half a minute on an idle machine: Ray starts about ten processes."""
 
+
+@pytest.mark.timeout(2 * RUN_S)
 def test_ray_workers_give_same_answers_as_one_process(tmp_path: Path, sandbox: Sandbox) -> None:
     """Two local workers give the rows of a run without Ray; a failure keeps its reason."""
     slow = {"base_url": sandbox.base_url, "extra_headers": {"x-sandbox": "delay_s=0.05"}}
@@ -21,7 +27,7 @@ def test_ray_workers_give_same_answers_as_one_process(tmp_path: Path, sandbox: S
     alone = case.folder / "alone"
     assert case.label(out=alone).returncode == 1
     done = subprocess.run(
-        case.command("--ray", "--ray-workers", "2"), capture_output=True, check=False, timeout=60
+        case.command("--ray", "--ray-workers", "2"), capture_output=True, check=False, timeout=RUN_S
     )
     assert done.returncode == 1
     assert b"Stopped: broken." in done.stderr

@@ -1,10 +1,11 @@
-"""A fine-tuning run in its own process, which tests kill or start several times."""
+"""A fine-tuning run, which tests call, or start in processes of its own that they kill."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def with_unknown(data: Table) -> Table:
     return with_labels(data, labels)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Fine-tune, and write weights and epochs to the folder, one file for each process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--training", type=json.loads, default={})
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.0)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO)
     settings, train, validation = config(**arguments.training), rows(arguments.rows, 1), rows(33, 2)
     tuned = finetune_encoder(

@@ -21,8 +21,10 @@ from router_service.core.errors import ConfigError
 from switchcraft_training.models.checkpoints import macro_f1, mean_loss
 from switchcraft_training.models.finetuning import finetune_encoder
 from tests.training.models.cases import config, encoder, rows, with_labels
+from tests.training.models.job import main
 
 JOB = "tests.training.models.job"
+RUN_S = 250
 TWO = (
     ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"),
     {"ACCELERATE_USE_CPU": "true"},
@@ -46,7 +48,13 @@ def job(
 
 def finish(run: subprocess.Popen[bytes], out: Path) -> dict[str, Tensor]:
     """Return the weights of a finished run."""
-    assert run.wait(timeout=120) == 0, out.with_suffix(".log").read_text()
+    assert run.wait(timeout=RUN_S) == 0, out.with_suffix(".log").read_text()
+    return load_file(out / "0.safetensors")
+
+
+def run_here(out: Path, *arguments: str) -> dict[str, Tensor]:
+    """Return the weights of a run in this process, which also uses one thread."""
+    main([str(out), *arguments])
     return load_file(out / "0.safetensors")
 
 
@@ -55,10 +63,11 @@ def training(**settings: object) -> tuple[str, str]:
     return ("--training", json.dumps(settings))
 
 
+@pytest.mark.timeout(2 * RUN_S)
 def test_two_processes_equal_one_with_joint_batches(tmp_path: Path) -> None:
     """Two processes with batches of 8 get the weights of one with 16, even for 61 rows."""
-    one = job(tmp_path / "one", "--rows", "61", *training(max_epochs=3, batch_size=16))
-    alone = finish(one, tmp_path / "one")
+    joint = training(max_epochs=3, batch_size=16)
+    alone = run_here(tmp_path / "one", "--rows", "61", *joint)
     arguments = ("--rows", "61", *training(max_epochs=3, batch_size=8))
     two = job(tmp_path / "two", *arguments, launcher=TWO)
     together = finish(two, tmp_path / "two")
@@ -73,12 +82,13 @@ def test_two_processes_equal_one_with_joint_batches(tmp_path: Path) -> None:
     assert log.count("  0%") == 1
 
 
+@pytest.mark.timeout(3 * RUN_S)
 def test_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     """A run that was killed and restarted ends with the same bits, and logs that it resumed."""
     arguments = ("--dropout", "0.3", *training(max_epochs=40, patience_epochs=40))
     workspace = tmp_path / "work"
     killed = job(tmp_path / "killed", "--workspace", str(workspace), *arguments)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + RUN_S
     while not list(workspace.glob("checkpoints/*/epoch-000[3-9]")):
         assert killed.poll() is None, (tmp_path / "killed.log").read_text()
         assert time.monotonic() < deadline
@@ -89,7 +99,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     again = job(tmp_path / "again", "--workspace", str(workspace), *arguments)
     resumed = finish(again, tmp_path / "again")
     assert "fine-tuning resumed from" in (tmp_path / "again.log").read_text()
-    undisturbed = finish(job(tmp_path / "whole", *arguments), tmp_path / "whole")
+    undisturbed = run_here(tmp_path / "whole", *arguments)
     assert all(torch.equal(resumed[name], undisturbed[name]) for name in undisturbed)
     assert (tmp_path / "again/0.json").read_text() == (tmp_path / "whole/0.json").read_text()
 
@@ -169,6 +179,7 @@ def test_fp16_on_a_cpu_is_rejected() -> None:
 def test_bf16_learns_and_keeps_fp32_weights(tmp_path: Path) -> None:
     """Mixed precision affects only products: weights stay FP32, and the labels are learned."""
     arguments = training(max_epochs=6, precision="bf16")
+    # In a process of its own, because accelerate allows one precision for each process.
     weights = finish(job(tmp_path / "bf16", "--rows", "400", *arguments), tmp_path / "bf16")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     epochs = json.loads((tmp_path / "bf16" / "0.json").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from router_service.core.model import Classifier
-from switchcraft_training.models.export import export_int8, export_onnx, full_precision
+from switchcraft_training.models.export import export_int8, full_precision
 from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.training import predict, train_router
 from tests.training.models.cases import config, encoder, rows
@@ -20,6 +21,7 @@ from tests.training.models.cases import config, encoder, rows
 SHARES = {"forest": 2, "networks": 2, "lexical": 1, "encoder": 1}
 SMALL = ("forest", "networks", "lexical")
 DATA = rows(80, 1)
+pytestmark = pytest.mark.usefixtures("small_models")
 SUMS = 1e-6
 """Tolerance for sums in another order; 8-bit weights of the networks would change 2e-4."""
 
@@ -43,6 +45,18 @@ def operators(path: Path) -> set[str]:
     return {node.op_type for node in onnx.load(str(path)).graph.node}
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Return a function that exports a router with every branch once, for small models."""
+    folder = tmp_path_factory.mktemp("exported")
+
+    @cache
+    def export() -> Path:
+        return export_int8(router(*SHARES), 2, folder / "all.int8.onnx")
+
+    return export
+
+
 def test_router_without_encoder_is_not_quantized(tmp_path: Path) -> None:
     """Trees, networks and words predict the same in both graphs and in torch."""
     model = router(*SMALL)
@@ -63,9 +77,9 @@ def test_other_branches_are_not_quantized(tmp_path: Path) -> None:
     np.testing.assert_allclose(said(graph), predict(model, DATA), atol=1e-6)
 
 
-def test_only_the_encoder_becomes_int8(tmp_path: Path) -> None:
+def test_only_the_encoder_becomes_int8(exported: Callable[[], Path]) -> None:
     """Its matrices have 8 bits and change predictions slightly; other weights keep their bits."""
-    graph = export_int8(router(*SHARES), 2, tmp_path / "all.int8.onnx")
+    graph = exported()
     int8, full = (
         {each.name: numpy_helper.to_array(each) for each in onnx.load(str(path)).graph.initializer}
         for path in (graph, full_precision(graph))
@@ -81,10 +95,9 @@ def test_only_the_encoder_becomes_int8(tmp_path: Path) -> None:
     assert 0 < difference < 0.05
 
 
-def test_trees_and_attention_are_single_operators(tmp_path: Path) -> None:
+def test_trees_and_attention_are_single_operators(exported: Callable[[], Path]) -> None:
     """The runtime has kernels for both, which are many times faster than their parts."""
-    export_onnx(router(*SHARES), 2, tmp_path / "all.onnx")
-    found = operators(tmp_path / "all.onnx")
+    found = operators(full_precision(exported()))
     assert {"TreeEnsemble", "Attention", "Gelu", "LayerNormalization"} <= found
     assert not {"Walk", "Softmax", "Where"} & found
 

@@ -56,6 +56,7 @@ def test_branches_learn_from_their_inputs(
     assert by_counts >= 0.95 if counts else by_counts < 0.75
 
 
+@pytest.mark.usefixtures("small_models")
 def test_shares_are_normalized_weights_of_the_branches() -> None:
     """The logits are the branches' mean, weighted by shares.
 
@@ -75,6 +76,7 @@ def test_shares_are_normalized_weights_of_the_branches() -> None:
     assert twice.training.branch_shares == settings.training.branch_shares
 
 
+@pytest.mark.usefixtures("small_models")
 @pytest.mark.parametrize("name", ALL)
 def test_branch_without_a_share_is_not_built(name: str) -> None:
     """Only branches with a share are built; by default, this is the encoder."""
@@ -91,6 +93,7 @@ def test_branch_without_a_share_is_not_built(name: str) -> None:
     assert config().training.branch_shares == {"encoder": 1.0}
 
 
+@pytest.mark.usefixtures("small_models")
 def test_equal_seeds_give_equal_logits() -> None:
     """Equal seeds give equal logits; another seed changes every branch that uses random numbers."""
     train, validation = rows(64, 1), rows(32, 2)
@@ -162,6 +165,7 @@ def test_last_epoch_is_kept_without_validation() -> None:
     assert np.isfinite(predict(trained.model, train)).all()
 
 
+@pytest.mark.usefixtures("small_models")
 def test_auxiliary_arms_are_not_predicted() -> None:
     """There may be auxiliary heads after the pool's arms; no branch predicts them."""
     data = rows(64, 1, heads=5)
@@ -171,6 +175,7 @@ def test_auxiliary_arms_are_not_predicted() -> None:
     assert {each.shape for each in branch_logits(model, settings, data).values()} == {(64, 2)}
 
 
+@pytest.mark.usefixtures("small_models")
 def test_demand_is_added_to_the_features() -> None:
     """If numbers of calls are known, a forest predicts them, and both branches read it."""
     data = rows(64, 1)

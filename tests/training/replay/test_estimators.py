@@ -132,6 +132,7 @@ def test_repeated_turns_do_not_narrow_intervals() -> None:
     assert of_many.interval == pytest.approx(of_log.interval)
 
 
+@pytest.mark.slow
 def test_estimates_are_unbiased_and_intervals_cover_the_truth() -> None:
     """In a world with known truth, estimates are unbiased and 95% intervals cover the truth.
 
