@@ -485,5 +485,5 @@ TARGET = Target(
     mutate=_mutate,
     tokens=TOKENS,
     measured=("router_service/http/protocol.py",),
-    runs=800,
+    runs=400,
 )

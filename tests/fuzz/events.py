@@ -214,5 +214,5 @@ TARGET = Target(
         "router_service/upstream/answers.py",
         "router_service/core/answers.py",
     ),
-    runs=1_000,
+    runs=500,
 )

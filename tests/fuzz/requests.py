@@ -244,5 +244,5 @@ TARGET = Target(
         "router_service/core/packing.py",
         "router_service/core/features.py",
     ),
-    runs=4_000,
+    runs=2_000,
 )

@@ -44,7 +44,7 @@ class Target:
     measured: Sequence[str]
     """Files whose covered lines are reported, relative to the repository."""
     runs: int
-    """Executions in CI, about 10 s of them."""
+    """Executions in CI, a few seconds of them; longer runs are started by hand."""
     max_bytes: int = 4096
 
 

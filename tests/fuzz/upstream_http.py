@@ -380,5 +380,5 @@ TARGET = Target(
         "router_service/upstream/connection.py",
         "router_service/upstream/client.py",
     ),
-    runs=1_500,
+    runs=800,
 )
