@@ -22,7 +22,12 @@ from router_service.lifecycle.syncing import Syncer
 from router_service.requests.exchange import RecentRecords, Recorder
 from router_service.requests.feedback import BackgroundLog, Feedback, Verdict, WeakEvidence
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
-from router_service.requests.planning import DecidingRouter, Track
+from router_service.requests.planning import (
+    DecidingRouter,
+    GatewayReason,
+    Track,
+    UnverifiedReason,
+)
 from router_service.settings import ServerSettings, Settings
 from router_service.store.records import (
     EvidenceMark,
@@ -210,6 +215,7 @@ class Gauges:
                 metrics.feedback.labels(arm, verdict)
             for kind in ("tool_error", "repeated_call"):
                 metrics.weak_evidence.labels(arm, kind)
+        self._show_verification(engine)
         for deployment_id in engine.deployment_ids:
             metrics.breaker_openings.labels(deployment_id)
         # A model without a price gets no cost series, because 0 would be wrong.
@@ -229,6 +235,22 @@ class Gauges:
                 metrics.routed_cost_usd.labels(model.name)
                 metrics.baseline_cost_usd.labels(model.name)
         self.refresh(engine)
+
+    def _show_verification(self, engine: Engine) -> None:
+        """Create the series of verified answers, if the artifact has a verifier."""
+        metrics = self._metrics
+        if engine.manifest.verifier is None:
+            return
+        for unverified in UnverifiedReason:
+            metrics.unverified_requests.labels(unverified)
+        for agrees in ("yes", "no"):
+            metrics.verification_agreement.labels(agrees)
+        for arm, model in engine.pool.by_arm.items():
+            metrics.decisions.labels(arm, GatewayReason.VERIFIED)
+            for outcome in ("accepted", "rejected", "failed"):
+                metrics.candidates.labels(arm, outcome)
+            if model.price is not None:
+                metrics.rejected_cost_usd.labels(arm)
 
     def refresh(self, engine: Engine) -> None:
         """Set the gauges to the present state."""

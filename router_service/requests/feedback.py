@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -19,6 +19,7 @@ import orjson
 
 from router_service.core.answers import ParsedAnswer, WrittenCall
 from router_service.core.decision_log import (
+    AnswerContent,
     Content,
     DecisionRecord,
     LoggedCall,
@@ -97,9 +98,10 @@ class BackgroundLog:
         calls = len(answer.calls) if answer else 0
         is_checked = self._settings.check_calls and calls > 0
         is_logged = self._settings.path is not None and exchange.plan.decision is not None
-        if not (is_checked or is_logged or self._settings.evidence):
+        if not (is_checked or is_logged or self._settings.evidence or exchange.candidates):
             return
         size_bytes = exchange.plan.request.body.size_bytes + (answer.characters if answer else 0)
+        size_bytes += sum(c.answer.characters for c in exchange.candidates if c.answer)
         if self._worker.put(exchange, size_bytes):
             return
         if is_logged:
@@ -123,6 +125,8 @@ class BackgroundLog:
             checker = CallChecker(parameters_by_tool(body))
             validities = [checker.check(call) for call in answer.calls]
         self._count_calls(exchange, validities)
+        for agrees in agreements(exchange):
+            self._metrics.verification_agreement.labels("yes" if agrees else "no").inc()
         if self._settings.path is not None:
             content = None
             if self._settings.content:
@@ -213,12 +217,13 @@ class WeakEvidence:
                         tool=call.tool,
                     )
             # A fallback's calls are not remembered, because the chosen arm did not make them.
-            if plan.decision is not None and not exchange.is_fallback:
+            arm = None if exchange.is_fallback else exchange.arm
+            if arm is not None:
                 remembered = [
                     RememberedCall(
                         id=key(call.id),
                         decision_id=info.decision_id,
-                        arm=plan.decision.arm,
+                        arm=arm,
                         tool=self._tool(call),
                         arguments_sha256=_arguments_sha256(call),
                     )
@@ -248,12 +253,22 @@ def logged_decision(
     artifact = plan.planner.router.artifact
     if record is None or plan.decision is None:
         return None
+    candidates = record.candidates
+    if candidates and content is not None:
+        candidates = tuple(
+            candidate.model_copy(update={"content": answer_content(answered.answer)})
+            for candidate, answered in zip(candidates, exchange.candidates, strict=True)
+        )
     calls_fit = True if validities and CallValidity.UNCHECKED not in validities else None
     if any(v in {CallValidity.INVALID, CallValidity.UNKNOWN_TOOL} for v in validities):
         calls_fit = False
     return LoggedDecision(
-        # The record's reason is `fallback` if another model answered; the log has a flag for it.
-        **{**dict(record), "reason": plan.decision.reason},
+        **{
+            **dict(record),
+            # The record's reason may be `fallback`, for which the log has a flag.
+            "reason": plan.decision.reason if exchange.accepted is None else record.reason,
+            "candidates": candidates,
+        },
         conversation=plan.request.conversation_id,
         request_sha256=plan.request.sha256,
         artifact=artifact.manifest.name,
@@ -285,13 +300,33 @@ def logged_content(
         {"type": "function", "function": {n: v for n, v in function.items() if n != "type"}}
         for function in functions
     ]
-    calls: tuple[LoggedCall, ...] | None = None
-    if answer is not None:
-        decoded = [(call.name, call.decoded()) for call in answer.calls]
-        if all(arguments is not None for _, arguments in decoded):
-            calls = tuple(LoggedCall(name=name, arguments=args or {}) for name, args in decoded)
     request = {"messages": list(messages), "tools": tools}
-    return Content(request=request, calls=calls, text=answer.text if answer else None)
+    return Content(request=request, **dict(answer_content(answer)))
+
+
+def answer_content(answer: ParsedAnswer | None) -> AnswerContent:
+    """Return an answer's text, and its calls if their arguments can be decoded."""
+    if answer is None:
+        return AnswerContent()
+    decoded = [(call.name, call.decoded()) for call in answer.calls]
+    calls: tuple[LoggedCall, ...] | None = None
+    if all(arguments is not None for _, arguments in decoded):
+        calls = tuple(LoggedCall(name=name, arguments=args or {}) for name, args in decoded)
+    return AnswerContent(calls=calls, text=answer.text)
+
+
+def agreements(exchange: Exchange) -> Iterator[bool]:
+    """Yield for each rejected answer whether its calls are those of the accepted answer."""
+    if exchange.accepted is None or exchange.accepted.answer is None:
+        return
+    accepted = Counter(map(_call_key, exchange.accepted.answer.calls))
+    for candidate in exchange.candidates:
+        if candidate is not exchange.accepted and candidate.answer is not None:
+            yield Counter(map(_call_key, candidate.answer.calls)) == accepted
+
+
+def _call_key(call: WrittenCall) -> tuple[str, str]:
+    return call.name, call.arguments if call.is_custom else _arguments_sha256(call)
 
 
 def _arguments_sha256(call: WrittenCall) -> str:
@@ -387,8 +422,11 @@ class Feedback:
             # Feedback on a fallback does not count for the chosen arm, which did not answer.
             arm = None if record.reason == GatewayReason.FALLBACK else record.arm
             self._metrics.feedback.labels(arm or NO_MODEL, given.verdict).inc()
-            if arm is not None and record.probabilities is not None and given.correct is not None:
-                probability = record.probabilities[arm]
+            # A verified answer was accepted for its content, so it is more often correct than its
+            # arm's probability says.
+            probabilities = None if record.candidates else record.probabilities
+            if arm is not None and probabilities is not None and given.correct is not None:
+                probability = probabilities[arm]
                 label = probability_bin(probability)
                 decisions, predicted, correct = self._calibration
                 decisions.labels(label).inc()

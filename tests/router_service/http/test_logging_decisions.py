@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from router_service.settings import KeySettings, RouterSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS, WEATHER
-from tests.fakes import FakeRouter
+from tests.fakes import FakeRouter, VerifyingRouter
 from tests.logs import LoggingGateway, logging_gateway
 from tests.serving import Sandbox, scripted, wait_for
 
@@ -73,6 +73,32 @@ def test_turns_of_a_conversation_share_one_hash(sandbox: Sandbox, tmp_path: Path
         first, second, third, fourth = (d.conversation for d in gateway.decisions(4))
     assert first == second == fourth != third
     assert len(first) == 32
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_all_candidates_of_a_verified_answer_are_logged(
+    sandbox: Sandbox, tmp_path: Path, content: bool
+) -> None:
+    """The line has every candidate with its cost; contents only by the opt-in."""
+    router = VerifyingRouter(trust={"medium": 0.8})
+    with logging_gateway(sandbox.base_url, tmp_path, router, content=content) as gateway:
+        answer = gateway.ask(model="switchcraft:verified")
+        (line,) = gateway.decisions(1)
+        assert gateway.metric('verification_agreement_total{agrees="yes"}') == 1
+        feedback = {"decision_id": line.id, "correct": True}
+        assert gateway.http.post("/v1/feedback", json=feedback).is_success
+        assert gateway.metric('feedback_total{arm="medium",verdict="correct"}') == 1
+        assert gateway.metric('calibration_decisions_total{bin="0.7"}') == 0
+    assert (line.arm, line.model, line.reason) == ("medium", "medium", "verified")
+    assert (line.policy, line.is_fallback) == ("verified=0.002", False)
+    assert line.candidates is not None
+    assert [c.arm for c in line.candidates] == ["small", "medium"]
+    costs_usd = [c.cost_usd or 0.0 for c in line.candidates]
+    assert line.actual_cost_usd == pytest.approx(sum(costs_usd))
+    assert float(answer.headers["x-switchcraft-cost-usd"]) == pytest.approx(sum(costs_usd))
+    kept = [c.content for c in line.candidates if c.content is not None]
+    assert len(kept) == (2 if content else 0)
+    assert all([call.name for call in k.calls or ()] == ["get_weather"] for k in kept)
 
 
 KEY = "planted-key-of-a-client-9f3a"

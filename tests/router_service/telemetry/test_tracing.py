@@ -25,7 +25,7 @@ from router_service.telemetry.tracing import MAX_WAITING_SPANS, OtlpExport
 from router_service.tracing import Trace, provider_name
 from tests.bodies import BODY, CHAT
 from tests.collector import Collector, attributes_of, collecting
-from tests.fakes import FakeRouter
+from tests.fakes import FakeRouter, VerifyingRouter
 from tests.serving import Sandbox, served, wait_for
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -35,12 +35,14 @@ DROPPED = "switchcraft_spans_dropped_total"
 
 
 @contextmanager
-def traced(sandbox: Sandbox, tracing: TracingSettings) -> Iterator[httpx.Client]:
+def traced(
+    sandbox: Sandbox, tracing: TracingSettings, router: FakeRouter | None = None
+) -> Iterator[httpx.Client]:
     """Serve a gateway that sends spans; leaving the block sends the waiting ones."""
     settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
     settings = settings.model_copy(update={"tracing": tracing})
     with (
-        served(create_app(settings, FakeRouter())) as url,
+        served(create_app(settings, router or FakeRouter())) as url,
         httpx.Client(base_url=url, timeout=20) as http,
     ):
         yield http
@@ -140,6 +142,24 @@ def test_each_attempt_has_a_span(sandbox: Sandbox) -> None:
     assert good.span_id.hex() in sent
     ends = [span.end_time_unix_nano for span in failed]
     assert max(ends) <= good.start_time_unix_nano
+
+
+def test_each_candidate_has_a_span(sandbox: Sandbox) -> None:
+    """A candidate's span has its arm and outcome, and is the parent of its upstream calls."""
+    router = VerifyingRouter(trust={"medium": 0.8})
+    with collecting() as collector:
+        tracing = TracingSettings.model_validate({"otlp_endpoint": collector.url})
+        with traced(sandbox, tracing, router) as http:
+            http.post(CHAT, json=BODY | {"model": "switchcraft:verified"})
+    server, spans = collector.only("POST /v1/chat"), collector.named("candidate")
+    assert {span.parent_span_id for span in spans} == {server.span_id}
+    told = [attributes_of(span.attributes) for span in spans]
+    assert [
+        (t["switchcraft.arm"], t["switchcraft.accepted"], t["switchcraft.p_correct"]) for t in told
+    ] == [("small", False, 0.2), ("medium", True, 0.8)]
+    assert [children(collector, span) for span in spans] == [{"chat small"}, {"chat medium"}]
+    calls = [collector.only(f"chat {arm}") for arm in ("small", "medium")]
+    assert all("gen_ai.usage.input_tokens" in attributes_of(c.attributes) for c in calls)
 
 
 def test_span_of_stream_ends_with_the_stream(sandbox: Sandbox) -> None:

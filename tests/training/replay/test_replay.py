@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from router_service.core.artifact import SHIPPED, Artifact
-from router_service.core.decision_log import Content
+from router_service.core.decision_log import CandidateRecord, Content
 from router_service.core.messages import Json
 from router_service.router import Router
 from switchcraft_training.cli import main
@@ -127,8 +127,13 @@ def test_default_is_the_logged_policy_without_exploration(
     assert "theta=0.5" in printed
 
 
+VERIFIED_CANDIDATE = CandidateRecord(
+    arm="large", model="large", step=1, is_accepted=True, seconds=1.0
+)
+
+
 def test_fallbacks_and_broken_answers_are_left_out(tmp_path: Path) -> None:
-    """Fallbacks and broken answers are left out; unknown costs and verdicts stay unknown."""
+    """Fallbacks, broken and verified answers are left out; unknown values stay unknown."""
     log = write_log(
         tmp_path,
         [
@@ -141,11 +146,12 @@ def test_fallbacks_and_broken_answers_are_left_out(tmp_path: Path) -> None:
             *(decision("c"), decision("d", is_fallback=True), right("d")),
             *(decision("e", ending="broken"), wrong("e")),
             decision("f", expected_cost_usd={"large": 1.0}),
+            *(decision("g", candidates=[VERIFIED_CANDIDATE]), right("g")),
         ],
     )
     found = replay_log(read_log(log), ["theta=0.5"])
-    assert (found.decisions, found.replayed, found.with_feedback) == (6, 3, 2)
-    assert sorted(found.left.values()) == [1, 1, 1]
+    assert (found.decisions, found.replayed, found.with_feedback) == (7, 3, 2)
+    assert sorted(found.left.values()) == [1, 1, 1, 1]
     assert found.accuracy.policies["theta=0.5"].n == 2
     assert found.cost_usd.policies["theta=0.5"].n == 2
 

@@ -53,6 +53,7 @@ class SkipReason(StrEnum):
 
     UNFINISHED = "without a complete answer"
     FALLBACK = "answered by a fallback instead of the chosen arm"
+    VERIFIED = "with candidate answers, which a policy that chooses once does not have"
     INCOMPLETE = "with incomplete probabilities or expected costs"
     NO_REQUEST = "without content that the artifact can read"
 
@@ -127,6 +128,8 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
             skipped[SkipReason.UNFINISHED] += 1
         elif decision.is_fallback:
             skipped[SkipReason.FALLBACK] += 1
+        elif decision.candidates:
+            skipped[SkipReason.VERIFIED] += 1
         elif not is_priced or decision.arm not in decision.probabilities:
             skipped[SkipReason.INCOMPLETE] += 1
         else:
