@@ -37,8 +37,7 @@ def run(command: str, folder: Path, **changes: str) -> str:
     done = subprocess.run(
         ["sh", "-euc", command],
         cwd=folder,
-        # Compiling modules when they are installed takes longer than the tests that import some.
-        env={**ENVIRONMENT, "PATH": path, "PYTHONPATH": "", "PIP_NO_COMPILE": "1", **changes},
+        env={**ENVIRONMENT, "PATH": path, "PYTHONPATH": "", **changes},
         capture_output=True,
         text=True,
         timeout=INSTALL_S,
