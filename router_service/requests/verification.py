@@ -290,7 +290,7 @@ class Verification:
                 raise UpstreamError(opened.model.name, problem, Failure.MALFORMED)
             candidate.answer = None if opened.is_skimmed else parse_answer(opened.value)
         else:
-            parts, size_bytes = [opened.body], 0
+            parts, size_bytes = [opened.body], len(opened.body)
             self._reserve(opened, len(opened.body))
             async for events in reader.events:
                 parts.append(events)
