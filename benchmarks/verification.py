@@ -1,0 +1,88 @@
+"""Time to verify candidate answers, beside the time of the router's prediction.
+
+    python benchmarks/verification.py --out runs/verification.json
+
+For each canary request of the shipped artifact, the candidates are calls of the request's tools
+with values from the conversation. A step reads the request and its candidates, compares them,
+estimates whether each is correct, and chooses what to do next (`Router.next_step`). Predictions and
+steps for one, two and three candidates take turns, so that their ratios are valid on a shared
+machine. The prediction does not use the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from benchmarks.stamp import stamp
+from router_service.core.answer_features import Question
+from router_service.core.answers import ParsedAnswer, WrittenCall
+from router_service.core.artifact import CANARIES, SHIPPED
+from router_service.core.messages import Json, as_list, parse_conversation, unwrap_tool
+from router_service.core.selection import Verified
+from router_service.core.verification import Candidate
+from router_service.router import Router
+
+MAX_CANDIDATES = 3
+
+
+def main() -> None:
+    """Measure, print and write the percentiles."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30, help="rounds over all requests")
+    parser.add_argument("--out", type=Path, required=True, help="file for the results")
+    arguments = parser.parse_args()
+    router = Router.load(SHIPPED)
+    policy = router.policy("verified")
+    if not isinstance(policy, Verified):
+        raise TypeError(f"{policy} is not a verified policy")
+    lines = (SHIPPED / CANARIES).read_text().splitlines()
+    requests = [orjson.loads(line)["request"] for line in lines]
+    bodies = [body for body in requests if body.get("tools")]
+    times: dict[str, list[float]] = {}
+    for round_number in range(arguments.rounds + 1):
+        for body in bodies:
+            conversation = parse_conversation(body)
+            started = time.perf_counter()
+            router.predict_batch([conversation])
+            spent = {"prediction": time.perf_counter() - started}
+            prediction = router.predict(conversation)
+            for count in range(1, MAX_CANDIDATES + 1):
+                candidates = [
+                    Candidate(arm, _answer(body, number))
+                    for number, arm in enumerate(router.arms[:count])
+                ]
+                started = time.perf_counter()
+                question = Question(conversation, as_list(body["tools"]))
+                router.next_step(question, prediction, candidates, policy, arms=router.arms)
+                spent[f"{count} candidates"] = time.perf_counter() - started
+            if round_number:  # the first round warms up
+                for name, seconds in spent.items():
+                    times.setdefault(name, []).append(seconds)
+    found = {
+        name: {f"p{q}_ms": float(np.percentile(seconds, q) * 1e3) for q in (50, 95, 99)}
+        for name, seconds in times.items()
+    }
+    for name, percentiles in found.items():
+        print(f"{name:<14}", *(f"{key} {value:7.3f}" for key, value in percentiles.items()))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_bytes(
+        orjson.dumps({"stamp": stamp(), "n": len(bodies) * arguments.rounds, **found})
+    )
+
+
+def _answer(body: dict[str, Json], number: int) -> ParsedAnswer:
+    """Return a call of the first tool that has a word of the query for each of its parameters."""
+    tool = next(filter(None, map(unwrap_tool, body["tools"])))
+    words = str(body["messages"][-1].get("content") or "").split() or ["nothing"]
+    names = (tool.get("parameters") or {}).get("properties") or {}
+    arguments = {name: words[(i + number) % len(words)] for i, name in enumerate(names)}
+    return ParsedAnswer((WrittenCall("", tool["name"], orjson.dumps(arguments).decode()),))
+
+
+if __name__ == "__main__":
+    main()
