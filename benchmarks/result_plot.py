@@ -9,6 +9,7 @@ router had not seen. The single models' points come from the recorded answers to
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Manifest
+from router_service.core.selection import Verified
 from switchcraft_training.config import load_config
 from switchcraft_training.dataset import load_dataset
 
@@ -32,7 +34,7 @@ NAMES = {
     "open-mistral-nemo-2407-FC-Auto": "Mistral Nemo",
 }
 POLICIES = {"economy": "economy", "default": "default", "quality": "quality"}
-GREY, BLUE = "#6b7280", "#2563eb"
+GREY, BLUE, GREEN = "#6b7280", "#2563eb", "#047857"
 
 
 def main() -> None:
@@ -43,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     plt.rcParams.update({"svg.hashsalt": "switchcraft", "font.size": 10})
     figure, axes = plt.subplots(figsize=(8.4, 4.2), layout="constrained")
-    axes.set_ylim(0.74, 0.92)
+    axes.set_ylim(0.74, 0.96)
     draw_models(axes, arguments.data)
     draw_policies(axes, Artifact.load(SHIPPED).manifest)
     axes.set_xscale("log")
@@ -75,38 +77,56 @@ def draw_models(axes: Axes, data: Path) -> None:
 
 
 def draw_policies(axes: Axes, manifest: Manifest) -> None:
-    """Draw the measured `drift` policies as a line, and the named ones with their intervals."""
+    """Draw both frontiers as lines, and the named policies with their intervals."""
     drifts = [point for point in manifest.frontier if point.policy.startswith("drift=")]
-    drifts.sort(key=lambda point: point.cost_usd.value)
-    best = max(drifts, key=lambda point: point.accuracy.value)
-    drifts = drifts[: drifts.index(best) + 1]  # higher costs bring no accuracy
+    draw_frontier(axes, drifts, BLUE, "Switchcraft, one model for each request")
+    draw_frontier(axes, manifest.verified_frontier, GREEN, "Switchcraft, verified answers")
+    by_policy = {point.policy: point for point in manifest.frontier}
+    for name, text in POLICIES.items():
+        draw_point(axes, by_policy[manifest.policies[name]], text, BLUE, (-4, -30))
+    if manifest.verifier is not None:
+        by_price = {point.policy: point for point in manifest.verified_frontier}
+        point = by_price[str(Verified(manifest.verifier.price_usd))]
+        draw_point(axes, point, "verified", GREEN, (-4, 24))
+    axes.plot([], [], color=GREY, marker="o", linestyle="", label="one model for every query")
+    axes.legend(frameon=False, loc="lower right")
+
+
+def draw_frontier(axes: Axes, points: Sequence[FrontierPoint], color: str, label: str) -> None:
+    """Draw measured points as a line by increasing cost, up to the most accurate one."""
+    if not points:
+        return
+    points = sorted(points, key=lambda point: point.cost_usd.value)
+    best = max(points, key=lambda point: point.accuracy.value)
+    shown = points[: points.index(best) + 1]  # higher costs bring no accuracy
     axes.plot(
-        [1000 * point.cost_usd.value for point in drifts],
-        [point.accuracy.value for point in drifts],
-        color=BLUE,
+        [1000 * point.cost_usd.value for point in shown],
+        [point.accuracy.value for point in shown],
+        color=color,
         linewidth=1.6,
-        label="Switchcraft",
+        label=label,
         zorder=4,
     )
-    by_policy: dict[str, FrontierPoint] = {point.policy: point for point in manifest.frontier}
-    for name, text in POLICIES.items():
-        point = by_policy[manifest.policies[name]]
-        x, y = 1000 * point.cost_usd.value, point.accuracy.value
-        low, high = point.accuracy_interval or (y, y)
-        axes.errorbar(
-            x, y, [[y - low], [high - y]], fmt="o", color=BLUE, capsize=3, markersize=6, zorder=5
-        )
-        axes.annotate(
-            text,
-            (x, y),
-            (-4, 26),
-            textcoords="offset points",
-            ha="center",
-            color=BLUE,
-            fontweight="bold",
-        )
-    axes.plot([], [], color=GREY, marker="o", linestyle="", label="one model for every query")
-    axes.legend(frameon=False, loc="center right")
+
+
+def draw_point(
+    axes: Axes, point: FrontierPoint, text: str, color: str, offset: tuple[float, float]
+) -> None:
+    """Draw a policy with its 95% interval and its name, which is `offset` points away."""
+    x, y = 1000 * point.cost_usd.value, point.accuracy.value
+    low, high = point.accuracy_interval or (y, y)
+    axes.errorbar(
+        x, y, [[y - low], [high - y]], fmt="o", color=color, capsize=3, markersize=6, zorder=5
+    )
+    axes.annotate(
+        text,
+        (x, y),
+        offset,
+        textcoords="offset points",
+        ha="center",
+        color=color,
+        fontweight="bold",
+    )
 
 
 if __name__ == "__main__":
