@@ -91,7 +91,7 @@ class Question:
         words = WORD.findall(said.lower())
         self._words = f" {' '.join(words)} "
         self._stems = frozenset([word[:STEM_CHARS] for word in words])
-        self._numbers = _numbers_in(said)
+        self._numbers = frozenset(map(_rounded, _numbers_in(said)))
         self.query_numbers = frozenset(abs(number) for number in _numbers_in(query))
         self.query_topic = topic_stems(query)
         self.quoted = [quoted[1:-1].lower() for quoted in _QUOTED.findall(query)[:MAX_LEAVES]]
@@ -139,7 +139,8 @@ class Question:
         if isinstance(value, bool) or value is None:
             return None
         if isinstance(value, int | float):
-            return float(any(abs(value) * scale in self._numbers for scale in _SCALES))
+            scaled = {_rounded(abs(value) * scale) for scale in _SCALES}
+            return float(not scaled.isdisjoint(self._numbers))
         words = WORD.findall(value[:MAX_VALUE_CHARACTERS].lower())
         if not words or f" {' '.join(words)} " in self._words:
             return 1.0
@@ -152,6 +153,11 @@ def _numbers_in(text: str) -> frozenset[float]:
     digits = (abs(float(found.replace(",", ""))) for found in _NUMBER.findall(text))
     words = (_NUMBER_WORDS[word] for word in WORD.findall(text.lower()) if word in _NUMBER_WORDS)
     return frozenset((*digits, *words))
+
+
+def _rounded(number: float) -> float:
+    """Return a number without its last binary digits: 0.07 * 100 is not exactly 7."""
+    return float(f"{number:.15g}")
 
 
 def _stems_of(text: str) -> Stems:
@@ -406,46 +412,69 @@ def relate(question: Question, answer: CandidateAnswer, other: CandidateAnswer) 
     if not answer.calls and not other.calls:
         return Relation(is_same=True, agreement=1.0)
     name_of = question.toolbox.name
-    left = list(other.calls)
-    total = equal = differing = only_here = only_there = 0
+    pairs = _pair_calls(question, answer.calls, other.calls)
+    paired = {place for place, _, _ in pairs}, {place for _, place, _ in pairs}
+    equal = differing = only_here = only_there = 0
+    total = sum(
+        1 + len(call.arguments)
+        for calls, places in zip((answer.calls, other.calls), paired, strict=True)
+        for place, call in enumerate(calls)
+        if place not in places
+    )
     lead = 0.0
-    for call in answer.calls:
-        name = name_of(call.name)
-        schema = question.schema(name)
-        alike = [
-            (_equal_arguments(call, each, schema), place)
-            for place, each in enumerate(left)
-            if name_of(each.name) == name
-        ]
-        if not alike:
-            total += 1 + len(call.arguments)
-            continue
-        same_keys, place = max(alike, key=lambda pair: (len(pair[0]), -pair[1]))
-        arguments = left.pop(place).arguments
-        keys = call.arguments.keys() | arguments.keys()
+    for here, there, same_keys in pairs:
+        own, rival = answer.calls[here].arguments, other.calls[there].arguments
+        keys = own.keys() | rival.keys()
         total += 1 + len(keys)
         equal += 1 + len(same_keys)
-        for key in keys - same_keys:
-            if key not in arguments:
+        for key in sorted(keys - same_keys):
+            if key not in rival:
                 only_here += 1
-            elif key not in call.arguments:
+            elif key not in own:
                 only_there += 1
             else:
                 differing += 1
-                here = _mean_grounding(question, call.arguments[key])
-                lead += here - _mean_grounding(question, arguments[key])
-    total += sum(1 + len(call.arguments) for call in left)
+                grounding = _mean_grounding(question, own[key])
+                lead += grounding - _mean_grounding(question, rival[key])
     agreement = equal / max(1, total)
     # If every argument is equal, so are the calls. Otherwise the checker decides, which knows that
     # an argument with its default value may be left out.
     is_same = agreement == 1.0 or (
         len(answer.calls) == len(other.calls)
-        and not (left or differing)
+        and len(pairs) == len(answer.calls)
+        and not differing
         and max(answer.leaves, other.leaves) <= MAX_COMPARED_LEAVES
         and all(question.is_bounded(name_of(call.name)) for call in answer.calls)
         and same_calls(question.toolbox, answer.calls, other.calls)
     )
     return Relation(is_same, agreement, differing, lead, only_here, only_there)
+
+
+def _pair_calls(
+    question: Question, calls: Sequence[Call], others: Sequence[Call]
+) -> list[tuple[int, int, frozenset[str]]]:
+    """Pair calls of the same tool, most equal arguments first; return places and equal arguments.
+
+    The pairs do not depend on which of the two answers is the first.
+    """
+    name_of = question.toolbox.name
+    other_names = [name_of(other.name) for other in others]
+    alike = [
+        (_equal_arguments(call, others[there], question.schema(name)), here, there)
+        for here, call in enumerate(calls)
+        for name in (name_of(call.name),)
+        for there, other_name in enumerate(other_names)
+        if other_name == name
+    ]
+    alike.sort(key=lambda pair: (-len(pair[0]), pair[1] + pair[2], abs(pair[1] - pair[2])))
+    pairs: list[tuple[int, int, frozenset[str]]] = []
+    seen: tuple[set[int], set[int]] = set(), set()
+    for same_keys, here, there in alike:
+        if here not in seen[0] and there not in seen[1]:
+            seen[0].add(here)
+            seen[1].add(there)
+            pairs.append((here, there, same_keys))
+    return pairs
 
 
 def _equal_arguments(call: Call, other: Call, schema: Schema) -> frozenset[str]:
