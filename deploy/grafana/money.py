@@ -10,6 +10,7 @@ from deploy.grafana.panels import (
     in_range,
     number,
     per_second,
+    quantiles,
     ratio,
     selected,
 )
@@ -29,8 +30,38 @@ def rows() -> dict[str, list[Panel]]:
         "Selected time range": _sums(),
         "Spend": [_spend(), _spent_by_model(), _thousand_by_model()],
         "Savings": [_share_saved(), _routed_and_baseline(), _saved_by_model()],
+        "Verified answers": [_candidates(), _rejected(), _added_latency()],
         "Tokens": [_tokens_by_kind(), _tokens_by_model(), _tokens_cached()],
     }
+
+
+def _candidates() -> Panel:
+    return graph(
+        "Candidate answers by arm and outcome",
+        "Answers per second that arms gave to requests with the policy verified.",
+        "reqps",
+        Query(per_second("switchcraft_candidates_total", "arm, outcome"), "{{arm}}, {{outcome}}"),
+        is_stacked=True,
+    )
+
+
+def _rejected() -> Panel:
+    cost = per_second("switchcraft_rejected_cost_usd_total")
+    return graph(
+        "Cost of rejected candidates",
+        "Share of the whole cost that was spent on candidate answers that were not delivered.",
+        "percentunit",
+        Query(ratio(cost, per_second(COST))),
+    )
+
+
+def _added_latency() -> Panel:
+    return graph(
+        "Latency that verification added",
+        "Time from the first complete candidate answer until one was accepted.",
+        "s",
+        *quantiles("switchcraft_verification_added_seconds", 0.5, 0.95),
+    )
 
 
 def _sums() -> list[Panel]:

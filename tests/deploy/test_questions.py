@@ -28,7 +28,15 @@ BASELINE_USD_PER_TOKEN = (10e-6, 30e-6)
 """Prices for prompt and completion, like those of the shipped artifact."""
 POLICIES = ("theta=0", "theta=0", "drift=0")
 """The cheapest arm twice as often as the most probable one."""
-NOT_HAPPENED = {"Fallbacks", "Refused callers", "Shadow", "Weak evidence"}
+NOT_HAPPENED = {
+    "Candidate answers by arm and outcome",
+    "Cost of rejected candidates",
+    "Fallbacks",
+    "Latency that verification added",
+    "Refused callers",
+    "Shadow",
+    "Weak evidence",
+}
 """Panels without a value, because nothing of the kind happens here."""
 WAIT_S = 60.0
 METRICS_KEY = "sk-" + secrets.token_urlsafe(32)
