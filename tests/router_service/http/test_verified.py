@@ -10,9 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from router_service.core.messages import Conversation
+from router_service.core.resources import Timer
 from router_service.http.app import create_app
 from router_service.requests.planning import POLICY_HEADER
-from router_service.router import NO_VERIFIER, Router
+from router_service.router import NO_VERIFIER, Prediction, Router
 from router_service.sandbox.app import run_in_thread
 from router_service.settings import (
     BreakerSettings,
@@ -370,28 +372,101 @@ def test_cost_limit_below_every_arm_is_refused(house: House) -> None:
     assert "'small'" in error["message"]
 
 
-def test_keep_alives_are_sent_while_candidates_are_checked() -> None:
-    """A stream begins with comments if checking takes long, and then has the accepted answer."""
+@pytest.fixture(scope="module")
+def early() -> Iterator[House]:
+    """Yield a gateway whose streams begin with comments after a short time."""
+    router = VerifyingRouter()
     with (
         run_in_thread() as url,
-        served(
-            create_app(settings(url, VerificationSettings(keep_alive_s=0.05)), VerifyingRouter())
-        ) as gateway,
+        served(create_app(settings(url, VerificationSettings(keep_alive_s=0.05)), router)) as base,
+        httpx.Client(base_url=base, timeout=20) as http,
     ):
-        Sandbox(url).set_faults("small", "delay_s=0.4")
-        response = httpx.post(gateway + CHAT, json=BODY | {"stream": True}, headers=VERIFIED)
-        for model in ("small", "medium", "large"):
-            Sandbox(url).set_faults(model, "delay_s=0.2,status=500")
-        failed = httpx.post(gateway + CHAT, json=BODY | {"stream": True}, headers=VERIFIED)
+        yield House(http, router, Sandbox(url))
+
+
+def early_stream(house: House, faults: str, **headers: str) -> httpx.Response:
+    """Return a stream that began with comments, because `small` is slow and has these faults."""
+    house.sandbox.set_faults("small", f"delay_s=0.3{faults and ','}{faults}")
+    response = house.ask(stream=True, **headers)
+    assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/event-stream")
-    assert response.text.startswith(": keep-alive\n\n: keep-alive\n\n")
-    assert '"model":"large"' in response.text
-    assert response.text.endswith("data: [DONE]\n\n")
-    assert "x-switchcraft-model" not in response.headers
     assert response.headers[POLICY_HEADER] == "verified=0.002"
-    assert (failed.status_code, failed.text[:12]) == (200, ": keep-alive")
-    error = json.loads(failed.text.rstrip().rpartition("data: ")[2])["error"]
-    assert error["code"] in {"server_error", None}
+    assert not {"x-switchcraft-model", "x-switchcraft-cost-usd"} & response.headers.keys()
+    assert response.text.startswith(": keep-alive\n\n: keep-alive\n\n")
+    return response
+
+
+def test_stream_begins_with_comments_while_candidates_are_checked(early: House) -> None:
+    """A stream begins with comments if checking takes long, and then has the accepted answer."""
+    response = early_stream(early, "")
+    assert '"model":"large"' in response.text
+    assert '"model":"small"' not in response.text
+    assert response.text.endswith("data: [DONE]\n\n")
+    assert early.record(response)["model"] == "large"
+
+
+def test_unverified_answer_may_follow_comments(early: House) -> None:
+    """If all candidates fail after the first comment, the next model's stream follows."""
+    response = early_stream(early, "status=500", x_switchcraft_max_candidates="1")
+    assert '"model":"medium"' in response.text
+    assert response.text.endswith("data: [DONE]\n\n")
+    assert early.record(response)["unverified"] == "candidates_failed"
+
+
+@pytest.mark.parametrize("status", [422, 500])
+def test_error_after_comments_is_an_event(early: House, status: int) -> None:
+    """An error after the first comment is the last event, and counts as a failure."""
+    for model in ("medium", "large"):
+        early.sandbox.set_faults(model, f"status={status}")
+    response = early_stream(early, f"status={status}")
+    for model in ("medium", "large"):
+        early.sandbox.set_faults(model, "")
+    event = json.loads(response.text.rstrip().rpartition("data: ")[2])
+    assert "message" in event["error"]
+    record = early.record(response)
+    assert (record["status"], record["ending"]) == (200, "failed")
+
+
+def test_error_after_comments_has_the_form_of_the_responses_api(early: House) -> None:
+    """In the Responses API, the error event has a name, a type and a number."""
+    early.sandbox.set_faults("small", "delay_s=0.3,status=422")
+    body = RESPONSES_BODY | {"stream": True}
+    response = early.http.post(RESPONSES, json=body, headers=VERIFIED)
+    last = response.text.rstrip().rpartition("\n\n")[2]
+    assert last.startswith("event: error\ndata: ")
+    event = json.loads(last.partition("data: ")[2])
+    assert (event["type"], event["sequence_number"]) == ("error", 0)
+
+
+def test_explored_arm_is_asked_first() -> None:
+    """An arm that is drawn instead of the policy's is asked first, and verified as usual."""
+    with run_in_thread() as url:
+        base = settings(url)
+        router = base.router.model_copy(update={"exploration_share": 1.0})
+        app = create_app(base.model_copy(update={"router": router}), VerifyingRouter())
+        with served(app) as gateway, httpx.Client(base_url=gateway) as http:
+            house = House(http, VerifyingRouter(), Sandbox(url))
+            records = [house.record(house.ask()) for _ in range(20)]
+    # The policy's own arm, `medium`, is not asked first, but the verifier's choice, `small`.
+    assert {record["candidates"][0]["arm"] for record in records} == {"small", "large"}
+    assert {record["arm"] for record in records} == {"large"}
+
+
+class FailingRouter(VerifyingRouter):
+    """Router that fails to predict."""
+
+    def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
+        """Fail."""
+        del conversation, timer
+        raise RuntimeError("a defect")
+
+
+def test_without_a_prediction_nothing_is_verified() -> None:
+    """If the router fails, the most expensive arm answers unverified."""
+    with run_in_thread() as url, served(create_app(settings(url), FailingRouter())) as gateway:
+        response = httpx.post(gateway + CHAT, json=BODY, headers=VERIFIED)
+    assert response.headers["x-switchcraft-unverified"] == "router_failed"
+    assert response.headers["x-switchcraft-reason"] == "undecided"
 
 
 def test_failing_verifier_delivers_the_candidate_in_hand() -> None:

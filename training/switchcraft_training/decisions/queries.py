@@ -148,6 +148,9 @@ def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
     If the answer's calls cannot be decoded, its problem is a malformed call.
     """
     calls = None if decision.content is None else decision.content.calls
+    candidates = decision.candidates or ()
+    # The latency of a verified answer includes that of the other candidates.
+    seconds = next((c.seconds for c in candidates if c.is_accepted), decision.latency_s)
     return Answer(
         example_id=decision.id,
         arm=arm,
@@ -156,7 +159,7 @@ def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
         input_tokens=decision.prompt_tokens,
         output_tokens=decision.completion_tokens,
         attempt=attempt,
-        seconds=decision.latency_s,
+        seconds=seconds,
     )
 
 
