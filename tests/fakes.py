@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from router_service.core.selection import (
     parse_policy,
 )
 from router_service.core.verification import Candidate, Step, VerificationLimits
+from router_service.core.verifier import VerifierSpec
 from router_service.router import NO_VERIFIER, Decision, Prediction, decide_among
 
 PROBABILITIES = {"small": 0.3, "medium": 0.7, "large": 0.9}
@@ -158,6 +159,16 @@ class VerifyingRouter(FakeRouter):
         is_broken: bool = False,
     ) -> None:
         super().__init__()
+        spec = VerifierSpec(
+            graph="verifier.onnx",
+            gain_graph="gain.onnx",
+            candidate_features=(),
+            gain_features=(),
+            reliabilities=tuple(self.probabilities.values()),
+            price_usd=0.002,
+        )
+        changed = self.artifact.manifest.model_copy(update={"verifier": spec})
+        self.artifact = replace(self.artifact, manifest=changed)
         self.is_broken = is_broken
         """Whether it fails to judge candidates."""
         self.groups = groups

@@ -286,8 +286,9 @@ class Verification:
             raise _too_long(opened)
         if reader is None:
             if self._plan.request.chat.stream:
+                # No failure of the deployment, because unverified requests can use such an answer.
                 problem = "answered with a whole answer to a request for a stream"
-                raise UpstreamError(opened.model.name, problem, Failure.MALFORMED)
+                raise UpstreamError(opened.model.name, problem, Failure.UNFIT)
             candidate.answer = None if opened.is_skimmed else parse_answer(opened.value)
         else:
             parts, size_bytes = [opened.body], len(opened.body)

@@ -108,8 +108,11 @@ def test_an_unknown_policy_is_refused(router: Router, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["verified", "verified=0.002"])
-def test_verified_policy_needs_a_verifier(router: Router, text: str) -> None:
+def test_verified_policy_needs_a_verifier(text: str) -> None:
     """Without a verifier in the artifact, the error says how to get one."""
+    artifact = Artifact.load(SHIPPED)
+    manifest = artifact.manifest.model_copy(update={"verifier": None})
+    router = Router(replace(artifact, manifest=manifest))
     with pytest.raises(
         PolicyError, match=r"no verifier; add one .* `switchcraft-train add-verifier`"
     ):

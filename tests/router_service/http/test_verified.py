@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 import pytest
 
+from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.messages import Conversation
 from router_service.core.resources import Timer
 from router_service.http.app import create_app
@@ -201,6 +202,19 @@ def test_policy_can_be_named_in_the_model(house: House, text: str) -> None:
     assert response.headers["x-switchcraft-reason"] == "verified"
 
 
+def test_policy_is_listed_and_its_series_exist_from_the_start() -> None:
+    """A gateway that can verify lists the policy's name, and has all series with the value 0."""
+    with (
+        served(create_app(settings("http://127.0.0.1:9/v1"), VerifyingRouter())) as gateway,
+        httpx.Client(base_url=gateway) as http,
+    ):
+        names = [model["id"] for model in http.get("/v1/models").json()["data"]]
+        series = http.get("/metrics").text
+    assert "switchcraft:verified" in names
+    assert 'switchcraft_candidates_total{arm="small",outcome="accepted"} 0.0' in series
+    assert 'switchcraft_unverified_requests_total{reason="stored"} 0.0' in series
+
+
 def test_unstored_responses_are_verified(house: House) -> None:
     """The Responses API is verified if the response is not stored."""
     response = house.http.post(RESPONSES, json=RESPONSES_BODY, headers=VERIFIED)
@@ -263,7 +277,9 @@ def test_other_policies_are_not_verified(house: House) -> None:
 def test_verified_policy_needs_an_artifact_with_a_verifier() -> None:
     """Without a verifier, the error names the policy and says how to get a verifier."""
     with run_in_thread() as url:
-        router = Router.load()
+        artifact = Artifact.load(SHIPPED)
+        manifest = artifact.manifest.model_copy(update={"verifier": None})
+        router = Router(replace(artifact, manifest=manifest))
         arms = router.artifact.manifest.arms
         with served(create_app(Settings.sandbox(url, arms), router)) as gateway:
             response = httpx.post(gateway + CHAT, json=BODY, headers=VERIFIED)
