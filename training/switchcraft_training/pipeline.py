@@ -45,7 +45,7 @@ from switchcraft_training.models.export import (
 )
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
-from switchcraft_training.verification import study_verifier
+from switchcraft_training.verification import require_answers, study_verifier
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,10 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     Checkpoints and other files that later runs reuse go to `workspace` (default: `out/work`). If
     several processes train, only the main one continues after training. Raises DataError if a row
     of a source cannot be parsed or if too few queries can be measured, and ConfigError if an arm of
-    the pool has no recorded answers.
+    the pool has no recorded answers, or if a verifier is wanted and no answers are recorded.
     """
+    if config.verifier:
+        require_answers(config, data)
     provenance = trace(config, data)
     workspace = workspace or out / "work"
     workspace.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ from router_service.core.selection import Verified
 from router_service.core.verifier import Verifier
 from switchcraft_training.checking.parsing import TEXT_PROBLEMS
 from switchcraft_training.config import RunConfig
-from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource
+from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source, require_measured_rows
 from switchcraft_training.evaluation.calibration import calibrated_unseen, fit_platt
@@ -48,7 +48,9 @@ from switchcraft_training.experiment import (
 from switchcraft_training.models.encoders import load_encoder
 from switchcraft_training.models.training import branch_logits, train_router
 from switchcraft_training.models.verifier import (
+    FULL_EFFORT,
     MAX_CANDIDATES,
+    FitEffort,
     TrainedVerifier,
     VerifierData,
     fit_verifier,
@@ -152,22 +154,31 @@ class VerifierStudy:
         return changed
 
 
-def recorded_calls(
-    source: OutcomeSource, examples: Sequence[Example], arms: Sequence[str]
-) -> list[dict[int, tuple[Call, ...] | None]] | None:
-    """Return the calls of each arm's first answer to each query, by column.
-
-    The value None is an answer that cannot be parsed, and no calls is an answer in words. Return
-    None if the source has outcomes without answers.
-    """
+def require_answers(config: RunConfig, recordings: Path) -> CheckedAnswers:
+    """Return the run's source; raises ConfigError if it holds outcomes without answers."""
+    source = open_source(config.source, recordings)
     if not isinstance(source, CheckedAnswers):
-        return None
+        problem = (
+            "holds outcomes without answers, and a verifier learns from answers; record answers"
+            " with `switchcraft-train label`, or set `verifier: false`"
+        )
+        raise ConfigError(str(recordings / config.source.path), "source", problem)
+    return source
+
+
+def recorded_calls(
+    source: CheckedAnswers, examples: Sequence[Example], arms: Sequence[str]
+) -> list[dict[int, tuple[Call, ...] | None]]:
+    """Return the calls of each arm's first recorded answer to each query, by column.
+
+    The value None is an answer that cannot be parsed, and no calls is an answer in words.
+    """
     rows = {example.id: row for row, example in enumerate(examples)}
     calls: list[dict[int, tuple[Call, ...] | None]] = [{} for _ in examples]
     for column, arm in enumerate(arms):
         for answer in source.source.answers(arm):
             row = rows.get(answer.example_id)
-            if row is None or answer.attempt > 0:
+            if row is None or column in calls[row]:
                 continue
             is_text = answer.calls is None and answer.problem in TEXT_PROBLEMS
             calls[row][column] = () if is_text else answer.calls
@@ -179,6 +190,7 @@ def study_verifier(
     validation: CrossValidation,
     calibrated: Floats,
     recordings: Path,
+    effort: FitEffort = FULL_EFFORT,
 ) -> VerifierStudy:
     """Cross-validate verifiers on the router's folds, choose the price, and fit the final verifier.
 
@@ -188,10 +200,8 @@ def study_verifier(
     """
     config = data.config
     table = replace(data.table.measured(config.arms), folds=validation.folds)
-    calls = recorded_calls(open_source(config.source, recordings), table.examples, config.arms)
-    if calls is None:
-        problem = "holds outcomes without answers, and a verifier learns from answers"
-        raise ConfigError(str(recordings / config.source.path), "source", problem)
+    source = require_answers(config, recordings)
+    calls = recorded_calls(source, table.examples, config.arms)
     features = np.array([row.features for row in table.packed], dtype=np.float64)
     best_usd = float(table.cost_usd[:, best_single(table)].mean())
     everything = VerifierData(
@@ -215,14 +225,15 @@ def study_verifier(
             probabilities=calibration.apply(nested[fold]),
             costs_usd=validation.expected_costs_usd[test[0]],
         )
-        fitted = fit_verifier(seen.take(train), config.seed)
+        fitted = fit_verifier(seen.take(train), config.seed, effort)
         with TemporaryDirectory() as folder:
             verifier = Verifier(Path(folder), fitted.export(Path(folder), best_usd))
             for price_usd in prices_usd:
                 answers = answer_verified(verifier, seen.take(test), price_usd)
                 parts.setdefault(price_usd, []).append((test, answers))
     by_price = {price: _in_row_order(answers) for price, answers in parts.items()}
-    study = VerifierStudy(table, by_price, fit_verifier(everything, config.seed), best_usd)
+    fitted = fit_verifier(everything, config.seed, effort)
+    study = VerifierStudy(table, by_price, fitted, best_usd)
     return replace(study, price_usd=operating_price(study.entries()))
 
 
@@ -254,7 +265,8 @@ def nested_probabilities(data: TrainingData, validation: CrossValidation) -> lis
         log.info("router without folds %d and %d", one + 1, other + 1)
         tested = np.array([*folds[one].test, *folds[other].test])
         is_related = np.isin(groups, groups[tested])
-        known = sorted({*folds[one].train, *folds[one].teaching, *folds[other].train})
+        seen = {*folds[one].train, *folds[one].teaching, *folds[other].train}
+        known = sorted(seen - {*folds[one].validation})
         train, stopping = (
             data.table.take([row for row in rows if not is_related[row]])
             for rows in (known, folds[one].validation)
@@ -280,6 +292,7 @@ def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> Veri
     """
     manifest = Artifact.load(artifact).manifest
     config = RunConfig.model_validate(yaml.safe_load(manifest.provenance.config))
+    require_answers(config, data)
     table = load_dataset(config, data, workspace / "labels")
     require_measured_rows(table, config, data)
     config = config.model_copy(update={"packing": manifest.packing})

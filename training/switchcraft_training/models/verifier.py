@@ -48,20 +48,32 @@ GAIN_GRAPH = "verifier-gain.onnx"
 MAX_CANDIDATES = 3
 """Largest number of candidates that a verifier is trained for."""
 
-SETS = 12
-"""Sampled sets of two candidates, and of three, for each query. All single candidates are used."""
-
 CHEAP_ARMS_FIRST = 0.7
 """Exponent of an arm's rank by cost: cheap arms are sampled more often, as they are asked first."""
 
 HELD_OUT_FOLDS = 3
-PRICES = 9
+MIN_LEAF_ROWS = 100
 LOWEST_PRICE, HIGHEST_PRICE = 0.05, 60.0
 """Prices of a correct answer that the second graph is trained for, in units of the mean cost of the
 most accurate arm."""
 
-MAX_TRANSITIONS = 4_000
-"""Sampled steps from one set of candidates to a larger one, for each price."""
+
+@dataclass(frozen=True, slots=True)
+class FitEffort:
+    """How much work a fit takes; the defaults are what the reference pool was measured with.
+
+    `rounds` are the trees of each ensemble. `sets` are the sampled sets of two candidates, and of
+    three, for each query. `prices` are those that the second graph is trained for, and
+    `transitions` the sampled steps from one set of candidates to a larger one, for each price.
+    """
+
+    rounds: int = 120
+    sets: int = 12
+    prices: int = 9
+    transitions: int = 4_000
+
+
+FULL_EFFORT = FitEffort()
 
 Rows = NDArray[np.float32]
 CandidateSet = tuple[int, ...]
@@ -142,9 +154,9 @@ class TrainedVerifier:
         )
 
 
-def fit_verifier(data: VerifierData, seed: int) -> TrainedVerifier:
+def fit_verifier(data: VerifierData, seed: int, effort: FitEffort = FULL_EFFORT) -> TrainedVerifier:
     """Fit a verifier on all queries of `data`."""
-    sampled = list(_sample_sets(data, seed))
+    sampled = list(_sample_sets(data, seed, effort.sets))
     rows = np.vstack([_rows(data, query, chosen) for query, chosen in sampled])
     labels = np.concatenate([data.correct[query, list(chosen)] for query, chosen in sampled])
     sizes = np.array([len(chosen) for _, chosen in sampled])
@@ -155,7 +167,7 @@ def fit_verifier(data: VerifierData, seed: int) -> TrainedVerifier:
     for number, (train, test) in enumerate(GroupKFold(HELD_OUT_FOLDS).split(rows, groups=groups)):
         log.info("fitting a verifier: part %d of %d", number + 1, HELD_OUT_FOLDS)
         held_out[test] = _probability(
-            _fit_correctness(rows, labels, weights, train, seed), rows[test]
+            _fit_correctness(rows, labels, weights, train, seed, effort.rounds), rows[test]
         )
     calibration = fit_platt(labels[:, None], held_out[:, None])
     judged = calibration.apply(held_out[:, None])[:, 0]
@@ -166,14 +178,14 @@ def fit_verifier(data: VerifierData, seed: int) -> TrainedVerifier:
     }
     everything = np.arange(len(rows))
     return TrainedVerifier(
-        correctness=_fit_correctness(rows, labels, weights, everything, seed),
-        gain=_fit_gain(data, p_correct, seed),
+        correctness=_fit_correctness(rows, labels, weights, everything, seed, effort.rounds),
+        gain=_fit_gain(data, p_correct, seed, effort),
         calibration=calibration,
         reliabilities=tuple(data.reliabilities.tolist()),
     )
 
 
-def _sample_sets(data: VerifierData, seed: int) -> Iterator[tuple[int, CandidateSet]]:
+def _sample_sets(data: VerifierData, seed: int, sets: int) -> Iterator[tuple[int, CandidateSet]]:
     """Yield queries with sets of arms: all single arms, and sampled larger sets."""
     rng = np.random.default_rng(seed)
     arms = len(data.costs_usd)
@@ -182,7 +194,7 @@ def _sample_sets(data: VerifierData, seed: int) -> Iterator[tuple[int, Candidate
     for query in range(len(data.correct)):
         chosen = {(arm,) for arm in range(arms)}
         for size in range(2, min(MAX_CANDIDATES, arms) + 1):
-            for _ in range(SETS):
+            for _ in range(sets):
                 drawn = rng.choice(arms, size, replace=False, p=weights / weights.sum())
                 chosen.add(tuple(sorted(drawn.tolist())))
         yield from ((query, arms) for arms in sorted(chosen))
@@ -196,13 +208,13 @@ def _rows(data: VerifierData, query: int, columns: CandidateSet) -> Rows:
 
 
 def _fit_correctness(
-    rows: Rows, labels: Floats, weights: Floats, chosen: NDArray[np.int64], seed: int
+    rows: Rows, labels: Floats, weights: Floats, chosen: NDArray[np.int64], seed: int, rounds: int
 ) -> HistGradientBoostingClassifier:
     model = HistGradientBoostingClassifier(
-        max_iter=120,
+        max_iter=rounds,
         learning_rate=0.06,
         max_leaf_nodes=15,
-        min_samples_leaf=100,
+        min_samples_leaf=_leaf_rows(len(chosen)),
         l2_regularization=5,
         max_features=0.4,
         random_state=seed,
@@ -225,12 +237,14 @@ PCorrect = Mapping[tuple[int, CandidateSet], Mapping[int, float]]
 """Held-out probabilities of the candidates of sampled sets, by column."""
 
 
-def _fit_gain(data: VerifierData, p_correct: PCorrect, seed: int) -> HistGradientBoostingRegressor:
+def _fit_gain(
+    data: VerifierData, p_correct: PCorrect, seed: int, effort: FitEffort
+) -> HistGradientBoostingRegressor:
     """Fit what asking an arm gains, from the last step to the first."""
     rng = np.random.default_rng(seed)
     arms = len(data.costs_usd)
     best_usd = data.costs_usd[data.reliabilities.argmax()]
-    prices_usd = best_usd * np.geomspace(LOWEST_PRICE, HIGHEST_PRICE, PRICES)
+    prices_usd = best_usd * np.geomspace(LOWEST_PRICE, HIGHEST_PRICE, effort.prices)
     all_rows: list[Rows] = []
     all_gains: list[Floats] = []
     later: HistGradientBoostingRegressor | None = None
@@ -242,8 +256,8 @@ def _fit_gain(data: VerifierData, p_correct: PCorrect, seed: int) -> HistGradien
             for column in larger
         ]
         steps = [step for step in steps if not step[1] or (step[0], step[1]) in p_correct]
-        if len(steps) > MAX_TRANSITIONS:
-            picked = rng.choice(len(steps), MAX_TRANSITIONS, replace=False)
+        if len(steps) > effort.transitions:
+            picked = rng.choice(len(steps), effort.transitions, replace=False)
             steps = [steps[place] for place in picked]
         rows, gains = [], []
         for price_usd in tqdm(prices_usd, desc=f"gain of candidate {size + 1}", unit="price"):
@@ -255,8 +269,8 @@ def _fit_gain(data: VerifierData, p_correct: PCorrect, seed: int) -> HistGradien
                 gains.append(value - max(state.p_correct.values(), default=0.0))
         all_rows.append(np.array(rows, dtype=np.float32))
         all_gains.append(np.array(gains))
-        later = _fit_regressor(all_rows[-1], all_gains[-1], seed)
-    return _fit_regressor(np.vstack(all_rows), np.concatenate(all_gains), seed)
+        later = _fit_regressor(all_rows[-1], all_gains[-1], seed, effort.rounds)
+    return _fit_regressor(np.vstack(all_rows), np.concatenate(all_gains), seed, effort.rounds)
 
 
 def _values(
@@ -291,15 +305,33 @@ def _state(
     return State(beliefs, known, data.candidates[query], costs, askable)
 
 
-def _fit_regressor(rows: Rows, targets: Floats, seed: int) -> HistGradientBoostingRegressor:
+def _fit_regressor(
+    rows: Rows, targets: Floats, seed: int, rounds: int
+) -> HistGradientBoostingRegressor:
     return HistGradientBoostingRegressor(
-        max_iter=120,
+        max_iter=rounds,
         learning_rate=0.08,
         max_leaf_nodes=15,
-        min_samples_leaf=100,
+        min_samples_leaf=_leaf_rows(len(rows)),
         l2_regularization=5,
         random_state=seed,
     ).fit(rows, targets)
+
+
+def _leaf_rows(rows: int) -> int:
+    """Return the least number of rows in a leaf: fewer if there are few rows to learn from."""
+    return max(1, min(MIN_LEAF_ROWS, rows // 20))
+
+
+def _with_split(nodes: NDArray[np.void]) -> NDArray[np.void]:
+    """Return a tree's nodes; a tree of one leaf gets a split, because a graph's trees need one."""
+    if len(nodes) > 1:
+        return nodes
+    grown = np.repeat(nodes, 3)
+    for field, value in (("is_leaf", 0), ("feature_idx", 0), ("left", 1), ("right", 2)):
+        grown[field][0] = value
+    grown["num_threshold"][0] = 0.0
+    return grown
 
 
 def save_boosted_trees(
@@ -309,7 +341,7 @@ def save_boosted_trees(
     is_probability: bool,
 ) -> None:
     """Write an ensemble as a graph from `features`, (batch, features), to (batch, 1)."""
-    trees = [each.nodes for stage in model._predictors for each in stage]
+    trees = [_with_split(each.nodes) for stage in model._predictors for each in stage]
     starts = np.cumsum([0, *(len(tree) for tree in trees[:-1])])
     nodes = np.concatenate(trees)
     first = np.repeat(starts, [len(tree) for tree in trees])

@@ -1,0 +1,438 @@
+"""Verifiers: their graphs, what they learn, and that they judge no query they have seen."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+from router_service.core.artifact import (
+    MANIFEST,
+    SHIPPED,
+    file_hashes,
+    read_manifest,
+    save_manifest,
+)
+from router_service.core.calls.toolbox import Call, ExpectedCall
+from router_service.core.errors import ConfigError
+from router_service.core.model import Graph
+from router_service.core.verifier import Verifier
+from switchcraft_training.cli import main
+from switchcraft_training.config import RunConfig
+from switchcraft_training.data.outcomes import CheckedAnswers
+from switchcraft_training.data.table import Floats
+from switchcraft_training.dataset import load_dataset
+from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.evaluation.evaluate import Bench
+from switchcraft_training.experiment import TrainingData, cross_validate, pack_table
+from switchcraft_training.models.encoders import load_encoder, packing_for
+from switchcraft_training.models.verifier import (
+    TrainedVerifier,
+    VerifierData,
+    fit_verifier,
+    save_boosted_trees,
+)
+from switchcraft_training.records import Answer, Example, Expected, Judged
+from switchcraft_training.verification import (
+    VerifiedAnswers,
+    VerifierStudy,
+    add_verifier,
+    answer_verified,
+    nested_probabilities,
+    operating_price,
+    recorded_calls,
+    study_verifier,
+)
+from tests.candidates import request
+from tests.fakes import manifest as fake_manifest
+from tests.training.verifiers import LITTLE, invented_data, invented_table, one_thread
+
+Rows = NDArray[np.float32]
+
+
+def at_thresholds(
+    model: HistGradientBoostingClassifier | HistGradientBoostingRegressor, rows: Rows
+) -> Rows:
+    """Return rows with a feature at each threshold, and at the two numbers next to it."""
+    found = [rows]
+    for stage in model._predictors:
+        for node in stage[0].nodes:
+            if node["is_leaf"]:
+                continue
+            near = np.float32(node["num_threshold"])
+            values = [near, *(np.nextafter(near, np.float32(s * np.inf)) for s in (1, -1))]
+            changed = np.repeat(rows[:1], 3, axis=0)
+            changed[:, node["feature_idx"]] = values
+            found.append(changed)
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("is_probability", [True, False])
+def test_graph_equals_scikit_learn(is_probability: bool, tmp_path: Path) -> None:
+    """The exported graph gives scikit-learn's predictions, also at thresholds and next to them."""
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.normal(size=300), rng.integers(0, 5, 300), rng.random(300)])
+    rows = rows.astype(np.float32)
+    targets = rows[:, 0] + rows[:, 1] > 2 * rng.random(300)
+    kind = HistGradientBoostingClassifier if is_probability else HistGradientBoostingRegressor
+    with one_thread():
+        model = kind(max_iter=15, min_samples_leaf=5, random_state=0).fit(rows, targets)
+        save_boosted_trees(model, tmp_path / "trees.onnx", is_probability=is_probability)
+        asked = at_thresholds(model, rows)
+        wanted = model.predict_proba(asked)[:, 1] if is_probability else model.predict(asked)
+    found = Graph(tmp_path / "trees.onnx").evaluate({"features": asked})
+    assert found.shape == (len(asked), 1)
+    np.testing.assert_allclose(found[:, 0], wanted, atol=1e-6)
+    assert np.ptp(wanted) > 0.5
+
+
+def test_tree_without_a_split_is_exported(tmp_path: Path) -> None:
+    """A model that found nothing to split on gives the same number for every row."""
+    rows = np.zeros((20, 2), np.float32)
+    with one_thread():
+        model = HistGradientBoostingRegressor(max_iter=3).fit(rows, np.arange(20))
+    save_boosted_trees(model, tmp_path / "trees.onnx", is_probability=False)
+    asked = np.array([[-1, 1], [1, -1], [0, 0]], np.float32)
+    found = Graph(tmp_path / "trees.onnx").evaluate({"features": asked})
+    np.testing.assert_allclose(found[:, 0], model.predict(asked), atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def known() -> VerifierData:
+    """Return the queries that a verifier learns from."""
+    return invented_data(invented_table(240))
+
+
+@pytest.fixture(scope="module")
+def fitted(known: VerifierData) -> TrainedVerifier:
+    """Return a verifier that was fitted with little effort."""
+    with one_thread():
+        return fit_verifier(known, 0, LITTLE)
+
+
+@pytest.fixture(scope="module")
+def verifier(fitted: TrainedVerifier, tmp_path_factory: pytest.TempPathFactory) -> Verifier:
+    """Return the exported verifier."""
+    folder = tmp_path_factory.mktemp("verifier")
+    return Verifier(folder, fitted.export(folder, 1e-3))
+
+
+@pytest.fixture(scope="module")
+def unseen() -> VerifierData:
+    """Return queries that the verifier has not seen."""
+    return invented_data(invented_table(120, seed=1), seed=1)
+
+
+def test_verifier_learns_that_agreement_means_correctness(
+    verifier: Verifier, unseen: VerifierData
+) -> None:
+    """On unseen queries, answers that agree are judged correct, and lone ones mostly are not."""
+    agreeing: list[float] = []
+    lone: list[float] = []
+    for query, candidates in enumerate(unseen.candidates):
+        beliefs = verifier.beliefs(unseen.features[query], unseen.probabilities[query])
+        for column, p in verifier.p_correct(beliefs, candidates).items():
+            is_right = unseen.correct[query, column] == 1
+            (agreeing if is_right and unseen.correct[query].sum() > 1 else lone).append(p)
+    assert np.mean(agreeing) > 0.9
+    assert np.mean(lone) < 0.4
+
+
+def outcome(verifier: Verifier, data: VerifierData, price_usd: float) -> tuple[float, float]:
+    """Return the accuracy and the mean number of candidates at a price."""
+    answers = answer_verified(verifier, data, price_usd)
+    correct = data.correct[np.arange(len(data.correct)), answers.accepted]
+    return float(correct.mean()), float(np.mean([len(asked) for asked in answers.asked]))
+
+
+def test_higher_price_asks_more_and_is_more_accurate(
+    verifier: Verifier, unseen: VerifierData
+) -> None:
+    """A correct answer that is worth more is worth more candidates."""
+    cheap, dear = (outcome(verifier, unseen, price_usd) for price_usd in (1e-4, 0.02))
+    assert cheap[1] < dear[1] <= 3
+    assert dear[0] > cheap[0] + 0.1
+    assert dear[0] > unseen.correct.mean(axis=0).max()
+
+
+def test_answers_of_a_policy_are_consistent(verifier: Verifier, unseen: VerifierData) -> None:
+    """Each step judges one candidate more, and the last one's best candidate is accepted."""
+    answers = answer_verified(verifier, unseen, 5e-3)
+    for asked, accepted, p, judged in zip(
+        answers.asked, answers.accepted, answers.p_correct, answers.judged, strict=True
+    ):
+        assert [set(step) for step in judged] == [set(asked[: i + 1]) for i in range(len(asked))]
+        assert p == judged[-1][accepted] == max(judged[-1].values())
+    one = answer_verified(verifier, unseen, 5e-3, max_candidates=1)
+    assert {len(asked) for asked in one.asked} == {1}
+
+
+def test_outcome_adds_up_all_candidates() -> None:
+    """Every candidate is paid and waited for, and the accepted one decides the correctness."""
+    table = invented_table(4)
+    table = replace(table, correct=np.tile([0.0, 1.0, 0.0], (4, 1)))
+    asked = ((0,), (0, 1), (0, 2, 1), (2,))
+    answers = VerifiedAnswers(asked, np.array([0, 1, 1, 2]), np.ones(4), ((),) * 4)
+    correct, cost_usd, seconds = answers.outcome(table)
+    assert correct.tolist() == [0, 1, 1, 0]
+    assert cost_usd.tolist() == pytest.approx([1e-4, 5e-4, 4.5e-3, 4e-3])
+    assert seconds.tolist() == [1, 3, 8, 5]
+
+
+def test_fit_is_deterministic(known: VerifierData, fitted: TrainedVerifier, tmp_path: Path) -> None:
+    """The same queries and the same seed give the same graphs."""
+    with one_thread():
+        again = fit_verifier(known, 0, LITTLE)
+    for name, each in (("a", fitted), ("b", again)):
+        (tmp_path / name).mkdir()
+        each.export(tmp_path / name, 1.0)
+    for file in ("verifier.onnx", "verifier-gain.onnx"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def example(name: str) -> Example:
+    """Return a query of the tool `forecast`."""
+    return Example(name, "c", request(f"Forecast for {name}?"), "d")
+
+
+class Recorded:
+    """Source of recorded answers."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self._answers = answers
+
+    def arms(self) -> list[str]:
+        """Return the models with recorded answers."""
+        return sorted({answer.arm for answer in self._answers})
+
+    def judged(self) -> list[Judged]:
+        """Return no queries."""
+        return []
+
+    def answers(self, arm: str) -> list[Answer]:
+        """Return a model's answers."""
+        return [answer for answer in self._answers if answer.arm == arm]
+
+
+def test_recorded_answers_become_calls() -> None:
+    """An answer in words makes no calls, an unparsable one is None, and the first attempt counts.
+
+    Answers to other queries are ignored, and an arm without an answer has none.
+    """
+    call = Call("forecast", {"city": "Oslo"})
+
+    def recorded(
+        query: str, calls: tuple[Call, ...] | None, problem: str | None = None, arm: str = "a",
+        attempt: int = 0,
+    ) -> Answer:  # fmt: skip
+        return Answer(query, arm, calls, problem, 1, 1, attempt)
+
+    source = Recorded(
+        recorded("calls", (call,)),
+        recorded("calls", (), attempt=1),
+        recorded("none", ()),
+        recorded("words", None, "text"),
+        recorded("call in words", None, "call_in_text"),
+        recorded("broken", None, "bad_json"),
+        recorded("other", (call,)),
+        recorded("calls", (), arm="b"),
+    )
+    names = ("calls", "none", "words", "call in words", "broken")
+    found = recorded_calls(CheckedAnswers.of(source), list(map(example, names)), ("b", "a"))
+    assert found == [{0: (), 1: (call,)}, {1: ()}, {1: ()}, {1: ()}, {1: None}]
+
+
+@pytest.mark.parametrize(
+    ("shares", "best"),
+    [({0.1: 0.05, 0.2: 0.15, 0.3: 0.2}, 0.2), ({0.1: 0.4, 0.2: 0.5}, 0.1)],
+    ids=["within the budget", "none within the budget"],
+)
+def test_operating_price_stays_within_the_budget(shares: dict[float, float], best: float) -> None:
+    """The most accurate affordable price is chosen, or else the lowest price."""
+    table = replace(invented_table(40), cost_usd=np.ones((40, 3)))
+    bench = Bench.of(table)
+    right = table.correct[:, 2]
+    entries = {
+        price: bench.measure("router", "x", right * (1 - 1 / (9 + 9 * price)), right * 0 + share)
+        for price, share in shares.items()
+    }
+    assert operating_price(entries) == best
+
+
+CITIES = 60
+
+
+@pytest.fixture
+def training(config: Path, tmp_path: Path) -> TrainingData:
+    """Return a labelling run of 60 queries and two arms, packed for a router of words."""
+    answered(tmp_path / "data")
+    values = yaml.safe_load(config.read_text())
+    values["source"] = {"format": "labelled", "path": "rows.jsonl", "answers": "."}
+    values["training"] |= {"shares": {"lexical": 1}, "select_on": "last"}
+    run = RunConfig.model_validate(values)
+    dataset = load_dataset(run, tmp_path / "data")
+    encoder = load_encoder(run.encoder.source)
+    run = run.model_copy(update={"packing": packing_for(encoder, run.packing)})
+    (tmp_path / "work").mkdir()
+    return pack_table(run, dataset, encoder, tmp_path / "work")
+
+
+WORDS = "amber birch cedar delta ember fjord grove haven iris jade".split()
+
+
+def city(number: int) -> str:
+    """Return a name that no other query has."""
+    return f"{WORDS[number % 10]} {WORDS[number // 10]} {number * 7919}"
+
+
+def answered(folder: Path) -> None:
+    """Write the queries, and the answers of two arms, of which the small one often errs."""
+    folder.mkdir()
+    judged = [
+        Judged(
+            Example(f"q{i}", "c", request(f"Forecast for {city(i)}?"), "d"),
+            Expected((ExpectedCall("forecast", {"city": (city(i),)}),)),
+        )
+        for i in range(CITIES)
+    ]
+    write_rows(judged, folder / "rows.jsonl")
+    lines = []
+    for arm, every in (("small-FC", 3), ("large-FC", 10)):
+        for i in range(CITIES):
+            given = f"place {i} {arm}" if i % every == 0 else city(i)
+            calls = [{"name": "forecast", "arguments": {"city": given}}]
+            counts = {"input_tokens": 90, "output_tokens": 20, "attempt": 0, "problem": None}
+            lines.append(json.dumps({"example_id": f"q{i}", "arm": arm, "calls": calls, **counts}))
+    (folder / "answers.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def study(training: TrainingData, correct: Floats, tmp_path: Path) -> VerifierStudy:
+    """Cross-validate a verifier on these labels."""
+    data = replace(training, table=replace(training.table, correct=correct))
+    with one_thread():
+        validation = cross_validate(data, exported=False)
+        assert validation is not None
+        held_out = validation.mix(data.config.training.branch_shares)
+        return study_verifier(data, validation, held_out, tmp_path / "data", LITTLE)
+
+
+def test_no_query_is_judged_by_a_verifier_that_knows_its_label(
+    training: TrainingData, tmp_path: Path
+) -> None:
+    """Flipping the labels of a fold's queries changes nothing that is said of this fold.
+
+    Neither the verifier nor the router's probabilities that it learned from have seen these labels.
+    What is said of the other folds does change.
+    """
+    labels = training.table.correct.copy()
+    first = study(training, labels, tmp_path)
+    fold = np.flatnonzero(first.table.folds == 0)
+    # Both arms are flipped for as many queries each, so that the best single model and with it the
+    # grid of prices stay the same.
+    flipped = labels.copy()
+    flipped[fold[:8]] = 1 - flipped[fold[:8]]
+    second = study(training, flipped, tmp_path)
+    assert list(first.by_price) == list(second.by_price)
+    others = np.flatnonzero(first.table.folds != 0)
+    changed = 0
+    for price, answers in first.by_price.items():
+        again = second.by_price[price]
+        for row in fold:
+            assert answers.asked[row] == again.asked[row]
+            assert answers.judged[row] == again.judged[row]
+        np.testing.assert_array_equal(answers.p_correct[fold], again.p_correct[fold])
+        changed += (answers.p_correct[others] != again.p_correct[others]).sum()
+    assert changed > 0
+
+
+def test_study_is_added_to_an_artifact(
+    fitted: TrainedVerifier, verifier: Verifier, unseen: VerifierData, tmp_path: Path
+) -> None:
+    """The manifest then describes the verifier, its files, and its measured frontier."""
+    table = invented_table(120, seed=1)
+    by_price = {usd: answer_verified(verifier, unseen, usd) for usd in (1e-4, 2e-3)}
+    known = fake_manifest(("small", "medium", "large"))
+    for name in known.files:
+        (tmp_path / name).write_text(name)
+    save_manifest(tmp_path, known)
+    VerifierStudy(table, by_price, fitted, 2e-3).add_to(tmp_path)
+    manifest = read_manifest(tmp_path / MANIFEST)
+    assert manifest.verifier is not None
+    assert manifest.verifier.price_usd == 2e-3
+    assert manifest.files == file_hashes(tmp_path)
+    assert {manifest.verifier.graph, manifest.verifier.gain_graph} < set(manifest.files)
+    points = manifest.verified_frontier
+    assert [point.policy for point in points] == ["verified=0.0001", "verified=0.002"]
+    assert points[0].cost_usd.value < points[1].cost_usd.value
+    loaded = Verifier(tmp_path, manifest.verifier)
+    assert outcome(loaded, unseen, 2e-3)[0] == pytest.approx(points[1].accuracy.value)
+
+
+def test_nested_probabilities_of_a_fold_are_held_out(
+    training: TrainingData,
+) -> None:
+    """Rows of the tested fold are predicted as in cross-validation, and the other rows are not."""
+    with one_thread():
+        validation = cross_validate(training, exported=False)
+        assert validation is not None
+        nested = nested_probabilities(training, validation)
+    held_out = validation.mix(training.config.training.branch_shares)
+    for fold, found in enumerate(nested):
+        own = validation.folds == fold
+        np.testing.assert_array_equal(found[own], held_out[own])
+        assert (found[~own] != held_out[~own]).any(axis=1).mean() > 0.9
+        assert np.isfinite(found).all()
+
+
+@pytest.fixture
+def outcomes(config: Path, tmp_path: Path) -> Path:
+    """Write outcomes without answers, and return a configuration that reads them."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    tasks = [{"task": f"t{i}", "service": "github", "instruction": city(i)} for i in range(12)]
+    counts = {"run": "run-1", "success": True, "seconds": 1.0}
+    runs = [
+        {"task": f"t{i}", "arm": arm, **counts, "input_tokens": 1, "output_tokens": 1}
+        for arm in ("large-FC", "small-FC")
+        for i in range(12)
+    ]
+    for name, rows in (("tasks", tasks), ("runs", runs)):
+        text = "\n".join(map(json.dumps, rows))
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    values = yaml.safe_load(config.read_text())
+    values |= {"source": {"format": "mcpmark", "path": "."}, "verifier": True}
+    config.write_text(yaml.safe_dump(values))
+    return config
+
+
+REMEDY = "a verifier learns from answers; record answers with `switchcraft-train label`"
+
+
+def test_run_without_recorded_answers_cannot_train_a_verifier(
+    outcomes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run stops before it trains, with one line that names the source and the remedy."""
+    out = tmp_path / "out"
+    status = main(["run", str(outcomes), "--data", str(tmp_path / "data"), "--out", str(out)])
+    assert status == 1
+    assert REMEDY in capsys.readouterr().err
+    assert not (out / "work").exists()
+
+
+def test_add_verifier_without_recorded_answers_is_refused(outcomes: Path, tmp_path: Path) -> None:
+    """An artifact that was trained on outcomes alone gets no verifier."""
+    directory = Path(shutil.copytree(SHIPPED, tmp_path / "artifact"))
+    manifest = read_manifest(directory / MANIFEST)
+    provenance = manifest.provenance.model_copy(update={"config": outcomes.read_text()})
+    save_manifest(directory, manifest.model_copy(update={"provenance": provenance}))
+    with pytest.raises(ConfigError, match=REMEDY):
+        add_verifier(directory, tmp_path / "data", tmp_path / "new", tmp_path / "work")
+    assert not (tmp_path / "new").exists()
