@@ -108,7 +108,7 @@ class VerifiedRelay:
         finally:
             if comments is not None:
                 comments.cancel()
-        if self._head.has_begun and exchange.status >= 400:
+        if self._head.sends_error:
             exchange.end(200, Ending.FAILED)
 
     async def _deliver(self, accepted: CandidateExchange) -> None:
@@ -152,11 +152,15 @@ class HeldHead:
         self._exchange = exchange
         self._interval_s = interval_s
         self._lock = asyncio.Lock()
-        self.has_begun = False
-        """Whether comments have been sent."""
+        self._has_begun = False
         self._is_answering = False
         self._error: bytes | None = None
         """The body so far of an error that is sent as an event."""
+
+    @property
+    def sends_error(self) -> bool:
+        """Whether the stream ends with an error event instead of the answer."""
+        return self._error is not None
 
     async def send_comments(self) -> None:
         """Send comments until the answer begins."""
@@ -165,8 +169,8 @@ class HeldHead:
             async with self._lock:
                 if self._is_answering:
                     return
-                if not self.has_begun:
-                    self.has_begun = True
+                if not self._has_begun:
+                    self._has_begun = True
                     await start(self._send, 200, self._early_headers())
                 await send_part(self._send, COMMENT, more=True)
 
@@ -175,7 +179,7 @@ class HeldHead:
         async with self._lock:
             if message["type"] == "http.response.start":
                 self._is_answering = True
-                if self.has_begun:
+                if self._has_begun:
                     headers: RawHeaders = message["headers"]
                     content_type = dict(headers).get(b"content-type", b"")
                     if not content_type.startswith(b"text/event-stream"):

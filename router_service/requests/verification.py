@@ -79,11 +79,9 @@ class Verification:
         assert plan.prediction is not None  # noqa: S101
         self._exchange = exchange
         self._plan = plan
-        self._policy, self._decision, self._prediction = (
-            plan.verified,
-            plan.decision,
-            plan.prediction,
-        )
+        self._policy = plan.verified
+        self._decision = plan.decision
+        self._prediction = plan.prediction
         self._models: Mapping[str, Model] = plan.planner.models_by_arm(plan.decision)
         self._upstreams = upstreams
         # Different models must not get the same idempotency key, because a provider refuses a key
@@ -144,9 +142,12 @@ class Verification:
                 failed=[c.arm for c in candidates if not c.is_complete],
             )
 
+        # After the limits, there is only a little time to judge the candidates in hand.
+        left_s = max(self._time_left_s(), DELIVERY_S / 2)
         try:
-            step = await self._decisions.run(self._exchange.info.key, decide)
-        except OverloadedError:
+            async with asyncio.timeout(left_s if left_s < math.inf else None):
+                step = await self._decisions.run(self._exchange.info.key, decide)
+        except (OverloadedError, TimeoutError):
             self.obstacle = UnverifiedReason.OVERLOADED
             return Step(None, (), {}, 0.0)
         except Exception:  # noqa: BLE001 - no failure of the router may fail the request
@@ -285,10 +286,6 @@ class Verification:
         if opened.rest is not None:
             raise _too_long(opened)
         if reader is None:
-            if self._plan.request.chat.stream:
-                # No failure of the deployment, because unverified requests can use such an answer.
-                problem = "answered with a whole answer to a request for a stream"
-                raise UpstreamError(opened.model.name, problem, Failure.UNFIT)
             candidate.answer = None if opened.is_skimmed else parse_answer(opened.value)
         else:
             parts, size_bytes = [opened.body], len(opened.body)

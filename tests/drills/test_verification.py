@@ -254,6 +254,19 @@ def answer_with(arguments: str, *, stream: bool) -> bytes:
     return head % (kind, len(body)) + body
 
 
+def test_whole_answer_to_a_request_for_a_stream_is_a_candidate(upstream: Sandbox) -> None:
+    """Some servers do not stream calls; their answers are judged and delivered as they are."""
+    router = VerifyingRouter(trust={"small": 0.9})
+    with (
+        scripted(answer_with('{"city":"Oslo"}', stream=False)) as whole,
+        verifying(settings_for(upstream.base_url, small=whole), router) as gateway,
+    ):
+        response = gateway.ask(stream=True)
+        assert response.headers["content-type"] == "application/json"
+        assert response.json()["model"] == "odd"
+        gateway.check_costs()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("arguments", "is_candidate"),
