@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -511,3 +512,21 @@ def test_default_policy_may_be_verified() -> None:
             plain = httpx.post(gateway + CHAT, json=BODY | {"n": 2})
     assert response.headers[POLICY_HEADER] == "verified=0.01"
     assert plain.headers[POLICY_HEADER] == str(FakeRouter().policy())
+
+
+def test_real_verifier_judges_candidates(verifying_artifact: Path) -> None:
+    """The artifact's verifier judges the answers of a gateway, at the artifact's own price."""
+    router = Router(Artifact.load(verifying_artifact))
+    with run_in_thread() as url:
+        app = create_app(Settings.sandbox(url, router.arms, upstreams=UPSTREAMS), router)
+        with served(app) as gateway, httpx.Client(base_url=gateway, timeout=20) as http:
+            house = House(http, VerifyingRouter(), Sandbox(url))
+            for path, body in ((CHAT, BODY), (RESPONSES, RESPONSES_BODY)):
+                response = http.post(path, json=body, headers=VERIFIED)
+                assert response.headers["x-switchcraft-reason"] == "verified"
+                assert response.headers[POLICY_HEADER] == str(router.policy("verified"))
+                record = house.record(response)
+                judged = [candidate["p_correct"] for candidate in record["candidates"]]
+                assert 1 <= len(judged) <= 3
+                assert all(0 <= p <= 1 for p in judged)
+            assert house.count("switchcraft_router_failures_total") == 0
