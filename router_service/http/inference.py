@@ -86,6 +86,8 @@ class RoutedAnswer(Response):
         super().__init__()
         self._endpoint = endpoint
         self._request = request
+        self.exchange: Exchange | None = None
+        """The planned request and its answer; None until it is planned."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, from its body to its decision record."""
@@ -130,7 +132,7 @@ class RoutedAnswer(Response):
                 trace=info.trace,
                 reserve_memory=info.hold_memory,
             )
-            exchange = Exchange(info, plan)
+            self.exchange = exchange = Exchange(info, plan)
             answer_relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
             relay: AnswerRelay | VerifiedRelay = answer_relay
             if limits is not None:

@@ -98,6 +98,8 @@ class CandidateExchange:
     """The parsed answer, if it is complete and not too large."""
     p_correct: float | None = None
     """The verifier's last estimate, if there is one."""
+    first_p_correct: float | None = None
+    """The verifier's first estimate, before further arms were asked."""
     usage: Usage | None = None
     identity: AnswerIdentity = field(default_factory=AnswerIdentity)
     first_byte_s: float | None = None

@@ -8,20 +8,51 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import orjson
 from pydantic import BaseModel, ConfigDict
 
+from router_service.core.answer_features import Question
+from router_service.core.messages import as_list
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
 from router_service.core.selection import Policy, Verified, parse_policy
+from router_service.core.verification import NO_LIMITS
 from router_service.requests.planning import (
     DecidingRouter,
     Endpoint,
     GatewayReason,
+    ParsedRequest,
     Planner,
     parse_request,
+    why_unverifiable,
 )
 from router_service.requests.pool import Pool
-from router_service.router import Choice, choices
+from router_service.router import VERIFIED, Choice, Decision, Prediction, choices
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """The arm that a verified policy asks first."""
+
+    policy: str
+    arm: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationView:
+    """What verified policies do with a request."""
+
+    requested: str | None
+    """The verified policy that the request asks for, if any."""
+    unverified: str | None
+    """Why the answer to this request cannot be verified, or None if it can be."""
+    instead: Choice
+    """The choice if the answer cannot be verified."""
+    chosen: FirstStep | None
+    """The first step of the requested policy; None if it does not apply."""
+    first_steps: tuple[FirstStep, ...]
+    """The first step of each policy of the measured verified frontier, in its order; empty if the
+    answer cannot be verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +82,8 @@ class Explained(BaseModel):
     """Arms of the pool that cannot serve the request."""
     choices: tuple[Choice, ...]
     """The choice of each policy of the measured frontier, in the frontier's order."""
+    verification: VerificationView | None
+    """None if the artifact has no verifier."""
     view: PackedView
     decided_s: float
     """Duration of packing, classifying and selecting."""
@@ -69,6 +102,8 @@ class Explainer:
         frontier = router.artifact.manifest.frontier
         measured = (parse_policy(point.policy) for point in frontier)
         self._policies = tuple(p for p in measured if not isinstance(p, Verified))
+        verified = (parse_policy(p.policy) for p in router.artifact.manifest.verified_frontier)
+        self._verified = tuple(p for p in verified if isinstance(p, Verified))
 
     @property
     def default_policy(self) -> Policy | Verified:
@@ -89,6 +124,7 @@ class Explainer:
             plan = self._planner.choose(plan, prediction)
         is_pinned = plan.reason is GatewayReason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
+        rule = self._planner.policy(suffix, policy)
         chosen_by = plan.policy or self._planner.choosing_policy(suffix, policy)
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
@@ -105,7 +141,48 @@ class Explainer:
             arms=tuple(sorted(views, key=lambda view: (view.cost_usd, -view.probability))),
             excluded=tuple(arm for arm in self._pool.by_arm if arm not in decision.probabilities),
             choices=tuple(choices(decision, self._policies)),
+            verification=self._verification(request, rule, decision, prediction),
             view=self._router.view(conversation),
             decided_s=sum(stage.seconds for stage in timer.stages),
             unread=conversation.unread,
+        )
+
+    def _verification(
+        self,
+        request: ParsedRequest,
+        rule: Policy | Verified,
+        decision: Decision,
+        prediction: Prediction,
+    ) -> VerificationView | None:
+        """Return what verified policies do with a request whose policy is `rule`."""
+        if self._router.artifact.manifest.verifier is None:
+            return None
+        requested = rule if isinstance(rule, Verified) else None
+        unverified = why_unverifiable(request)
+        conversation = request.chat.conversation
+        tools = as_list(orjson.loads(request.body.with_model("")).get("tools"))
+        question = Question(conversation, tools)
+        arms = tuple(self._planner.models_by_arm(decision))
+
+        def first_step(verified: Verified) -> FirstStep:
+            step = self._router.next_step(
+                question,
+                prediction,
+                (),
+                verified,
+                arms=arms,
+                limits=NO_LIMITS,
+                elapsed_s=0.0,
+                failed=(),
+            )
+            return FirstStep(str(verified), step.ask[0])
+
+        instead = self._planner.choosing_policy(None, VERIFIED)
+        can_verify = unverified is None
+        return VerificationView(
+            requested=None if requested is None else str(requested),
+            unverified=unverified,
+            instead=next(choices(decision, (instead,))),
+            chosen=first_step(requested) if requested is not None and can_verify else None,
+            first_steps=tuple(map(first_step, self._verified if can_verify else ())),
         )

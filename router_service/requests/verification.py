@@ -157,6 +157,8 @@ class Verification:
             return Step(None, (), {}, 0.0)
         for candidate in self._complete:
             candidate.p_correct = step.p_correct.get(candidate.arm)
+            if candidate.first_p_correct is None:
+                candidate.first_p_correct = candidate.p_correct
         return step
 
     def _accepted(self, step: Step) -> CandidateExchange | None:

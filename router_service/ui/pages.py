@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from router_service import __version__
 from router_service.core.artifact import Encoder, FrontierPoint, Measure, Provenance
-from router_service.core.decision_log import DecisionRecord
+from router_service.core.decision_log import CandidateRecord, DecisionRecord
 from router_service.core.errors import NotFoundError
 from router_service.core.goals import pareto_front
-from router_service.core.selection import ArmProfile
+from router_service.core.selection import ArmProfile, Verified
 from router_service.http.auth import UI_PATH
-from router_service.http.inference import RoutedAnswer
 from router_service.http.transfer import gateway_of, info_of, read_body, unless_client_leaves
 from router_service.lifecycle.engine import Engine
 from router_service.requests.exchange import MAX_RECENT
 from router_service.requests.explain import Explained
 from router_service.requests.planning import CHAT, RESPONSES
 from router_service.requests.pool import arm_prices
+from router_service.ui.steps import PlaygroundAnswer
 
 FOLDER = Path(__file__).parent / "web"
 
@@ -50,6 +50,14 @@ class RecentDecision(BaseModel):
     latency_s: float
     first_byte_s: float | None
     actual_cost_usd: float | None
+    unverified: str | None
+    candidates: int | None
+    """Number of candidate answers; None if the policy is not `verified`."""
+
+    @field_validator("candidates", mode="before")
+    @classmethod
+    def _count(cls, candidates: Sequence[CandidateRecord] | None) -> int | None:
+        return None if candidates is None else len(candidates)
 
 
 class RecentDecisions(BaseModel):
@@ -91,6 +99,10 @@ class ArtifactCard(BaseModel):
     frontier: tuple[FrontierPoint, ...]
     efficient: tuple[str, ...]
     """Policies of the frontier that are more accurate than every cheaper policy."""
+    verified_policy: str | None
+    """The policy `verified` with its price; None if the artifact has no verifier."""
+    verified_frontier: tuple[FrontierPoint, ...]
+    verified_efficient: tuple[str, ...]
     metrics: Mapping[str, Measure]
     arms: tuple[ArmCard, ...]
     provenance: Provenance
@@ -100,6 +112,8 @@ class ArtifactCard(BaseModel):
         """Describe an engine's artifact."""
         manifest, packing, by_arm = engine.manifest, engine.manifest.packing, engine.pool.by_arm
         costs_usd = manifest.costs_usd(arm_prices(engine.settings))
+        verifier = manifest.verifier
+        verified = manifest.verified_frontier if verifier else ()
         arms = (
             ArmCard(
                 arm=arm,
@@ -123,6 +137,9 @@ class ArtifactCard(BaseModel):
             default_policy=str(engine.explainer.default_policy),
             frontier=manifest.frontier,
             efficient=tuple(point.policy for point in pareto_front(manifest.frontier)),
+            verified_policy=str(Verified(verifier.price_usd)) if verifier else None,
+            verified_frontier=verified,
+            verified_efficient=tuple(point.policy for point in pareto_front(verified)),
             metrics=manifest.metrics,
             arms=tuple(sorted(arms, key=lambda card: card.cost_usd)),
             provenance=manifest.provenance,
@@ -161,7 +178,7 @@ async def explain(
 @routes.post("/api/ask/{api}")
 async def ask(request: Request, api: Literal["chat", "responses"]) -> Response:
     """Route and answer a request as the public API does, for users of the page."""
-    return RoutedAnswer(_ENDPOINTS[api], request)
+    return PlaygroundAnswer(_ENDPOINTS[api], request)
 
 
 @routes.get("/api/recent", response_model=RecentDecisions)

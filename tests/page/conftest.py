@@ -63,3 +63,9 @@ def node_modules(request: pytest.FixtureRequest) -> Path:
         pytest.skip("npm is absent: install Node.js 20 or newer to check the page's modules")
     assert request.config.cache is not None
     return installed(request.config.cache, MANIFEST, INSTALL) / "node_modules"
+
+
+@pytest.fixture(scope="package")
+def axe(node_modules: Path) -> str:
+    """Return the source of axe-core, which checks accessibility."""
+    return (node_modules / "axe-core/axe.min.js").read_text()

@@ -150,10 +150,11 @@ def test_artifact_view_shows_measurements(page: Page, shipped: Router) -> None:
     card = page.locator("#artifact-body")
     expect(card).to_contain_text(manifest.provenance.commit)
     expect(card).to_contain_text(f"{manifest.metrics['default_accuracy'].value:.1%}")
-    expect(card.locator("circle.dot")).to_have_count(len(manifest.frontier))
+    measured = len(manifest.frontier) + len(manifest.verified_frontier)
+    expect(card.locator(".dot")).to_have_count(measured)
     card.locator("summary", has_text="measured policies").click()
     rows = card.get_by_role("group", name="Measured policies").locator("tbody tr")
-    expect(rows).to_have_count(len(manifest.frontier))
+    expect(rows).to_have_count(measured)
     for arm in manifest.arms:
         expect(card.get_by_role("rowheader", name=arm, exact=True)).to_be_visible()
 

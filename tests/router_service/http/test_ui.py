@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterator
 
@@ -17,8 +18,9 @@ from router_service.requests.exchange import MAX_RECENT
 from router_service.router import Router
 from router_service.settings import KeySettings, ServerSettings, Settings
 from router_service.ui.pages import FOLDER
+from router_service.ui.steps import MAX_HEADER, STEPS_HEADER
 from tests.bodies import BODY, CHAT
-from tests.fakes import FakeRouter
+from tests.fakes import FakeRouter, VerifyingRouter
 from tests.serving import Sandbox, served, wait_for
 
 EXPLAIN = "/ui/api/explain"
@@ -279,3 +281,54 @@ def test_foreign_sites_cannot_use_stored_password(
     """A link to the page works; any other request of a foreign site's page is refused."""
     assert httpx.get(keyed + path, headers=headers | basic(ADMIN)).status_code == status
     assert httpx.get(gateway_url + path, headers=headers).status_code == status
+
+
+@pytest.fixture(scope="module")
+def verifying(sandbox: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client of a gateway that asks `small`, `medium` and `large`, and trusts `large`."""
+    settings = Settings.sandbox(sandbox.base_url, list(FakeRouter().probabilities))
+    app = create_app(settings, VerifyingRouter())
+    with served(app) as url, httpx.Client(base_url=url, timeout=20) as client:
+        yield client
+
+
+def ask_verified(client: httpx.Client, path: str, body: object) -> httpx.Response:
+    """Ask for a verified answer."""
+    return client.post(path, json=body, headers={"x-switchcraft-policy": "verified"})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_page_gets_the_steps_of_its_own_request(verifying: httpx.Client, stream: bool) -> None:
+    """The answer's header has each candidate with its calls, estimates, and agreement."""
+    answer = ask_verified(verifying, "/ui/api/ask/chat", BODY | {"stream": stream})
+    small, medium, large = json.loads(answer.headers[STEPS_HEADER])
+    assert [each["arm"] for each in (small, medium, large)] == ["small", "medium", "large"]
+    assert [each["is_accepted"] for each in (small, medium, large)] == [False, False, True]
+    assert small["written"][0].startswith("get_weather(")
+    assert (small["first_p_correct"], large["p_correct"]) == (0.2, 0.9)
+    assert "same_as" not in small
+    assert medium["same_as"] == large["same_as"] == "small"
+
+
+def test_no_other_answer_has_steps(verifying: httpx.Client) -> None:
+    """Calls of API clients are neither in their headers nor in anything that the page reads."""
+    answer = ask_verified(verifying, CHAT, BODY)
+    assert STEPS_HEADER not in answer.headers
+    decision_id = answer.headers["x-switchcraft-decision-id"]
+    path = f"/ui/api/recent/{decision_id}"
+    wait_for(lambda: verifying.get(path).is_success, "the decision is there")
+    recent = verifying.get("/ui/api/recent")
+    assert recent.json()["decisions"][0]["candidates"] == 3
+    assert "get_weather" not in verifying.get(path).text + recent.text
+
+
+@pytest.mark.parametrize("text", ["x" * 3_000, "\N{SNOWMAN}\x7f\r\n" * 1_000])
+def test_steps_fit_into_a_header(verifying: httpx.Client, text: str) -> None:
+    """Long arguments are shortened until the header is short enough for proxies."""
+    parameters = {"properties": {"words": {"enum": [text]}}, "required": ["words"]}
+    tool = {"type": "function", "function": {"name": "say", "parameters": parameters}}
+    answer = ask_verified(verifying, "/ui/api/ask/chat", {**BODY, "tools": [tool]})
+    (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"words": text}
+    assert len(answer.headers[STEPS_HEADER]) <= MAX_HEADER
+    assert len(json.loads(answer.headers[STEPS_HEADER])) == 3

@@ -5,12 +5,15 @@
 /** @typedef {{pieces: Piece[], extents: Extent[], features: Record<string, number>, tokens: number, budget_tokens: number}} View */
 /** @typedef {{policy: string, arm: string, reason: string, floor: number}} Choice */
 /** @typedef {{arm: string, model: string, probability: number, cost_usd: number}} Arm */
-/** @typedef {{reason: string, candidates: string[], chosen: Choice, arms: Arm[], excluded: string[], choices: Choice[], view: View, decided_s: number, unread: string[]}} Explained */
+/** @typedef {{policy: string, arm: string}} FirstStep */
+/** @typedef {{requested: string | null, unverified: string | null, instead: Choice, chosen: FirstStep | null, first_steps: FirstStep[]}} Verification */
+/** @typedef {{arm: string, model: string, step: number, is_accepted: boolean, p_correct?: number | null, first_p_correct?: number, cost_usd?: number | null, seconds: number, failure?: string | null, calls?: number | null, written?: string[], text?: string, same_as?: string}} Candidate the answer's beginning is known only for requests of this page */
+/** @typedef {{reason: string, candidates: string[], chosen: Choice, arms: Arm[], excluded: string[], choices: Choice[], verification: Verification | null, view: View, decided_s: number, unread: string[]}} Explained */
 /** @typedef {{value: number, stderr: number, n: number}} Measure */
 /** @typedef {[number, number]} Interval */
 /** @typedef {{policy: string, accuracy: Measure, cost_usd: Measure, accuracy_interval: Interval | null, cost_usd_interval: Interval | null, versus_best: {difference: number, difference_interval: Interval, cost_share: number | null, cost_share_interval: Interval | null} | null}} Point */
-/** @typedef {{id: string, created: number, model: string, arm: string | null, reason: string, policy: string | null, status: number, ending: string, latency_s: number, first_byte_s: number | null, actual_cost_usd: number | null}} Row */
-/** @typedef {Row & {attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean}} Details */
+/** @typedef {{id: string, created: number, model: string, arm: string | null, reason: string, policy: string | null, status: number, ending: string, latency_s: number, first_byte_s: number | null, actual_cost_usd: number | null, unverified: string | null, candidates: number | null}} Row */
+/** @typedef {Omit<Row, "candidates"> & {candidates: Candidate[] | null, attempts: number, deployment: string | null, release: string | null, probabilities: Record<string, number> | null, cost_usd: Record<string, number> | null, packed_tokens: number | null, prompt_tokens: number | null, completion_tokens: number | null, stream: boolean}} Details */
 /** @typedef {any} Card see ArtifactCard in router_service/ui/pages.py */
 
 /** @param {"chat" | "responses"} api @param {string} body @returns {Promise<Explained>} */

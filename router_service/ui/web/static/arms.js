@@ -9,7 +9,7 @@ import { percent, usdPer1k } from "./format.js";
 
 /** @param {Explained} explained @param {Choice} choice */
 export function arms(explained, choice) {
-  const hasFloor = choice.reason !== "unread";
+  const hasFloor = choice.reason !== "unread" && choice.reason !== "verified";
   return h("div", {},
     h("table", { class: "arms", style: { "--floor": Math.max(0, choice.floor) } },
       h("caption", {}, caption(explained, choice, hasFloor)),
@@ -29,7 +29,7 @@ function caption(explained, choice, hasFloor) {
 function row(arm, choice, hasFloor) {
   const isChosen = arm.arm === choice.arm;
   const passes = !hasFloor || arm.probability >= choice.floor - 1e-9;
-  const state = isChosen ? "chosen" : passes ? "passes" : "below the threshold";
+  const state = isChosen ? (choice.reason === "verified" ? "asked first" : "chosen") : passes ? "passes" : "below the threshold";
   return h("tr", { class: isChosen ? "is-chosen" : passes ? "passes" : "fails", "data-arm": arm.arm },
     h("th", { scope: "row" }, arm.arm, arm.model !== arm.arm && h("small", {}, ` ${arm.model}`), spoken(`, ${state}`)),
     h("td", { class: "probability" },

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { byId, facts, h, showError, table } from "./dom.js";
 import { count, percent, points, usdPer1k, within } from "./format.js";
-import { frontierPlot } from "./frontier.js";
+import { curves, frontierPlot, legend } from "./frontier.js";
 
 /** @typedef {import("./api.js").Card} Card */
 /** @typedef {import("./api.js").Point} Point */
@@ -34,7 +34,7 @@ function described(card) {
 }
 
 /** @type {Record<string, string>} */
-const TITLES = { default: "Default policy", best_single: "Best single model", oracle: "Oracle (cheapest correct arm for each query)" };
+const TITLES = { default: "Default policy", verified: "Policy “verified” at its default price", best_single: "Best single model", oracle: "Oracle (cheapest correct arm for each query)" };
 
 /** Accuracies with their costs, and other measurements.
  * @param {Record<string, Measure>} measures */
@@ -59,16 +59,16 @@ function frontier(card) {
   const plot = h("div", { class: "plot" });
   frontierPlot(plot, card, { current: card.default_policy, height: 400 });
   return h("section", { class: "card" }, h("h3", { class: "eyebrow" }, "Accuracy and cost of policies"), plot,
-    h("ul", { class: "legend plot-legend", "aria-hidden": "true" },
-      h("li", { class: "drift" }, h("span", { class: "swatch" }), "drift: cheapest arm near the most probable one"), h("li", { class: "theta" }, h("span", { class: "swatch" }), "theta: cheapest arm above a threshold"),
-      h("li", { class: "line" }, h("span", { class: "swatch" }), "best accuracy for the cost"), h("li", { class: "ring" }, h("span", { class: "swatch" }), "default of this gateway")),
-    h("details", {}, h("summary", {}, `All ${card.frontier.length} measured policies`), policies(card)));
+    legend(card, "default of this gateway"),
+    h("details", {}, h("summary", {}, `All ${curves(card).flatMap(({ points }) => points).length} measured policies`), policies(card)));
 }
 
 /** @param {Card} card */
 function policies(card) {
-  const names = (/** @type {string} */ policy) => Object.keys(card.policies).filter((name) => card.policies[name] === policy).join(", ");
-  const rows = [...card.frontier].sort((a, b) => a.cost_usd.value - b.cost_usd.value).map((/** @type {Point} */ point) => [
+  const named = { ...card.policies, ...(card.verified_policy && { verified: card.verified_policy }) };
+  const names = (/** @type {string} */ policy) => Object.keys(named).filter((name) => named[name] === policy).join(", ");
+  const measured = curves(card).flatMap(({ points }) => points);
+  const rows = measured.sort((a, b) => a.cost_usd.value - b.cost_usd.value).map((point) => [
     `${point.policy} ${names(point.policy)}`.trim(),
     `${percent(point.accuracy.value)} ${within(point.accuracy_interval, (value) => percent(value))}`,
     point.versus_best ? points(point.versus_best.difference) : "",

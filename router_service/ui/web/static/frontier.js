@@ -1,6 +1,6 @@
 /** Plot of measured accuracy over cost: policies, the best single model and the oracle. */
 
-import { s } from "./dom.js";
+import { h, s } from "./dom.js";
 import { parsePolicy, percent, usdPer1k } from "./format.js";
 
 /** @typedef {import("./api.js").Card} Card */
@@ -9,6 +9,30 @@ import { parsePolicy, percent, usdPer1k } from "./format.js";
 /** @typedef {{x: (usd: number) => number, y: (share: number) => number}} Scales */
 
 const MARGIN = { left: 46, right: 14, top: 12, bottom: 38 };
+
+/** @typedef {{name: "once" | "verified", points: Point[], efficient: string[]}} Curve measured policies of one kind, and those that are more accurate than every cheaper one */
+
+/** The curves of an artifact; the second one only if it has a verifier.
+ * @param {Card} card @returns {Curve[]} */
+export function curves(card) {
+  /** @type {Curve[]} */
+  const found = [{ name: "once", points: card.frontier, efficient: card.efficient }];
+  if (card.verified_frontier.length > 0) found.push({ name: "verified", points: card.verified_frontier, efficient: card.verified_efficient });
+  return found;
+}
+
+/** Explains the marks of a plot. Screen readers get the plot's description instead.
+ * @param {Card} card @param {string} current meaning of the marked policy @param {string} [rule] whose points are shown (all without one) */
+export function legend(card, current, rule) {
+  const entry = (/** @type {string} */ kind, /** @type {string} */ text) => h("li", { class: kind }, h("span", { class: "swatch" }), text);
+  const verified = curves(card).length > 1;
+  return h("ul", { class: "legend plot-legend", "aria-hidden": "true" },
+    (!rule || rule === "drift") && entry("drift", "drift: cheapest arm near the most probable one"),
+    (!rule || rule === "theta") && entry("theta", "theta: cheapest arm above a threshold"),
+    entry("line", verified ? "one model per request: best accuracy for the cost" : "best accuracy for the cost"),
+    verified && entry("verified", "verified: more models are asked if it pays"),
+    entry("ring", current));
+}
 
 /** @typedef {{current: string, rule?: string, height?: number}} Options the marked policy, the rule whose points are shown (all without one), and the height */
 
@@ -28,13 +52,14 @@ export function frontierPlot(place, card, options) {
 /** @param {Card} card @param {Options} options @param {number} width @returns {SVGElement} */
 function drawn(card, { current, rule, height = 230 }, width) {
   const marks = references(card).filter((mark) => !rule || mark.name !== "oracle");
-  const shown = card.frontier.filter((/** @type {Point} */ point) => !rule || parsePolicy(point.policy).rule === rule);
-  const scales = scalesOf([...card.frontier, ...marks], width, height);
-  const now = card.frontier.find((/** @type {Point} */ point) => point.policy === current);
+  const all = curves(card).flatMap(({ points }) => points);
+  const shown = all.filter((point) => !rule || parsePolicy(point.policy).rule === rule);
+  const scales = scalesOf([...all, ...marks], width, height);
+  const now = all.find((point) => point.policy === current);
   return s("svg", { class: "frontier", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": description(card, now) },
     ...axes(scales, width, height),
-    staircase(card, scales),
-    ...shown.map((/** @type {Point} */ point) => dot(point, scales)),
+    ...curves(card).map((curve) => staircase(curve, scales)),
+    ...shown.map((point) => dot(point, scales)),
     ...marks.map((mark) => reference(mark, scales, width)),
     ...(now ? marked(now, scales) : []));
 }
@@ -78,21 +103,24 @@ function axes({ x, y }, width, height) {
   ];
 }
 
-/** @param {Card} card @param {Scales} scales the best accuracy for each cost */
-function staircase(card, { x, y }) {
-  const line = card.efficient
-    .map((/** @type {string} */ policy) => card.frontier.find((/** @type {Point} */ point) => point.policy === policy))
-    .map((/** @type {Point} */ point, /** @type {number} */ index) => {
+/** @param {Curve} curve @param {Scales} scales the best accuracy for each cost */
+function staircase({ name, points, efficient }, { x, y }) {
+  const line = points
+    .filter((point) => efficient.includes(point.policy))
+    .sort((a, b) => a.cost_usd.value - b.cost_usd.value)
+    .map((point, index) => {
       const [px, py] = [x(point.cost_usd.value).toFixed(1), y(point.accuracy.value).toFixed(1)];
       return index === 0 ? `M${px} ${py}` : `H${px}V${py}`;
     });
-  return s("path", { class: "staircase", d: line.join("") });
+  return s("path", { class: `staircase ${name}`, d: line.join("") });
 }
 
 /** @param {Point} point @param {Scales} scales */
 function dot(point, { x, y }) {
   const kind = parsePolicy(point.policy).rule;
-  return s("circle", { class: `dot ${kind}`, cx: x(point.cost_usd.value), cy: y(point.accuracy.value), r: 3 },
+  const [cx, cy] = [x(point.cost_usd.value), y(point.accuracy.value)];
+  const shape = kind === "verified" ? { x: cx - 3, y: cy - 3, width: 6, height: 6 } : { cx, cy, r: 3 };
+  return s(kind === "verified" ? "rect" : "circle", { class: `dot ${kind}`, ...shape },
     s("title", {}, `${point.policy}: ${percent(point.accuracy.value)} at ${usdPer1k(point.cost_usd.value)} per 1,000`));
 }
 
@@ -122,8 +150,9 @@ function marked(point, { x, y }) {
 /** @param {Card} card @param {Point | undefined} now */
 function description(card, now) {
   const best = card.metrics.best_single_accuracy;
+  const verified = card.verified_frontier.length;
   const parts = [
-    `Measured accuracy over cost of ${card.frontier.length} policies`,
+    `Measured accuracy over cost of ${card.frontier.length} policies${verified > 0 ? ` that ask one model per request, and of ${verified} that verify answers` : ""}`,
     now && `${now.policy} has an accuracy of ${percent(now.accuracy.value)} at ${usdPer1k(now.cost_usd.value)} per 1,000`,
     best && `the best single model ${percent(best.value)} at ${usdPer1k(card.metrics.best_single_cost_usd.value)}`,
   ];

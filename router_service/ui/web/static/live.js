@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { byId, facts, h, present, showError, spoken, table } from "./dom.js";
+import { steps, whyUnverified } from "./steps.js";
 import { clock, count, duration, percent, usd, usdPer1k } from "./format.js";
 
 /** @typedef {import("./api.js").Row} Row */
@@ -82,11 +83,18 @@ function row(decision) {
   const element = h("tr", { class: failed ? "failed" : "", "data-id": decision.id },
     h("th", { scope: "row" }, open),
     cell("Arm or model", decision.arm && decision.reason !== "fallback" ? decision.arm : decision.model),
-    cell("Reason", decision.reason), cell("Policy", decision.policy ?? "none"), cell("Latency", duration(decision.latency_s)),
+    cell("Reason", reason(decision)), cell("Policy", decision.policy ?? "none"), cell("Latency", duration(decision.latency_s)),
     cell("Cost", decision.actual_cost_usd === null ? "unknown" : usd(decision.actual_cost_usd)),
     cell("Status", `${decision.status} ${decision.ending.replaceAll("_", " ")}`));
   shown.set(decision.id, element);
   return element;
+}
+
+/** @param {Row} decision */
+function reason({ reason, candidates, unverified }) {
+  const asked = candidates === null ? "" : `, ${candidates} ${candidates === 1 ? "model" : "models"} asked`;
+  if (unverified !== null) return h("span", { title: whyUnverified(unverified) }, `${reason}, not verified (${unverified.replaceAll("_", " ")})${asked}`);
+  return `${reason}${asked}`;
 }
 
 /** @param {Row[]} decisions @param {number} limit */
@@ -146,6 +154,7 @@ function described(details) {
       ["Tokens in", details.prompt_tokens], ["Tokens out", details.completion_tokens],
       ["Cost", details.actual_cost_usd === null ? null : usd(details.actual_cost_usd)], ["Tokens read by the router", details.packed_tokens],
     ]),
+    ...steps(details.candidates ?? [], details.unverified),
     arms.length > 0 && table("Prediction for each arm", ["Arm", "Probability correct", "USD per 1,000"],
       arms.map(([arm, probability]) => [arm === details.arm ? h("b", {}, arm, " (chosen)") : arm, percent(probability), cost_usd ? usdPer1k(cost_usd[arm]) : ""])),
   ]);

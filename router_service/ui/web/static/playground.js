@@ -6,7 +6,7 @@ import { arms } from "./arms.js";
 import { byId, h, showError } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
 import { packed } from "./packed.js";
-import { PolicySlider } from "./slider.js";
+import { PolicySlider, requested, verifiedChoice } from "./slider.js";
 import { verdict } from "./verdict.js";
 
 const body = /** @type {HTMLTextAreaElement} */ (byId("body"));
@@ -71,13 +71,14 @@ function show(card, explained) {
   byId("results").hidden = false;
   byId("answer-card").hidden = true;
   byId("packed").replaceChildren(...packed(explained));
-  const redraw = (/** @type {api.Choice} */ choice) => {
-    policy = choice.policy;
-    byId("verdict").replaceChildren(...verdict(explained, choice));
+  const redraw = (/** @type {api.Choice} */ choice, /** @type {string} */ sent) => {
+    policy = sent;
+    byId("verdict-title").textContent = choice.reason === "verified" ? "Arm (model) that is asked first" : "Chosen arm (model)";
+    byId("verdict").replaceChildren(...verdict(explained, choice, sent));
     byId("arms").replaceChildren(arms(explained, choice));
   };
   new PolicySlider(byId("policy"), card, explained, redraw);
-  redraw(explained.chosen);
+  redraw(explained.verification?.requested ? verifiedChoice(explained) : explained.chosen, requested(explained));
 }
 
 /** The API that a body belongs to; the gateway refuses a body that is not JSON.

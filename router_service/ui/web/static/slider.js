@@ -1,8 +1,8 @@
 /** The policy slider: the measured rules of one kind, their results, and the arms that they choose. */
 
 import { facts, h } from "./dom.js";
-import { frontierPlot } from "./frontier.js";
-import { parsePolicy, percent, points, usdPer1k, within } from "./format.js";
+import { curves, frontierPlot, legend } from "./frontier.js";
+import { parsePolicy, percent, points, usd, usdPer1k, within } from "./format.js";
 
 /** @typedef {import("./api.js").Choice} Choice */
 /** @typedef {import("./api.js").Explained} Explained */
@@ -10,8 +10,12 @@ import { parsePolicy, percent, points, usdPer1k, within } from "./format.js";
 /** @typedef {{point: Point, choice: Choice, value: number}} Step */
 /** @typedef {{arm: string, from: number, to: number}} Run steps that choose one arm */
 
-/** @type {Record<string, string>} */
-const RULES = { drift: "Cheapest near the most probable (drift)", theta: "Cheapest above a threshold (theta)" };
+/** @typedef {{name: string, rules: Record<string, string>}} Group rules of one kind */
+
+/** @type {Group} */
+const ONCE = { name: "Choose one model", rules: { drift: "Cheapest near the most probable (drift)", theta: "Cheapest above a threshold (theta)" } };
+/** @type {Group} */
+const VERIFIED = { name: "Verify the answer", rules: { verified: "Ask more models if it pays (verified)" } };
 
 export class PolicySlider {
   rule = "";
@@ -30,7 +34,7 @@ export class PolicySlider {
    * @param {HTMLElement} place
    * @param {import("./api.js").Card} card
    * @param {Explained} explained
-   * @param {(choice: Choice) => void} onChoice called when the slider is moved
+   * @param {(choice: Choice, policy: string) => void} onChoice called when the slider is moved, with the policy to send
    */
   constructor(place, card, explained, onChoice) {
     this.place = place;
@@ -38,8 +42,18 @@ export class PolicySlider {
     this.explained = explained;
     this.onChoice = onChoice;
     this.redraw = frontierPlot(this.plot, card, { current: "" });
-    if (card.frontier.length === 0) place.replaceChildren(h("p", {}, `${explained.chosen.policy}. The artifact has no measured policies.`));
-    else this.draw(parsePolicy(explained.chosen.policy).rule);
+    this.start = requested(explained);
+    if (curves(card).every(({ points }) => points.length === 0)) place.replaceChildren(h("p", {}, `${explained.chosen.policy}. The artifact has no measured policies.`));
+    else this.draw(this.rules.includes(parsePolicy(this.start).rule) ? parsePolicy(this.start).rule : this.rules[0]);
+  }
+
+  /** @returns {Group[]} */
+  get groups() {
+    return curves(this.card).filter(({ points }) => points.length > 0).map(({ name }) => (name === "once" ? ONCE : VERIFIED));
+  }
+
+  get rules() {
+    return this.groups.flatMap(({ rules }) => Object.keys(rules));
   }
 
   /** @param {string} rule */
@@ -50,20 +64,27 @@ export class PolicySlider {
     this.input.max = String(this.steps.length - 1);
     this.place.style.setProperty("--steps", String(this.steps.length));
     this.place.replaceChildren(...this.layout());
-    this.input.value = String(nearest(this.steps, this.explained.chosen, rule));
+    this.input.value = String(nearest(this.steps, this.start, rule));
     this.show();
   }
 
   layout() {
     return [
-      h("fieldset", { class: "rules" }, h("legend", { class: "spoken" }, "Rule"), ...Object.entries(RULES).map(([rule, name]) => this.radio(rule, name))),
+      h("fieldset", { class: "rules" }, h("legend", { class: "spoken" }, "Rule"), ...this.groups.map((group) => this.group(group))),
       h("div", { class: "policy-grid" },
         h("div", { class: "track" },
-          this.output, h("label", { for: "policy-slider" }, "Arm that each policy chooses"), this.strip, h("div", { class: "rail" }, this.input),
+          this.output, h("label", { for: "policy-slider" }, this.rule === "verified" ? "Arm that each policy asks first" : "Arm that each policy chooses"), this.strip, h("div", { class: "rail" }, this.input),
           h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, "cheaper"), h("span", {}, "more expensive")),
-          h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs))),
-        this.plot),
+          h("p", { class: "hint", id: "policy-flips" }, flips(this.steps, this.runs, this.rule))),
+        h("div", {}, this.plot, this.groups.length > 1 && legend(this.card, "selected policy", this.rule))),
     ];
+  }
+
+  /** @param {Group} group without a name if there is only one */
+  group({ name, rules }) {
+    const options = Object.entries(rules).map(([rule, title]) => this.radio(rule, title));
+    if (this.groups.length === 1) return h("div", { class: "rule-group" }, ...options);
+    return h("div", { class: "rule-group", role: "group", "aria-label": name }, h("span", { class: "group-name", "aria-hidden": "true" }, name), ...options);
   }
 
   /** @param {string} rule @param {string} name */
@@ -85,12 +106,12 @@ export class PolicySlider {
 
   move() {
     this.show();
-    this.onChoice(this.step.choice);
+    this.onChoice(this.step.choice, this.step.point.policy);
   }
 
   show() {
     const { point, choice } = this.step;
-    this.input.setAttribute("aria-valuetext", `${point.policy}: ${percent(point.accuracy.value)} right, ${usdPer1k(point.cost_usd.value)} per 1,000; chooses ${choice.arm}`);
+    this.input.setAttribute("aria-valuetext", `${point.policy}: ${percent(point.accuracy.value)} right, ${usdPer1k(point.cost_usd.value)} per 1,000; ${verb(this.rule)} ${choice.arm}`);
     this.output.replaceChildren(readout(point));
     this.redraw({ current: point.policy, rule: this.rule });
     const at = Number(this.input.value);
@@ -102,15 +123,28 @@ export class PolicySlider {
  * @param {import("./api.js").Card} card @param {Explained} explained @param {string} rule @returns {Step[]} */
 function steps(card, explained, rule) {
   const sign = rule === "drift" ? -1 : 1;
-  return card.frontier
-    .map((/** @type {Point} */ point, /** @type {number} */ index) => ({ point, choice: explained.choices[index], ...parsePolicy(point.policy) }))
-    .filter((/** @type {{rule: string}} */ step) => step.rule === rule)
-    .sort((/** @type {Step} */ a, /** @type {Step} */ b) => sign * (a.value - b.value));
+  return curves(card)
+    .flatMap(({ name, points }) => points.map((point, index) => ({ point, choice: name === "once" ? explained.choices[index] : verifiedChoice(explained, index), ...parsePolicy(point.policy) })))
+    .filter((step) => step.rule === rule)
+    .sort((a, b) => sign * (a.value - b.value));
 }
 
-/** @param {Step[]} steps @param {Choice} chosen @param {string} rule returns the step to begin at */
-function nearest(steps, chosen, rule) {
-  const current = parsePolicy(chosen.policy);
+/** What a verified policy asks first, or the choice that replaces it if the answer cannot be verified.
+ * @param {Explained} explained @param {number} [index] in the verified frontier; without it, of the requested policy @returns {Choice} */
+export function verifiedChoice({ verification, chosen }, index) {
+  const first = index === undefined ? verification?.chosen : verification?.first_steps[index];
+  return first ? { ...first, reason: "verified", floor: 0 } : (verification?.instead ?? chosen);
+}
+
+/** @param {Explained} explained @returns {string} the policy of the request */
+export const requested = ({ verification, chosen }) => verification?.requested ?? chosen.policy;
+
+/** @param {string} rule */
+const verb = (rule) => (rule === "verified" ? "asks first" : "chooses");
+
+/** @param {Step[]} steps @param {string} start @param {string} rule returns the step to begin at */
+function nearest(steps, start, rule) {
+  const current = parsePolicy(start);
   const value = current.rule === rule ? current.value : steps[Math.floor(steps.length / 2)].value;
   const distances = steps.map((step) => Math.abs(step.value - value));
   return distances.indexOf(Math.min(...distances));
@@ -134,11 +168,11 @@ function segment(run, at) {
   return h("span", { class: isCurrent ? "run is-current" : "run", title: run.arm, style: { "grid-column": `${run.from + 1} / ${run.to + 2}` } }, run.arm);
 }
 
-/** @param {Step[]} steps @param {Run[]} runs */
-function flips(steps, runs) {
-  if (runs.length === 1) return `Every measured policy of this kind chooses ${runs[0].arm}.`;
+/** @param {Step[]} steps @param {Run[]} runs @param {string} rule */
+function flips(steps, runs, rule) {
+  if (runs.length === 1) return `Every measured policy of this kind ${verb(rule)} ${runs[0].arm}.`;
   const changes = runs.slice(1).map((run) => `${run.arm} from ${steps[run.from].point.policy}`);
-  return `The choice changes along the slider: first ${runs[0].arm}, then ${changes.join(", then ")}.`;
+  return `The ${rule === "verified" ? "first arm" : "choice"} changes along the slider: first ${runs[0].arm}, then ${changes.join(", then ")}.`;
 }
 
 /** @param {Point} point */
@@ -146,6 +180,7 @@ function readout(point) {
   const versus = point.versus_best;
   return facts([
     ["Rule", h("span", { class: "mono", id: "policy-now" }, point.policy)],
+    ["One more correct answer is worth", parsePolicy(point.policy).rule === "verified" ? usd(parsePolicy(point.policy).value) : null],
     ["Measured accuracy", detailed(percent(point.accuracy.value), within(point.accuracy_interval, (value) => percent(value)))],
     ["Measured cost per 1,000 requests", detailed(usdPer1k(point.cost_usd.value), within(point.cost_usd_interval, usdPer1k))],
     ["Compared with the best single model", versus && detailed(

@@ -1,7 +1,8 @@
 /** The arm that a policy chooses, and the reason in words. */
 
 import { facts, h, present } from "./dom.js";
-import { count, duration, parsePolicy, percent, usdPer1k } from "./format.js";
+import { whyUnverified } from "./steps.js";
+import { count, duration, parsePolicy, percent, usd, usdPer1k } from "./format.js";
 
 /** @typedef {import("./api.js").Explained} Explained */
 /** @typedef {import("./api.js").Choice} Choice */
@@ -15,12 +16,14 @@ const OVERRULED = {
   undecided: "The router failed; the most expensive arm answers.",
 };
 
-/** @param {Explained} explained @param {Choice} choice */
-export function verdict(explained, choice) {
+/** @param {Explained} explained @param {Choice} choice @param {string} policy that the choice was made for */
+export function verdict(explained, choice, policy) {
   const arm = armOf(explained, choice.arm);
   const likeliest = mostProbable(explained.arms);
   const overruled = /** @type {Record<string, string>} */ (OVERRULED)[explained.reason];
+  const unverified = parsePolicy(policy).rule === "verified" && explained.verification?.unverified;
   return present([
+    unverified && !overruled && h("p", { class: "notice" }, `This answer cannot be verified. ${whyUnverified(unverified)} The policy ${choice.policy} chooses one model instead:`),
     overruled && h("p", { class: "notice" }, `${overruled} It goes to ${explained.candidates[0]}. The router would have chosen:`),
     h("p", { class: "chosen", "data-arm": arm.arm }, arm.arm),
     h("p", { class: "why" }, reason(explained, choice, likeliest)),
@@ -56,6 +59,7 @@ function reason(explained, choice, likeliest) {
   switch (choice.reason) {
     case "drift": return choice.arm === likeliest.arm ? `The most probable arm, and the cheapest of ${passing} arms within ${+(value * 100).toFixed(2)} percentage points of it.` : `${among} within ${+(value * 100).toFixed(2)} percentage points of the most probable arm, ${likeliest.arm} (${percent(likeliest.probability)}).`;
     case "threshold": return `${among} with a predicted probability of at least ${percent(value)}.`;
+    case "verified": return `Its answer is checked: the verifier estimates the probability that it is correct. Another model is asked only if this is expected to pay, with ${usd(value)} for one more correct answer.`;
     case "argmax": return `No arm reaches ${percent(value)}, so the most probable arm is chosen.`;
     default: return `The router could not read a part of the request (${explained.unread.join(", ")}). It chooses the most probable arm for the rest, regardless of the policy.`;
   }

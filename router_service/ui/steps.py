@@ -1,0 +1,118 @@
+"""The steps of a verified answer, for the user of the page who asked for it.
+
+The steps contain calls, so they are not stored. They are in a header of the answer itself, and only
+the page's own requests get it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import orjson
+from starlette.types import Message, Receive, Scope, Send
+
+from router_service.core.answer_features import Question, decode_calls, read_answer, relate
+from router_service.core.decision_log import CandidateRecord
+from router_service.core.messages import as_list
+from router_service.http.inference import RoutedAnswer
+from router_service.requests.exchange import CandidateExchange, Exchange, candidate_record
+
+STEPS_HEADER = "x-switchcraft-steps"
+
+MAX_HEADER = 3_000
+"""Longest header, in bytes. Proxies refuse longer headers: nginx reads 4 KB of them by default."""
+
+LENGTHS = (240, 80, 0)
+"""Characters of each candidate's calls and text that are shown, if the header has room for them."""
+
+MAX_CALLS = 4
+"""Calls of one candidate that are shown."""
+
+
+class CandidateView(CandidateRecord):
+    """A candidate of the user's own request: its record, and the beginning of its answer."""
+
+    first_p_correct: float | None = None
+    """The verifier's estimate when the answer arrived, before further arms were asked."""
+    written: tuple[str, ...] = ()
+    """The calls as the model wrote them, shortened."""
+    text: str | None = None
+    """The text, shortened; only if there are no calls."""
+    same_as: str | None = None
+    """The first arm whose calls are the same, as the verifier compares them."""
+
+
+class PlaygroundAnswer(RoutedAnswer):
+    """Answer to a request of the page; its headers have the steps if it was verified."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request as usual, and add the header."""
+
+        async def send_with_steps(message: Message) -> None:
+            exchange = self.exchange
+            is_start = message["type"] == "http.response.start"
+            # A stream that began with comments has sent its headers before the steps were known.
+            if is_start and exchange and exchange.candidates and exchange.has_own_answer:
+                value = await asyncio.to_thread(steps_header, exchange)
+                if value is not None:
+                    header = (STEPS_HEADER.encode(), value)
+                    message = {**message, "headers": [*message["headers"], header]}
+            await send(message)
+
+        await super().__call__(scope, receive, send_with_steps)
+
+
+def steps_header(exchange: Exchange) -> bytes | None:
+    """Return the candidates as JSON in ASCII, or None if they are too many for a header."""
+    same_as = find_agreement(exchange)
+    for length in LENGTHS:
+        views = (
+            view(exchange, candidate, same_as.get(candidate.arm), length)
+            for candidate in exchange.candidates
+        )
+        text = json.dumps([each.model_dump(exclude_none=True) for each in views])
+        value = text.replace("\x7f", "\\u007f").encode()
+        if len(value) <= MAX_HEADER:
+            return value
+    return None
+
+
+def find_agreement(exchange: Exchange) -> dict[str, str]:
+    """Return the first arm with the same calls, for each arm that agrees with an earlier one."""
+    request = exchange.plan.request
+    tools = as_list(orjson.loads(request.body.with_model("")).get("tools"))
+    question = Question(request.chat.conversation, tools)
+    read = {
+        candidate.arm: read_answer(question, decode_calls(candidate.answer))
+        for candidate in exchange.candidates
+        if candidate.is_complete
+    }
+    found: dict[str, str] = {}
+    for place, arm in enumerate(read):
+        for earlier in list(read)[:place]:
+            if relate(question, read[earlier], read[arm]).is_same:
+                found[arm] = earlier
+                break
+    return found
+
+
+def view(
+    exchange: Exchange, candidate: CandidateExchange, same_as: str | None, length: int
+) -> CandidateView:
+    """Return a candidate with its calls and text shortened to this length."""
+    answer = candidate.answer
+    calls = answer.calls[:MAX_CALLS] if answer else ()
+    each = length // max(1, len(calls))
+    written = tuple(_shorten(f"{call.name}({call.arguments})", each) for call in calls)
+    return CandidateView(
+        **candidate_record(exchange, candidate).model_dump(),
+        first_p_correct=candidate.first_p_correct,
+        written=written if length else (),
+        text=_shorten(answer.text, length) if answer and length and not calls else None,
+        same_as=same_as,
+    )
+
+
+def _shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

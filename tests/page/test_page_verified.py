@@ -1,0 +1,255 @@
+"""The page of a gateway whose artifact has a verifier."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from router_service.core.artifact import FrontierPoint, Measure
+from router_service.core.verifier import VerifierSpec
+from router_service.http.app import create_app
+from router_service.sandbox.app import run_in_thread
+from router_service.settings import BreakerSettings, RetrySettings, Settings, UpstreamSettings
+from tests.clients.installed import INSTALL_S
+from tests.fakes import VerifyingRouter
+from tests.page.test_page_served import WIDTHS, faults
+from tests.page.watching import Problems, choose_example, open_playground
+from tests.serving import Sandbox, served
+
+# Failures end at once, and open no circuit for the next test.
+NO_RETRIES = UpstreamSettings(
+    retries=RetrySettings(max_retries=0, budget_floor_per_s=1000),
+    breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
+)
+VERIFY = "Ask more models if it pays"
+VERIFIED_POINTS = {"verified=0.0005": (0.8, 0.0002), "verified=0.002": (0.9, 0.0004)}
+ONCE_POINTS = {"theta=0.2": (0.7, 0.0001), "theta=0.8": (0.8, 0.0011), "drift=0.1": (0.75, 0.0003)}
+
+
+def point(policy: str, accuracy: float, cost_usd: float) -> FrontierPoint:
+    """Return a measured point without intervals."""
+    return FrontierPoint(
+        policy=policy,
+        accuracy=Measure(value=accuracy, stderr=0.01, n=100),
+        cost_usd=Measure(value=cost_usd, stderr=0.00001, n=100),
+    )
+
+
+def with_manifest(router: VerifyingRouter, update: Mapping[str, object]) -> None:
+    """Replace fields of the router's manifest."""
+    manifest = router.artifact.manifest.model_copy(update=update)
+    router.artifact = replace(router.artifact, manifest=manifest)
+
+
+def verifying_router() -> VerifyingRouter:
+    """Return a router that trusts only `medium` and `large`, with two measured prices."""
+    router = VerifyingRouter(trust={"medium": 0.8})
+    spec = VerifierSpec(
+        graph="verifier.onnx",
+        gain_graph="gain.onnx",
+        candidate_features=(),
+        gain_features=(),
+        reliabilities=(0.3, 0.7, 0.9),
+        price_usd=0.002,
+    )
+    with_manifest(
+        router,
+        {
+            "verifier": spec,
+            "frontier": tuple(point(name, *at) for name, at in ONCE_POINTS.items()),
+            "verified_frontier": tuple(point(name, *at) for name, at in VERIFIED_POINTS.items()),
+        },
+    )
+    return router
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[Sandbox]:
+    """Yield a sandbox of these tests, because they set faults."""
+    with run_in_thread(keep_requests=20) as url:
+        yield Sandbox(url)
+
+
+@pytest.fixture(scope="module")
+def verifying(upstream: Sandbox) -> Iterator[str]:
+    """Serve a gateway that verifies; yield its address."""
+    router = verifying_router()
+    settings = Settings.sandbox(
+        upstream.base_url, router.artifact.manifest.arms, upstreams=NO_RETRIES
+    )
+    with served(create_app(settings, router)) as url:
+        yield url
+
+
+@pytest.fixture
+def page(browser: Browser, verifying: str) -> Iterator[Page]:
+    """Yield a new tab, which must end without problems."""
+    size = {"width": 1440, "height": 900}
+    with browser.new_context(base_url=verifying, viewport=size) as context:
+        tab = context.new_page()
+        problems = Problems(tab)
+        yield tab
+        assert problems.found == []
+
+
+@pytest.fixture
+def failing_small(upstream: Sandbox) -> Iterator[None]:
+    """Let the model `small` fail during a test."""
+    upstream.set_faults("small", "status=500")
+    yield
+    upstream.set_faults("small", "")
+
+
+def send(page: Page) -> None:
+    """Send the request with the selected policy, and wait for the answer."""
+    page.get_by_role("button", name="Send to model").click()
+    expect(page.locator("#answer pre")).to_contain_text("completion")
+
+
+def test_verified_answer_shows_its_steps(page: Page) -> None:
+    """Each candidate has its cost, time, calls, estimate and decision, and agreement is shown."""
+    open_playground(page)
+    page.get_by_label(VERIFY).check()
+    send(page)
+    small, medium = page.locator("#verification tbody tr").all()
+    expect(small).to_contain_text(re.compile(r"small\$[\d.]+, [\d.]+ m?s"))
+    expect(small).to_contain_text("get_weather(")
+    expect(small).to_contain_text("20.0%")
+    expect(small).to_contain_text("Not enough; asked medium")
+    expect(medium).to_contain_text("the same call as small")
+    expect(medium).to_contain_text("80.0%")
+    expect(medium).to_contain_text("Accepted")
+    expect(page.locator("#verification")).to_contain_text("2 models asked. The calls agree.")
+
+
+@pytest.mark.usefixtures("failing_small")
+def test_failed_candidate_shows_its_failure(page: Page) -> None:
+    """A candidate without an answer shows why, and which arm was asked instead."""
+    open_playground(page)
+    page.get_by_label(VERIFY).check()
+    send(page)
+    failed = page.locator('#verification tr[data-arm="small"]')
+    expect(failed).to_contain_text("No answer: error status")
+    expect(failed).to_contain_text("Asked medium")
+    expect(page.locator("#verification")).to_contain_text("2 models asked, 1 without an answer.")
+
+
+def test_unverifiable_request_shows_the_reason(page: Page) -> None:
+    """The reason is shown before and after sending, with the policy that chooses instead."""
+    open_playground(page)
+    choose_example(page, "Responses API")
+    page.get_by_label(VERIFY).check()
+    expect(page.locator("#verdict")).to_contain_text("cannot be verified")
+    expect(page.locator("#verdict")).to_contain_text("The policy theta=0.5 chooses one model")
+    page.get_by_role("button", name="Send to model").click()
+    expect(page.locator("#verification")).to_contain_text("Not verified. The provider would store")
+
+
+def test_slider_covers_measured_prices(page: Page) -> None:
+    """The slider moves over the prices, apart from the rules that choose one model."""
+    open_playground(page)
+    once = page.get_by_role("group", name="Choose one model")
+    expect(once.get_by_role("radio")).to_have_count(2)
+    page.get_by_role("group", name="Verify the answer").get_by_label(VERIFY).check()
+    slider = page.get_by_role("slider")
+    seen = []
+    for key in ("Home", "End"):
+        slider.press(key)
+        seen.append(page.locator("#policy-now").inner_text())
+        assert "asks first small" in (slider.get_attribute("aria-valuetext") or "")
+        expect(page.locator("#verdict-title")).to_have_text("Arm (model) that is asked first")
+        expect(page.locator("#verdict .chosen")).to_have_text("small")
+    assert seen == list(VERIFIED_POINTS)
+
+
+def test_request_for_verified_policy_starts_the_slider_there(page: Page) -> None:
+    """A request whose model name asks for verification selects the verified rule."""
+    open_playground(page)
+    body = page.locator("#body").input_value()
+    page.locator("#body").fill(body.replace('"switchcraft"', '"switchcraft:verified"'))
+    with page.expect_response(lambda response: "/api/explain" in response.url):
+        page.get_by_role("button", name="Route", exact=True).click()
+    expect(page.get_by_label(VERIFY)).to_be_checked()
+    expect(page.locator("#policy-now")).to_have_text("verified=0.002")
+    expect(page.locator("#verdict-title")).to_have_text("Arm (model) that is asked first")
+
+
+def test_frontier_shows_both_curves(page: Page) -> None:
+    """Plot, legend, description and table have the policies of both kinds."""
+    page.goto("/ui#artifact")
+    card = page.locator("#artifact-body")
+    expect(card.locator(".staircase")).to_have_count(2)
+    expect(card.locator("rect.dot.verified")).to_have_count(len(VERIFIED_POINTS))
+    expect(card.locator(".plot-legend")).to_contain_text("more models are asked if it pays")
+    described = "3 policies that ask one model per request, and of 2 that verify answers"
+    expect(card.get_by_role("img", name=re.compile(described))).to_be_visible()
+    card.locator("summary", has_text="All 5 measured policies").click()
+    expect(card.get_by_role("rowheader", name="verified=0.002 verified")).to_be_visible()
+
+
+def test_live_traffic_shows_the_number_of_candidates(page: Page) -> None:
+    """The row says that the answer was verified; its details list the candidates without calls."""
+    open_playground(page)
+    page.get_by_label(VERIFY).check()
+    send(page)
+    page.get_by_role("tab", name="Live traffic").click()
+    row = page.locator("#log tbody tr").first
+    expect(row).to_contain_text("verified, 2 models asked")
+    row.get_by_role("button").click()
+    dialog = page.get_by_role("dialog")
+    candidates = dialog.locator(".steps tbody tr")
+    expect(candidates).to_have_count(2)
+    expect(candidates.first).to_contain_text("1 call")
+    expect(dialog).not_to_contain_text("get_weather")
+
+
+def test_without_verifier_nothing_is_shown(browser: Browser, upstream: Sandbox) -> None:
+    """Neither the slider nor the artifact view mentions verification."""
+    router = verifying_router()
+    with_manifest(router, {"verifier": None})
+    arms = router.artifact.manifest.arms
+    settings = Settings.sandbox(upstream.base_url, arms, upstreams=NO_RETRIES)
+    with (
+        served(create_app(settings, router)) as url,
+        browser.new_context(base_url=url) as context,
+    ):
+        page = context.new_page()
+        open_playground(page)
+        expect(page.get_by_role("radio")).to_have_count(2)
+        page.get_by_role("tab", name="Artifact").click()
+        expect(page.locator("#artifact .staircase")).to_have_count(1)
+        assert "verif" not in page.locator("main").inner_text().lower()
+
+
+@pytest.mark.timeout(INSTALL_S)
+@pytest.mark.usefixtures("failing_small")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_steps_are_accessible_and_fit_every_width(
+    browser: Browser, verifying: str, axe: str, scheme: str
+) -> None:
+    """axe-core finds no fault in the steps, the slider and both curves, and nothing overflows."""
+    # The page's policy would block axe itself.
+    with browser.new_context(base_url=verifying, bypass_csp=True) as context:
+        page = context.new_page()
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        for view in ("playground", "live", "artifact"):
+            page.goto("about:blank")
+            page.goto(f"/ui#{view}")
+            page.evaluate(axe)
+            if view == "playground":
+                page.get_by_label(VERIFY).check()
+                send(page)
+                expect(page.locator("#verification table")).to_be_visible()
+            elif view == "live":
+                page.locator("#log tbody button").first.click()
+                expect(page.get_by_role("dialog").locator(".steps")).to_be_visible()
+            else:
+                expect(page.locator("#artifact .frontier")).to_be_visible()
+            for width in (*WIDTHS, 400):
+                page.set_viewport_size({"width": width, "height": 900})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+                assert faults(page) == [], (view, width)
