@@ -13,7 +13,14 @@ from router_service.core.artifact import FrontierPoint, Measure
 from router_service.core.verifier import VerifierSpec
 from router_service.http.app import create_app
 from router_service.sandbox.app import run_in_thread
-from router_service.settings import BreakerSettings, RetrySettings, Settings, UpstreamSettings
+from router_service.settings import (
+    BreakerSettings,
+    RetrySettings,
+    RouterSettings,
+    Settings,
+    UpstreamSettings,
+    VerificationSettings,
+)
 from tests.clients.installed import INSTALL_S
 from tests.fakes import VerifyingRouter
 from tests.page.test_page_served import WIDTHS, faults
@@ -25,6 +32,8 @@ NO_RETRIES = UpstreamSettings(
     retries=RetrySettings(max_retries=0, budget_floor_per_s=1000),
     breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
 )
+KEEP_ALIVE_S = 0.1
+ACCEPTED = "#verification .is-accepted"
 VERIFY = "Ask more models if it pays"
 VERIFIED_POINTS = {"verified=0.0005": (0.8, 0.0002), "verified=0.002": (0.9, 0.0004)}
 ONCE_POINTS = {"theta=0.2": (0.7, 0.0001), "theta=0.8": (0.8, 0.0011), "drift=0.1": (0.75, 0.0003)}
@@ -78,9 +87,10 @@ def upstream() -> Iterator[Sandbox]:
 def verifying(upstream: Sandbox) -> Iterator[str]:
     """Serve a gateway that verifies; yield its address."""
     router = verifying_router()
-    settings = Settings.sandbox(
-        upstream.base_url, router.artifact.manifest.arms, upstreams=NO_RETRIES
-    )
+    arms = router.artifact.manifest.arms
+    settings = Settings.sandbox(upstream.base_url, arms, upstreams=NO_RETRIES)
+    verification = VerificationSettings(keep_alive_s=KEEP_ALIVE_S)
+    settings = settings.model_copy(update={"router": RouterSettings(verification=verification)})
     with served(create_app(settings, router)) as url:
         yield url
 
@@ -136,6 +146,22 @@ def test_failed_candidate_shows_its_failure(page: Page) -> None:
     expect(failed).to_contain_text("No answer: error status")
     expect(failed).to_contain_text("Asked medium")
     expect(page.locator("#verification")).to_contain_text("2 models asked, 1 without an answer.")
+
+
+def test_stream_that_began_early_shows_its_steps_at_its_end(page: Page, upstream: Sandbox) -> None:
+    """If the headers were sent before the steps were known, the steps are shown without calls."""
+    open_playground(page)
+    page.get_by_label(VERIFY).check()
+    body = page.locator("#body").input_value()
+    page.locator("#body").fill(body.replace("{", '{"stream": true,', 1))
+    upstream.set_faults("medium", f"delay_s={4 * KEEP_ALIVE_S}")
+    page.get_by_role("button", name="Send to model").click()
+    expect(page.locator(ACCEPTED)).to_contain_text("Accepted")
+    upstream.set_faults("medium", "")
+    expect(page.locator("#answer pre")).to_contain_text(": keep-alive")
+    small = page.locator("#verification tbody tr").first
+    expect(small).to_contain_text("1 call")
+    expect(small).not_to_contain_text("get_weather(")
 
 
 def test_unverifiable_request_shows_the_reason(page: Page) -> None:
