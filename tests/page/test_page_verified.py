@@ -98,8 +98,7 @@ def verifying(upstream: Sandbox) -> Iterator[str]:
 @pytest.fixture
 def page(browser: Browser, verifying: str) -> Iterator[Page]:
     """Yield a new tab, which must end without problems."""
-    size = {"width": 1440, "height": 900}
-    with browser.new_context(base_url=verifying, viewport=size) as context:
+    with browser.new_context(base_url=verifying) as context:
         tab = context.new_page()
         problems = Problems(tab)
         yield tab
