@@ -294,7 +294,8 @@ class Metrics:
     )
     router_failures = _counter(
         "router_failures",
-        "Requests for which a release failed to decide, by release; a model answered them anyway.",
+        "Requests for which a release failed to decide or to judge candidate answers, by release; "
+        "a model answered them anyway.",
         "release",
     )
     breaker_openings = _counter(
