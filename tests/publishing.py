@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
@@ -20,6 +21,12 @@ def make_artifact(directory: Path, name: str, default_policy: str | None = None)
     policies["default"] = default_policy or policies["default"]
     save_manifest(target, manifest.model_copy(update={"name": name, "policies": policies}))
     return target
+
+
+def without_verifier() -> Artifact:
+    """Return the shipped artifact as if it had been trained without a verifier."""
+    artifact = Artifact.load(SHIPPED)
+    return replace(artifact, manifest=artifact.manifest.model_copy(update={"verifier": None}))
 
 
 def flip(path: Path) -> None:

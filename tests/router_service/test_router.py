@@ -21,11 +21,13 @@ from router_service.core.selection import (
     Price,
     Reason,
     Threshold,
+    Verified,
     choose_once,
     parse_policy,
     select,
 )
 from router_service.router import Decision, Router, choices, explored
+from tests.publishing import without_verifier
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +116,18 @@ def test_verified_policy_needs_a_verifier(text: str) -> None:
     manifest = artifact.manifest.model_copy(update={"verifier": None})
     router = Router(replace(artifact, manifest=manifest))
     with pytest.raises(
-        PolicyError, match=r"no verifier; add one .* `switchcraft-train add-verifier`"
+        PolicyError, match=r"no verifier; add one .*`switchcraft-train add-verifier"
     ):
-        router.policy(text)
+        Router(without_verifier()).policy(text)
+
+
+def test_verified_policy_is_the_measured_operating_point(router: Router) -> None:
+    """`verified` alone has the price that the manifest names, and was measured at it."""
+    spec = router.artifact.manifest.verifier
+    assert spec is not None
+    assert router.policy("verified") == Verified(spec.price_usd)
+    measured = [point.policy for point in router.artifact.manifest.verified_frontier]
+    assert str(router.policy("verified")) in measured
 
 
 def test_a_router_may_choose_among_fewer_arms(conversations: list[Conversation]) -> None:

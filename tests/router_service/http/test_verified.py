@@ -28,6 +28,7 @@ from router_service.settings import (
 )
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter, VerifyingRouter
+from tests.publishing import without_verifier
 from tests.serving import Sandbox, served, wait_for
 
 UPSTREAMS = UpstreamSettings(
@@ -278,9 +279,7 @@ def test_other_policies_are_not_verified(house: House) -> None:
 def test_verified_policy_needs_an_artifact_with_a_verifier() -> None:
     """Without a verifier, the error names the policy and says how to get a verifier."""
     with run_in_thread() as url:
-        artifact = Artifact.load(SHIPPED)
-        manifest = artifact.manifest.model_copy(update={"verifier": None})
-        router = Router(replace(artifact, manifest=manifest))
+        router = Router(without_verifier())
         arms = router.artifact.manifest.arms
         with served(create_app(Settings.sandbox(url, arms), router)) as gateway:
             response = httpx.post(gateway + CHAT, json=BODY, headers=VERIFIED)
