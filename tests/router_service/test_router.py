@@ -116,7 +116,7 @@ def test_verified_policy_needs_a_verifier(text: str) -> None:
     manifest = artifact.manifest.model_copy(update={"verifier": None})
     router = Router(replace(artifact, manifest=manifest))
     with pytest.raises(
-        PolicyError, match=r"no verifier; add one .*`switchcraft-train add-verifier"
+        PolicyError, match=r"no verifier; .*`switchcraft-train add-verifier`"
     ):
         Router(without_verifier()).policy(text)
 
