@@ -115,9 +115,7 @@ def test_verified_policy_needs_a_verifier(text: str) -> None:
     artifact = Artifact.load(SHIPPED)
     manifest = artifact.manifest.model_copy(update={"verifier": None})
     router = Router(replace(artifact, manifest=manifest))
-    with pytest.raises(
-        PolicyError, match=r"no verifier; .*`switchcraft-train add-verifier`"
-    ):
+    with pytest.raises(PolicyError, match=r"no verifier; .*`switchcraft-train add-verifier`"):
         Router(without_verifier()).policy(text)
 
 

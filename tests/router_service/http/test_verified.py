@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.messages import Conversation
 from router_service.core.resources import Timer
 from router_service.http.app import create_app
