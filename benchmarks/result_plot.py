@@ -89,7 +89,7 @@ def draw_policies(axes: Axes, manifest: Manifest) -> None:
         point = by_price[str(Verified(manifest.verifier.price_usd))]
         draw_point(axes, point, "verified", GREEN, (-4, 24))
     axes.plot([], [], color=GREY, marker="o", linestyle="", label="one model for every query")
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="upper right")
 
 
 def draw_frontier(axes: Axes, points: Sequence[FrontierPoint], color: str, label: str) -> None:

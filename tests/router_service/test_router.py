@@ -112,9 +112,6 @@ def test_an_unknown_policy_is_refused(router: Router, text: str) -> None:
 @pytest.mark.parametrize("text", ["verified", "verified=0.002"])
 def test_verified_policy_needs_a_verifier(text: str) -> None:
     """Without a verifier in the artifact, the error says how to get one."""
-    artifact = Artifact.load(SHIPPED)
-    manifest = artifact.manifest.model_copy(update={"verifier": None})
-    router = Router(replace(artifact, manifest=manifest))
     with pytest.raises(PolicyError, match=r"no verifier; .*`switchcraft-train add-verifier`"):
         Router(without_verifier()).policy(text)
 
