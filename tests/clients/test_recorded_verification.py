@@ -83,7 +83,6 @@ def recording(recorded_data: Path) -> Recording:
     unique = {key_of(example.request): example for example in complete}
     examples = tuple(random.Random(1).sample(list(unique.values()), QUERIES))
     calls = recorded_calls(source, examples, manifest.arms)
-    assert calls is not None
     predictions = [router.predict(parse_conversation(example.request)) for example in examples]
     data = VerifierData(
         features=np.array([prediction.features for prediction in predictions]),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from router_service.core.artifact import Artifact
 from router_service.core.messages import Conversation
 from router_service.core.resources import Timer
 from router_service.http.app import create_app
