@@ -7,9 +7,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+
+if TYPE_CHECKING:  # tests with `--fast` do without these imports
+    from switchcraft_training.verification import VerifierStudy
 
 CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi Seoul Tokyo Paris Quito Sofia".split()
 ARMS = ("large-FC", "small-FC", "other")
@@ -153,3 +157,11 @@ def config(
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(values))
     return path
+
+
+@pytest.fixture(scope="session")
+def verifier_study() -> VerifierStudy:
+    """Study a verifier of three arms on invented queries."""
+    from tests.training.verifiers import invented_study  # noqa: PLC0415
+
+    return invented_study()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import sklearn.ensemble  # noqa: F401 - loads the library whose threads are limited
@@ -11,15 +13,34 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from router_service.core.calls.toolbox import Call
+from router_service.core.verifier import Verifier
 from switchcraft_training.data.table import Table
-from switchcraft_training.models.verifier import FitEffort, VerifierData, read_candidates
+from switchcraft_training.models.verifier import (
+    FitEffort,
+    VerifierData,
+    fit_verifier,
+    read_candidates,
+)
 from switchcraft_training.records import Example
+from switchcraft_training.verification import (
+    Evidence,
+    VerifiedAnswers,
+    VerifierStudy,
+    answer_cheapest,
+    answer_verified,
+    in_row_order,
+    judge_alone,
+)
 from tests.candidates import request
 
 ARMS = ("cheap", "middle", "dear")
 COSTS_USD = (1e-4, 4e-4, 4e-3)
+PRICES_USD = (1e-4, 2e-3, 1e-2, 5e-2)
 SECONDS = (1.0, 2.0, 5.0)
-CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha Cairo Delhi".split()
+CITIES = "Oslo Lima Bern Rome Kyiv Riga Baku Doha".split()
+OTHERS = ("Pisa", "Bari", "Graz")
+"""The wrong answers of the arms. Each query mentions them, so that only agreement tells."""
+
 LITTLE = FitEffort(rounds=25, sets=2, prices=4, transitions=250)
 """Enough to learn from a few hundred queries, in about a second."""
 
@@ -57,7 +78,7 @@ def invented_data(table: Table, seed: int = 0) -> VerifierData:
     queries = len(table)
     made: list[dict[int, tuple[Call, ...] | None]] = [
         {
-            arm: (Call("forecast", {"city": _city(i) if is_right else f"{CITIES[arm]} {arm}"}),)
+            arm: (Call("forecast", {"city": _city(i) if is_right else OTHERS[arm]}),)
             for arm, is_right in enumerate(table.correct[i])
         }
         for i in range(queries)
@@ -72,14 +93,43 @@ def invented_data(table: Table, seed: int = 0) -> VerifierData:
     )
 
 
+def invented_study(queries: int = 240) -> VerifierStudy:
+    """Return a study of these queries in two folds."""
+    table = invented_table(queries)
+    data = invented_data(table)
+    parts: dict[float, list[tuple[NDArray[np.int64], VerifiedAnswers]]] = {}
+    cheapest, alone = [], np.empty(table.correct.shape)
+    for fold in range(2):
+        test = np.flatnonzero(table.folds == fold)
+        with one_thread(), TemporaryDirectory() as folder:
+            fitted = fit_verifier(data.take(np.flatnonzero(table.folds != fold)), 0, LITTLE)
+            verifier = Verifier(Path(folder), fitted.export(Path(folder), 1e-3))
+            for price in PRICES_USD:
+                answers = answer_verified(verifier, data.take(test), price)
+                parts.setdefault(price, []).append((test, answers))
+            cheapest.append((test, answer_cheapest(verifier, data.take(test))))
+            alone[test] = judge_alone(verifier, data.take(test))
+    evidence = Evidence(
+        candidates=data.candidates,
+        probabilities=data.probabilities,
+        expected_costs_usd=np.tile(COSTS_USD, (queries, 1)),
+        cheapest=in_row_order(cheapest),
+        alone=alone,
+    )
+    by_price = {price: in_row_order(each) for price, each in parts.items()}
+    return VerifierStudy(table, by_price, fitted, PRICES_USD[1], evidence)
+
+
 def _skill(queries: int, rng: np.random.Generator) -> NDArray[np.float64]:
     low, high = np.array([(0.3, 0.9), (0.4, 0.95), (0.7, 0.97)]).T
     return rng.uniform(low, high, (queries, 3))
 
 
 def _city(number: int) -> str:
-    return f"{CITIES[number % len(CITIES)]} {number}"
+    return CITIES[number % len(CITIES)]
 
 
 def _text(number: int) -> str:
-    return f"Forecast for {_city(number)}?"
+    return (
+        f"Trip {number}: I liked {', '.join(OTHERS)} and {_city(number)}. The last one: forecast?"
+    )

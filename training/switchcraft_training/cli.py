@@ -221,7 +221,9 @@ def register_add_verifier(stages: argparse._SubParsersAction[argparse.ArgumentPa
 
 
 def run_add_verifier(arguments: argparse.Namespace) -> int:
-    """Train a verifier, print its measured results, and return the exit status 0."""
+    """Train a verifier, print and write its measured results, and return the exit status 0."""
+    from switchcraft_training.evaluation.report import write_verification  # noqa: PLC0415
+    from switchcraft_training.evaluation.verified import verified_figures  # noqa: PLC0415
     from switchcraft_training.verification import add_verifier  # noqa: PLC0415
 
     arguments.workspace.mkdir(parents=True, exist_ok=True)
@@ -236,6 +238,7 @@ def run_add_verifier(arguments: argparse.Namespace) -> int:
             f"  {entry.difference * 100:+.1f} [{low * 100:+.1f}, {high * 100:+.1f}]"
             f"  {entry.cost_share:.1%}  {sum(map(len, asked)) / len(asked):.2f}"
         )
+    print(write_verification(verified_figures(study), arguments.out))
     return 0
 
 

@@ -21,11 +21,23 @@ import numpy as np
 from router_service.core.artifact import TOKENIZER, Encoder, Measure, Provenance
 from router_service.core.model import Classifier
 from switchcraft_training.config import RunConfig, dump_config
+from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import split_table
 from switchcraft_training.data.table import Table, profile_arms
-from switchcraft_training.dataset import load_dataset, require_measured_rows, sources_sha256
+from switchcraft_training.dataset import (
+    load_dataset,
+    open_source,
+    require_measured_rows,
+    sources_sha256,
+)
 from switchcraft_training.evaluation.evaluate import Evaluation
 from switchcraft_training.evaluation.report import Report, all_sections, main_figures, write_report
+from switchcraft_training.evaluation.verified import (
+    NO_ANSWERS,
+    NO_VERIFIER,
+    VerifiedFigures,
+    verified_figures,
+)
 from switchcraft_training.experiment import (
     ExperimentResult,
     TrainingData,
@@ -94,9 +106,14 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     )
     metrics = ManifestMetrics(figures.frontier, headline(figures), result.study.calibration)
     write_manifest(directory, config, description, profile, provenance, metrics)
+    verified: VerifiedFigures | str = NO_VERIFIER
     if config.verifier:
         calibrated = result.experiment.probabilities
-        study_verifier(training, result.validation, calibrated, data).add_to(directory)
+        study = study_verifier(training, result.validation, calibrated, data)
+        study.add_to(directory)
+        verified = verified_figures(study)
+    elif not isinstance(open_source(config.source, data), CheckedAnswers):
+        verified = NO_ANSWERS
     report = Report(
         name=config.name,
         folds=config.evaluation.folds,
@@ -107,6 +124,7 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
         sections=all_sections(result.experiment, figures),
         parity=parity,
         provenance=provenance,
+        verified=verified,
     )
     write_report(report, out)
     return directory

@@ -19,6 +19,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from router_service.core.answer_features import Candidates
 from router_service.core.artifact import (
     MANIFEST,
     Artifact,
@@ -117,6 +118,56 @@ def answer_verified(
     return VerifiedAnswers(tuple(asked), np.array(accepted), np.array(p_correct), tuple(judged))
 
 
+def answer_cheapest(
+    verifier: Verifier, data: VerifierData, max_candidates: int = MAX_CANDIDATES
+) -> VerifiedAnswers:
+    """Ask the cheapest arms for every query, whatever the verifier says of their answers."""
+    order: list[int] = np.argsort(data.costs_usd, kind="stable").tolist()
+    asked = tuple(order[:max_candidates])
+    judged: list[tuple[Mapping[int, float], ...]] = []
+    for query, candidates in enumerate(data.candidates):
+        beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
+        history = [
+            verifier.p_correct(beliefs, candidates.only(asked[: size + 1]))
+            for size in range(len(asked))
+        ]
+        judged.append(tuple(history))
+    best = [max(steps[-1], key=steps[-1].__getitem__) for steps in judged]
+    return VerifiedAnswers(
+        asked=(asked,) * len(judged),
+        accepted=np.array(best),
+        p_correct=np.array([steps[-1][arm] for steps, arm in zip(judged, best, strict=True)]),
+        judged=tuple(judged),
+    )
+
+
+def judge_alone(verifier: Verifier, data: VerifierData) -> Floats:
+    """Return the probability of each answer without knowledge of the others, (queries, arms)."""
+    alone = np.empty(data.correct.shape)
+    for query, candidates in enumerate(data.candidates):
+        beliefs = verifier.beliefs(data.features[query], data.probabilities[query])
+        for column in range(len(data.costs_usd)):
+            judged = verifier.p_correct(beliefs, candidates.only([column]))
+            alone[query, column] = judged[column]
+    return alone
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What other rules could decide by: answers, and held-out probabilities of all queries.
+
+    `probabilities` and `expected_costs_usd`, (queries, arms), are those by which the router
+    chooses. `cheapest` are the verifier's judgements of the cheapest arms' answers, and `alone`,
+    (queries, arms), those of each answer without the others.
+    """
+
+    candidates: Sequence[Candidates]
+    probabilities: Floats
+    expected_costs_usd: Floats
+    cheapest: VerifiedAnswers
+    alone: Floats
+
+
 @dataclass(frozen=True, slots=True)
 class VerifierStudy:
     """Held-out results of verified policies by price (USD), and the verifier that ships.
@@ -128,6 +179,7 @@ class VerifierStudy:
     by_price: Mapping[float, VerifiedAnswers]
     verifier: TrainedVerifier
     price_usd: float
+    evidence: Evidence
 
     def entries(self) -> dict[float, Entry]:
         """Return the measured accuracy and cost of each price."""
@@ -215,6 +267,8 @@ def study_verifier(
     nested = nested_probabilities(data, validation)
     prices_usd = [float(f"{price * best_usd:.{PRICE_DIGITS}g}") for price in PRICES]
     parts: dict[float, list[tuple[NDArray[np.int64], VerifiedAnswers]]] = {}
+    cheapest = []
+    alone = np.empty(table.correct.shape)
     for fold in range(config.evaluation.folds):
         log.info("verifier: fold %d of %d", fold + 1, config.evaluation.folds)
         train = np.flatnonzero(table.folds != fold)
@@ -231,9 +285,18 @@ def study_verifier(
             for price_usd in prices_usd:
                 answers = answer_verified(verifier, seen.take(test), price_usd)
                 parts.setdefault(price_usd, []).append((test, answers))
-    by_price = {price: _in_row_order(answers) for price, answers in parts.items()}
+            cheapest.append((test, answer_cheapest(verifier, seen.take(test))))
+            alone[test] = judge_alone(verifier, seen.take(test))
+    by_price = {price: in_row_order(answers) for price, answers in parts.items()}
     fitted = fit_verifier(everything, config.seed, effort)
-    study = VerifierStudy(table, by_price, fitted, best_usd)
+    evidence = Evidence(
+        candidates=everything.candidates,
+        probabilities=calibrated,
+        expected_costs_usd=validation.expected_costs_usd,
+        cheapest=in_row_order(cheapest),
+        alone=alone,
+    )
+    study = VerifierStudy(table, by_price, fitted, best_usd, evidence)
     return replace(study, price_usd=operating_price(study.entries()))
 
 
@@ -309,7 +372,7 @@ def add_verifier(artifact: Path, data: Path, out: Path, workspace: Path) -> Veri
     return study
 
 
-def _in_row_order(
+def in_row_order(
     parts: Sequence[tuple[NDArray[np.int64], VerifiedAnswers]],
 ) -> VerifiedAnswers:
     """Return the answers of all folds as one, in the order of the table's rows."""

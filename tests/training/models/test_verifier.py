@@ -53,7 +53,7 @@ from switchcraft_training.verification import (
 )
 from tests.candidates import request
 from tests.fakes import manifest as fake_manifest
-from tests.training.verifiers import LITTLE, invented_data, invented_table, one_thread
+from tests.training.verifiers import LITTLE, PRICES_USD, invented_data, invented_table, one_thread
 
 Rows = NDArray[np.float32]
 
@@ -353,27 +353,22 @@ def test_no_query_is_judged_by_a_verifier_that_knows_its_label(
     assert changed > 0
 
 
-def test_study_is_added_to_an_artifact(
-    fitted: TrainedVerifier, verifier: Verifier, unseen: VerifierData, tmp_path: Path
-) -> None:
+def test_study_is_added_to_an_artifact(verifier_study: VerifierStudy, tmp_path: Path) -> None:
     """The manifest then describes the verifier, its files, and its measured frontier."""
-    table = invented_table(120, seed=1)
-    by_price = {usd: answer_verified(verifier, unseen, usd) for usd in (1e-4, 2e-3)}
     known = fake_manifest(("small", "medium", "large"))
     for name in known.files:
         (tmp_path / name).write_text(name)
     save_manifest(tmp_path, known)
-    VerifierStudy(table, by_price, fitted, 2e-3).add_to(tmp_path)
+    verifier_study.add_to(tmp_path)
     manifest = read_manifest(tmp_path / MANIFEST)
     assert manifest.verifier is not None
-    assert manifest.verifier.price_usd == 2e-3
+    assert manifest.verifier.price_usd == verifier_study.price_usd
     assert manifest.files == file_hashes(tmp_path)
     assert {manifest.verifier.graph, manifest.verifier.gain_graph} < set(manifest.files)
     points = manifest.verified_frontier
-    assert [point.policy for point in points] == ["verified=0.0001", "verified=0.002"]
-    assert points[0].cost_usd.value < points[1].cost_usd.value
-    loaded = Verifier(tmp_path, manifest.verifier)
-    assert outcome(loaded, unseen, 2e-3)[0] == pytest.approx(points[1].accuracy.value)
+    assert [point.policy for point in points] == [f"verified={usd:g}" for usd in PRICES_USD]
+    assert points[0].cost_usd.value < points[-1].cost_usd.value
+    assert Verifier(tmp_path, manifest.verifier).spec == manifest.verifier
 
 
 def test_nested_probabilities_of_a_fold_are_held_out(

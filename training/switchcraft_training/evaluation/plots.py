@@ -30,6 +30,7 @@ from switchcraft_training.evaluation.breakdowns import (
 from switchcraft_training.evaluation.calibration import CalibrationFigures
 from switchcraft_training.evaluation.evaluate import KINDS, Entry, Evaluation, Kind
 from switchcraft_training.evaluation.stability import Ablation, Stability
+from switchcraft_training.evaluation.verified import VerifiedFigures
 from switchcraft_training.models.checkpoints import Epoch
 
 COLOURS: dict[Kind, str] = {
@@ -187,6 +188,31 @@ def sweep_svg(evaluation: Evaluation) -> str:
         front = pareto_front(evaluation.sweep)
         named = front[:: math.ceil(len(front) / NAMED)]  # as many as the plot has room to label
         label_points(axes, [_at(entry) for entry in named], [entry.name for entry in named])
+        return to_svg(figure)
+
+
+def verified_svg(figures: VerifiedFigures) -> str:
+    """Draw accuracy over cost of verified answers, the router, simpler rules and single models."""
+    with style():
+        figure = new_figure(5.4)
+        axes = figure.subplots()
+        frontier = [row.entry for row in figures.frontier]
+        _band(axes, frontier, "verified answers, all prices", COLOURS["router"], marker="s")
+        _band(axes, pareto_front(figures.once), "router that chooses once", BLUE)
+        operating = _at(figures.operating.entry)
+        axes.plot(*operating, "o", color=COLOURS["router"], fillstyle="none", markersize=13)
+        others = [row.entry for row in figures.others if row.entry.kind in {"baseline", "oracle"}]
+        points = [*figures.singles, *others, figures.oracle]
+        for entry in points:
+            axes.plot(*_at(entry), MARKERS[entry.kind], color=COLOURS[entry.kind], markersize=7)
+        _money_axis(axes)
+        axes.set_ylabel("accuracy")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.margins(x=0.1, y=0.1)
+        axes.legend(loc="lower right")
+        figure.draw_without_rendering()
+        named = [*map(_at, points), operating]
+        label_points(axes, named, [*(entry.name for entry in points), "policy verified"])
         return to_svg(figure)
 
 

@@ -56,6 +56,7 @@ from switchcraft_training.evaluation.stability import (
     folds,
     stability,
 )
+from switchcraft_training.evaluation.verified import VerifiedFigures
 from switchcraft_training.models.checkpoints import Epoch
 
 log = logging.getLogger(__name__)
@@ -135,8 +136,8 @@ class Report:
 
     `test` and `sections` describe the same queries. If these are the queries of the training run,
     they were held out in `folds` folds; otherwise `folds` is None. Only a report of the training
-    run has `teaching` (the number of training rows from other recordings), `label_rates`, `epochs`
-    and `parity`.
+    run has `teaching` (the number of training rows from other recordings), `label_rates`, `epochs`,
+    `parity` and `verified`, which is the reason if verified answers were not measured.
     """
 
     name: str
@@ -148,12 +149,31 @@ class Report:
     label_rates: Mapping[str, Mapping[str, float]] | None = None
     epochs: tuple[Epoch, ...] = ()
     parity: Mapping[str, float] | None = None
+    verified: VerifiedFigures | str | None = None
 
 
 def write_report(report: Report, directory: Path) -> None:
     """Write `report.json` and `report.html` into a directory."""
-    text = json.dumps(_plain(asdict(report)), indent=2, allow_nan=False)
-    (directory / "report.json").write_text(text + "\n")
+    _write_json(asdict(report), directory / "report.json")
+    drawings = draw_plots(report)
+    _write_page("report.html.j2", directory / "report.html", drawings, report=report)
+
+
+def write_verification(figures: VerifiedFigures, artifact: Path) -> Path:
+    """Write `ARTIFACT-verification.html` and `.json` beside an artifact; return the page's path."""
+    page = artifact.with_name(f"{artifact.name}-verification.html")
+    _write_json(asdict(figures), page.with_suffix(".json"))
+    drawings = {"verified": plots.verified_svg(figures)}
+    _write_page("verification.html.j2", page, drawings, verified=figures, name=artifact.name)
+    return page
+
+
+def _write_json(values: Json, path: Path) -> None:
+    path.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
+
+
+def _write_page(template: str, path: Path, drawings: Mapping[str, str], **values: object) -> None:
+    """Write a page from a template, which gets the plots as `plots`."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=select_autoescape(default=True),
@@ -161,9 +181,8 @@ def write_report(report: Report, directory: Path) -> None:
         lstrip_blocks=True,
     )
     environment.filters.update(form=format_value, interval=format_interval)
-    drawings = {name: Markup(svg) for name, svg in draw_plots(report).items()}  # noqa: S704 - our own
-    page = environment.get_template("report.html.j2").render(report=report, plots=drawings)
-    (directory / "report.html").write_text(page)
+    safe = {name: Markup(svg) for name, svg in drawings.items()}  # noqa: S704 - our own
+    path.write_text(environment.get_template(template).render(plots=safe, **values))
 
 
 def draw_plots(report: Report) -> dict[str, str]:
@@ -171,6 +190,8 @@ def draw_plots(report: Report) -> dict[str, str]:
     drawn = {"pareto": plots.pareto_svg(report.test), "sweep": plots.sweep_svg(report.test)}
     if report.epochs:
         drawn["curves"] = plots.curves_svg(report.epochs)
+    if isinstance(report.verified, VerifiedFigures):
+        drawn["verified"] = plots.verified_svg(report.verified)
     sections = report.sections
     if sections is None:
         return drawn

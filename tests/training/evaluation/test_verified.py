@@ -1,0 +1,222 @@
+"""Figures of verified answers, and the simpler rules that they are compared with."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from switchcraft_training.data.table import Floats
+from switchcraft_training.evaluation.report import (
+    Report,
+    main_figures,
+    write_report,
+    write_verification,
+)
+from switchcraft_training.evaluation.verified import (
+    NO_ANSWERS,
+    VerifiedFigures,
+    VerifiedRow,
+    verified_figures,
+)
+from switchcraft_training.verification import VerifiedAnswers, VerifierStudy
+from tests.training.evaluation.cases import PROVENANCE, minimal_experiment
+from tests.training.verifiers import COSTS_USD, PRICES_USD, SECONDS, invented_data, invented_table
+
+
+@pytest.fixture(scope="module")
+def figures(verifier_study: VerifierStudy) -> VerifiedFigures:
+    """Return the figures of the invented study."""
+    return verified_figures(verifier_study)
+
+
+def other(figures: VerifiedFigures, name: str) -> VerifiedRow:
+    """Return the row of a simpler rule."""
+    return next(row for row in figures.others if row.entry.name == name)
+
+
+def test_every_price_has_a_row(figures: VerifiedFigures, verifier_study: VerifierStudy) -> None:
+    """Rows go by price; a higher price asks more models, which costs more money and time."""
+    names = [row.entry.name for row in figures.frontier]
+    assert names == [f"verified={price:g}" for price in PRICES_USD]
+    assert figures.operating is figures.frontier[1]
+    for values in (
+        [row.candidates.value for row in figures.frontier],
+        [row.entry.cost_usd.value for row in figures.frontier],
+        [row.added_s.value for row in figures.frontier if row.added_s],
+    ):
+        assert len(values) == len(PRICES_USD)
+        assert values == sorted(values)
+    answers = verifier_study.by_price[PRICES_USD[1]]
+    later = [asked[0] != a for asked, a in zip(answers.asked, answers.accepted, strict=True)]
+    assert figures.operating.is_later.value == pytest.approx(np.mean(later))
+
+
+def scripted(study: VerifierStudy, correct: Floats, alone: Floats | None = None) -> VerifierStudy:
+    """Return a study of a few queries with these labels; right answers agree, wrong ones do not."""
+    queries = len(correct)
+    table = replace(invented_table(queries), correct=correct, folds=np.arange(queries) % 2)
+    evidence = replace(
+        study.evidence,
+        candidates=invented_data(table).candidates,
+        probabilities=correct,
+        expected_costs_usd=np.tile(COSTS_USD, (queries, 1)),
+        cheapest=VerifiedAnswers(
+            ((0, 1, 2),) * queries,
+            np.zeros(queries, dtype=np.int64),
+            np.ones(queries),
+            (({0: 0.5}, {0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5, 2: 0.5}),) * queries,
+        ),
+        alone=correct if alone is None else alone,
+    )
+    none = np.zeros(queries, dtype=np.int64)
+    first = VerifiedAnswers(((0,),) * queries, none, np.ones(queries), (({0: 0.5},),) * queries)
+    return replace(study, table=table, by_price={1.0: first}, price_usd=1.0, evidence=evidence)
+
+
+PATTERNS = np.array([[1, 1, 1], [1, 0, 1], [0, 1, 1], [0, 0, 1], [1, 1, 0], [0, 0, 1]], float)
+"""Correct answers of the cheap, the middle and the dear arm."""
+
+
+@pytest.fixture(scope="module")
+def rules(verifier_study: VerifierStudy) -> VerifiedFigures:
+    """Return the figures of queries for which each rule's decisions are known."""
+    return verified_figures(scripted(verifier_study, np.tile(PATTERNS, (4, 1))))
+
+
+def figures_of(row: VerifiedRow) -> tuple[float, float, float]:
+    """Return accuracy, candidates and added seconds of a row."""
+    assert row.added_s is not None
+    return row.entry.accuracy.value, row.candidates.value, row.added_s.value
+
+
+CHEAP_S, MIDDLE_S, DEAR_S = SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "accuracy", "candidates", "added_s"),
+    [
+        ("dear", 5 / 6, 1, 0),
+        # Every answer fits its schema.
+        ("schema check", 3 / 6, 1, 0),
+        # The first and the fifth pattern agree; for the others the dear arm is asked and right.
+        ("two agree", 1, 2 + 4 / 6, MIDDLE_S + DEAR_S * 4 / 6),
+        # If all three differ, the dear arm's answer is taken.
+        ("two of three agree", 1, 2 + 4 / 6, MIDDLE_S + DEAR_S * 4 / 6),
+        ("ABC", 1, 3, MIDDLE_S + DEAR_S),
+        # The verifier's probability is the label, so this cascade is the perfect verifier.
+        ("FrugalGPT", 1, (3 * 1 + 2 + 2 * 3) / 6, (MIDDLE_S * 3 + DEAR_S * 2) / 6),
+        ("perfect verifier", 1, (3 * 1 + 2 + 2 * 3) / 6, (MIDDLE_S * 3 + DEAR_S * 2) / 6),
+    ],
+)
+def test_simpler_rules(
+    rules: VerifiedFigures, name: str, accuracy: float, candidates: float, added_s: float
+) -> None:
+    """Each rule asks and accepts as its definition says."""
+    assert figures_of(other(rules, name)) == pytest.approx((accuracy, candidates, added_s))
+
+
+def test_router_that_chooses_once_is_compared(rules: VerifiedFigures) -> None:
+    """It asks one model, adds no latency, and is the oracle if its predictions are the labels."""
+    once = [row for row in rules.others if row.entry.name.startswith("choose once")]
+    assert max(row.entry.accuracy.value for row in once) == 1
+    assert all(figures_of(row)[1:] == (1, 0) for row in once)
+    assert len(rules.once) > 20
+
+
+def test_answers_that_violate_the_schema_are_not_accepted(verifier_study: VerifierStudy) -> None:
+    """The schema check asks on after an unreadable answer, and accepts the next one."""
+    study = scripted(verifier_study, np.tile(PATTERNS, (2, 1)))
+    candidates = []
+    for each in study.evidence.candidates:
+        broken = replace(each.answers[0], calls=None)
+        candidates.append(replace(each, answers={**each.answers, 0: broken}))
+    changed = replace(study, evidence=replace(study.evidence, candidates=candidates))
+    row = other(verified_figures(changed), "schema check")
+    assert figures_of(row) == pytest.approx((3 / 6, 2, MIDDLE_S))
+    assert row.is_later.value == 1
+
+
+def test_threshold_of_a_cascade_is_chosen_on_other_folds(verifier_study: VerifierStudy) -> None:
+    """Each fold gets the threshold that suits the other one.
+
+    In one fold only the cheap arm is right, and in the other one only the middle arm. Because the
+    threshold is chosen on the other fold, the wrong arm's answer is accepted everywhere.
+    """
+    correct = np.tile([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], (10, 1))
+    alone = np.tile([0.5, 0.9, 0.9], (20, 1))
+    row = other(verified_figures(scripted(verifier_study, correct, alone)), "FrugalGPT")
+    assert row.entry.accuracy.value == 0
+    assert row.candidates.value == 1.5
+
+
+def test_wrong_answers_are_counted_by_agreement_and_category(
+    figures: VerifiedFigures, verifier_study: VerifierStudy
+) -> None:
+    """The groups contain every query once, and together all wrong answers."""
+    answers = verifier_study.by_price[PRICES_USD[1]]
+    correct, _, _ = answers.outcome(verifier_study.table)
+    for groups in (figures.agreement, figures.categories):
+        assert sum(group.accuracy.n for group in groups) == len(correct)
+        assert sum(group.wrong for group in groups) == (1 - correct).sum()
+        assert all(0 <= group.avoidable <= group.wrong for group in groups)
+    assert {group.name for group in figures.categories} == {"simple", "hard"}
+    agreeing = {group.name: group.accuracy.value for group in figures.agreement}
+    both = agreeing["2 candidates, 2 with the accepted calls"]
+    assert both > agreeing["2 candidates, 1 with the accepted calls"]
+
+
+def test_judgements_improve_with_candidates(figures: VerifiedFigures) -> None:
+    """Candidates are easier to judge next to others; all candidates of a step count."""
+    cheapest = [q for q in figures.quality if q.asked == "cheapest arms"]
+    assert [quality.candidates for quality in cheapest] == [1, 2, 3]
+    assert [quality.auc.n for quality in cheapest] == [240, 480, 720]
+    areas = [quality.auc.value for quality in cheapest]
+    assert areas == sorted(areas)
+    assert areas[-1] > 0.95
+    path = [q for q in figures.quality if q.asked == "asked by the policy"]
+    assert path[0].queries == 240 > path[1].queries
+
+
+def test_latencies_may_be_unknown(verifier_study: VerifierStudy, tmp_path: Path) -> None:
+    """Without recorded latencies, the table says so instead of 0 seconds."""
+    study = scripted(verifier_study, np.tile(PATTERNS, (2, 1)))
+    table = replace(study.table, seconds=np.full_like(study.table.seconds, np.nan))
+    found = verified_figures(replace(study, table=table))
+    assert {row.added_s for row in (*found.frontier, *found.others)} == {None}
+    assert "not recorded" in write_verification(found, tmp_path / "artifact").read_text()
+
+
+def test_verification_is_written_beside_the_artifact(
+    figures: VerifiedFigures, tmp_path: Path
+) -> None:
+    """The page is self-contained and shows the table; the JSON has the same figures."""
+    page = write_verification(figures, tmp_path / "artifact")
+    assert page == tmp_path / "artifact-verification.html"
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert not re.search(r"<(?:script|link|img|iframe)\b|url\(http|@import", text)
+    assert f"{figures.operating.entry.accuracy.value * 100:.1f}% correct" in text
+    values = json.loads(page.with_suffix(".json").read_text())
+    assert values["operating"]["entry"]["name"] == "verified=0.002"
+    assert len(values["frontier"]) == len(PRICES_USD)
+
+
+def test_report_has_the_section(figures: VerifiedFigures, tmp_path: Path) -> None:
+    """A report with a study has the section and a link to it, and otherwise the reason."""
+    test = main_figures(minimal_experiment())
+    for verified, text in (
+        (figures, "Simpler rules on the same queries"),
+        (NO_ANSWERS, NO_ANSWERS),
+    ):
+        write_report(Report("made-up", test, PROVENANCE, verified=verified), tmp_path)
+        page = (tmp_path / "report.html").read_text()
+        assert 'href="#verified"' in page
+        assert 'id="verified"' in page
+        assert text in page
+    write_report(Report("made-up", test, PROVENANCE), tmp_path)
+    assert "#verified" not in (tmp_path / "report.html").read_text()

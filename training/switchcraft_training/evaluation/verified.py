@@ -1,0 +1,368 @@
+"""Figures of verified answers: what the verifier's decisions achieve, next to simpler rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router_service.core.answer_features import CANDIDATE_FEATURES
+from router_service.core.artifact import Interval, Measure
+from router_service.core.selection import Verified
+from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.evaluation.evaluate import (
+    Bench,
+    Entry,
+    Kind,
+    best_single,
+    oracle,
+    route,
+    sweep,
+)
+from switchcraft_training.evaluation.metrics import (
+    auc_measure,
+    calibration_measure,
+    interval_of,
+    mean_measure,
+    resamples,
+)
+from switchcraft_training.verification import MAX_COST_SHARE, VerifiedAnswers, VerifierStudy
+
+NO_ANSWERS = (
+    "Verification was not measured, because the source has outcomes without answers, and a verifier"
+    " learns from recorded answers."
+)
+NO_VERIFIER = (
+    "Verification was not measured, because the run trained no verifier. Set `verifier: true`, or"
+    " use `switchcraft-train add-verifier`."
+)
+
+THRESHOLDS = (*np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.97, 0.98, 0.99, 0.995)
+"""Probabilities among which the threshold of a cascade is chosen."""
+
+VOTERS = 3
+"""Arms whose answers vote."""
+
+Decided = tuple[tuple[int, ...], int]
+"""The arms that a rule asks for a query, in their order, and the arm whose answer it accepts."""
+Rule = Sequence[Decided]
+"""What a rule does with every query."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRow:
+    """Results of one rule that may ask several arms.
+
+    `candidates` is the number of arms that were asked for a query. `added_s` are the seconds of all
+    candidates except the first, or None if latencies were not recorded. `is_later` is the share of
+    queries whose accepted answer was not the first one.
+    """
+
+    entry: Entry
+    candidates: Measure
+    added_s: Measure | None
+    added_s_interval: Interval | None
+    is_later: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementQuality:
+    """How well the verifier's probabilities separate right candidates from wrong ones.
+
+    `asked` tells which arms the candidates are from. Standard errors treat the candidates of one
+    query as independent.
+    """
+
+    asked: str
+    candidates: int
+    queries: int
+    auc: Measure
+    calibration_error: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedGroup:
+    """Accepted answers of some queries: how many are wrong, and what the verifier expected.
+
+    `avoidable` counts wrong answers to queries that another arm of the pool answered correctly.
+    """
+
+    name: str
+    accuracy: Measure
+    expected: float
+    wrong: float
+    avoidable: float
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedFigures:
+    """All figures of a verifier study.
+
+    `frontier` are the rows of all prices, `operating` is the one of the policy `verified`, and
+    `others` are simpler rules and bounds. `once` is the router that chooses one arm, with all its
+    rules.
+    """
+
+    best_single: str
+    operating: VerifiedRow
+    frontier: tuple[VerifiedRow, ...]
+    others: tuple[VerifiedRow, ...]
+    singles: tuple[Entry, ...]
+    once: tuple[Entry, ...]
+    oracle: Entry
+    quality: tuple[JudgementQuality, ...]
+    categories: tuple[AcceptedGroup, ...]
+    agreement: tuple[AcceptedGroup, ...]
+
+
+def verified_figures(study: VerifierStudy) -> VerifiedFigures:
+    """Compute all figures of a study."""
+    comparison = _Comparison(study)
+    table, evidence = study.table, study.evidence
+    rows = {
+        price: comparison.measure(
+            str(Verified(price)), list(zip(answers.asked, answers.accepted.tolist(), strict=True))
+        )
+        for price, answers in sorted(study.by_price.items())
+    }
+    chosen = study.by_price[study.price_usd]
+    categories = [example.category for example in table.examples]
+    agreements = [comparison.agreement(chosen, query) for query in range(len(table))]
+    return VerifiedFigures(
+        best_single=table.arms[comparison.best],
+        operating=rows[study.price_usd],
+        frontier=tuple(rows.values()),
+        others=tuple(comparison.others()),
+        singles=tuple(
+            comparison.bench.measure("single", arm, table.correct[:, i], table.cost_usd[:, i])
+            for i, arm in enumerate(table.arms)
+        ),
+        once=sweep(table, evidence.probabilities, evidence.expected_costs_usd),
+        oracle=comparison.bench.measure("oracle", "oracle", *table.pick(oracle(table))),
+        quality=(
+            *_qualities("asked by the policy", table, chosen),
+            *_qualities("cheapest arms", table, evidence.cheapest),
+        ),
+        categories=_groups(categories, table, chosen),
+        agreement=tuple(sorted(_groups(agreements, table, chosen), key=lambda group: group.name)),
+    )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The rules that a verified policy is compared with, on the same queries.
+
+    Parameters of a rule are chosen on the other folds. Recorded costs give the order of the arms.
+    """
+
+    study: VerifierStudy
+
+    @cached_property
+    def table(self) -> Table:
+        return self.study.table
+
+    @cached_property
+    def bench(self) -> Bench:
+        return Bench.of(self.table)
+
+    @cached_property
+    def best(self) -> int:
+        return best_single(self.table)
+
+    @cached_property
+    def order(self) -> list[int]:
+        """All arms, cheapest first."""
+        order: list[int] = np.argsort(self.table.cost_usd.mean(axis=0), kind="stable").tolist()
+        return order
+
+    def measure(self, name: str, rule: Rule, kind: Kind = "router") -> VerifiedRow:
+        """Measure what a rule did with every query."""
+        table, asked = self.table, tuple(arms for arms, _ in rule)
+        accepted = np.array([arm for _, arm in rule])
+        answers = VerifiedAnswers(asked, accepted, np.zeros(0), ())
+        correct, cost_usd, seconds = answers.outcome(table)
+        first = np.array([arms[0] for arms in asked])
+        added_s: Floats | None = None
+        if not np.isnan(table.seconds).all():
+            added_s = seconds - np.nan_to_num(table.seconds[np.arange(len(first)), first])
+        return VerifiedRow(
+            entry=self.bench.measure(kind, name, correct, cost_usd),
+            candidates=mean_measure(np.array([len(arms) for arms in asked], dtype=np.float64)),
+            added_s=None if added_s is None else mean_measure(added_s),
+            added_s_interval=None if added_s is None else interval_of(_means(added_s)),
+            is_later=mean_measure((accepted != first).astype(np.float64)),
+        )
+
+    def others(self) -> list[VerifiedRow]:
+        """Measure all rules."""
+        best = self.table.arms[self.best]
+        evidence = self.study.evidence
+        rows = [self.measure(best, self._every(lambda _: ((self.best,), self.best)), "single")]
+        once = sweep(self.table, evidence.probabilities, evidence.expected_costs_usd)
+        affordable = [entry for entry in once if entry.cost_share <= MAX_COST_SHARE]
+        for entries in filter(None, (affordable, once)):
+            entry = max(entries, key=lambda entry: (entry.accuracy.value, -entry.cost_usd.value))
+            arms = route(evidence.probabilities, evidence.expected_costs_usd, entry.name).tolist()
+            rows.append(self.measure(f"choose once, {entry.name}", [((a,), a) for a in arms]))
+        votes = [self._every(partial(self._vote, n)) for n in (2, VOTERS)]
+        cascades = [self._every(partial(self._cascade, t)) for t in THRESHOLDS]
+        simple: dict[str, Rule] = {
+            "schema check": self._every(self._first_that_fits),
+            "two agree": self._every(self._two_agree),
+            "two of three agree": self._every(self._two_of_three),
+            "ABC": self._tuned(votes),
+            "FrugalGPT": self._tuned(cascades),
+        }
+        rows += [self.measure(name, rule, "baseline") for name, rule in simple.items()]
+        return [*rows, self.measure("perfect verifier", self._every(self._perfect), "oracle")]
+
+    def agreement(self, answers: VerifiedAnswers, query: int) -> str:
+        """Describe how many candidates of a query agree with the accepted answer."""
+        asked, accepted = answers.asked[query], int(answers.accepted[query])
+        if len(asked) == 1:
+            return "1 candidate"
+        agreeing = sum(self._is_same(query, accepted, arm) for arm in asked)
+        return f"{len(asked)} candidates, {agreeing} with the accepted calls"
+
+    def _every(self, decide: Callable[[int], Decided]) -> Rule:
+        return [decide(query) for query in range(len(self.table))]
+
+    def _is_same(self, query: int, one: int, other: int) -> bool:
+        relations = self.study.evidence.candidates[query].relations
+        return one == other or relations[one, other].is_same
+
+    def _until(self, arms: Sequence[int], is_enough: Callable[[int], bool]) -> Decided:
+        """Ask arms in this order, and accept the first answer that is good enough, or the last."""
+        last = next((n for n, arm in enumerate(arms) if is_enough(arm)), len(arms) - 1)
+        return tuple(arms[: last + 1]), arms[last]
+
+    def _first_that_fits(self, query: int) -> Decided:
+        """Ask by rising cost until an answer fits its schema; words violate none."""
+
+        def fits(arm: int) -> bool:
+            answer = self.study.evidence.candidates[query].answers[arm]
+            features = dict(zip(CANDIDATE_FEATURES, answer.features, strict=False))
+            is_valid = features["fits_schema"] and not features["unknown_tools"]
+            return answer.calls is not None and bool(not answer.calls or is_valid)
+
+        return self._until(self.order, fits)
+
+    def _or_best(self, asked: Sequence[int]) -> Decided:
+        """Accept the best single model's answer, and ask the model unless it was asked."""
+        return tuple(dict.fromkeys([*asked, self.best])), self.best
+
+    def _two_agree(self, query: int) -> Decided:
+        """Accept if the two cheapest arms agree; otherwise ask the best single model."""
+        two = self.order[:2]
+        return (tuple(two), two[0]) if self._is_same(query, two[0], two[-1]) else self._or_best(two)
+
+    def _two_of_three(self, query: int) -> Decided:
+        """Ask the third arm if two differ; if all differ, accept the most accurate arm's answer."""
+        three = tuple(self.order[:VOTERS])
+        for asked in (three[:2], three):
+            for arm in asked[:-1]:
+                if self._is_same(query, arm, asked[-1]):
+                    return asked, arm
+        accuracy = self.table.correct.mean(axis=0)
+        return three, max(three, key=lambda arm: float(accuracy[arm]))
+
+    def _vote(self, needed: int, query: int) -> Decided:
+        """Accept what enough of the cheapest arms agree on, or else the best single model's."""
+        voters = self.order[:VOTERS]
+        votes = {a: sum(self._is_same(query, a, other) for other in voters) for a in voters}
+        winner = max(voters, key=lambda arm: votes[arm])
+        if votes[winner] >= min(needed, len(voters)):
+            return tuple(voters), winner
+        return self._or_best(voters)
+
+    def _cascade(self, threshold: float, query: int) -> Decided:
+        """Ask by rising cost, up to the best single model, until an answer is probable enough."""
+        arms = self.order[: self.order.index(self.best) + 1]
+        alone = self.study.evidence.alone[query]
+        return self._until(arms, lambda arm: bool(alone[arm] >= threshold))
+
+    def _perfect(self, query: int) -> Decided:
+        """Ask by rising cost until an answer is correct."""
+        correct = self.table.correct[query]
+        top = correct.max()
+        return self._until(self.order, lambda arm: bool(correct[arm] == top > 0))
+
+    def _tuned(self, rules: Sequence[Rule]) -> Rule:
+        """Return each fold's decisions by the rule that is best on the other folds.
+
+        That is the most accurate one within `MAX_COST_SHARE`, or else the cheapest one.
+        """
+        table, outcomes = self.table, []
+        for rule in rules:
+            accepted = np.array([arm for _, arm in rule])
+            asked = tuple(arms for arms, _ in rule)
+            outcomes.append(VerifiedAnswers(asked, accepted, np.zeros(0), ()).outcome(table)[:2])
+        decided: list[Decided] = list(rules[0])
+        for fold in np.unique(table.folds):
+            others = table.folds != fold if (table.folds != fold).any() else table.folds == fold
+            budget = MAX_COST_SHARE * self.bench.best_cost_usd[others].mean()
+            measured = [(correct[others].mean(), cost[others].mean()) for correct, cost in outcomes]
+            picked = max(
+                range(len(rules)),
+                key=lambda n: (
+                    (1, measured[n][0]) if measured[n][1] <= budget else (0, -measured[n][1])
+                ),
+            )
+            for query in np.flatnonzero(table.folds == fold).tolist():
+                decided[query] = rules[picked][query]
+        return decided
+
+
+def _means(values: Floats) -> Floats:
+    """Return the mean of the values in each bootstrap draw."""
+    means: Floats = resamples(len(values)) @ values
+    return means
+
+
+def _qualities(asked: str, table: Table, answers: VerifiedAnswers) -> list[JudgementQuality]:
+    """Measure the probabilities of all candidates after one, two and three of them."""
+    found = []
+    for step in range(max(map(len, answers.judged))):
+        queries = [query for query, judged in enumerate(answers.judged) if len(judged) > step]
+        pairs = [
+            (table.correct[query, arm], p)
+            for query in queries
+            for arm, p in answers.judged[query][step].items()
+        ]
+        labels, judged = np.array(pairs).T[:, :, None]
+        # Without a right and a wrong candidate, no AUC can be computed.
+        if 0 < labels.mean() < 1:
+            found.append(
+                JudgementQuality(
+                    asked=asked,
+                    candidates=step + 1,
+                    queries=len(queries),
+                    auc=auc_measure(labels, judged),
+                    calibration_error=calibration_measure(labels, judged),
+                )
+            )
+    return found
+
+
+def _groups(
+    names: Sequence[str], table: Table, answers: VerifiedAnswers
+) -> tuple[AcceptedGroup, ...]:
+    """Measure the accepted answers of each group of queries, most wrong answers first."""
+    correct, _, _ = answers.outcome(table)
+    top = table.correct.max(axis=1)
+    groups = []
+    for name in sorted(set(names)):
+        rows: NDArray[np.bool_] = np.array([each == name for each in names])
+        groups.append(
+            AcceptedGroup(
+                name=name,
+                accuracy=mean_measure(correct[rows]),
+                expected=float(answers.p_correct[rows].mean()),
+                wrong=float((1 - correct[rows]).sum()),
+                avoidable=float((top - correct)[rows].sum()),
+            )
+        )
+    return tuple(sorted(groups, key=lambda group: -group.wrong))
