@@ -16,12 +16,14 @@ from pydantic import ValidationError
 from router_service.core.artifact import SHIPPED, Artifact, Manifest
 from router_service.core.calls.toolbox import ExpectedCall
 from router_service.core.messages import Json
+from router_service.core.selection import Verified
 from router_service.router import Router
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
 from switchcraft_training.dataset import also_of, load_dataset, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
 from switchcraft_training.records import Example, Expected, Judged
+from tests.training.verifiers import one_thread
 
 BRANCHES = ("forest", "networks", "lexical", "encoder")
 
@@ -108,6 +110,34 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert "80 measured queries, 7 used only for training" in printed
     decision = router.decide_conversation(next(router.artifact.canaries()).conversation)
     assert decision.arm in router.arms
+
+
+def test_verifier_is_trained_and_reported(
+    config: Path, benchmark: Path, tmp_path: Path, train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`verifier: true` adds a verifier and a section of the report; `add-verifier` does so later.
+
+    Both give the artifact the policy `verified`.
+    """
+    values = yaml.safe_load(config.read_text()) | {"verifier": True}
+    values["training"] |= {"shares": {"lexical": 1}, "select_on": "last"}
+    config.write_text(yaml.safe_dump(values))
+    with one_thread():
+        status, printed = train()
+        assert status == 0, printed
+        artifact = tmp_path / "out" / "artifact"
+        asked = ["add-verifier", str(artifact), "--data", str(benchmark), "--out"]
+        later = ["--workspace", str(tmp_path / "out" / "work")]
+        assert main([*asked, str(tmp_path / "later"), *later]) == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    measured = report["verified"]["operating"]["entry"]
+    assert measured["name"] in capsys.readouterr().out
+    alone = json.loads((tmp_path / "later-verification.json").read_text())
+    assert len(alone["frontier"]) == len(report["verified"]["frontier"])
+    for directory in (artifact, tmp_path / "later"):
+        router = Router.load(directory)
+        assert isinstance(router.policy("verified"), Verified)
+        assert len(router.artifact.manifest.verified_frontier) == len(alone["frontier"])
 
 
 def figures_agree(manifest: Manifest, report: Json) -> None:
