@@ -172,7 +172,7 @@ def test_wrong_answers_are_counted_by_agreement_and_category(
 
 def test_judgements_improve_with_candidates(figures: VerifiedFigures) -> None:
     """Candidates are easier to judge next to others; all candidates of a step count."""
-    cheapest = [q for q in figures.quality if q.asked == "cheapest arms"]
+    cheapest = [q for q in figures.quality if q.asked == "cheapest models"]
     assert [quality.candidates for quality in cheapest] == [1, 2, 3]
     assert [quality.auc.n for quality in cheapest] == [240, 480, 720]
     areas = [quality.auc.value for quality in cheapest]

@@ -103,10 +103,12 @@ class VerifiedFigures:
 
     `frontier` are the rows of all prices, `operating` is the one of the policy `verified`, and
     `others` are simpler rules and bounds. `once` is the router that chooses one arm, with all its
-    rules.
+    rules. `budget_share` is the cost, relative to the best single model, within which prices and
+    thresholds are chosen.
     """
 
     best_single: str
+    budget_share: float
     operating: VerifiedRow
     frontier: tuple[VerifiedRow, ...]
     others: tuple[VerifiedRow, ...]
@@ -133,6 +135,7 @@ def verified_figures(study: VerifierStudy) -> VerifiedFigures:
     agreements = [comparison.agreement(chosen, query) for query in range(len(table))]
     return VerifiedFigures(
         best_single=table.arms[comparison.best],
+        budget_share=MAX_COST_SHARE,
         operating=rows[study.price_usd],
         frontier=tuple(rows.values()),
         others=tuple(comparison.others()),
@@ -144,7 +147,7 @@ def verified_figures(study: VerifierStudy) -> VerifiedFigures:
         oracle=comparison.bench.measure("oracle", "oracle", *table.pick(oracle(table))),
         quality=(
             *_qualities("asked by the policy", table, chosen),
-            *_qualities("cheapest arms", table, evidence.cheapest),
+            *_qualities("cheapest models", table, evidence.cheapest),
         ),
         categories=_groups(categories, table, chosen),
         agreement=tuple(sorted(_groups(agreements, table, chosen), key=lambda group: group.name)),
