@@ -96,7 +96,7 @@ class Verification:
         self._first_complete_s = math.inf
         """When the first candidate was complete, by the event loop's clock."""
         self.obstacle = UnverifiedReason.CANDIDATES_FAILED
-        """Why there is no candidate to deliver, if there is none."""
+        """Why the answer is not verified, if no candidate can be delivered."""
 
     async def run(self) -> CandidateExchange | None:
         """Return the candidate to deliver, or None if no arm gave an answer.

@@ -185,9 +185,9 @@ def test_calls_in_another_order_are_the_same() -> None:
 
 
 def test_differing_arguments_are_counted() -> None:
-    """A relation counts other values and arguments that only one answer has, and who is grounded.
+    """A relation counts arguments with other values, and arguments that only one answer has.
 
-    The grounding lead of the answer whose city was said is positive.
+    The answer whose city was said has a positive grounding lead.
     """
     question = ask("Forecast for Oslo?")
     said = read(question, answer({"city": "Oslo", "unit": "celsius"}))
