@@ -34,13 +34,14 @@ test: lint
 	.ci/debian-packages $(VENV)/debian
 	$(MAKE) --jobs 2 types pytest
 
-# All tests. They often wait for servers, so that the types are checked at the same time.
+# All tests. They often wait for servers, so that the types are checked at the same time. Each process
+# computes with one thread, because waiting threads of several processes would keep the cores busy.
 pytest: $(VENV)/.dev
-	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest $(PARALLEL)
+	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest $(PARALLEL)
 
 ## test-fast: the tests without processes, browsers and training
 test-fast: $(VENV)/.dev
-	SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
+	OMP_NUM_THREADS=1 SWITCHCRAFT_DATA=$(DATA) $(BIN)/pytest --fast -p no:schemathesis $(PARALLEL)
 
 ## check: format, lint, types and import contracts
 check: lint types
