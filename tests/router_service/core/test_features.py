@@ -360,11 +360,12 @@ HEAVY: list[tuple[ToolSpec, ...]] = [
 
 @pytest.mark.parametrize("offered", HEAVY, ids=range(len(HEAVY)))
 def test_large_tools_take_bounded_time(offered: tuple[ToolSpec, ...]) -> None:
-    """Tools of the maximum size take less than a second of CPU time.
+    """Tools of the maximum size take less than ten seconds of CPU time.
 
-    Measured: 0.2 s. In an earlier version, enums that repeat the query took minutes.
+    Measured: 0.2 s, and 1.5 s when the garbage collector ran in a process with many objects. In an
+    earlier version, enums that repeat the query took minutes.
     """
     asked = Conversation((Turn(Role.USER, "a" * MAX_QUERY_CHARS),), offered)
     start = time.thread_time()
     extract(asked, list(FEATURES))
-    assert time.thread_time() - start < 1
+    assert time.thread_time() - start < 10
