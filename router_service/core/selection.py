@@ -166,8 +166,8 @@ class Drift:
 class Verified:
     """Policy: ask arms step by step, until a better answer is not worth the cost of another one.
 
-    Such a policy needs the answers of arms. It cannot choose from probabilities alone, and is
-    therefore no `Policy`.
+    It is not part of `Policy`, because it needs the answers of arms in addition to the router's
+    probabilities.
     """
 
     price_usd: float
