@@ -117,7 +117,7 @@ def invented_study(queries: int = 240) -> VerifierStudy:
         alone=alone,
     )
     by_price = {price: in_row_order(each) for price, each in parts.items()}
-    return VerifierStudy(table, by_price, fitted, PRICES_USD[1], evidence)
+    return VerifierStudy(table, by_price, fitted, PRICES_USD[1], 0.16, evidence)
 
 
 def _skill(queries: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -206,6 +206,13 @@ class RunConfig(_Frozen):
         description="Whether the artifact also has a verifier, for the policy `verified`. It needs"
         " recorded answers, and trains the router ten more times with five folds.",
     )
+    verified_cost_share: float = Field(
+        0.16,
+        gt=0,
+        description="Largest cost of the policy `verified`, as a share of the best single model's"
+        " cost. The most accurate price within it becomes the policy's operating point. The default"
+        " is the share at which the paper's router is as accurate as its best single model.",
+    )
     policies: Mapping[str, str] = Field(default_factory=lambda: {"default": "theta=0.5"})
     seed: int = 42
 

@@ -172,13 +172,15 @@ class Evidence:
 class VerifierStudy:
     """Held-out results of verified policies by price (USD), and the verifier that ships.
 
-    `table` has the measured rows. `price_usd` is the operating point of the policy `verified`.
+    `table` has the measured rows. `price_usd` is the operating point of the policy `verified`,
+    chosen among the prices at which it costs at most `cost_share` of the best single model.
     """
 
     table: Table
     by_price: Mapping[float, VerifiedAnswers]
     verifier: TrainedVerifier
     price_usd: float
+    cost_share: float
     evidence: Evidence
 
     def entries(self) -> dict[float, Entry]:
@@ -296,17 +298,19 @@ def study_verifier(
         cheapest=in_row_order(cheapest),
         alone=alone,
     )
-    study = VerifierStudy(table, by_price, fitted, best_usd, evidence)
-    return replace(study, price_usd=operating_price(study.entries()))
+    cost_share = config.verified_cost_share
+    study = VerifierStudy(table, by_price, fitted, best_usd, cost_share, evidence)
+    return replace(study, price_usd=operating_price(study.entries(), cost_share))
 
 
-MAX_COST_SHARE = 0.16
-"""Largest cost of the policy `verified`, as a share of the best single model's: the paper's."""
+def operating_price(entries: Mapping[float, Entry], cost_share: float) -> float:
+    """Return the price with the most correct answers within a share of the best model's cost.
 
-
-def operating_price(entries: Mapping[float, Entry]) -> float:
-    """Return the price with the most correct answers within `MAX_COST_SHARE`, or the lowest one."""
-    affordable = {p: entry for p, entry in entries.items() if entry.cost_share <= MAX_COST_SHARE}
+    If no price costs so little, return the lowest one.
+    """
+    affordable = {
+        price: entry for price, entry in entries.items() if entry.cost_share <= cost_share
+    }
     if not affordable:
         return min(entries)
     return max(affordable, key=lambda price: (affordable[price].accuracy.value, -price))

@@ -154,6 +154,17 @@ def test_threshold_of_a_cascade_is_chosen_on_other_folds(verifier_study: Verifie
     assert row.candidates.value == 1.5
 
 
+def test_price_is_chosen_on_other_folds(verifier_study: VerifierStudy) -> None:
+    """Each fold gets the price that suits the other one, so the queries do not choose their own."""
+    correct = np.tile([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], (10, 1))
+    study = scripted(verifier_study, correct)
+    second = np.ones(20, dtype=np.int64)
+    both = VerifiedAnswers(((1,),) * 20, second, np.ones(20), (({1: 0.5},),) * 20)
+    found = verified_figures(replace(study, by_price={**study.by_price, 2.0: both}, cost_share=1))
+    assert other(found, "verified, price from other folds").entry.accuracy.value == 0
+    assert found.operating.entry.accuracy.value == 0.5
+
+
 def test_wrong_answers_are_counted_by_agreement_and_category(
     figures: VerifiedFigures, verifier_study: VerifierStudy
 ) -> None:

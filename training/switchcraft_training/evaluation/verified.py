@@ -29,7 +29,7 @@ from switchcraft_training.evaluation.metrics import (
     mean_measure,
     resamples,
 )
-from switchcraft_training.verification import MAX_COST_SHARE, VerifiedAnswers, VerifierStudy
+from switchcraft_training.verification import VerifiedAnswers, VerifierStudy
 
 NO_ANSWERS = (
     "Verification was not measured, because the source has outcomes without answers, and a verifier"
@@ -101,10 +101,10 @@ class AcceptedGroup:
 class VerifiedFigures:
     """All figures of a verifier study.
 
-    `frontier` are the rows of all prices, `operating` is the one of the policy `verified`, and
-    `others` are simpler rules and bounds. `once` is the router that chooses one arm, with all its
-    rules. `budget_share` is the cost, relative to the best single model, within which prices and
-    thresholds are chosen.
+    `frontier` are the rows of all prices, and `operating` is the one of the policy `verified`.
+    `others` are simpler rules, bounds, and `verified` with a price chosen on other folds. `once` is
+    the router that chooses one arm, with all its rules. `budget_share` is the cost, relative to the
+    best single model, within which prices and thresholds are chosen.
     """
 
     best_single: str
@@ -135,7 +135,7 @@ def verified_figures(study: VerifierStudy) -> VerifiedFigures:
     agreements = [comparison.agreement(chosen, query) for query in range(len(table))]
     return VerifiedFigures(
         best_single=table.arms[comparison.best],
-        budget_share=MAX_COST_SHARE,
+        budget_share=study.cost_share,
         operating=rows[study.price_usd],
         frontier=tuple(rows.values()),
         others=tuple(comparison.others()),
@@ -205,7 +205,7 @@ class _Comparison:
         evidence = self.study.evidence
         rows = [self.measure(best, self._every(lambda _: ((self.best,), self.best)), "single")]
         once = sweep(self.table, evidence.probabilities, evidence.expected_costs_usd)
-        affordable = [entry for entry in once if entry.cost_share <= MAX_COST_SHARE]
+        affordable = [entry for entry in once if entry.cost_share <= self.study.cost_share]
         for entries in filter(None, (affordable, once)):
             entry = max(entries, key=lambda entry: (entry.accuracy.value, -entry.cost_usd.value))
             arms = route(evidence.probabilities, evidence.expected_costs_usd, entry.name).tolist()
@@ -220,6 +220,11 @@ class _Comparison:
             "FrugalGPT": self._tuned(cascades),
         }
         rows += [self.measure(name, rule, "baseline") for name, rule in simple.items()]
+        by_price = [
+            list(zip(answers.asked, answers.accepted.tolist(), strict=True))
+            for _, answers in sorted(self.study.by_price.items())
+        ]
+        rows.append(self.measure("verified, price from other folds", self._tuned(by_price)))
         return [*rows, self.measure("perfect verifier", self._every(self._perfect), "oracle")]
 
     def agreement(self, answers: VerifiedAnswers, query: int) -> str:
@@ -296,7 +301,7 @@ class _Comparison:
     def _tuned(self, rules: Sequence[Rule]) -> Rule:
         """Return each fold's decisions by the rule that is best on the other folds.
 
-        That is the most accurate one within `MAX_COST_SHARE`, or else the cheapest one.
+        That is the most accurate one within the study's `cost_share`, or else the cheapest one.
         """
         table, outcomes = self.table, []
         for rule in rules:
@@ -306,7 +311,7 @@ class _Comparison:
         decided: list[Decided] = list(rules[0])
         for fold in np.unique(table.folds):
             others = table.folds != fold if (table.folds != fold).any() else table.folds == fold
-            budget = MAX_COST_SHARE * self.bench.best_cost_usd[others].mean()
+            budget = self.study.cost_share * self.bench.best_cost_usd[others].mean()
             measured = [(correct[others].mean(), cost[others].mean()) for correct, cost in outcomes]
             picked = max(
                 range(len(rules)),
