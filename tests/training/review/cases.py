@@ -1,4 +1,4 @@
-"""A small benchmark with typical mistakes, and a verifier that knows them."""
+"""A small benchmark with typical mistakes, and a critic that knows them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ UTTERANCE = "Find me a flight from Newark to Boston on the 25th of December 2023
 
 
 def corrected(account: str, name: str = "get_balance") -> list[dict[str, Any]]:
-    """Return the verifier's suggested correction."""
+    """Return the critic's suggested correction."""
     return [{"name": name, "arguments": {"account": [account]}}]
 
 
@@ -161,8 +161,8 @@ VERDICTS: Mapping[str, str] = {
 
 
 @dataclass
-class FakeVerifier:
-    """A verifier's endpoint that answers by the last user message, and counts its requests."""
+class FakeCritic:
+    """A critic's endpoint that answers by the last user message, and counts its requests."""
 
     url: str = ""
     requested: list[str] = field(default_factory=list)
@@ -194,24 +194,24 @@ def _identified(messages: list[dict[str, Any]]) -> str:
 
 
 @contextmanager
-def verifying() -> Iterator[FakeVerifier]:
-    """Serve a verifier over HTTP, and a web page under /home."""
-    verifier, app = FakeVerifier(), FastAPI()
-    app.post("/v1/chat/completions")(verifier.answer)
+def verifying() -> Iterator[FakeCritic]:
+    """Serve a critic over HTTP, and a web page under /home."""
+    critic, app = FakeCritic(), FastAPI()
+    app.post("/v1/chat/completions")(critic.answer)
     app.post("/home/chat/completions")(lambda: HTMLResponse("<p>Welcome.</p>"))
     with served(app) as url:
-        verifier.url = f"{url}/v1"
-        yield verifier
+        critic.url = f"{url}/v1"
+        yield critic
 
 
 def finding(judged: Judged, text: str, round_: int = 1) -> Finding:
-    """Return the finding for a verifier's answer about a row."""
+    """Return the finding for a critic's answer about a row."""
     return Finding(
         id=judged.example.id,
         row_sha256=row_sha256(judged),
         round=round_,
         opinion=read_opinion(judged, text),
-        model="verifier",
+        model="critic",
         input_tokens=1000,
         output_tokens=100,
         at="2024-01-01T00:00:00+00:00",

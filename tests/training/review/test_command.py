@@ -30,7 +30,7 @@ from tests.training.review.cases import CHRISTMAS, FINDINGS, ROWS, SAVINGS, UTTE
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    """Write the benchmark and a verifier's findings."""
+    """Write the benchmark and a critic's findings."""
     with Journal(tmp_path / "review" / "findings.jsonl", Finding) as journal:
         for found in FINDINGS:
             journal.append(found)

@@ -1,4 +1,4 @@
-"""The verifier's answers, read as opinions."""
+"""The critic's answers, read as opinions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.training.review.cases import CHRISTMAS, GARBLED, SAVINGS, UTTERANCE, 
 
 
 def verdict(kind: str, **fields: object) -> str:
-    """Return a verifier's answer."""
+    """Return a critic's answer."""
     return json.dumps({"verdict": kind, "explanation": "Because.", **fields})
 
 
@@ -47,7 +47,7 @@ def test_ambiguous_input_has_suggested_message() -> None:
     ],
 )
 def test_equivalent_suggestion_does_not_flag_the_row(text: str) -> None:
-    """A row is not flagged if the verifier agrees or suggests equivalent calls."""
+    """A row is not flagged if the critic agrees or suggests equivalent calls."""
     opinion = read_opinion(SAVINGS, text)
     assert (opinion.is_flagged, opinion.change, opinion.problem) == (False, None, None)
 
@@ -83,7 +83,7 @@ def test_equivalent_suggestion_does_not_flag_the_row(text: str) -> None:
 def test_unusable_suggestion_flags_the_row_with_its_problem(
     judged: Judged, text: str | None, problem: str
 ) -> None:
-    """A person sees every doubt of the verifier, even without a usable correction."""
+    """A person sees every doubt of the critic, even without a usable correction."""
     opinion = read_opinion(judged, text)
     assert opinion.is_flagged
     assert opinion.change is None

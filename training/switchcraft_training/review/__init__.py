@@ -1,1 +1,1 @@
-"""Review of a benchmark's expected calls: a verifier model flags rows, and a person decides."""
+"""Review of a benchmark's expected calls: a critic model flags rows, and a person decides."""

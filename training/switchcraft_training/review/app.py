@@ -40,7 +40,7 @@ _CATEGORY_MEANINGS: Final = {
 
 HELP: Final = """\
 [b]Decisions[/b]
-  [b]a[/b]  accept the verifier's suggestion
+  [b]a[/b]  accept the critic's suggestion
   [b]d[/b]  decline: keep the row as it is
   [b]s[/b]  skip: decide in round 2
   [b]e[/b]  edit the expected calls, as YAML or JSON
@@ -92,7 +92,7 @@ class ReviewApp(App[None]):
             yield _create_pane("conversation", "Conversation")
             yield _create_pane("tools", "Tools (* required)")
         yield _create_pane("changes", "Changes")
-        yield _create_pane("opinion", "Verifier")
+        yield _create_pane("opinion", "Critic")
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -207,7 +207,7 @@ class ReviewApp(App[None]):
             pane.query_one(Static).update(content)
             pane.scroll_home(animate=False)
         self.query_one("#conversation").scroll_end(animate=False)
-        title = f"Verifier: {session.category.display_name}"
+        title = f"Critic: {session.category.display_name}"
         self.query_one("#opinion").border_title = title
 
 

@@ -39,7 +39,7 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
     """Add the `review` command with its three steps."""
     review = stages.add_parser(
         "review",
-        help="check the expected calls of rows with a verifier model, and correct them",
+        help="check the expected calls of rows with a critic model, and correct them",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -60,8 +60,8 @@ def register(stages: Any) -> None:  # noqa: ANN401 - argparse has no public type
         parser.set_defaults(stage=stage)
         return parser
 
-    verify = add("verify", run_verify, "ask a verifier model about every row", has_round=True)
-    verify.add_argument("--model", required=True, help="the verifier's name at its endpoint")
+    verify = add("verify", run_verify, "ask a critic model about every row", has_round=True)
+    verify.add_argument("--model", required=True, help="the critic's name at its endpoint")
     verify.add_argument(
         "--base-url",
         type=_parse_address,
@@ -102,7 +102,7 @@ def _parse_address(text: str) -> str:
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
-    """Ask the verifier about rows without a finding; return 1 if some requests failed."""
+    """Ask the critic about rows without a finding; return 1 if some requests failed."""
     # Imported here, as below, because the HTTP client and the terminal interface load slowly.
     from router_service.core.selection import Price  # noqa: PLC0415
     from switchcraft_training.review.journal import (  # noqa: PLC0415
@@ -113,8 +113,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
         read_entries,
     )
     from switchcraft_training.review.verify import (  # noqa: PLC0415
+        Critic,
         Finding,
-        Verifier,
         unverified,
         verify,
     )
@@ -134,7 +134,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
             problem = "needs two numbers of at least 0, in USD per million tokens"
             raise ConfigError("review verify", "--price", problem) from exc
     concurrency = max(1, arguments.concurrency)
-    verifier = Verifier(arguments.model, arguments.base_url, key, price, concurrency)
+    critic = Critic(arguments.model, arguments.base_url, key, price, concurrency)
 
     def rows_of_round() -> Iterator[Judged]:
         ledger = Ledger(read_entries(arguments.out / STEPS, Step))
@@ -146,8 +146,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
 
     with Journal(arguments.out / FINDINGS, Finding) as journal:
         rows = unverified(rows_of_round(), journal.entries, arguments.round)
-        counts = asyncio.run(verify(rows, journal, verifier, arguments.round))
-    cost = f"{counts.cost_usd:.4f} USD" if verifier.price else "cost unknown"
+        counts = asyncio.run(verify(rows, journal, critic, arguments.round))
+    cost = f"{counts.cost_usd:.4f} USD" if critic.price else "cost unknown"
     _LOG.info("%d rows verified, %d flagged; %s", counts.verified, counts.flagged, cost)
     if counts.failed:
         _LOG.error("%d rows were not verified; run the same command again", counts.failed)

@@ -128,10 +128,10 @@ def _truth_text(judged: Judged) -> str:
 
 
 def opinion_text(entry: ReviewEntry) -> Text:
-    """Return the verifier's explanation, and why its suggestion cannot be used."""
+    """Return the critic's explanation, and why its suggestion cannot be used."""
     opinion = entry.opinion
     if opinion is None:
-        advice = "The verifier has not seen the row as it is now: run `review verify --round 2`."
+        advice = "The critic has not seen the row as it is now: run `review verify --round 2`."
         return Text(advice, style=_FAINT)
     lines = [Text(opinion.explanation)] if opinion.explanation else []
     if opinion.problem:

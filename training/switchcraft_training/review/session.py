@@ -39,7 +39,7 @@ from switchcraft_training.review.verify import DEFAULT_CATEGORY, Finding, Verifi
 class ReviewEntry:
     """A row to decide on, in its state at the start of a round.
 
-    `row_sha256` is the hash of the row in the file of rows. `opinion` is None if the verifier has
+    `row_sha256` is the hash of the row in the file of rows. `opinion` is None if the critic has
     not seen the present version of the row.
     """
 
@@ -54,12 +54,12 @@ class ReviewEntry:
 
     @property
     def kind(self) -> CorrectionKind:
-        """The part of the row that the verifier questions."""
+        """The part of the row that the critic questions."""
         return self.opinion.kind if self.opinion else CorrectionKind.TRUTH
 
     @property
     def suggestion(self) -> Change | None:
-        """The verifier's correction, if it can be used."""
+        """The critic's correction, if it can be used."""
         return self.opinion.change if self.opinion else None
 
 
@@ -312,5 +312,5 @@ def summary(findings: Sequence[Finding], ledger: Ledger, corrections: Sequence[C
         f"{len(first)} rows verified, {len(flagged)} flagged, {open_} of them open in round 1\n"
         f"{len(corrections)} corrections of {len(corrected)} rows "
         f"({len(corrected) / max(1, len(first)):.1%} of those verified)\n"
-        f"the verifier used {tokens[0]} + {tokens[1]} tokens, {cost}"
+        f"the critic used {tokens[0]} + {tokens[1]} tokens, {cost}"
     )

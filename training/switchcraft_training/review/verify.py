@@ -1,4 +1,4 @@
-"""The verifier: asks a model about every row, and saves its opinions."""
+"""The critic: asks a model about every row, and saves its opinions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DEFAULT_CATEGORY: Final = {
 
 _CATEGORY_NAMES: Final = {kind: ", ".join(CATEGORIES[kind]) for kind in CorrectionKind}
 
-# The wording of the prompt affects the verifier's answers (the paper's appendix on ConFETTI has
+# The wording of the prompt affects the critic's answers (the paper's appendix on ConFETTI has
 # the methodology), so it is not changed for style.
 INSTRUCTIONS: Final = f"""\
 You verify the ground truth of a benchmark of tool calls. You are given one entry: the whole \
@@ -88,7 +88,7 @@ and the place in the conversation that decide it."""
 
 
 class VerifierOpinion(BaseModel):
-    """The verifier's opinion on a row: whether the row is flagged, and how to correct it.
+    """The critic's opinion on a row: whether the row is flagged, and how to correct it.
 
     A correct row has no `change`. If the suggested correction cannot be used, `change` is empty
     too, and `problem` has the reason.
@@ -121,8 +121,8 @@ class Finding(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Verifier:
-    """The verifier model at an OpenAI-compatible endpoint; without a price, costs are unknown."""
+class Critic:
+    """The critic model at an OpenAI-compatible endpoint; without a price, costs are unknown."""
 
     model: str
     base_url: str
@@ -151,9 +151,9 @@ def unverified(
 
 
 async def verify(
-    rows: Iterator[Judged], journal: Journal[Finding], verifier: Verifier, round_: int
+    rows: Iterator[Judged], journal: Journal[Finding], critic: Critic, round_: int
 ) -> VerificationCounts:
-    """Ask the verifier model whether rows are correct, and save each finding immediately.
+    """Ask the critic model whether rows are correct, and save each finding immediately.
 
     Requests that fail after all retries are counted, and the next run repeats them. Raises
     UpstreamError if every request would fail, for example if the key is wrong.
@@ -163,7 +163,7 @@ async def verify(
     async def work(client: openai.AsyncOpenAI, bar: tqdm[None]) -> None:
         for judged in rows:  # all workers share this iterator
             try:
-                finding = await _ask(client, judged, verifier, round_)
+                finding = await _ask(client, judged, critic, round_)
             except openai.OpenAIError as exc:
                 counts.failed += 1
                 _LOG.warning("%s was not verified: %s", judged.example.id, exc)
@@ -176,22 +176,20 @@ async def verify(
             bar.update()
 
     async with openai.AsyncOpenAI(
-        api_key=verifier.api_key, base_url=verifier.base_url, timeout=verifier.timeout_s
+        api_key=critic.api_key, base_url=critic.base_url, timeout=critic.timeout_s
     ) as client:
         with tqdm(desc="verifying", unit="row") as bar:
             try:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(verifier.concurrency):
+                    for _ in range(critic.concurrency):
                         group.create_task(work(client, bar))
             except* SwitchcraftError as exc:
                 raise exc.exceptions[0] from exc
     return counts
 
 
-async def _ask(
-    client: openai.AsyncOpenAI, judged: Judged, verifier: Verifier, round_: int
-) -> Finding:
-    """Return the verifier's finding on one row.
+async def _ask(client: openai.AsyncOpenAI, judged: Judged, critic: Critic, round_: int) -> Finding:
+    """Return the critic's finding on one row.
 
     Raises OpenAIError if the request fails, or UpstreamError if every request would fail.
     """
@@ -208,16 +206,16 @@ async def _ask(
     ]
     try:
         answer: object = await client.chat.completions.create(
-            model=verifier.model,
+            model=critic.model,
             messages=messages,
             response_format={"type": "json_object"},
         )
     except _PERMANENT_ERRORS as exc:
-        raise UpstreamError(verifier.model, f"refused the request: {exc}") from exc
+        raise UpstreamError(critic.model, f"refused the request: {exc}") from exc
     # If the response is not JSON, for example a web page, the client returns it as a string.
     if not isinstance(answer, ChatCompletion):
         problem = "answered without a chat completion; is --base-url correct?"
-        raise UpstreamError(verifier.model, problem)
+        raise UpstreamError(critic.model, problem)
     text = answer.choices[0].message.content if answer.choices else None
     used = (answer.usage.prompt_tokens, answer.usage.completion_tokens) if answer.usage else (0, 0)
     return Finding(
@@ -225,10 +223,10 @@ async def _ask(
         row_sha256=row_sha256(judged),
         round=round_,
         opinion=read_opinion(judged, text),
-        model=verifier.model,
+        model=critic.model,
         input_tokens=used[0],
         output_tokens=used[1],
-        cost_usd=verifier.price.cost_usd(*used, seconds=0) if verifier.price else None,
+        cost_usd=critic.price.cost_usd(*used, seconds=0) if critic.price else None,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -240,7 +238,7 @@ class _Verdict(StrEnum):
 
 
 class _VerifierAnswer(BaseModel):
-    """The verifier's JSON object; the correction is validated separately."""
+    """The critic's JSON object; the correction is validated separately."""
 
     verdict: _Verdict
     category: str | None = None
@@ -250,13 +248,13 @@ class _VerifierAnswer(BaseModel):
 
 
 def read_opinion(judged: Judged, text: str | None) -> VerifierOpinion:
-    """Read a verifier's answer; an answer that cannot be read or used flags the row."""
+    """Read a critic's answer; an answer that cannot be read or used flags the row."""
     raw = text or ""
     try:
         # Parse from the first to the last brace, because some models put JSON in a code block.
         answer = _VerifierAnswer.model_validate_json(raw[raw.find("{") : raw.rfind("}") + 1])
     except ValidationError as exc:
-        reason = f"the verifier's answer cannot be read: {first_problem(exc)}"
+        reason = f"the critic's answer cannot be read: {first_problem(exc)}"
         return VerifierOpinion(is_flagged=True, explanation=raw.strip(), problem=reason)
     if answer.verdict is _Verdict.RIGHT:
         return VerifierOpinion(is_flagged=False, explanation=answer.explanation)
