@@ -24,7 +24,7 @@ from router_service.core.answers import ParsedAnswer, WrittenCall
 from router_service.core.artifact import CANARIES, SHIPPED
 from router_service.core.messages import Json, as_list, parse_conversation, unwrap_tool
 from router_service.core.selection import Verified
-from router_service.core.verification import Candidate
+from router_service.core.verification import Candidate, VerificationState
 from router_service.router import Router
 
 MAX_CANDIDATES = 3
@@ -58,7 +58,8 @@ def main() -> None:
                 ]
                 started = time.perf_counter()
                 question = Question(conversation, as_list(body["tools"]))
-                router.next_step(question, prediction, candidates, policy, arms=router.arms)
+                state = VerificationState(policy, router.arms, candidates)
+                router.next_step(question, prediction, state)
                 spent[f"{count} candidates"] = time.perf_counter() - started
             if round_number:  # the first round warms up
                 for name, seconds in spent.items():

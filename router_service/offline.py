@@ -19,7 +19,7 @@ from router_service.core.messages import (
     wrong_type,
 )
 from router_service.core.selection import Policy, Verified
-from router_service.core.verification import Candidate
+from router_service.core.verification import Candidate, VerificationState
 from router_service.router import VERIFIED, Router
 
 _FIELDS = ("arm", "probabilities", "cost_usd", "policy", "reason", "packed_tokens")
@@ -78,7 +78,8 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
         for arm, message in answers.items()
     ]
     question = Question(conversation, as_list(body.get("tools")))
-    step = router.next_step(question, prediction, candidates, policy, arms=router.arms)
+    state = VerificationState(policy, router.arms, candidates)
+    step = router.next_step(question, prediction, state)
     decision = router.choose(conversation, prediction)
     return {
         "action": "ask" if step.accept is None else "accept",

@@ -47,7 +47,7 @@ from router_service.core.selection import (
     ranking,
     select,
 )
-from router_service.core.verification import NO_LIMITS, Candidate, Step, VerificationLimits
+from router_service.core.verification import Step, VerificationState
 from router_service.core.verifier import Verifier
 
 VERIFIED = "verified"
@@ -280,37 +280,26 @@ class Router:
             is_unread=bool(conversation.unread),
         )
 
-    def next_step(  # noqa: PLR0913
-        self,
-        question: Question,
-        prediction: Prediction,
-        candidates: Sequence[Candidate],
-        policy: Verified,
-        *,
-        arms: Collection[str],
-        limits: VerificationLimits = NO_LIMITS,
-        elapsed_s: float = 0.0,
-        failed: Collection[str] = (),
+    def next_step(
+        self, question: Question, prediction: Prediction, state: VerificationState
     ) -> Step:
         """Return which candidate to accept, or which arms to ask next; CPU-bound.
 
-        `question` is the request, and `prediction` the router's for it. `arms` may be asked, unless
-        they were asked before. `elapsed_s` is the time since the first candidate was complete, and
-        `failed` are the arms that were asked and gave no answer. Without candidates and without an
-        arm that may be asked, the step names no arm. Raises PolicyError if the artifact has no
-        verifier.
+        `question` is the request, and `prediction` the router's for it. Without candidates and
+        without an arm that may be asked, the step names no arm. Raises PolicyError if the artifact
+        has no verifier.
         """
         if self._verifier is None:
-            raise PolicyError(str(policy), NO_VERIFIER)
-        manifest = self.artifact.manifest
+            raise PolicyError(str(state.policy), NO_VERIFIER)
+        manifest, candidates, limits = self.artifact.manifest, state.candidates, state.limits
         costs_usd = dict(zip(self.arms, self._costs_usd, strict=True))
-        asked = [*(candidate.arm for candidate in candidates), *failed]
+        asked = [*(candidate.arm for candidate in candidates), *state.failed]
         left_usd = limits.max_cost_usd - sum(costs_usd[arm] for arm in asked)
-        left_s = limits.max_added_latency_s - elapsed_s
+        left_s = limits.max_added_latency_s - state.elapsed_s
         able = [
             arm
             for arm in self.arms
-            if arm in arms
+            if arm in state.arms
             and arm not in asked
             and len(asked) < limits.max_candidates
             and costs_usd[arm] <= left_usd
@@ -331,7 +320,7 @@ class Router:
         step = self._verifier.choose_step(
             self._verifier.beliefs(prediction.features, prediction.probabilities),
             Candidates.of(question, answers),
-            all_costs_usd / max(policy.price_usd, LEAST_PRICE_USD),
+            all_costs_usd / max(state.policy.price_usd, LEAST_PRICE_USD),
             [column_of[arm] for arm in able],
             is_last=is_last,
         )

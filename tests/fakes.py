@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from router_service.core.selection import (
     choose_once,
     parse_policy,
 )
-from router_service.core.verification import Candidate, Step, VerificationLimits
+from router_service.core.verification import Step, VerificationState
 from router_service.core.verifier import VerifierSpec
 from router_service.router import NO_VERIFIER, Decision, Prediction, decide_among
 
@@ -111,20 +111,11 @@ class FakeRouter:
         )
 
     def next_step(
-        self,
-        question: Question,
-        prediction: Prediction,
-        candidates: Sequence[Candidate],
-        policy: Verified,
-        *,
-        arms: Collection[str],
-        limits: VerificationLimits,
-        elapsed_s: float,
-        failed: Collection[str],
+        self, question: Question, prediction: Prediction, state: VerificationState
     ) -> Step:
         """Refuse, like an artifact without a verifier."""
-        del question, prediction, candidates, arms, limits, elapsed_s, failed
-        raise PolicyError(str(policy), NO_VERIFIER)
+        del question, prediction
+        raise PolicyError(str(state.policy), NO_VERIFIER)
 
     def view(self, conversation: Conversation) -> PackedView:
         """Return an empty view."""
@@ -132,23 +123,11 @@ class FakeRouter:
         return PackedView(pieces=(), extents=(), features={}, tokens=7, budget_tokens=512)
 
 
-@dataclass(frozen=True)
-class StepRequest:
-    """The arguments of one call of `VerifyingRouter.next_step`."""
-
-    candidates: Sequence[Candidate]
-    policy: Verified
-    arms: frozenset[str]
-    limits: VerificationLimits
-    elapsed_s: float
-    failed: frozenset[str]
-
-
 class VerifyingRouter(FakeRouter):
     """Router that asks groups of arms in their order, and trusts answers by arm.
 
     It accepts the most probable candidate if its probability is at least 0.5, or if no further arm
-    can be asked. `steps` keeps the arguments of all calls.
+    can be asked. `steps` keeps the states of all calls.
     """
 
     def __init__(
@@ -173,34 +152,23 @@ class VerifyingRouter(FakeRouter):
         """Whether it fails to judge candidates."""
         self.groups = groups
         self.trust = {"small": 0.2, "medium": 0.4, "large": 0.9, **(trust or {})}
-        self.steps: list[StepRequest] = []
+        self.steps: list[VerificationState] = []
 
     def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
         """Resolve `verified` to the measured price, and other policies as usual."""
         return super().policy("verified=0.002" if text == "verified" else text, param=param)
 
     def next_step(
-        self,
-        question: Question,
-        prediction: Prediction,
-        candidates: Sequence[Candidate],
-        policy: Verified,
-        *,
-        arms: Collection[str],
-        limits: VerificationLimits,
-        elapsed_s: float,
-        failed: Collection[str],
+        self, question: Question, prediction: Prediction, state: VerificationState
     ) -> Step:
         """Accept the best candidate if it is trusted, or ask the next group."""
         del question, prediction
-        self.steps.append(
-            StepRequest(candidates, policy, frozenset(arms), limits, elapsed_s, frozenset(failed))
-        )
-        trust = {c.arm: self.trust[c.arm] if c.answer else 0.0 for c in candidates}
-        if self.is_broken and candidates:
+        self.steps.append(state)
+        trust = {c.arm: self.trust[c.arm] if c.answer else 0.0 for c in state.candidates}
+        if self.is_broken and state.candidates:
             raise RuntimeError("a defect of the verifier")
         best = max(trust, key=lambda arm: trust[arm], default=None)
-        groups = (tuple(arm for arm in group if arm in arms) for group in self.groups)
+        groups = (tuple(arm for arm in group if arm in state.arms) for group in self.groups)
         ask = next(filter(None, groups), ())
         if best is not None and (trust[best] >= 0.5 or not ask):
             return Step(best, (), trust, 0.0)

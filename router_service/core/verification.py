@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from router_service.core.answers import ParsedAnswer
+from router_service.core.selection import Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,21 @@ class VerificationLimits:
 
 
 NO_LIMITS = VerificationLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationState:
+    """State of one request's verification: its rules, and the arms that were asked so far."""
+
+    policy: Verified
+    arms: Collection[str]
+    """Arms that may be asked, unless they were asked before."""
+    candidates: Sequence[Candidate] = ()
+    failed: Collection[str] = ()
+    """Arms that were asked and gave no answer."""
+    limits: VerificationLimits = NO_LIMITS
+    elapsed_s: float = 0.0
+    """Time since the first candidate was complete."""
 
 
 @dataclass(frozen=True, slots=True)

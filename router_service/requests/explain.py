@@ -16,7 +16,7 @@ from router_service.core.messages import as_list
 from router_service.core.packing import PackedView
 from router_service.core.resources import StageName, Timer
 from router_service.core.selection import Policy, Verified, parse_policy
-from router_service.core.verification import NO_LIMITS
+from router_service.core.verification import VerificationState
 from router_service.requests.planning import (
     DecidingRouter,
     Endpoint,
@@ -165,16 +165,8 @@ class Explainer:
         arms = tuple(self._planner.models_by_arm(decision))
 
         def first_step(verified: Verified) -> FirstStep:
-            step = self._router.next_step(
-                question,
-                prediction,
-                (),
-                verified,
-                arms=arms,
-                limits=NO_LIMITS,
-                elapsed_s=0.0,
-                failed=(),
-            )
+            state = VerificationState(verified, arms)
+            step = self._router.next_step(question, prediction, state)
             return FirstStep(str(verified), step.ask[0])
 
         instead = self._planner.choosing_policy(None, VERIFIED)

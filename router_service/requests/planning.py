@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -40,7 +40,7 @@ from router_service.core.packing import PackedView
 from router_service.core.resources import Cache, Stage, StageName, Timer
 from router_service.core.responses import find_references, parse_responses_request
 from router_service.core.selection import Policy, Reason, Verified, choose_once
-from router_service.core.verification import Candidate, Step, VerificationLimits
+from router_service.core.verification import Step, VerificationState
 from router_service.requests.pool import Pool, capable_models
 from router_service.router import VERIFIED, Decision, Prediction, explored
 from router_service.settings import Model
@@ -314,23 +314,10 @@ class DecidingRouter(Protocol):
     ) -> Decision:
         """Return the decision that a policy makes among these arms."""
 
-    def next_step(  # noqa: PLR0913
-        self,
-        question: Question,
-        prediction: Prediction,
-        candidates: Sequence[Candidate],
-        policy: Verified,
-        *,
-        arms: Collection[str],
-        limits: VerificationLimits,
-        elapsed_s: float,
-        failed: Collection[str],
+    def next_step(
+        self, question: Question, prediction: Prediction, state: VerificationState
     ) -> Step:
-        """Return which candidate to accept, or which of `arms` to ask next; CPU-bound.
-
-        `elapsed_s` is the time since the first candidate was complete. `failed` are the arms that
-        were asked and gave no answer.
-        """
+        """Return which candidate to accept, or which arms to ask next; CPU-bound."""
 
     def view(self, conversation: Conversation) -> PackedView:
         """Return what the model sees of a conversation."""

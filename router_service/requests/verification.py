@@ -22,7 +22,12 @@ from router_service.core.errors import (
 )
 from router_service.core.messages import as_list
 from router_service.core.selection import Reason
-from router_service.core.verification import Candidate, Step, VerificationLimits
+from router_service.core.verification import (
+    Candidate,
+    Step,
+    VerificationLimits,
+    VerificationState,
+)
 from router_service.lifecycle.overload import DecisionQueue
 from router_service.requests.exchange import CandidateExchange, Exchange
 from router_service.requests.planning import Plan, UnverifiedReason
@@ -123,7 +128,14 @@ class Verification:
         candidates = self._exchange.candidates
         if not candidates and self._decision.reason is Reason.EXPLORED:
             return Step(None, (self._decision.arm,), {}, 0.0)
-        given = [Candidate(candidate.arm, candidate.answer) for candidate in self._complete]
+        state = VerificationState(
+            policy=self._policy,
+            arms=frozenset() if is_last else self._arms_left(),
+            candidates=[Candidate(candidate.arm, candidate.answer) for candidate in self._complete],
+            failed=frozenset(c.arm for c in candidates if not c.is_complete),
+            limits=self._limits,
+            elapsed_s=max(0.0, self._loop.time() - self._first_complete_s),
+        )
 
         def decide() -> Step:
             request = self._plan.request
@@ -131,16 +143,7 @@ class Verification:
                 body = orjson.loads(request.body.with_model(""))
                 tools = as_list(body.get("tools"))
                 self._question = Question(request.chat.conversation, tools)
-            return self._plan.planner.router.next_step(
-                self._question,
-                self._prediction,
-                given,
-                self._policy,
-                arms=() if is_last else self._arms_left(),
-                limits=self._limits,
-                elapsed_s=max(0.0, self._loop.time() - self._first_complete_s),
-                failed=[c.arm for c in candidates if not c.is_complete],
-            )
+            return self._plan.planner.router.next_step(self._question, self._prediction, state)
 
         # After the limits, there is only a little time to judge the candidates in hand.
         left_s = max(self._time_left_s(), DELIVERY_S / 2)

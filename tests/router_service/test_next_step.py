@@ -17,7 +17,13 @@ from router_service.core.artifact import SHIPPED, Artifact
 from router_service.core.errors import PolicyError
 from router_service.core.messages import Json
 from router_service.core.selection import Verified
-from router_service.core.verification import NO_LIMITS, Candidate, Step, VerificationLimits
+from router_service.core.verification import (
+    NO_LIMITS,
+    Candidate,
+    Step,
+    VerificationLimits,
+    VerificationState,
+)
 from router_service.router import Prediction, Router
 from tests.candidates import answer, ask, message, request
 
@@ -53,13 +59,14 @@ def next_step(router: Router, prediction: Prediction) -> NextStep:
         cities: Mapping[str, str | None] | None = None,
         policy: Verified = PRICE,
         arms: Collection[str] = ARMS,
-        **given: Any,  # noqa: ANN401 - the arguments of `Router.next_step`
+        **given: Any,  # noqa: ANN401 - further fields of the state
     ) -> Step:
         candidates = [
             Candidate(arm, None if city is None else answer({"city": city}))
             for arm, city in (cities or {}).items()
         ]
-        return router.next_step(QUESTION, prediction, candidates, policy, arms=arms, **given)
+        state = VerificationState(policy, arms, candidates, **given)
+        return router.next_step(QUESTION, prediction, state)
 
     return step
 
@@ -163,10 +170,10 @@ def test_router_with_fewer_arms_asks_only_those(
 ) -> None:
     """Columns of the verifier are those of the artifact, also if the router may choose two arms."""
     few = Router(Artifact.load(verifying_artifact), arms={SECOND, THIRD})
-    step = few.next_step(QUESTION, prediction, [], PRICE, arms=few.arms)
+    step = few.next_step(QUESTION, prediction, VerificationState(PRICE, few.arms))
     assert step.ask == (SECOND,)
     known = [Candidate(SECOND, answer({"city": "Oslo"}))]
-    step = few.next_step(QUESTION, prediction, known, PRICE, arms=few.arms)
+    step = few.next_step(QUESTION, prediction, VerificationState(PRICE, few.arms, known))
     assert step.ask == (THIRD,)
     assert set(step.p_correct) == {SECOND}
 
@@ -190,7 +197,7 @@ def test_artifact_without_verifier_is_an_error_with_the_remedy() -> None:
     plain = Router(Artifact(artifact.directory, manifest, artifact.tokenizer))
     prediction = Prediction((0.5,) * len(plain.arms), (), 7)
     with pytest.raises(PolicyError, match=r"verified=1.*switchcraft-train add-verifier"):
-        plain.next_step(QUESTION, prediction, [], PRICE, arms=plain.arms)
+        plain.next_step(QUESTION, prediction, VerificationState(PRICE, plain.arms))
 
 
 def test_policy_verified_has_the_measured_price(router: Router) -> None:
