@@ -9,8 +9,13 @@ from pathlib import Path
 from router_service.core.artifact import MANIFEST, SHIPPED, Artifact, save_manifest
 
 
-def make_artifact(directory: Path, name: str, default_policy: str | None = None) -> Path:
-    """Return a copy of the shipped artifact with another name, and therefore another hash."""
+def make_artifact(
+    directory: Path, name: str, default_policy: str | None = None, *, verifies: bool = True
+) -> Path:
+    """Return a copy of the shipped artifact with another name, and therefore another hash.
+
+    With `verifies` false, it is a copy without the verifier.
+    """
     target = directory / name
     target.mkdir(parents=True)
     for path in SHIPPED.iterdir():
@@ -19,7 +24,10 @@ def make_artifact(directory: Path, name: str, default_policy: str | None = None)
     manifest = Artifact.load(SHIPPED).manifest
     policies = dict(manifest.policies)
     policies["default"] = default_policy or policies["default"]
-    save_manifest(target, manifest.model_copy(update={"name": name, "policies": policies}))
+    changed: dict[str, object] = {"name": name, "policies": policies}
+    if not verifies:
+        changed |= {"verifier": None, "verified_frontier": ()}
+    save_manifest(target, manifest.model_copy(update=changed))
     return target
 
 

@@ -88,7 +88,7 @@ class VerifiedRelay:
             comments = asyncio.create_task(self._head.send_comments())
         try:
             verification = Verification(
-                exchange, relay.upstreams, relay.request, relay.gateway.decisions, self._limits
+                exchange, relay.upstreams, relay.request, relay.gateway, self._limits
             )
             accepted = await verification.run()
             if accepted is not None:

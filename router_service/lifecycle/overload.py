@@ -232,8 +232,13 @@ class Drain:
         self._clock = clock
         self._count_in_flight = in_flight
         self._begun_s = 0.0
-        self.has_begun = False
-        """Whether the process was asked to stop, so that readiness probes fail."""
+        self.begun = asyncio.Event()
+        """Set when the process was asked to stop."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the process was asked to stop, so that readiness probes fail."""
+        return self.begun.is_set()
 
     @property
     def is_refusing(self) -> bool:
@@ -259,7 +264,8 @@ class Drain:
     def begin(self) -> None:
         """Begin the shutdown; a second call has no effect."""
         if not self.has_begun:
-            self.has_begun, self._begun_s = True, self._clock()
+            self._begun_s = self._clock()
+            self.begun.set()
 
     def check(self) -> None:
         """Raise OverloadedError if new requests are refused."""

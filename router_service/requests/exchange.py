@@ -277,7 +277,7 @@ class Recorder:
     def answered(self, exchange: Exchange) -> None:
         """Record a request that was sent to a model."""
         info, plan, usage = exchange.info, exchange.plan, exchange.usage
-        decision, shadow = plan.decision, plan.shadow_arm
+        decision, shadow = plan.decision, None if exchange.accepted else plan.shadow_arm
         cost_usd = answer_cost_usd(exchange.model, usage, exchange.upstream_s)
         self._count(exchange, cost_usd)
         candidates: tuple[CandidateRecord, ...] | None = None

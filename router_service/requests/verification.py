@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -28,7 +29,6 @@ from router_service.core.verification import (
     VerificationLimits,
     VerificationState,
 )
-from router_service.lifecycle.overload import DecisionQueue
 from router_service.requests.exchange import CandidateExchange, Exchange
 from router_service.requests.planning import Plan, UnverifiedReason
 from router_service.settings import Model
@@ -41,8 +41,12 @@ from router_service.upstream.answers import (
 )
 from router_service.upstream.retries import RetryingClient, UpstreamRequest
 
+if TYPE_CHECKING:
+    from router_service.lifecycle.gateway import Gateway
+
 DELIVERY_S = 0.1
-"""Time before the client's deadline at which the best candidate so far is delivered."""
+"""Time before the client's deadline, or before the end of a graceful shutdown, at which the best
+candidate so far is delivered."""
 
 _log = logging.getLogger("switchcraft.verification")
 
@@ -74,7 +78,7 @@ class Verification:
         exchange: Exchange,
         upstreams: RetryingClient,
         request: UpstreamRequest,
-        decisions: DecisionQueue,
+        gateway: Gateway,
         limits: VerificationLimits,
     ) -> None:
         """Verify the answer of an exchange whose plan has the policy `verified`."""
@@ -94,7 +98,8 @@ class Verification:
         headers = request.client_headers
         headers = {name: headers[name] for name in headers if name != "idempotency-key"}
         self._request = replace(request, client_headers=headers)
-        self._decisions = decisions
+        self._decisions = gateway.decisions
+        self._drain = gateway.drain
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._question: Question | None = None
@@ -218,10 +223,14 @@ class Verification:
 
     def _time_left_s(self) -> float:
         """Return the time until the best candidate must be delivered; infinite without one."""
-        limit_s = self._first_complete_s + self._limits.max_added_latency_s
-        if self._first_complete_s < math.inf:
-            limit_s = min(limit_s, self._request.deadline_s - DELIVERY_S)
-        return limit_s - self._loop.time()
+        if self._first_complete_s == math.inf:
+            return math.inf
+        now_s = self._loop.time()
+        left_s = self._first_complete_s + self._limits.max_added_latency_s - now_s
+        left_s = min(left_s, self._request.deadline_s - DELIVERY_S - now_s)
+        if self._drain.has_begun:
+            left_s = min(left_s, self._drain.remaining_s - DELIVERY_S)
+        return left_s
 
     def _may_ask_after(self, candidate: CandidateExchange) -> bool:
         """Return whether another arm may be asked after a candidate that was not delivered."""
@@ -236,10 +245,12 @@ class Verification:
         exchange.verification_steps += 1
         asked = [CandidateExchange(a, self._models[a], exchange.verification_steps) for a in arms]
         exchange.candidates += asked
-        tasks = [asyncio.create_task(self._collect(candidate)) for candidate in asked]
-        pending = set(tasks)
+        answers = {asyncio.create_task(self._collect(candidate)) for candidate in asked}
+        # A shutdown that begins meanwhile may shorten the time that is left.
+        shutdown = asyncio.create_task(self._drain.begun.wait())
+        pending: set[asyncio.Task[Any]] = {*answers, shutdown}
         try:
-            while pending and (left_s := self._time_left_s()) > 0:
+            while pending & answers and (left_s := self._time_left_s()) > 0:
                 done, pending = await asyncio.wait(
                     pending,
                     timeout=left_s if left_s < math.inf else None,
@@ -248,9 +259,9 @@ class Verification:
                 for task in done:
                     task.result()
         finally:
-            for task in tasks:
+            for task in (*answers, shutdown):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*answers, shutdown, return_exceptions=True)
         return [candidate for candidate in asked if not candidate.is_complete]
 
     async def _collect(self, candidate: CandidateExchange) -> None:

@@ -379,7 +379,8 @@ class Metrics:
     shadow_decisions = _counter(
         "shadow_decisions",
         "Decisions of the shadow release, by whether it chose the same model as the release that "
-        "served the request: yes, no, failed, or dropped (too many decisions were waiting).",
+        "served the request: yes, no, failed, or dropped (too many decisions were waiting). For "
+        "verified answers, both choose as if there were no candidates.",
         "agrees",
     )
     # Answers and feedback.

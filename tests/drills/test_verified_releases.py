@@ -1,0 +1,196 @@
+"""Verified answers while the gateway shuts down, and with canary and shadow releases.
+
+The gateway is a process that serves the shipped artifact, and copies of it without the verifier.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from router_service.core.artifact import MANIFEST, sha256
+from router_service.core.releases import Canary, Publication, Release
+from router_service.lifecycle.overload import SHUTTING_DOWN
+from router_service.requests.planning import POLICY_HEADER
+from router_service.router import NO_VERIFIER
+from router_service.sandbox.app import run_in_thread
+from switchcraft_training.publishing.releases import open_pointer
+from tests.bodies import BODY, CHAT
+from tests.drills.processes import START_TIMEOUT_S, GatewayProcess, gateway, write_config
+from tests.publishing import make_artifact
+from tests.serving import Sandbox, wait_for
+
+VERIFIED = {POLICY_HEADER: "verified=1"}
+"""A price at which a second arm is always asked."""
+
+
+def ask(http: httpx.Client, text: str = "How warm is it?", **fields: object) -> httpx.Response:
+    """Ask for a verified answer."""
+    messages = [{"role": "user", "content": text}]
+    return http.post(CHAT, json=BODY | {"messages": messages} | fields, headers=VERIFIED)
+
+
+def record_of(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
+    """Return a response's decision record, once it is stored."""
+    path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
+    wait_for(lambda: http.get(path).is_success, "the decision is recorded")
+    record: dict[str, Any] = http.get(path).json()
+    return record
+
+
+def test_shutdown_delivers_verified_answers(tmp_path: Path, upstream: Sandbox) -> None:
+    """Requests in flight get their answers, at the latest shortly before the shutdown ends.
+
+    The shutdown waits for a slow second candidate. If the second one hangs, the first is delivered.
+    """
+    config = write_config(
+        tmp_path / "config.yaml", upstream.base_url, server={"shutdown_timeout_s": 2}
+    )
+    with gateway(config, tmp_path) as served, ThreadPoolExecutor() as pool:
+        before = record_of(served.http, ask(served.http))
+        first, second, *_ = [candidate["arm"] for candidate in before["candidates"]]
+        upstream.set_faults(second, "hang")
+        hanging = [pool.submit(ask, served.http, stream=stream) for stream in (False, True)]
+        wait_for(lambda: upstream.stats()["in_flight"] == 2, "their second arms are asked")
+        upstream.set_faults(second, "delay_s=0.5")
+        slow = pool.submit(ask, served.http)
+        wait_for(lambda: upstream.stats()["in_flight"] == 3, "all second arms are asked")
+        asked = upstream.stats()["requests"]
+        served.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: served.http.get("/readyz").status_code == 503, "it drains")
+        late = ask(served.http)
+        assert (late.status_code, late.json()["error"]["code"]) == (503, SHUTTING_DOWN)
+        answer = slow.result()
+        assert answer.headers["x-switchcraft-candidates"] == str(len(before["candidates"]))
+        for each in hanging:
+            answer = each.result()
+            assert (answer.status_code, answer.headers["x-switchcraft-model"]) == (200, first)
+            assert answer.headers["x-switchcraft-candidates"] == "2"
+            assert b'"finish_reason":"tool_calls"' in answer.content
+        assert served.process.wait(START_TIMEOUT_S) == 0
+    ended = upstream.stats()
+    assert ended["cancelled"] == 2
+    assert ended["requests"] == asked + len(before["candidates"]) - 2
+
+
+@dataclass(frozen=True)
+class Releases:
+    """A gateway that follows a publication directory, and two releases to publish there.
+
+    `verifying` has a verifier, and `plain` has none.
+    """
+
+    served: GatewayProcess
+    upstream: Sandbox
+    directory: Path
+    verifying: Release
+    plain: Release
+
+    def publish(
+        self, stable: Release, *, shadow: Release | None = None, canary: Release | None = None
+    ) -> None:
+        """Publish releases, and wait until the gateway uses them."""
+        trial = Canary(release=canary, share=0.5, min_requests=5) if canary else None
+        publication = publish(self.directory, stable, shadow, trial)
+        self.served.wait_for_metric("switchcraft_publication_serial", publication.serial)
+
+    def ask_all(self) -> list[httpx.Response]:
+        """Ask for verified answers in 20 conversations."""
+        return [ask(self.served.http, f"How warm is it? ({number})") for number in range(20)]
+
+
+def publish(
+    directory: Path, stable: Release, shadow: Release | None = None, canary: Canary | None = None
+) -> Publication:
+    """Replace what is published in a directory."""
+
+    def update(published: Publication | None) -> Publication:
+        serial = published.serial + 1 if published else 1
+        return Publication(serial=serial, stable=stable, shadow=shadow, canary=canary)
+
+    return open_pointer(str(directory)).move(update)
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Releases]:
+    """Yield a gateway whose stable release has a verifier."""
+    folder = tmp_path_factory.mktemp("releases")
+    directory = folder / "published"
+    directory.mkdir()
+    verifying, plain = (
+        Release(
+            name=name,
+            path=name,
+            manifest_sha256=sha256(make_artifact(directory, name, verifies=verifies) / MANIFEST),
+            created="2026-01-01T00:00:00+00:00",
+        )
+        for name, verifies in (("verifying", True), ("plain", False))
+    )
+    publish(directory, verifying)
+    with run_in_thread() as url:
+        config = write_config(folder / "config.yaml", url, router={"publication": str(directory)})
+        with gateway(config, folder) as served:
+            yield Releases(served, Sandbox(url), directory, verifying, plain)
+
+
+def test_canary_without_verifier_is_rolled_back(releases: Releases) -> None:
+    """The stable release verifies the canary's conversations too, and the canary has failed."""
+    releases.publish(releases.verifying, canary=releases.plain)
+    answers = releases.ask_all()
+    releases.served.wait_for_metric('switchcraft_canary_withdrawals_total{bound="errors"}', 1)
+    releases.served.wait_for_canary(canary=False)
+    answers += releases.ask_all()
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.headers["x-switchcraft-reason"] for answer in answers} == {"verified"}
+
+
+def test_canary_with_verifier_verifies_its_own_conversations(releases: Releases) -> None:
+    """Without a verifier in the stable release, its conversations get the usual error.
+
+    Other policies are not affected. After the canary, every conversation gets the error, and with
+    a verifier in the stable release, none does.
+    """
+    releases.publish(releases.plain, canary=releases.verifying)
+    statuses = [answer.status_code for answer in releases.ask_all()]
+    assert set(statuses) == {200, 400}
+    for answer, status in zip(releases.ask_all(), statuses, strict=True):
+        assert answer.status_code == status
+        if status == 200:
+            assert answer.headers["x-switchcraft-reason"] == "verified"
+            assert record_of(releases.served.http, answer)["release"] == "canary"
+        else:
+            assert NO_VERIFIER in answer.json()["error"]["message"]
+    plain = [releases.served.http.post(CHAT, json=BODY) for _ in range(3)]
+    assert {answer.status_code for answer in plain} == {200}
+    releases.publish(releases.plain)
+    assert {answer.status_code for answer in releases.ask_all()} == {400}
+    releases.publish(releases.verifying)
+    assert {answer.status_code for answer in releases.ask_all()} == {200}
+
+
+@pytest.mark.parametrize(("shadow", "outcome"), [("verifying", "yes"), ("plain", "failed")])
+def test_shadow_of_a_verified_request_asks_no_model(
+    releases: Releases, shadow: str, outcome: str
+) -> None:
+    """Its choice is compared, and no other arm is asked than the candidates of the request.
+
+    It is not recorded beside the accepted arm, which depends on answers that it has not seen. A
+    shadow release without a verifier fails, as it would if it served the request.
+    """
+    releases.publish(releases.verifying, shadow=getattr(releases, shadow))
+    series = f'switchcraft_shadow_decisions_total{{agrees="{outcome}"}}'
+    compared, asked = releases.served.metric(series), releases.upstream.stats()["requests"]
+    answers = releases.ask_all()
+    records = [record_of(releases.served.http, answer) for answer in answers]
+    releases.served.wait_for_metric(series, compared + len(answers))
+    assert {record["reason"] for record in records} == {"verified"}
+    assert {record["shadow_arm"] for record in records} == {None}
+    candidates = sum(len(record["candidates"]) for record in records)
+    assert releases.upstream.stats()["requests"] == asked + candidates
