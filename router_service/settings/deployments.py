@@ -190,6 +190,10 @@ class _Place:
                 base_url, model_path = f"{base}/openai", f"/deployments/{upstream_model}"
                 query = urlencode({"api-version": params.api_version})
         base_model = self.entry.model_info.base_model
+        try:
+            parameters = params.request_parameters()
+        except ValueError as exc:
+            raise self._error("", str(exc)) from exc
         return Deployment(
             upstream_model=upstream_model,
             listed_as=base_model and base_model.removeprefix("azure/").removeprefix("openai/"),
@@ -202,6 +206,7 @@ class _Place:
             timeouts=override(timeouts, params.timeout, params.stream_timeout).model_copy(
                 update={str(name): seconds for name, seconds in params.timeouts.items()}
             ),
+            parameters=parameters,
         )
 
     def _split_provider(self) -> tuple[str, str]:

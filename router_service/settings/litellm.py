@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 from urllib.parse import quote
 
+import orjson
 from pydantic import (
     AfterValidator,
     AliasChoices,
@@ -43,6 +44,32 @@ TimeoutName = Literal["connect_s", "first_byte_s", "idle_s", "total_s", "write_s
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ListPrice = Annotated[float, Field(ge=0, le=1000)]
 """USD per token or second. The limit keeps the price per million tokens, or per hour, finite."""
+
+REQUEST_PARAMETERS = frozenset(
+    "chat_template_kwargs enable_thinking frequency_penalty include_reasoning length_penalty "
+    "logit_bias logprobs max_completion_tokens max_tokens metadata min_p min_tokens modalities "
+    "parallel_tool_calls prediction presence_penalty prompt_cache_key prompt_cache_retention "
+    "provider random_seed reasoning reasoning_effort reasoning_format repetition_penalty "
+    "response_format safe_prompt safety_identifier search_parameters seed service_tier "
+    "skip_special_tokens stop stop_token_ids temperature thinking thinking_budget tool_choice "
+    "top_k top_logprobs top_p transforms user verbosity".split()
+)
+"""Settings in `litellm_params` that are added to the requests to a deployment: parameters of Chat
+Completions, and common ones of other providers, vLLM and OpenRouter. All others go into
+`extra_body`, because LiteLLM has settings of its own beside them, some of which are secrets."""
+
+RESERVED_FIELDS = frozenset(
+    "background conversation function_call functions input instructions messages model n "
+    "previous_response_id prompt store stream stream_options tools".split()
+)
+"""Fields of requests that the configuration must not set, because the gateway decides by what the
+client sent in them."""
+
+ONE_OF = (
+    frozenset({"reasoning", "reasoning_effort"}),
+    frozenset({"max_tokens", "max_completion_tokens"}),
+)
+"""Request parameters of which a request can have only one."""
 
 
 class Section(BaseModel):
@@ -139,6 +166,37 @@ class Params(Costs):
     timeouts: Mapping[TimeoutName, Seconds] = Field(default_factory=dict)
     """Time limits in seconds of this deployment, with the names of `upstreams.timeouts`. They
     override `timeout` and `stream_timeout`."""
+    extra_body: Mapping[str, Json] = Field(default_factory=dict, repr=False)
+    """Further request parameters by name, for parameters that are not settings here. They are added
+    to requests like `temperature` and `reasoning_effort`."""
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """Return the names of the settings that are implemented."""
+        return super().names() | REQUEST_PARAMETERS
+
+    def request_parameters(self) -> dict[str, Json]:
+        """Return the parameters that are added to requests.
+
+        Raises ValueError, which says what is wrong with a parameter.
+        """
+        given: Mapping[str, Json] = self.model_extra or {}
+        own = {name: value for name, value in given.items() if name in REQUEST_PARAMETERS}
+        reserved = RESERVED_FIELDS & (given.keys() | self.extra_body.keys())
+        if reserved:
+            raise ValueError(
+                f"{min(reserved)!r} cannot be set here, because the gateway decides by what the"
+                " client sent in it; remove it"
+            )
+        parameters = own | dict(self.extra_body)
+        for names in ONE_OF:
+            if names <= parameters.keys():
+                raise ValueError(f"{' and '.join(sorted(names))} exclude each other; set one")
+        try:
+            orjson.dumps(parameters)
+        except orjson.JSONEncodeError as exc:
+            raise ValueError(f"the request parameters cannot be written as JSON: {exc}") from exc
+        return parameters
 
 
 class ModelInfo(Costs):

@@ -207,6 +207,8 @@ def _type(schema: Mapping[str, Json]) -> str:
             words = ["mapping"]
         case {"type": "array", "items": items}:
             words = [f"list of {_type(items)}"]
+        case {"type": "object", "additionalProperties": True}:
+            words = ["mapping"]
         case {"type": "object", "additionalProperties": values}:
             words = [f"mapping to {_type(values)}"]
         case {"type": "string"}:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 
 from router_service.core.messages import Json
-from router_service.settings.litellm import Fallbacks, File, ModelInfo, Section
+from router_service.settings.litellm import Fallbacks, File, ModelInfo, Params, Section
 
 _UNSUPPORTED = "Switchcraft does not implement this setting; it has no effect"
+_NOT_SENT = f"{_UNSUPPORTED}. If it is a parameter of the provider's requests, set it in extra_body"
 _FOR_ALL_MODELS = "it has no effect for one deployment; set router_settings.{} for all deployments"
 _NO_BUDGETS = "budgets are not enforced; limit the spending at the provider"
 _KEYS_ONLY = "it has no effect; clients authenticate with the keys of the section keys"
@@ -160,9 +161,12 @@ def _missing_models(file: File) -> Iterator[str]:
 def _undeclared(where: str, section: Section) -> Iterator[str]:
     """Yield a line for each setting of a section that is not implemented."""
     for name, value in (section.model_extra or {}).items():
+        if name in section.names():
+            continue
         path = re.sub(r"\.\d+", "", f"{where}.{name}")
         same = _SAME_HERE.get(path, False)
         is_same = type(value) is type(same) and value == same
         is_information = isinstance(section, ModelInfo) and name in _INFORMATION
         if not is_same and not is_information:
-            yield f"{where}.{name}: {_CONSEQUENCES.get(path, _UNSUPPORTED)}"
+            unsupported = _NOT_SENT if isinstance(section, Params) else _UNSUPPORTED
+            yield f"{where}.{name}: {_CONSEQUENCES.get(path, unsupported)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ from router_service.core.addresses import (
 from router_service.core.artifact import SHIPPED
 from router_service.core.capabilities import Capabilities
 from router_service.core.keys import digest_of
+from router_service.core.messages import Json
 from router_service.core.selection import Price
 from router_service.core.verification import VerificationLimits
 
@@ -133,6 +135,9 @@ class Deployment(Frozen):
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Share of the model's requests, relative to the weights of its other deployments."""
     timeouts: Timeouts = Timeouts()
+    parameters: Mapping[str, Json] = Field(default_factory=dict, repr=False)
+    """Request parameters, such as `reasoning_effort`, that are added to requests without them. The
+    names are those of the Chat Completions API."""
 
     def url(self, path: str, query: str = "") -> str:
         """Return the full address of an endpoint, such as `/chat/completions`.
@@ -157,10 +162,13 @@ class Deployment(Frozen):
         """Identifier in metrics, logs and shared state, the same in every replica.
 
         The key is hashed too, because two accounts at one address are two deployments. 32 bits of
-        the hash do not reveal the key.
+        the hash do not reveal the key. So are two reasoning efforts, because one of them may time
+        out while the other answers.
         """
         key = self.api_key.get_secret_value() if self.api_key else ""
         facts = "\0".join((self.base_url, self.query, self.upstream_model, key))
+        if self.parameters:
+            facts += "\0" + json.dumps(dict(self.parameters), sort_keys=True, default=str)
         return f"{self.upstream_model}@{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
 
 

@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import httpx
 import orjson
@@ -67,11 +68,24 @@ starts an escaped letter, by which a key can be written differently."""
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRINGS = re.compile(_STRING + rb'(?:[^"{}\[\]]*+' + _STRING + rb")*+", re.DOTALL)
-# Patterns of keys. Each letter of "model" may be escaped. The patterns start with a literal byte
-# instead of a lookbehind, so that memchr skips most of a body, at 0.3 ns a byte instead of 12.
-_MODEL = re.compile(
-    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"\s*:\s*'
-)
+
+
+@lru_cache(maxsize=1000)
+def key_pattern(name: str) -> re.Pattern[bytes]:
+    """Return a pattern of a key and its colon; each character may be escaped by its code.
+
+    It starts with a literal byte instead of a lookbehind, so that memchr skips most of a body, at
+    0.3 ns a byte instead of 12.
+    """
+    pattern = b'"'
+    for character in name:
+        units = memoryview(character.encode("utf-16-le")).cast("H")
+        escaped = b"".join(rb"\\u%04x" % unit for unit in units)
+        pattern += b"(?:%b|(?i:%b))" % (re.escape(character.encode()), escaped)
+    return re.compile(pattern + rb'"\s*:\s*')
+
+
+_MODEL = key_pattern("model")
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
 _PLAIN_OPTIONS = re.compile(rb'\{\s*"include_usage"\s*:\s*(?:true|false)\s*\}')
 _STREAM = re.compile(rb'"stream"\s*:\s*')
@@ -104,7 +118,7 @@ class BodyTemplate:
         """
         parts: list[bytes] = []
         end = 0
-        for _, start, next_end in _top_level(_MODEL, body):
+        for _, start, next_end in top_level(_MODEL, body):
             parts.append(body[end:start])
             end = next_end
         parts.append(body[end:])
@@ -144,8 +158,8 @@ def asks_for_usage(body: bytes) -> bool:
     good reasons.
     """
     try:
-        stream = next(_top_level(_STREAM, body), None)
-        options = next(_top_level(_STREAM_OPTIONS, body), None)
+        stream = next(top_level(_STREAM, body), None)
+        options = next(top_level(_STREAM_OPTIONS, body), None)
     except InvalidRequestError:
         return False
     if stream is None or options is None or not body.startswith(b"true", stream[1]):
@@ -155,7 +169,7 @@ def asks_for_usage(body: bytes) -> bool:
 
 def without_stream_options(body: bytes) -> bytes:
     """Return a body, a valid JSON object, without its top-level `stream_options`."""
-    found = next(_top_level(_STREAM_OPTIONS, body), None)
+    found = next(top_level(_STREAM_OPTIONS, body), None)
     if found is None:
         return body
     head, tail = body[: found[0]], body[found[2] :].lstrip(b" \t\r\n")
@@ -164,8 +178,8 @@ def without_stream_options(body: bytes) -> bytes:
     return head.rstrip(b" \t\r\n").removesuffix(b",") + tail
 
 
-def _top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield three positions for each top-level key that `name` matches.
+def top_level(name: re.Pattern[bytes], body: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield three positions for each top-level key that `name` matches (see `key_pattern`).
 
     They are the start of the key, and the start and the end of its value. Raise InvalidRequestError
     if there are more than `MAX_KEYS` such keys at all levels together.

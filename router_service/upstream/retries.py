@@ -33,6 +33,7 @@ from router_service.upstream.bodies import (
 )
 from router_service.upstream.breaker import CircuitBreakers
 from router_service.upstream.client import OutgoingRequest, ReserveMemory, UpstreamClient, unlimited
+from router_service.upstream.parameters import add_parameters
 
 CLOCK_SLACK_S = 0.005
 """Time that is added to waits, because a sleep may end a little too early."""
@@ -212,6 +213,8 @@ class RetryingClient:
         remembered only if the request succeeds without the option, and only for the same client.
         """
         body = request.body.with_model(deployment.upstream_model)
+        if deployment.parameters:
+            body = add_parameters(body, deployment.parameters, request.path)
         refusal = (deployment.id, request.path, request.client)
         if refusal in self._option_refusals and asks_for_usage(body):
             body = without_stream_options(body)

@@ -344,7 +344,7 @@ def test_consequence_of_an_unsupported_setting(
 @pytest.mark.parametrize(
     ("params", "info", "path"),
     [
-        ("temperature: 0.2", "{}", "model_list.0.litellm_params.temperature"),
+        ("drop_params: true", "{}", "model_list.0.litellm_params.drop_params"),
         ("max_retries: 3", "{}", "model_list.0.litellm_params.max_retries"),
         ("organization: org", "{}", "model_list.0.litellm_params.organization"),
         ("tpm: 3", "{}", "model_list.0.litellm_params.tpm"),
@@ -359,6 +359,51 @@ def test_unsupported_setting_of_a_deployment_is_reported(
     text = listing(entry(f"{{model: openai/x, api_base: 'http://h/v1', {params}}}", info))
     (line,) = load(text).unsupported
     assert line.partition(": ")[0] == path
+
+
+def test_request_parameters_are_read(load: Load) -> None:
+    """Parameters of requests, and what `extra_body` holds, belong to the deployment."""
+    params = (
+        "{model: openai/x, api_base: 'http://h/v1', temperature: 0.2, seed: null,"
+        " thinking: {type: enabled}, user: os.environ/TEAM, extra_body: {mirostat: 2}}"
+    )
+    settings = load(listing(entry(params)), {"TEAM": "search"})
+    assert only(settings).parameters == {
+        "temperature": 0.2,
+        "thinking": {"type": "enabled"},
+        "user": "search",
+        "mirostat": 2,
+    }
+    assert settings.unsupported == ()
+
+
+def test_efforts_of_one_model_are_different_deployments(load: Load) -> None:
+    """So the circuit of a slow effort opens alone."""
+    efforts = ("low", "high", "high")
+    local = "{{model: openai/x, api_base: 'http://h/v1', reasoning_effort: {}}}"
+    entries = (entry(local.format(effort), name=f"m{i}") for i, effort in enumerate(efforts))
+    low, high, again = (m.deployments[0].id for m in load(listing(*entries)).models)
+    assert low != high == again
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ("messages: []", "'messages' cannot be set here"),
+        ("tools: []", "'tools' cannot be set here"),
+        ("stream: true", "'stream' cannot be set here"),
+        ("extra_body: {model: y}", "'model' cannot be set here"),
+        ("extra_body: {n: 2}", "because the gateway decides by what the client sent in it"),
+        ("max_tokens: 1, extra_body: {max_completion_tokens: 1}", "exclude each other; set one"),
+        ("reasoning: {effort: low}, reasoning_effort: low", "exclude each other; set one"),
+        ("stop: {1: 2}", "cannot be written as JSON"),
+    ],
+)
+def test_unusable_request_parameter_stops_the_start(load: Load, params: str, words: str) -> None:
+    """The error names the entry, the parameter and the reason."""
+    with pytest.raises(ConfigError, match=words) as raised:
+        load(listing(entry(f"{{model: openai/x, api_base: 'http://h/v1', {params}}}")))
+    assert raised.value.where == "model_list.0.litellm_params"
 
 
 def test_names_without_values_are_ignored(load: Load) -> None:

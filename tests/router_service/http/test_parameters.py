@@ -1,0 +1,109 @@
+"""One model with two reasoning efforts: two arms, whose parameters the gateway adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from router_service.http.app import create_app
+from router_service.settings import load_settings
+from tests.bodies import ASK, BODY, CHAT, TOOLS
+from tests.fakes import FakeRouter
+from tests.serving import Sandbox, served
+
+FILE = """
+model_list:
+  - model_name: gpt-5@low
+    litellm_params: {model: openai/gpt-5, api_base: os.environ/BASE, reasoning_effort: low}
+  - model_name: gpt-5@high
+    litellm_params:
+      model: openai/gpt-5
+      api_base: os.environ/BASE
+      reasoning_effort: high
+      extra_body: {prompt_cache_key: agents}
+  - model_name: plain
+    litellm_params: {model: openai/gpt-5, api_base: os.environ/BASE}
+router:
+  arms: {small: gpt-5@low, medium: plain, large: gpt-5@high}
+"""
+FLAT: Any = [{"type": "function", **tool["function"]} for tool in TOOLS]
+HIGH = "switchcraft:quality"
+LOW = "switchcraft:economy"
+
+
+@pytest.fixture(scope="module")
+def url(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a gateway with the file."""
+    path = tmp_path_factory.mktemp("efforts") / "config.yaml"
+    path.write_text(FILE)
+    settings = load_settings(path, {"BASE": sandbox.base_url})
+    assert settings.unsupported == ()
+    with served(create_app(settings, FakeRouter())) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[openai.OpenAI]:
+    """Yield the OpenAI client."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as made:
+        yield made
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("model", "effort"), [(LOW, "low"), (HIGH, "high")])
+def test_chat_is_sent_with_the_arms_effort(
+    client: openai.OpenAI, sandbox: Sandbox, model: str, effort: str, stream: bool
+) -> None:
+    """The arm is named in the header, and the upstream gets its model's name and the effort."""
+    answer = client.chat.completions.with_raw_response.create(
+        model=model, messages=ASK, tools=TOOLS, stream=stream
+    )
+    answer.http_response.read()
+    assert answer.headers["x-switchcraft-model"] == f"gpt-5@{effort}"
+    sent = json.loads(sandbox.last_body())
+    assert (sent["model"], sent["reasoning_effort"]) == ("gpt-5", effort)
+    assert sent.get("prompt_cache_key") == (None if effort == "low" else "agents")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("model", "effort"), [(LOW, "low"), (HIGH, "high")])
+def test_response_is_sent_with_the_arms_effort(
+    client: openai.OpenAI, sandbox: Sandbox, model: str, effort: str, stream: bool
+) -> None:
+    """The Responses API has the effort in `reasoning`, beside the client's other options."""
+    answer = client.responses.with_raw_response.create(
+        model=model,
+        input="Weather in Oslo?",
+        tools=FLAT,
+        reasoning={"summary": "auto"},
+        stream=stream,
+    )
+    answer.http_response.read()
+    assert answer.headers["x-switchcraft-model"] == f"gpt-5@{effort}"
+    sent = json.loads(sandbox.last_body())
+    assert sent["model"] == "gpt-5"
+    assert sent["reasoning"] == {"effort": effort, "summary": "auto"}
+
+
+def test_client_overrides_the_effort(client: openai.OpenAI, sandbox: Sandbox) -> None:
+    """The request's own effort is sent, in both APIs."""
+    client.chat.completions.create(
+        model=HIGH, messages=ASK, tools=TOOLS, reasoning_effort="minimal"
+    )
+    assert json.loads(sandbox.last_body())["reasoning_effort"] == "minimal"
+    client.responses.create(
+        model=HIGH, input="Weather in Oslo?", tools=FLAT, reasoning={"effort": "minimal"}
+    )
+    assert json.loads(sandbox.last_body())["reasoning"] == {"effort": "minimal"}
+
+
+def test_nothing_is_added_without_parameters(url: str, sandbox: Sandbox) -> None:
+    """A model without parameters gets the client's bytes with its own name."""
+    body = json.dumps(BODY | {"model": "plain"}, indent=1).encode()
+    httpx.post(url + CHAT, content=body).raise_for_status()
+    assert sandbox.last_body() == body.replace(b'"plain"', b'"gpt-5"')

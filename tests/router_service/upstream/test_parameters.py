@@ -1,0 +1,94 @@
+"""Request parameters that a deployment adds to the bodies that it sends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from router_service.upstream.bodies import MAX_KEYS
+from router_service.upstream.parameters import CHAT, RESPONSES, add_parameters
+
+EFFORT = {"reasoning_effort": "low"}
+THINKING = {"type": "enabled", "budget_tokens": 1024}
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "body", "expected"),
+    [
+        (CHAT, EFFORT, b'{"model":"m"}', b'{"reasoning_effort":"low","model":"m"}'),
+        (RESPONSES, EFFORT, b'{"model":"m"}', b'{"reasoning":{"effort":"low"},"model":"m"}'),
+        (CHAT, {"top_k": 5, "stop": ["a"]}, b"{}", b'{"top_k":5,"stop":["a"]}'),
+        (RESPONSES, {"top_k": 5, "stop": ["a"]}, b" { }", b' {"top_k":5 }'),
+        (CHAT, {"thinking": THINKING}, b"{}", b'{"thinking":%b}'),
+        (RESPONSES, {"thinking": THINKING}, b"{}", b'{"thinking":%b}'),
+        (CHAT, {"max_tokens": 9}, b"{}", b'{"max_tokens":9}'),
+        (RESPONSES, {"max_tokens": 9}, b"{}", b'{"max_output_tokens":9}'),
+        (RESPONSES, {"max_completion_tokens": 9}, b"{}", b'{"max_output_tokens":9}'),
+        (CHAT, {"verbosity": "low"}, b"{}", b'{"verbosity":"low"}'),
+        (RESPONSES, {"verbosity": "low"}, b"{}", b'{"text":{"verbosity":"low"}}'),
+        (CHAT, {"\u00e9": 1}, b"{}", '{"\u00e9":1}'.encode()),
+    ],
+)
+def test_missing_parameters_are_added(
+    path: str, parameters: dict[str, Any], body: bytes, expected: bytes
+) -> None:
+    """They have the API's own names; what only Chat Completions has stays away from Responses."""
+    thinking = json.dumps(THINKING, separators=(",", ":")).encode()
+    assert add_parameters(body, parameters, path) == expected.replace(b"%b", thinking)
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "body"),
+    [
+        (CHAT, EFFORT, b'{"reasoning_effort":"high"}'),
+        (CHAT, EFFORT, b'{"a":1, "reasoning_effort" : null}'),
+        (CHAT, EFFORT, b'{"reasoning":{"effort":"high"}}'),
+        (CHAT, {"max_tokens": 9}, b'{"max_completion_tokens":5}'),
+        (CHAT, {"max_completion_tokens": 9}, b'{"max_tokens":5}'),
+        (CHAT, {"temperature": 1}, b'{"temp\\u0065rature":0}'),
+        (CHAT, {"\u00e9\U0001f600": 1}, b'{"\\u00E9\\ud83d\\uDE00":0}'),
+        (CHAT, {}, b'{"model":"m"}'),
+        (RESPONSES, EFFORT, b'{"reasoning":{"summary":"auto", "effort":"high"}}'),
+        (RESPONSES, EFFORT, b'{"reasoning":{"effort":null}}'),
+        (RESPONSES, EFFORT, b'{"reasoning":null}'),
+        (RESPONSES, {"max_tokens": 9}, b'{"max_output_tokens":5}'),
+        (RESPONSES, {"seed": 9}, b'{"model":"m"}'),
+        ("/embeddings", EFFORT, b'{"model":"m"}'),
+    ],
+)
+def test_parameters_of_the_client_win(path: str, parameters: dict[str, Any], body: bytes) -> None:
+    """The body is the client's, byte for byte, whatever way it writes the parameter."""
+    assert add_parameters(body, parameters, path) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            b'{ "reasoning" : { "summary" : "auto" } , "model":"m" }',
+            b'{ "reasoning" : {"effort":"low", "summary" : "auto" } , "model":"m" }',
+        ),
+        (b'{"reasoning":{}}', b'{"reasoning":{"effort":"low"}}'),
+        (
+            b'{"reasoning":{"extra":{"effort":"high"}}}',
+            b'{"reasoning":{"effort":"low","extra":{"effort":"high"}}}',
+        ),
+    ],
+)
+def test_effort_joins_the_clients_reasoning_options(body: bytes, expected: bytes) -> None:
+    """A client of the Responses API that asks for summaries still gets the arm's effort."""
+    assert add_parameters(body, EFFORT, RESPONSES) == expected
+
+
+def test_equal_names_deeper_in_the_body_do_not_count() -> None:
+    """A tool may have a parameter called `temperature`."""
+    body = b'{"tools":[{"temperature":1}],"messages":[{"content":"\\"temperature\\":1"}]}'
+    assert add_parameters(body, {"temperature": 0.5}, CHAT) == b'{"temperature":0.5,' + body[1:]
+
+
+def test_a_name_that_is_too_frequent_to_search_is_not_added() -> None:
+    """The request is sent as it is, instead of failing."""
+    body = b'{"a":[' + b",".join([b'{"seed":1}'] * (MAX_KEYS + 1)) + b"]}"
+    assert add_parameters(body, {"seed": 2}, CHAT) == body
