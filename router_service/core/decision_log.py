@@ -100,8 +100,9 @@ class DecisionRecord(StoredRecord):
     reason: str
     """Why `model` answered."""
     policy: str | None = None
-    propensity: float | None = None
-    """Probability with which the arm was chosen, 1 without exploration; None without the router."""
+    propensity: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Probability with which the arm was chosen, 1 without exploration; None without the router,
+    and if candidates were asked: whose answer is accepted then depends on the answers."""
     probabilities: Mapping[str, float] | None = None
     """Probability of a correct answer, by arm; only arms that could serve the request."""
     # In stored records and in the API, `cost_usd` means the expected costs; in the log, it means
@@ -154,7 +155,6 @@ class LoggedDecision(DecisionRecord):
     reason: str
     """The router's reason: `threshold`, `drift`, `argmax`, `unread`, `explored` or `verified`."""
     policy: str
-    propensity: Annotated[float, Field(gt=0, le=1)]
     probabilities: Mapping[str, float]
     expected_cost_usd: Mapping[str, float]
     packed_tokens: int

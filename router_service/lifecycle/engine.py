@@ -209,13 +209,15 @@ class Releases:
     def choose(self, plan: Plan, prediction: Prediction) -> Plan:
         """Return the plan with the chosen arm, or with a random arm for the exploration share.
 
-        The shadow release gets the request too, and decides later.
+        Requests to be verified are not explored: nobody could weigh the accepted answer, because
+        its arm also depends on the answers. The shadow release gets the request too, and decides
+        later.
         """
         planner = plan.planner
         plan = planner.choose(plan, prediction)
         # A shadow is compared with the policy's choice, not with an arm drawn at random.
         shadow_arm = self._shadow.compare(plan) if self._shadow else None
-        if planner.exploration_share > 0:
+        if planner.exploration_share > 0 and plan.verified is None:
             plan = planner.explore(plan)
         return replace(plan, shadow_arm=shadow_arm) if shadow_arm else plan
 

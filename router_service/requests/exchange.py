@@ -300,7 +300,7 @@ class Recorder:
             shadow_arm=shadow.result() if shadow is not None and shadow.done() else None,
             reason=exchange.reason,
             policy=str(plan.verified or plan.policy) if plan.policy else None,
-            propensity=decision.propensity if decision else None,
+            propensity=decision.propensity if decision and not candidates else None,
             probabilities=decision.probabilities if decision else None,
             expected_cost_usd=decision.cost_usd if decision else None,
             packed_tokens=decision.packed_tokens if decision else None,

@@ -22,7 +22,6 @@ from router_service.core.errors import (
     UpstreamRefusedError,
 )
 from router_service.core.messages import as_list
-from router_service.core.selection import Reason
 from router_service.core.verification import (
     Candidate,
     Step,
@@ -131,8 +130,6 @@ class Verification:
     async def _next_step(self, *, is_last: bool = False) -> Step:
         """Return the router's decision; if it fails, accept a candidate without it."""
         candidates = self._exchange.candidates
-        if not candidates and self._decision.reason is Reason.EXPLORED:
-            return Step(None, (self._decision.arm,), {}, 0.0)
         state = VerificationState(
             policy=self._policy,
             arms=frozenset() if is_last else self._arms_left(),

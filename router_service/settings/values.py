@@ -320,7 +320,7 @@ class RouterSettings(Frozen):
     exploration_share: Share = 0.0
     """Share (0 to 1) of routed requests for which the arm is chosen at random among those that can
     serve the request, all equally likely. A log of such decisions can evaluate arms that the policy
-    never picks."""
+    never picks. Requests with the policy `verified` are not explored."""
     verification: VerificationSettings = VerificationSettings()
     forward_headers: tuple[HeaderName, ...] = ()
     """Request headers to send to upstreams, in addition to the standard ones."""

@@ -454,8 +454,8 @@ def test_error_after_comments_has_the_form_of_the_responses_api(early: House) ->
     assert (event["type"], event["sequence_number"]) == ("error", 0)
 
 
-def test_explored_arm_is_asked_first() -> None:
-    """An arm that is drawn instead of the policy's is asked first, and verified as usual."""
+def test_verified_requests_are_not_explored() -> None:
+    """Only requests that are routed once draw an arm at random, and have a propensity."""
     with run_in_thread() as url:
         base = settings(url)
         router = base.router.model_copy(update={"exploration_share": 1.0})
@@ -463,9 +463,12 @@ def test_explored_arm_is_asked_first() -> None:
         with served(app) as gateway, httpx.Client(base_url=gateway) as http:
             house = House(http, VerifyingRouter(), Sandbox(url))
             records = [house.record(house.ask()) for _ in range(20)]
-    # The policy's own arm, `medium`, is not asked first, but the verifier's choice, `small`.
-    assert {record["candidates"][0]["arm"] for record in records} == {"small", "large"}
+            failed = house.record(house.ask(x_sandbox="status=500"))
+            once = house.record(http.post(CHAT, json=BODY | {"store": True}, headers=VERIFIED))
+    assert {record["candidates"][0]["arm"] for record in records} == {"small"}
     assert {record["arm"] for record in records} == {"large"}
+    assert {record["propensity"] for record in (*records, failed)} == {None}
+    assert (once["unverified"], once["propensity"]) == ("stored", pytest.approx(1 / 3))
 
 
 class FailingRouter(VerifyingRouter):

@@ -133,7 +133,7 @@ VERIFIED_CANDIDATE = CandidateRecord(
 
 
 def test_fallbacks_and_broken_answers_are_left_out(tmp_path: Path) -> None:
-    """Fallbacks, broken and verified answers are left out; unknown values stay unknown."""
+    """Only complete answers whose arm was drawn are replayed; unknown values stay unknown."""
     log = write_log(
         tmp_path,
         [
@@ -146,12 +146,13 @@ def test_fallbacks_and_broken_answers_are_left_out(tmp_path: Path) -> None:
             *(decision("c"), decision("d", is_fallback=True), right("d")),
             *(decision("e", ending="broken"), wrong("e")),
             decision("f", expected_cost_usd={"large": 1.0}),
-            *(decision("g", candidates=[VERIFIED_CANDIDATE]), right("g")),
+            *(decision("g", candidates=[VERIFIED_CANDIDATE], propensity=None), right("g")),
+            *(decision("h", propensity=None), right("h")),
         ],
     )
     found = replay_log(read_log(log), ["theta=0.5"])
-    assert (found.decisions, found.replayed, found.with_feedback) == (7, 3, 2)
-    assert sorted(found.left.values()) == [1, 1, 1, 1]
+    assert (found.decisions, found.replayed, found.with_feedback) == (8, 3, 2)
+    assert sorted(found.left.values()) == [1, 1, 1, 2]
     assert found.accuracy.policies["theta=0.5"].n == 2
     assert found.cost_usd.policies["theta=0.5"].n == 2
 

@@ -54,7 +54,7 @@ class SkipReason(StrEnum):
     UNFINISHED = "without a complete answer"
     FALLBACK = "answered by a fallback instead of the chosen arm"
     VERIFIED = "with candidate answers, which a policy that chooses once does not have"
-    INCOMPLETE = "with incomplete probabilities or expected costs"
+    INCOMPLETE = "with incomplete probabilities, expected costs or propensity"
     NO_REQUEST = "without content that the artifact can read"
 
 
@@ -130,7 +130,11 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
             skipped[SkipReason.FALLBACK] += 1
         elif decision.candidates:
             skipped[SkipReason.VERIFIED] += 1
-        elif not is_priced or decision.arm not in decision.probabilities:
+        elif (
+            not is_priced
+            or decision.arm not in decision.probabilities
+            or decision.propensity is None
+        ):
             skipped[SkipReason.INCOMPLETE] += 1
         else:
             decisions.append(decision)
