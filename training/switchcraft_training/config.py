@@ -1,10 +1,10 @@
-"""Configuration of one pipeline run, read from a YAML file: source, pool, encoder, policies."""
+"""Configuration of a run or a sweep, read from a YAML file: source, pool, encoder, policies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -161,12 +161,30 @@ class TrainingConfig(_Frozen):
 class EvaluationConfig(_Frozen):
     """Measurements of a run, in addition to those of its own router; all use held-out rows."""
 
+    protocol: Literal["folds", "split"] = Field(
+        "folds",
+        description="`folds`: each row is predicted by a router that is trained on other folds, and"
+        " the artifact's router is then trained on all rows. `split`: one router is trained on 80%"
+        " of the rows, stopped by 10% and measured on the remaining 10%; the artifact contains this"
+        " router (the paper's protocol).",
+    )
     folds: int = Field(
         5,
         ge=3,
         description="Number of folds. Near-duplicates are always in the same fold. Each fold is"
         " predicted by a model that is trained on the remaining folds, except one fold that decides"
         " when training stops.",
+    )
+    grouped: bool = Field(
+        default=True,
+        description="For the protocol `split`: whether equal queries of different datasets and the"
+        " turns of one conversation stay in one part. The paper splits rows independently, so that"
+        " turns of a tested conversation may be trained on.",
+    )
+    held_out: tuple[str, ...] = Field(
+        (),
+        description="For the protocol `split`: datasets that the router is measured on. It is"
+        " trained and stopped only by the other datasets, without near-duplicates of these rows.",
     )
     seeds: tuple[int, ...] = Field((), description="Additional seeds for folds and branches.")
     baselines: bool = Field(
@@ -176,6 +194,29 @@ class EvaluationConfig(_Frozen):
         default=True,
         description="Whether to also measure with conversations that are truncated at the encoder's"
         " window instead of packed. This takes minutes if the inputs are long.",
+    )
+
+    @model_validator(mode="after")
+    def _check_protocol(self) -> EvaluationConfig:
+        if self.protocol == "split" and self.seeds:
+            raise ValueError("`seeds` is only allowed for the protocol `folds`; use `sweep.seeds`")
+        if self.protocol == "folds" and (self.held_out or not self.grouped):
+            raise ValueError(
+                "`held_out` and `grouped: false` are only allowed for the protocol `split`"
+            )
+        return self
+
+
+class SweepConfig(_Frozen):
+    """Runs of `switchcraft-train sweep`: every variant with every seed."""
+
+    seeds: tuple[int, ...] = Field((), description="Default of the option `--seeds`.")
+    variants: Mapping[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Mapping[str, Any]] = (
+        Field(
+            default_factory=dict,
+            description="Settings that differ from the rest of this file, by the variant's name."
+            " Without variants, the sweep repeats one configuration.",
+        )
     )
 
 
@@ -196,6 +237,12 @@ class RunConfig(_Frozen):
     packing: PackingSpec = PackingSpec()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    calibration: Literal["best", "none"] = Field(
+        "best",
+        description="`best`: the method of calibration that is chosen by cross-validation on"
+        " held-out probabilities. `none`: probabilities stay as the network predicts them.",
+    )
+    sweep: SweepConfig = SweepConfig()
     cuda_graph: bool = Field(
         default=False,
         description="Whether the artifact also has a graph for GPUs, with the encoder in fp16."
@@ -228,6 +275,21 @@ class RunConfig(_Frozen):
                 raise ValueError(str(exc)) from exc
         return policies
 
+    @model_validator(mode="after")
+    def _check_together(self) -> RunConfig:
+        if self.verifier and self.evaluation.protocol == "split":
+            raise ValueError("`verifier` requires the protocol `folds`")
+        self.variants()
+        return self
+
+    def variants(self) -> dict[str, RunConfig]:
+        """Return the configuration of each variant of the sweep; empty without variants."""
+        values = self.model_dump(mode="json", exclude={"sweep"})
+        return {
+            name: RunConfig.model_validate(merge_settings(values, changes))
+            for name, changes in self.sweep.variants.items()
+        }
+
     @property
     def arms(self) -> tuple[str, ...]:
         """The pool's arms, in the order of the classifier's outputs."""
@@ -245,17 +307,45 @@ def find_config(path: Path) -> Path:
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read a run's configuration; raises ConfigError that names the file, field and problem."""
-    found = find_config(path)
+    """Read a run's configuration; raises ConfigError that names the file, field and problem.
+
+    A file may name another one as `extends`, relative to its own folder, and then contains only the
+    settings that differ.
+    """
     try:
-        return RunConfig.model_validate(yaml.safe_load(found.read_text()))
+        return RunConfig.model_validate(_read_settings(find_config(path)))
     except OSError as exc:
-        raise ConfigError(str(path), "", f"cannot be read: {exc.strerror}") from exc
+        raise ConfigError(str(exc.filename), "", f"cannot be read: {exc.strerror}") from exc
     except yaml.YAMLError as exc:
         raise ConfigError(str(path), "", f"is not YAML: {exc}") from exc
     except ValidationError as exc:
         first = exc.errors()[0]
         raise ConfigError(str(path), ".".join(map(str, first["loc"])), first["msg"]) from exc
+
+
+def _read_settings(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    values = yaml.safe_load(path.read_text())
+    if not isinstance(values, Mapping):
+        raise ConfigError(str(path), "", "contains no settings; a configuration is a YAML mapping")
+    own = dict(values)
+    if "extends" not in own:
+        return own
+    base = path.parent / str(own.pop("extends"))
+    if base in (path, *extending):
+        raise ConfigError(str(path), "extends", f"{base} extends itself; remove the cycle")
+    return merge_settings(_read_settings(base, (path, *extending)), own)
+
+
+def merge_settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with changes; mappings are merged, other values are replaced."""
+    merged = dict(base)
+    for name, value in changes.items():
+        old = merged.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[name] = merge_settings(old, value)
+        else:
+            merged[name] = value
+    return merged
 
 
 def dump_config(config: RunConfig) -> str:

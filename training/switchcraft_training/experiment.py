@@ -1,4 +1,9 @@
-"""Cross-validated routers, and their comparison with their parts and with every baseline."""
+"""Held-out predictions of routers, and their comparison with their parts and with every baseline.
+
+A run follows one of two protocols. With `folds`, every row is predicted by a router that has not
+seen it, and another router is trained on all rows for the artifact. With `split`, as in the paper,
+one router is trained, measured on a tenth of the rows, and shipped.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
-from router_service.core.model import Classifier, sigmoid
+from router_service.core.model import IDENTITY, Calibration, Classifier, sigmoid
 from router_service.core.packing import Ids, Packer
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines_to_fit
 from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
 from switchcraft_training.config import RunConfig
-from switchcraft_training.data.splits import Split, fold_table, near_duplicates
-from switchcraft_training.data.table import Floats, Table, profile_arms
+from switchcraft_training.data.splits import Split, fold_table, near_duplicates, split_table
+from switchcraft_training.data.table import Flags, Floats, Table, profile_arms
 from switchcraft_training.evaluation.calibration import (
     CalibrationStudy,
     calibrated_unseen,
@@ -33,9 +39,12 @@ from switchcraft_training.models.distillation import distil
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
 from switchcraft_training.models.export import export_int8
 from switchcraft_training.models.optimization import is_main_process
-from switchcraft_training.models.training import branch_logits, train_router
+from switchcraft_training.models.training import TrainedRouter, branch_logits, train_router
 
 log = logging.getLogger(__name__)
+
+NAIVE_TRUNCATION = "naive truncation"
+"""Name of the variant whose conversations are truncated at the window instead of packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,40 @@ class TrainingData:
         folds, seed = self.config.evaluation.folds, self.config.seed
         return fold_table(self.table, folds, seed, validated=self.needs_validation)
 
+    def split(self) -> Split:
+        """Return the parts of the protocol `split`.
+
+        If datasets are held out, all their rows are tested. The other parts lose these rows and
+        their near-duplicates. Raises ConfigError if a held-out dataset has no measured rows, or if
+        a part is empty.
+        """
+        settings, table = self.config.evaluation, self.table
+        split = split_table(table, self.config.seed, grouped=settings.grouped)
+        if settings.held_out:
+            names = np.array([example.dataset for example in table.examples])
+            measured = set(names[list(table.measured_rows)].tolist())
+            if missing := sorted(set(settings.held_out) - measured):
+                problem = (
+                    f"no measured rows of {', '.join(missing)}; there are rows of"
+                    f" {', '.join(sorted(measured))}"
+                )
+                raise ConfigError(self.config.name, "evaluation.held_out", problem)
+            is_held_out = np.isin(names, settings.held_out)
+            related = np.isin(table.groups, table.groups[is_held_out]) | is_held_out
+            train, validation, teaching = (
+                tuple(row for row in part if not related[row])
+                for part in (split.train, split.validation, split.teaching)
+            )
+            test = tuple(sorted(row for part in split.parts() for row in part if is_held_out[row]))
+            split = Split(train, validation, test, teaching)
+        if empty := [name for name, size in split.sizes().items() if size == 0]:
+            problem = (
+                f"the {' and '.join(empty)} part is empty: {len(table.measured_rows)} measured"
+                " rows are too few for a split in 80/10/10; record more, or use `folds`"
+            )
+            raise ConfigError(self.config.name, "evaluation.protocol", problem)
+        return split
+
     def expected_costs_usd(self, rows: Sequence[int]) -> list[float]:
         """Return each arm's expected cost of a request, estimated from these rows, (arms,)."""
         table = self.table.take(rows).select_arms(self.config.arms)
@@ -110,9 +153,14 @@ class CrossValidation:
 
     def mix(self, shares: Mapping[str, float]) -> Floats:
         """Return full-precision probabilities that mix the branches in `shares` by these shares."""
-        total = sum(shares.values())
-        logits = sum(share / total * self.branches[name] for name, share in shares.items())
-        return sigmoid(np.asarray(logits, dtype=np.float64))
+        return mix_branches(self.branches, shares)
+
+
+def mix_branches(branches: Mapping[str, Floats], shares: Mapping[str, float]) -> Floats:
+    """Return probabilities (rows, arms) that mix the branches in `shares` by these shares."""
+    total = sum(shares.values())
+    logits = sum(share / total * branches[name] for name, share in shares.items())
+    return sigmoid(np.asarray(logits, dtype=np.float64))
 
 
 def pack_table(
@@ -163,16 +211,13 @@ def cross_validate(data: TrainingData, *, exported: bool) -> CrossValidation | N
     return CrossValidation(branches, probabilities, costs_usd, folds)
 
 
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """An experiment, its cross-validation, the study of its calibration, and effects of int8."""
+    """An experiment, its cross-validation, the calibration to ship, and effects of int8."""
 
     experiment: Experiment
     validation: CrossValidation
-    study: CalibrationStudy
+    calibration: Calibration
     parity: dict[str, float]
 
 
@@ -195,11 +240,17 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
 
     table = replace(data.table.measured(config.arms), folds=validation.folds)
     labels, groups = table.correct, table.groups.tolist()
-    study = choose_calibration(labels, validation.probabilities, groups, config.seed)
-    method, shares = study.calibration.method, config.training.branch_shares
+    shares = config.training.branch_shares
+    study: CalibrationStudy | None = None
+    calibration: Calibration = IDENTITY
+    if config.calibration == "best":
+        study = choose_calibration(labels, validation.probabilities, groups, config.seed)
+        calibration = study.calibration
 
     def calibrate(probabilities: Floats) -> Floats:
-        return calibrated_unseen(labels, probabilities, groups, config.seed, method)
+        if study is None:
+            return probabilities
+        return calibrated_unseen(labels, probabilities, groups, config.seed, calibration.method)
 
     def variant(name: str, source: CrossValidation, shares: Mapping[str, float]) -> Entrant:
         probabilities = calibrate(source.mix(shares))
@@ -208,13 +259,19 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
 
     variants = []
     if truncated is not None:
-        variants.append(variant("naive truncation", truncated, shares))
+        variants.append(variant(NAIVE_TRUNCATION, truncated, shares))
     if len(shares) > 1:
         for name in shares:
             others = {other: share for other, share in shares.items() if other != name}
             variants.append(variant(f"without {name}", validation, others))
     if len(shares) > 2:
         variants += [variant(f"{name} alone", validation, {name: 1.0}) for name in shares]
+    entrants = []
+    if config.evaluation.baselines:
+        # Baselines get validation rows even if the router needs none.
+        splits = fold_table(table, config.evaluation.folds, config.seed)
+        order = np.argsort([row for split in splits for row in split.test])
+        entrants = [entrant.take(order) for entrant in _baseline_entrants(data, splits)]
     runs = [
         Run(f"seed {seed}", table, calibrate(source.mix(shares)), source.expected_costs_usd)
         for seed, source in {config.seed: validation, **seeds}.items()
@@ -225,7 +282,7 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
         probabilities=calibrate(validation.probabilities),
         expected_costs_usd=validation.expected_costs_usd,
         policies=config.policies,
-        entrants=tuple(_baseline_entrants(data)) if config.evaluation.baselines else (),
+        entrants=tuple(entrants),
         prices=config.prices,
         variants=tuple(variants),
         runs=tuple(runs),
@@ -238,7 +295,95 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
             mean_auc(labels, validation.probabilities) - mean_auc(labels, exact)
         ),
     }
-    return ExperimentResult(experiment, validation, study, parity)
+    return ExperimentResult(experiment, validation, calibration, parity)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """Results of the protocol `split`: the trained router on its test and its validation part."""
+
+    split: Split
+    test: Experiment
+    validation: Experiment
+    calibration: Calibration
+    trained: TrainedRouter
+
+
+def run_split(data: TrainingData, encoder: PretrainedEncoder) -> SplitResult | None:
+    """Train one router, starting from `encoder`, and measure it on rows that it has not seen.
+
+    The results are those of the network in full precision, as in the paper; the run compares the
+    int8 graph that ships with it. The calibration is fitted on the validation part. Return None in
+    every process except the main one. Raises the errors of `TrainingData.split`.
+    """
+    config, split = data.config, data.split()
+    log.info("training a router: seed=%d, rows=%s", config.seed, split.sizes())
+    trained = _train_on_split(data, split, encoder)
+    truncated = None
+    if config.evaluation.truncated:
+        log.info("training a router on truncated input: seed=%d", config.seed)
+        naive = _truncate_input(data)
+        truncated = naive, _train_on_split(naive, split, data.load_encoder())
+    if not is_main_process():
+        return None
+
+    rows = [*split.validation, *split.test]
+    is_validation = np.arange(len(rows)) < len(split.validation)
+    table = data.table.take(rows).select_arms(config.arms)
+    costs_usd = data.expected_costs_usd(split.train)
+    probabilities = _predict(data, trained, rows)
+    study: CalibrationStudy | None = None
+    calibration: Calibration = IDENTITY
+    if config.calibration == "best":
+        held_out, labels = probabilities[is_validation], table.correct[is_validation]
+        groups = table.groups[is_validation].tolist()
+        study = choose_calibration(labels, held_out, groups, config.seed)
+        calibration = study.calibration
+        probabilities = calibration.apply(probabilities)
+        probabilities[is_validation] = calibrated_unseen(
+            labels, held_out, groups, config.seed, calibration.method
+        )
+    variants = []
+    if truncated is not None:
+        found = calibration.apply(_predict(*truncated, rows))
+        choices = route(found, costs_usd, config.policies["default"])
+        variants.append(Entrant("router", NAIVE_TRUNCATION, choices, found))
+    # The baselines are fitted once and predict the rows of both parts.
+    entrants = []
+    if config.evaluation.baselines:
+        entrants = list(_baseline_entrants(data, (replace(split, test=tuple(rows)),)))
+
+    def experiment(part: Flags) -> Experiment:
+        return Experiment(
+            table=table.take(part),
+            probabilities=probabilities[part],
+            expected_costs_usd=costs_usd,
+            policies=config.policies,
+            entrants=tuple(entrant.take(part) for entrant in entrants),
+            prices=config.prices,
+            variants=tuple(variant.take(part) for variant in variants),
+            calibrating=study,
+        )
+
+    return SplitResult(
+        split=split,
+        test=experiment(~is_validation),
+        validation=experiment(is_validation),
+        calibration=calibration,
+        trained=trained,
+    )
+
+
+def _train_on_split(data: TrainingData, split: Split, encoder: PretrainedEncoder) -> TrainedRouter:
+    train = data.table.take(split.train + split.teaching)
+    validation = data.table.take(split.validation if data.needs_validation else ())
+    return train_router(encoder, data.config, train, validation, workspace=data.workspace)
+
+
+def _predict(data: TrainingData, trained: TrainedRouter, rows: Sequence[int]) -> Floats:
+    """Return a router's uncalibrated probabilities in full precision, (rows, arms)."""
+    logits = branch_logits(trained.model, data.config, data.table.take(rows), data.workspace)
+    return mix_branches(logits, data.config.training.branch_shares)
 
 
 def _truncate_input(data: TrainingData) -> TrainingData:
@@ -254,28 +399,20 @@ def _truncate_input(data: TrainingData) -> TrainingData:
     return data.with_token_ids(ids)
 
 
-def _baseline_entrants(data: TrainingData) -> Iterator[Entrant]:
-    """Fit every baseline on the router's folds, and yield it with its held-out choices.
-
-    The baselines get each fold's validation queries even if the router is trained without them.
-    """
+def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[Entrant]:
+    """Fit every baseline on each split, and yield it with its choices for the splits' test rows."""
     config = data.config
     encoder = load_encoder(config.encoder.source)
     views = Views(config.packing, encoder.tokenizer)
     embed = EncoderEmbedder(encoder, data.workspace / "frozen")
     table = data.table.measured(config.arms)
-    splits = fold_table(table, config.evaluation.folds, config.seed)
     rule = config.policies["default"]
     for baseline in baselines_to_fit(views, embed, truncated=config.evaluation.truncated):
         log.info("fitting baseline: %s", baseline.name)
         predicted = held_out(baseline, table, splits, (rule,))
-        order = np.argsort(predicted.rows)
         kind: Kind = "baseline"
         if isinstance(baseline, DatasetOracle):
             kind = "oracle"
         elif isinstance(baseline, Heuristic):
             kind = "heuristic"
-        probabilities = predicted.probabilities
-        if probabilities is not None:
-            probabilities = probabilities[order]
-        yield Entrant(kind, baseline.name, predicted.choices[rule][order], probabilities)
+        yield Entrant(kind, baseline.name, predicted.choices[rule], predicted.probabilities)

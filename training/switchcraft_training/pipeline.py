@@ -1,7 +1,9 @@
 """The complete run: from recorded answers to an evaluated router, its artifact and its report.
 
-All metrics are held-out: a router trained on other folds predicts each query. The router in the
-artifact is then trained on all queries. Its calibration was fitted on the held-out probabilities.
+All metrics are held-out. With the protocol `folds`, a router trained on other folds predicts each
+query. The router in the artifact is then trained on all queries, and its calibration was fitted on
+the held-out probabilities. With the protocol `split`, the router in the artifact is the one that is
+measured.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import platform
 import shutil
 import subprocess
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +22,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from router_service.core.artifact import TOKENIZER, Encoder, Measure, Provenance
-from router_service.core.model import Classifier
+from router_service.core.model import Calibration, Classifier
 from switchcraft_training.config import RunConfig, dump_config
 from switchcraft_training.data.outcomes import CheckedAnswers
 from switchcraft_training.data.splits import split_table
@@ -38,12 +41,7 @@ from switchcraft_training.evaluation.verified import (
     VerifiedFigures,
     verified_figures,
 )
-from switchcraft_training.experiment import (
-    ExperimentResult,
-    TrainingData,
-    pack_table,
-    run_experiment,
-)
+from switchcraft_training.experiment import TrainingData, pack_table, run_experiment, run_split
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
 from switchcraft_training.models.export import (
     CUDA_GRAPH,
@@ -84,6 +82,8 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     encoder = load_encoder(config.encoder.source)
     config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
     training = pack_table(config, table, encoder, workspace)
+    if config.evaluation.protocol == "split":
+        return _run_split(training, out, provenance)
     result = run_experiment(training)
     encoder = training.load_encoder()
     trained = train_on_all(training, encoder)
@@ -91,21 +91,12 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
         return out / "artifact"
 
     directory = out / "artifact"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    parity = result.parity | export(training, encoder, trained, result, directory)
+    parity = result.parity | export(training, encoder, trained, result.calibration, directory)
     figures = main_figures(result.experiment)
     measured = table.measured(config.arms)
     profile = profile_arms(measured, config.prices)
-    size = encoder.model.config
-    description = Encoder(
-        name=encoder.name,
-        parameters=sum(p.numel() for p in encoder.model.parameters()),
-        hidden_size=size.hidden_size,
-        layers=size.num_hidden_layers,
-    )
-    metrics = ManifestMetrics(figures.frontier, headline(figures), result.study.calibration)
-    write_manifest(directory, config, description, profile, provenance, metrics)
+    metrics = ManifestMetrics(figures.frontier, headline(figures), result.calibration)
+    write_manifest(directory, config, describe_encoder(encoder), profile, provenance, metrics)
     verified: VerifiedFigures | str = NO_VERIFIER
     if config.verifier:
         calibrated = result.experiment.probabilities
@@ -130,6 +121,48 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     return directory
 
 
+def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
+    """Train one router, and write its artifact and the reports on its test and validation part."""
+    config, directory = data.config, out / "artifact"
+    encoder = data.load_encoder()
+    result = run_split(data, encoder)
+    if result is None:
+        return directory
+    test, validation = main_figures(result.test), main_figures(result.validation)
+    chosen = validation.entry(validation.default_policy)
+    measures = headline(test) | {
+        "validation_accuracy": chosen.accuracy,
+        "validation_cost_usd": chosen.cost_usd,
+    }
+    parity = export(data, encoder, result.trained, result.calibration, directory)
+    profile = profile_arms(
+        data.table.take(result.split.train).select_arms(config.arms), config.prices
+    )
+    metrics = ManifestMetrics(test.frontier, measures, result.calibration)
+    write_manifest(directory, config, describe_encoder(encoder), profile, provenance, metrics)
+    report = Report(
+        name=config.name,
+        split=result.split.sizes(),
+        teaching=len(result.split.teaching),
+        label_rates=rates_by_category(result.test.table),
+        epochs=result.trained.epochs,
+        test=test,
+        sections=all_sections(result.test, test),
+        parity=parity,
+        provenance=provenance,
+    )
+    write_report(report, out)
+    on_validation = replace(
+        report,
+        part="validation",
+        label_rates=rates_by_category(result.validation.table),
+        test=validation,
+        sections=all_sections(result.validation, validation),
+    )
+    write_report(on_validation, out, "validation")
+    return directory
+
+
 def train_on_all(data: TrainingData, encoder: PretrainedEncoder) -> TrainedRouter:
     """Train the artifact's router on all rows, minus a tenth if early stopping needs them."""
     held_out = split_table(data.table, data.config.seed).validation if data.needs_validation else ()
@@ -147,20 +180,24 @@ def export(
     data: TrainingData,
     encoder: PretrainedEncoder,
     trained: TrainedRouter,
-    result: ExperimentResult,
+    calibration: Calibration,
     directory: Path,
 ) -> dict[str, float]:
-    """Write the tokenizer, the graphs and the canary requests to `directory`.
+    """Write the tokenizer, the graphs and the canary requests to `directory`, which is emptied.
 
-    Return the largest differences in probability of the FP32 and fp16 graphs to PyTorch.
+    Return the largest differences in probability of the exported graphs to PyTorch.
     """
     config = data.config
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     encoder.tokenizer.save(str(directory / TOKENIZER))
     features = len(config.packing.features)
     rows = data.table.take(data.table.measured_rows[:PARITY_ROWS])
     with TemporaryDirectory() as folder:  # the artifact does not include the FP32 graph
         graph = export_int8(trained.model, features, Path(folder) / GRAPH)
         graphs = {"FP32": full_precision(graph)}
+        if config.evaluation.protocol == "split":  # With folds, the int8 graph is measured itself.
+            graphs["int8"] = directory / GRAPH
         shutil.copyfile(graph, directory / GRAPH)
         if config.cuda_graph:
             graphs["fp16"] = directory / CUDA_GRAPH
@@ -169,7 +206,7 @@ def export(
             name: Classifier(path, arms=len(config.arms)).predict(rows.packed)
             for name, path in graphs.items()
         }
-    write_canaries(directory, config, result.study.calibration)
+    write_canaries(directory, config, calibration)
     exact = predict(trained.model, rows)
     return {
         f"{name} graph: largest difference, {len(rows)} queries": float(
@@ -177,6 +214,17 @@ def export(
         )
         for name, probabilities in predicted.items()
     }
+
+
+def describe_encoder(encoder: PretrainedEncoder) -> Encoder:
+    """Return the description of an encoder that is stored in an artifact."""
+    size = encoder.model.config
+    return Encoder(
+        name=encoder.name,
+        parameters=sum(p.numel() for p in encoder.model.parameters()),
+        hidden_size=size.hidden_size,
+        layers=size.num_hidden_layers,
+    )
 
 
 def rates_by_category(table: Table) -> dict[str, dict[str, float]]:

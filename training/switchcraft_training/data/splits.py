@@ -79,12 +79,15 @@ def key_of(example: Example) -> SplitKey:
     return SplitKey(Stratum(example.dataset, example.category), row, tuple(groups))
 
 
-def split_examples(examples: Iterable[Example], seed: int) -> Split:
+def split_examples(examples: Iterable[Example], seed: int, *, grouped: bool = True) -> Split:
     """Split each category of each dataset 80/10/10, without duplicates of (query, tools).
 
-    Validation and test each get a tenth of each category, rounded; training gets the rest.
+    Validation and test each get a tenth of each category, rounded; training gets the rest. If not
+    `grouped`, examples are split independently, so that the turns of a conversation may be in
+    different parts, as in the paper.
     """
-    return split_keys(list(map(key_of, examples)), seed)
+    keys = map(key_of, examples)
+    return split_keys([key if grouped else key._replace(groups=()) for key in keys], seed)
 
 
 def split_keys(keys: Sequence[SplitKey], seed: int) -> Split:
@@ -120,10 +123,11 @@ def unique(examples: Iterable[Example]) -> list[int]:
     return _unique_keys(map(key_of, examples))
 
 
-def split_table(table: Table, seed: int) -> Split:
+def split_table(table: Table, seed: int, *, grouped: bool = True) -> Split:
     """Split the measured rows 80/10/10; add teaching rows without held-out near-duplicates."""
     rows = table.measured_rows
-    parts = split_examples((table.examples[row] for row in rows), seed).parts()
+    examples = (table.examples[row] for row in rows)
+    parts = split_examples(examples, seed, grouped=grouped).parts()
     split = Split(*(tuple(rows[place] for place in part) for part in parts))
     return replace(split, teaching=teaching(table.examples, split, table.teaching_rows))
 

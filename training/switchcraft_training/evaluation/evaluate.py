@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from router_service.core.artifact import FrontierPoint, Interval, Measure, VersusBest
 from router_service.core.selection import Price, choose_once, parse_policy, select
-from switchcraft_training.data.table import Choices, Floats, Table
+from switchcraft_training.data.table import Choices, Flags, Floats, Table
 from switchcraft_training.evaluation.calibration import CalibrationStudy
 from switchcraft_training.evaluation.metrics import (
     Estimate,
@@ -51,6 +51,11 @@ class Entrant:
     name: str
     choices: Choices
     probabilities: Floats | None = None
+
+    def take(self, rows: Choices | Flags) -> Entrant:
+        """Return the entrant for the queries at these indices, or those that a mask selects."""
+        probabilities = None if self.probabilities is None else self.probabilities[rows]
+        return replace(self, choices=self.choices[rows], probabilities=probabilities)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, select_autoescape
@@ -135,7 +136,8 @@ class Report:
     """All results for a router; values that are None or empty have no section.
 
     `test` and `sections` describe the same queries. If these are the queries of the training run,
-    they were held out in `folds` folds; otherwise `folds` is None. Only a report of the training
+    they were held out in `folds` folds, or they are the `part` (test or validation) of a `split`
+    with these numbers of rows; otherwise both are None. Only a report of the training
     run has `teaching` (the number of training rows from other recordings), `label_rates`, `epochs`,
     `parity` and `verified`, which is the reason if verified answers were not measured.
     """
@@ -145,6 +147,8 @@ class Report:
     provenance: Provenance
     sections: Sections | None = None
     folds: int | None = None
+    split: Mapping[str, int] | None = None
+    part: Literal["test", "validation"] = "test"
     teaching: int = 0
     label_rates: Mapping[str, Mapping[str, float]] | None = None
     epochs: tuple[Epoch, ...] = ()
@@ -152,11 +156,11 @@ class Report:
     verified: VerifiedFigures | str | None = None
 
 
-def write_report(report: Report, directory: Path) -> None:
-    """Write `report.json` and `report.html` into a directory."""
-    _write_json(asdict(report), directory / "report.json")
+def write_report(report: Report, directory: Path, name: str = "report") -> None:
+    """Write `NAME.json` and `NAME.html` into a directory."""
+    _write_json(asdict(report), directory / f"{name}.json")
     drawings = draw_plots(report)
-    _write_page("report.html.j2", directory / "report.html", drawings, report=report)
+    _write_page("report.html.j2", directory / f"{name}.html", drawings, report=report)
 
 
 def write_verification(figures: VerifiedFigures, artifact: Path) -> Path:
