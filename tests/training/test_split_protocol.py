@@ -1,0 +1,160 @@
+"""The paper's protocol: one router, measured on a tenth of the rows that it has not seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from router_service.core.errors import ConfigError
+from router_service.core.messages import parse_conversation
+from router_service.router import Router
+from switchcraft_training.cli import main
+from switchcraft_training.config import RunConfig
+from switchcraft_training.dataset import load_dataset
+from switchcraft_training.datasets.rows import read_rows
+from switchcraft_training.experiment import TrainingData, pack_table
+from switchcraft_training.models.checkpoints import FINISHED
+from switchcraft_training.models.encoders import load_encoder, packing_for
+from tests.training.conftest import ARMS
+from tests.training.models.stand_ins import save
+from tests.training.papers import DATASETS, write_labelled
+
+Settings = dict[str, object]
+Load = Callable[[Settings], TrainingData]
+
+
+@pytest.fixture
+def values(config: Path, tmp_path: Path) -> Settings:
+    """Return the settings of a run on five datasets in the paper's protocol."""
+    write_labelled(tmp_path / "data", ARMS[:2])
+    settings: Settings = yaml.safe_load(config.read_text())
+    return settings | {
+        "source": {"format": "labelled", "path": "rows.jsonl", "answers": "."},
+        "auxiliary_arms": "none",
+        "training": {"max_epochs": 1},
+        "calibration": "none",
+        "evaluation": {"protocol": "split", "truncated": False, "baselines": False},
+    }
+
+
+@pytest.fixture
+def load(values: Settings, tmp_path: Path) -> Load:
+    """Return a function that loads and packs the data, with other settings of the evaluation."""
+
+    def load_with(evaluation: Settings) -> TrainingData:
+        run = RunConfig.model_validate(values | {"evaluation": {"protocol": "split"} | evaluation})
+        encoder = load_encoder(run.encoder.source)
+        run = run.model_copy(update={"packing": packing_for(encoder, run.packing)})
+        return pack_table(run, load_dataset(run, tmp_path / "data"), encoder, tmp_path)
+
+    return load_with
+
+
+def test_each_dataset_is_split_80_10_10_by_the_seed(load: Load) -> None:
+    """Every dataset has a tenth of its rows in the test part, and a seed gives another split."""
+    data = load({})
+    split = data.split()
+    assert split.sizes() == {"train": 40, "validation": 5, "test": 5}
+    assert sorted(data.table.examples[row].dataset for row in split.test) == sorted(DATASETS)
+    assert data.with_seed(42).split() == split
+    assert data.with_seed(2).split() != split
+
+
+def test_turns_of_a_conversation_are_together_only_if_grouped(load: Load) -> None:
+    """`grouped: false` splits rows independently, as the paper does."""
+    for grouped in (True, False):
+        data = load({"grouped": grouped})
+        examples = data.table.examples
+        turns = tuple(replace(e, conversation=f"{i // 2}") for i, e in enumerate(examples))
+        split = replace(data, table=replace(data.table, examples=turns)).split()
+        part_of = {row: part for part, rows in enumerate(split.parts()) for row in rows}
+        together = [part_of[row] == part_of[row + 1] for row in range(0, len(turns), 2)]
+        assert all(together) is grouped
+
+
+def test_held_out_dataset_is_tested_whole_and_never_trained_on(load: Load) -> None:
+    """Training and validation lose the held-out dataset and all near-duplicates of its rows."""
+    data = load({"held_out": ["glaive"]})
+    datasets = np.array([example.dataset for example in data.table.examples])
+    near = np.flatnonzero(datasets == "hermes")[0]
+    groups = np.arange(len(datasets))
+    groups[near] = np.flatnonzero(datasets == "glaive")[0]  # a copy in another dataset
+    split = replace(data, table=replace(data.table, groups=groups)).split()
+    assert sorted(split.test) == np.flatnonzero(datasets == "glaive").tolist()
+    others = {*split.train, *split.validation}
+    assert set(datasets[list(others)]) == set(DATASETS) - {"glaive"}
+    assert near not in others
+
+
+def test_split_that_cannot_be_made_is_an_error(load: Load) -> None:
+    """An unknown dataset, or too few rows for three parts, is an error that names the setting."""
+    with pytest.raises(ConfigError, match="no measured rows of toolbench; there are rows of bfcl"):
+        load({"held_out": ["toolbench"]}).split()
+    data = load({})
+    with pytest.raises(ConfigError, match="part is empty"):
+        replace(data, table=data.table.take(range(4))).split()
+
+
+def test_run_trains_one_router_and_ships_it(values: Settings, tmp_path: Path) -> None:
+    """One fine-tuning per input gives an artifact and reports on the test and validation part.
+
+    The encoder has ModernBERT's architecture and window: the artifact reads more than 2,000 tokens
+    of a request, as in training.
+    """
+    write_labelled(tmp_path / "data", ARMS[:2], long_phrases=300)
+    values |= {
+        "encoder": {"source": str(save("modernbert", tmp_path / "modernbert"))},
+        "packing": {"budget_tokens": 8192, "tool_budget_tokens": 1600, "signature": "names"},
+        "training": {"max_epochs": 1, "batch_size": 2, "evaluation_batch_size": 2},
+        "evaluation": {"protocol": "split", "truncated": True, "baselines": True},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    command = ["run", str(tmp_path / "run.yaml"), "--data", str(tmp_path / "data")]
+    assert main([*command, "--out", str(out)]) == 0
+    trained = list((out / "work" / "checkpoints").glob(f"*/{FINISHED}"))
+    assert len(trained) == 2  # one with packed and one with truncated input
+    reports = [json.loads((out / f"{name}.json").read_text()) for name in ("report", "validation")]
+    for report, part in zip(reports, ("test", "validation"), strict=True):
+        assert report["split"] == {"train": 40, "validation": 5, "test": 5}
+        assert (report["part"], report["test"]["auc"]["n"]) == (part, 5)
+        kinds = {entry["name"]: entry["kind"] for entry in report["test"]["entries"]}
+        assert {"MIRT": "baseline", "length": "heuristic"}.items() <= kinds.items()
+        variants = [variant["name"] for variant in report["sections"]["parts"]]
+        assert variants == ["as it ships", "naive truncation"]
+    assert "the test part of a split into 40 training" in (out / "report.html").read_text()
+
+    router = Router.load(out / "artifact")
+    manifest = router.artifact.manifest
+    entries = {entry["name"]: entry for entry in reports[1]["test"]["entries"]}
+    default = entries[reports[1]["test"]["default_policy"]]
+    assert manifest.metrics["validation_accuracy"].model_dump() == default["accuracy"]
+    assert manifest.calibration.method == "identity"
+    examples = [judged.example for judged in read_rows(tmp_path / "data" / "rows.jsonl")]
+    long, short = (parse_conversation(example.request) for example in examples[:2])
+    decision = router.decide_conversation(long)
+    assert 2000 < decision.packed_tokens < 8192
+    # The encoder reads the long earlier turn: it changes the probabilities.
+    assert decision.probabilities != router.decide_conversation(short).probabilities
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"evaluation": {"held_out": ["glaive"]}}, "only allowed for the protocol `split`"),
+        ({"evaluation": {"protocol": "split", "seeds": [1]}}, "use `sweep.seeds`"),
+        ({"evaluation": {"protocol": "split"}, "verifier": True}, "requires the protocol `folds`"),
+    ],
+)
+def test_settings_of_the_other_protocol_are_rejected(
+    values: Settings, change: Settings, problem: str
+) -> None:
+    """A setting that the chosen protocol would ignore is an error."""
+    with pytest.raises(ValueError, match=problem):
+        RunConfig.model_validate(values | change)
