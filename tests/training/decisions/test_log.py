@@ -95,4 +95,4 @@ def test_model_of_two_arms_belongs_to_neither(tmp_path: Path) -> None:
             decision("d", "large", model="tiny", is_fallback=True),
         ],
     )
-    assert read_log(folder).arms_by_model() == {"mini": "small"}
+    assert read_log(folder).arms_by_model == {"mini": "small"}

@@ -33,7 +33,7 @@ ROW_ERRORS: Final = (
 )
 """The exceptions that reading a row raises if the row does not have the expected format."""
 
-_FILE_ERRORS: Final = (OSError, EOFError, zlib.error)
+FILE_ERRORS: Final = (OSError, EOFError, zlib.error)
 
 
 def raise_error(error: DataError, _: bytes) -> None:
@@ -81,7 +81,7 @@ def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with _open_binary(path) as file:
             yield from ((n, line) for n, line in enumerate(file, start=1) if line.strip())
-    except _FILE_ERRORS as exc:
+    except FILE_ERRORS as exc:
         raise DataError(path, None, f"cannot be read: {exc}") from exc
 
 
@@ -96,7 +96,7 @@ def _iterate_elements(path: Path) -> Iterator[tuple[int, Json]]:
                 yield number, element
     except ijson.JSONError as exc:
         raise DataError(path, None, f"is not valid JSON at row {number + 1} or soon after") from exc
-    except _FILE_ERRORS as exc:
+    except FILE_ERRORS as exc:
         raise DataError(path, None, f"cannot be read: {exc}") from exc
 
 

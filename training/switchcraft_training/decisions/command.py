@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from array import array
+from collections import Counter, deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -12,7 +15,13 @@ from rich.table import Table
 
 from router_service.core.errors import DataError
 from switchcraft_training.decisions.log import read_log_with_quarantine
-from switchcraft_training.decisions.queries import DATASET, read_queries, write_queries
+from switchcraft_training.decisions.queries import (
+    DATASET,
+    DecisionUse,
+    Query,
+    iterate_queries,
+    write_queries,
+)
 
 NOTHING = (
     "No decision can be used for training, because that needs logged requests and verdicts. Set"
@@ -27,21 +36,29 @@ def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
     be written.
     """
     log, quarantined = read_log_with_quarantine(path, arguments.quarantine)
-    found = read_queries(log, weak_evidence=arguments.weak_evidence)
-    labels: dict[str, list[float]] = {}
-    for query in found.queries:
-        for outcome in query.outcomes:
-            labels.setdefault(outcome.arm, []).append(outcome.correct)
-    labels = dict(sorted(labels.items()))
-    uses = sorted(found.uses.items())
-    if arguments.out is not None:
-        write_queries(found.queries, arguments.out)
+    uses: Counter[DecisionUse] = Counter()
+    queries = 0
+    found: dict[str, array[float]] = {}
+
+    def counted() -> Iterator[Query]:
+        nonlocal queries
+        for query in iterate_queries(log, uses, weak_evidence=arguments.weak_evidence):
+            queries += 1
+            for outcome in query.outcomes:
+                found.setdefault(outcome.arm, array("d")).append(outcome.correct)
+            yield query
+
+    if arguments.out is None:
+        deque(counted(), maxlen=0)
+    else:
+        write_queries(counted(), arguments.out)
+    labels = dict(sorted(found.items()))
     if arguments.report is not None:
         report = {
             "source": DATASET,
-            "decisions": found.uses.total(),
-            "fates": {use.value: count for use, count in uses},
-            "queries": len(found.queries),
+            "decisions": uses.total(),
+            "fates": {use.value: count for use, count in sorted(uses.items())},
+            "queries": queries,
             "arms": {
                 arm: {"answers": len(correct), "correct": sum(correct) / len(correct)}
                 for arm, correct in labels.items()
@@ -57,14 +74,14 @@ def import_decisions(path: Path, arguments: argparse.Namespace) -> int:
 
     console = Console(highlight=False, soft_wrap=True)
     aside = f"; {quarantined:,} lines quarantined" if quarantined else ""
-    console.print(f"{found.uses.total():,} decisions, {len(found.queries):,} queries{aside}")
+    console.print(f"{uses.total():,} decisions, {queries:,} queries{aside}")
     decisions = Table(box=box.SIMPLE_HEAD)
     decisions.add_column("decisions")
     decisions.add_column("n", justify="right")
-    for use, count in uses:
+    for use, count in sorted(uses.items()):
         decisions.add_row(use.value, f"{count:,}")
     console.print(decisions)
-    if not found.queries:
+    if not queries:
         console.print(NOTHING)
         return 0
     arms = Table(box=box.SIMPLE_HEAD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from router_service.core.calls.comparison import IsParaphrase
 from router_service.core.calls.toolbox import Call, ExpectedCall
@@ -118,15 +122,6 @@ class Queries(NamedTuple):
         return f"{summary}; left out: {rest}" if rest else summary
 
 
-@dataclass(frozen=True, slots=True)
-class ReadableDecision:
-    """A decision whose request and answer can be read, and the arm that answered."""
-
-    decision: LoggedDecision
-    example: Example
-    arm: str
-
-
 def read_example(decision: LoggedDecision) -> Example:
     """Return a decision's request; raises ValueError if it was not logged or cannot be read."""
     if decision.content is None:
@@ -206,49 +201,54 @@ def check_decision(
 def read_queries(
     log: DecisionLog, *, weak_evidence: bool = False, alike: IsParaphrase | None = None
 ) -> Queries:
-    """Return the labelled queries of a log; decisions with equal messages and tools are merged.
+    """Return all labelled queries of a log in memory; `iterate_queries` has the rules."""
+    uses: Counter[DecisionUse] = Counter()
+    found = iterate_queries(log, uses, weak_evidence=weak_evidence, alike=alike)
+    return Queries(tuple(found), uses)
+
+
+def iterate_queries(
+    log: DecisionLog,
+    uses: Counter[DecisionUse],
+    *,
+    weak_evidence: bool = False,
+    alike: IsParaphrase | None = None,
+) -> Iterator[Query]:
+    """Yield the labelled queries of a log; decisions with equal messages and tools are merged.
 
     A verdict applies to the arm that answered, which after a fallback is not the chosen arm. A
     client's verdict takes precedence over the checker's verdict, and the checker's verdict over
     weak evidence. Weak evidence is ignored unless `weak_evidence` is set. `alike` compares
     paraphrases. Queries without a label are omitted. The queries are in the order of their first
-    decisions.
+    decisions. `uses` counts the decisions by use; it is complete after the last query.
+
+    A decision is read twice: once to group the decisions, and once for its query. Only one query at
+    a time is in memory.
     """
-    groups, uses = group_by_query(log)
-    queries: list[Query] = []
-    for group in groups:
-        expected: Expected | None = None  # the last expected calls that use only offered tools
-        for member in reversed(group):
-            with suppress(ValueError):
-                expected = read_expected(log, member.decision, member.example)
-            if expected is not None:
-                break
-        query_id = group[0].example.id
+    for rows in group_by_query(log, uses):
+        has_feedback = log.feedback.has(log.decisions.hashes[rows])
+        if not (weak_evidence or has_feedback.any()):
+            uses[DecisionUse.UNJUDGED] += len(rows)
+            continue
+        expected = last_expected(log, rows[has_feedback])
+        query = read_example(log.decisions[int(rows[0])])
         calls = None if expected is None else len(expected.calls)
+        attempts: Counter[str] = Counter()
         outcomes: list[Outcome] = []
-        for member in group:
-            decision = member.decision
-            feedback = log.feedback.get(decision.id)
-            correct: float | None = None
-            if feedback is not None and feedback.correct is not None:
-                correct, use = float(feedback.correct), DecisionUse.JUDGED
-            elif expected is not None:
-                correct = check_decision(decision, member.example, expected, alike)
-                use = DecisionUse.UNCHECKABLE if correct is None else DecisionUse.CHECKED
-            elif feedback is not None:
-                use = DecisionUse.UNCHECKABLE
-            elif weak_evidence and decision.id in log.evidence:
-                correct, use = WEAKLY_CORRECT, DecisionUse.WEAK
-            else:
-                use = DecisionUse.UNJUDGED
+        for row in rows.tolist():
+            decision = log.decisions[row]
+            use, correct = label_decision(
+                log, decision, expected, alike, weak_evidence=weak_evidence
+            )
             uses[use] += 1
-            if correct is None:
+            arm = answering_arm(log, decision)
+            if correct is None or arm is None:
                 continue
-            attempt = sum(outcome.arm == member.arm for outcome in outcomes)
-            answer = read_answer(decision, member.arm, attempt)
+            answer = read_answer(decision, arm, attempts[arm])
+            attempts[arm] += 1
             outcome = Outcome(
-                example_id=query_id,
-                arm=answer.arm,
+                example_id=query.id,
+                arm=arm,
                 correct=correct,
                 input_tokens=answer.input_tokens,
                 output_tokens=answer.output_tokens,
@@ -259,34 +259,75 @@ def read_queries(
             if calls is None and use is DecisionUse.JUDGED and correct == 1:
                 calls = len(answer.calls or ())
         if outcomes:
-            queries.append(Query(group[0].example, expected, calls, tuple(outcomes)))
-    return Queries(tuple(queries), uses)
+            yield Query(query, expected, calls, tuple(outcomes))
 
 
-def group_by_query(
+def last_expected(log: DecisionLog, rows: NDArray[np.int64]) -> Expected | None:
+    """Return the last expected calls that use only offered tools, among decisions of one query."""
+    for row in rows[::-1].tolist():
+        decision = log.decisions[row]
+        with suppress(ValueError):
+            expected = read_expected(log, decision, read_example(decision))
+            if expected is not None:
+                return expected
+    return None
+
+
+def label_decision(
     log: DecisionLog,
-) -> tuple[list[Sequence[ReadableDecision]], Counter[DecisionUse]]:
-    """Return the usable decisions grouped by query, and the number of unusable ones by reason."""
-    arms = log.arms_by_model()
-    uses: Counter[DecisionUse] = Counter()
-    groups: dict[bytes, list[ReadableDecision]] = {}
-    for decision in log.decisions:
-        arm = arms.get(decision.model) if decision.is_fallback else decision.arm
+    decision: LoggedDecision,
+    expected: Expected | None,
+    alike: IsParaphrase | None,
+    *,
+    weak_evidence: bool,
+) -> tuple[DecisionUse, float | None]:
+    """Return how a decision is used, and whether its answer is correct, if that is known."""
+    feedback = log.feedback.get(decision.id)
+    if feedback is not None and feedback.correct is not None:
+        return DecisionUse.JUDGED, float(feedback.correct)
+    if expected is not None:
+        correct = check_decision(decision, read_example(decision), expected, alike)
+        return DecisionUse.UNCHECKABLE if correct is None else DecisionUse.CHECKED, correct
+    if feedback is not None:
+        return DecisionUse.UNCHECKABLE, None
+    if weak_evidence and decision.id in log.evidence:
+        return DecisionUse.WEAK, WEAKLY_CORRECT
+    return DecisionUse.UNJUDGED, None
+
+
+def answering_arm(log: DecisionLog, decision: LoggedDecision) -> str | None:
+    """Return the arm that answered; None if a fallback answered whose model is no arm's."""
+    return log.arms_by_model.get(decision.model) if decision.is_fallback else decision.arm
+
+
+def group_by_query(log: DecisionLog, uses: Counter[DecisionUse]) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of usable decisions by query, and count the unusable ones in `uses`."""
+    rows, keys = array("q"), bytearray()
+    for row, decision in enumerate(log.decisions):
         if decision.ending != "complete" or decision.status >= 400:
             uses[DecisionUse.UNFINISHED] += 1
-        elif arm is None:
+        elif answering_arm(log, decision) is None:
             uses[DecisionUse.UNKNOWN_ARM] += 1
         elif decision.content is None:
             uses[DecisionUse.NO_CONTENT] += 1
         else:
             try:
-                example = read_example(decision)
+                keys += key_of(read_example(decision)).row
             except ValueError:
                 uses[DecisionUse.UNREADABLE] += 1
                 continue
-            member = ReadableDecision(decision, example, arm)
-            groups.setdefault(key_of(example).row, []).append(member)
-    return list(groups.values()), uses
+            rows.append(row)
+    _, first, numbers = np.unique(
+        np.array(memoryview(keys)).view("S16"), return_index=True, return_inverse=True
+    )
+    # Groups in the order of their first decisions.
+    order = np.argsort(first[numbers], kind="stable")
+    usable = np.array(rows)
+    ends = np.flatnonzero(np.diff(first[numbers][order], append=-1)) + 1
+    start = 0
+    for end in ends.tolist():
+        yield usable[order[start:end]]
+        start = end
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
