@@ -40,11 +40,11 @@ COSTS_USD = {
 }  # fmt: skip
 ARMS = tuple(COSTS_USD)
 SKILL = (0.88, 0.87, 0.85, 0.82, 0.78, 0.8, 0.76, 0.7)
-WORDS = (
+TEXT = (
     "please find the next flight from Oslo to Lima and book a table for two near the harbour then"
     " tell my manager that the report about quarterly revenue will be late because the data of last"
-    " week is missing and convert all prices to euros with the rate of today"
-).split()
+    " week is missing and convert all prices to euros with the rate of today "
+) * 100
 NAMES = ("search", "book", "convert", "send", "list", "update", "delete", "report")
 
 
@@ -59,7 +59,7 @@ class Request(NamedTuple):
 def write_log(folder: Path, decisions: int, content_share: float = 1.0, seed: int = 0) -> int:
     """Write a log of generated decisions to a new folder, and return its size in bytes.
 
-    `content_share` scales the length of the texts.
+    `content_share` scales the length of the messages.
     """
     folder.mkdir(parents=True)
     size = total = number = 0
@@ -147,8 +147,9 @@ def generate_lines(decisions: int, content_share: float, seed: int) -> Iterator[
 
 
 def _request(rng: Random, number: int, content_share: float) -> Request:
-    def text(words: int) -> str:
-        return " ".join(rng.choices(WORDS, k=max(3, round(words * content_share))))
+    def text(characters: int, share: float = content_share) -> str:
+        start = rng.randrange(len(TEXT) // 2)
+        return TEXT[start : start + round(characters * share)]
 
     names = rng.sample(NAMES, rng.randint(3, len(NAMES)))
     tools = [
@@ -156,21 +157,21 @@ def _request(rng: Random, number: int, content_share: float) -> Request:
             "type": "function",
             "function": {
                 "name": name,
-                "description": text(20),
+                "description": text(80, 1),
                 "parameters": {
                     "type": "object",
-                    "properties": {"value": {"type": "integer", "description": text(8)}},
+                    "properties": {"value": {"type": "integer", "description": text(30, 1)}},
                     "required": ["value"],
                 },
             },
         }
         for name in names
     ]
-    messages = [{"role": "system", "content": text(60)}]
+    messages = [{"role": "system", "content": text(300)}]
     for turn in range(rng.randint(0, 2)):
-        messages.append({"role": "user", "content": f"{text(20)} {number}.{turn}"})
-        messages.append({"role": "assistant", "content": text(30)})
-    messages.append({"role": "user", "content": f"{text(20)} {number}"})
+        messages.append({"role": "user", "content": f"{text(100)} {number}.{turn}"})
+        messages.append({"role": "assistant", "content": text(150)})
+    messages.append({"role": "user", "content": f"{text(100)} {number}"})
     # Most conversations have one or two decisions.
     conversation = _digest(number - number % rng.choice((1, 2, 4)), 16)
     call = {"name": names[0], "arguments": {"value": number % 1000}}

@@ -124,17 +124,23 @@ class Queries(NamedTuple):
 
 def read_example(decision: LoggedDecision) -> Example:
     """Return a decision's request; raises ValueError if it was not logged or cannot be read."""
-    if decision.content is None:
-        raise ValueError("has no content")
-    logged = decision.content.request
     try:
-        request = {"messages": list(logged["messages"]), "tools": list(logged.get("tools") or ())}
-        example = Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
+        example = logged_example(decision)
         # The results are not used: parsing only checks that later stages can read the request.
-        _ = (key_of(example), example.query, example.tool_names, parse_conversation(request))
+        _ = (key_of(example), example.query, example.tool_names)
+        parse_conversation(example.request)
     except (*ROW_ERRORS, SwitchcraftError) as exc:
         raise ValueError(f"the content is not a readable request with tools: {exc}") from exc
     return example
+
+
+def logged_example(decision: LoggedDecision) -> Example:
+    """Return a request that `read_example` has returned before, without checking it again."""
+    if decision.content is None:
+        raise ValueError("it was not logged")
+    logged = decision.content.request
+    request = {"messages": list(logged["messages"]), "tools": list(logged.get("tools") or ())}
+    return Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
 
 
 def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
@@ -231,7 +237,7 @@ def iterate_queries(
             uses[DecisionUse.UNJUDGED] += len(rows)
             continue
         expected = last_expected(log, rows[has_feedback])
-        query = read_example(log.decisions[int(rows[0])])
+        query = logged_example(log.decisions[int(rows[0])])
         calls = None if expected is None else len(expected.calls)
         attempts: Counter[str] = Counter()
         outcomes: list[Outcome] = []
@@ -267,7 +273,7 @@ def last_expected(log: DecisionLog, rows: NDArray[np.int64]) -> Expected | None:
     for row in rows[::-1].tolist():
         decision = log.decisions[row]
         with suppress(ValueError):
-            expected = read_expected(log, decision, read_example(decision))
+            expected = read_expected(log, decision, logged_example(decision))
             if expected is not None:
                 return expected
     return None
@@ -286,7 +292,7 @@ def label_decision(
     if feedback is not None and feedback.correct is not None:
         return DecisionUse.JUDGED, float(feedback.correct)
     if expected is not None:
-        correct = check_decision(decision, read_example(decision), expected, alike)
+        correct = check_decision(decision, logged_example(decision), expected, alike)
         return DecisionUse.UNCHECKABLE if correct is None else DecisionUse.CHECKED, correct
     if feedback is not None:
         return DecisionUse.UNCHECKABLE, None

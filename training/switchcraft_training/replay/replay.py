@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +21,7 @@ from rich.table import Table
 from router_service.core.artifact import Provenance
 from router_service.core.decision_log import LoggedDecision
 from router_service.core.errors import DataError, PolicyError
-from router_service.core.messages import Conversation, parse_conversation
+from router_service.core.messages import parse_conversation
 from router_service.core.selection import (
     Policy,
     Reason,
@@ -29,7 +32,7 @@ from router_service.core.selection import (
     select,
 )
 from router_service.router import Router
-from switchcraft_training.data.table import Choices, Floats
+from switchcraft_training.data.table import Choices, Flags, Floats
 from switchcraft_training.decisions.log import DecisionLog
 from switchcraft_training.decisions.queries import check_decision, read_example, read_expected
 from switchcraft_training.evaluation.evaluate import policy_names
@@ -43,6 +46,9 @@ from switchcraft_training.replay.estimators import (
 )
 
 logger = logging.getLogger(__name__)
+
+CONVERSATION_BYTES = 32
+"""Length of a conversation's id in the log."""
 
 MARK = "*"
 """Marks estimates with a limitation, which a note below the table explains."""
@@ -67,7 +73,7 @@ class Predictions:
 
     probabilities: Floats
     costs_usd: Floats
-    is_unread: Sequence[bool]
+    is_unread: Flags
 
     def choose(self, policy: Policy) -> Choices:
         """Return the arm that a policy picks for each decision, (n,), as the service would."""
@@ -120,78 +126,167 @@ def replay_log(log: DecisionLog, policies: Sequence[str], router: Router | None 
     log are used, without their exploration. Raises DataError if too few decisions can be replayed,
     and PolicyError for an invalid policy.
     """
+    rules = parse_policies(policies, router)
+    read = read_decisions(log, router)
+    if router is not None:
+        _warn_if_trained_on(read.columns["created"], router.artifact.manifest.provenance)
+    rules = rules or {text: choose_once(parse_policy(text)) for text in sorted(read.policies)}
+    columns = read.columns
+    predicted = "logged" if router is None else "predicted"
+    predictions = Predictions(
+        probabilities=columns[f"{predicted}_probabilities"],
+        costs_usd=columns[f"{predicted}_costs_usd"],
+        is_unread=columns["is_unread"],
+    )
+    targets = {name: predictions.choose(policy) for name, policy in rules.items()}
+    _, conversations = np.unique(columns["conversation"], return_inverse=True)
+    choices = LoggedChoices(
+        chosen=columns["chosen"],
+        propensity=columns["propensity"],
+        explored=columns["is_explored"],
+        conversations=conversations,
+    )
+    accuracy = Reward(columns["correct"], columns["logged_probabilities"], worse="low")
+    cost_usd = Reward(columns["cost_usd"], columns["logged_costs_usd"], worse="high")
+    return Replay(
+        log=str(log.path),
+        artifact=None if router is None else router.artifact.manifest.name,
+        decisions=len(log.decisions),
+        replayed=len(columns),
+        conversations=len(np.unique(conversations)),
+        with_feedback=int((~np.isnan(accuracy.seen)).sum()),
+        explored=int((choices.propensity < 1).sum()),
+        left={reason.value: read.skipped[reason] for reason in sorted(read.skipped)},
+        accuracy=_estimate(choices, accuracy, targets),
+        cost_usd=_estimate(choices, cost_usd, targets),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedDecisions:
+    """The decisions of a log that are replayed, as one array with named columns; see `columns_of`.
+
+    `policies` are those that the log names. `skipped` counts the omitted decisions.
+    """
+
+    columns: NDArray[np.void]
+    policies: frozenset[str]
+    skipped: Counter[SkipReason]
+
+
+def columns_of(arms: int) -> np.dtype[np.void]:
+    """Return the type of a replayed decision: 100 bytes, and 32 for each arm.
+
+    `correct`, `cost_usd` and what is predicted of an arm are NaN if they are unknown.
+    """
+    floats = ("f8", (arms,))
+    return np.dtype(
+        [
+            ("created", "f8"),
+            ("conversation", f"S{CONVERSATION_BYTES}"),
+            ("chosen", "i8"),
+            ("propensity", "f8"),
+            ("is_explored", "?"),
+            ("is_unread", "?"),
+            ("correct", "f8"),
+            ("cost_usd", "f8"),
+            ("logged_probabilities", *floats),
+            ("logged_costs_usd", *floats),
+            ("predicted_probabilities", *floats),
+            ("predicted_costs_usd", *floats),
+        ]
+    )
+
+
+def read_decisions(log: DecisionLog, router: Router | None) -> ReplayedDecisions:
+    """Read the decisions that can be replayed, with the predictions of `router`, if it is given.
+
+    Texts are not kept. With a router, decisions without a readable request are omitted, and only
+    arms that could serve the request when it was logged have a prediction. Arms that are missing in
+    the log are excluded, because they have no outcomes. Raises DataError if too few decisions can
+    be replayed, or if the artifact knows none of the arms.
+    """
+    arms = {arm: column for column, arm in enumerate(log.arms)}
+    shared = {} if router is None else known_arms(router, log)
+    columns = np.zeros(len(log.decisions), dtype=columns_of(len(arms)))
+    for name in columns.dtype.names or ():
+        if name.endswith(("_probabilities", "_costs_usd")):
+            columns[name] = np.nan
     skipped: Counter[SkipReason] = Counter()
-    decisions: list[LoggedDecision] = []
+    policies: set[str] = set()
+    count = 0
+    complete: set[str] = set()  # up to two conversations with complete answers
     for decision in log.decisions:
-        is_priced = decision.probabilities.keys() == decision.expected_cost_usd.keys()
-        if decision.ending != "complete" or decision.status >= 400:
-            skipped[SkipReason.UNFINISHED] += 1
-        elif decision.is_fallback:
-            skipped[SkipReason.FALLBACK] += 1
-        elif decision.candidates:
-            skipped[SkipReason.VERIFIED] += 1
-        elif (
-            not is_priced
-            or decision.arm not in decision.probabilities
-            or decision.propensity is None
-        ):
-            skipped[SkipReason.INCOMPLETE] += 1
-        else:
-            decisions.append(decision)
-    if len({decision.conversation for decision in decisions}) < 2:
+        reason = why_skipped(decision)
+        if reason is not None:
+            skipped[reason] += 1
+            continue
+        if len(complete) < 2:
+            complete.add(decision.conversation)
+        row = columns[count]
+        row["is_unread"] = decision.reason == Reason.UNREAD
+        if router is not None:
+            able = [arm for arm in shared if arm in decision.probabilities]
+            try:
+                request = parse_conversation(read_example(decision).request) if able else None
+            except ValueError:
+                request = None
+            if request is None:
+                skipped[SkipReason.NO_REQUEST] += 1
+                continue
+            predicted = router.predict(request).probabilities
+            row["is_unread"] = bool(request.unread)
+            for arm in able:
+                row["predicted_probabilities"][arms[arm]] = predicted[shared[arm].output]
+                row["predicted_costs_usd"][arms[arm]] = shared[arm].cost_usd
+        row["created"] = decision.created
+        row["conversation"] = conversation_key(decision.conversation)
+        row["chosen"] = arms[decision.arm]
+        row["propensity"] = decision.propensity
+        row["is_explored"] = decision.reason == Reason.EXPLORED
+        row["correct"] = read_correctness(log, decision)
+        row["cost_usd"] = _or_nan(decision.actual_cost_usd)
+        for arm, probability in decision.probabilities.items():
+            row["logged_probabilities"][arms[arm]] = probability
+            row["logged_costs_usd"][arms[arm]] = decision.expected_cost_usd[arm]
+        policies.add(decision.policy)
+        count += 1
+    if len(complete) < 2:
         problem = (
             "has complete answers of fewer than two conversations, too few for intervals; log more"
             " decisions"
         )
         raise DataError(log.path, None, problem)
-    arms = tuple(sorted({arm for decision in decisions for arm in decision.probabilities}))
-
-    if router is None:
-        predictions = Predictions(
-            probabilities=_matrix([decision.probabilities for decision in decisions], arms),
-            costs_usd=_matrix([decision.expected_cost_usd for decision in decisions], arms),
-            is_unread=[decision.reason == Reason.UNREAD for decision in decisions],
+    columns = columns[:count]
+    if len(np.unique(columns["conversation"])) < 2:
+        problem = (
+            "has too few requests that another artifact can read. Log requests with"
+            " decision_log.content, or replay only policies, without --artifact"
         )
-    else:
-        complete = len(decisions)
-        decisions, predictions = predict_again(router, log, decisions, arms)
-        if complete > len(decisions):
-            skipped[SkipReason.NO_REQUEST] = complete - len(decisions)
-        _warn_if_trained_on(decisions, router.artifact.manifest.provenance)
-    rules = parse_policies(policies, decisions, router)
-    targets = {name: predictions.choose(policy) for name, policy in rules.items()}
+        raise DataError(log.path, None, problem)
+    return ReplayedDecisions(columns, frozenset(policies), skipped)
 
-    _, conversations = np.unique(
-        [decision.conversation for decision in decisions], return_inverse=True
-    )
-    choices = LoggedChoices(
-        chosen=np.array([arms.index(decision.arm) for decision in decisions]),
-        propensity=np.array([decision.propensity for decision in decisions]),
-        explored=np.array([decision.reason == Reason.EXPLORED for decision in decisions]),
-        conversations=conversations,
-    )
-    accuracy = Reward(
-        seen=np.array([read_correctness(log, decision) for decision in decisions]),
-        expected=_matrix([decision.probabilities for decision in decisions], arms),
-        worse="low",
-    )
-    cost_usd = Reward(
-        seen=np.array([_or_nan(decision.actual_cost_usd) for decision in decisions]),
-        expected=_matrix([decision.expected_cost_usd for decision in decisions], arms),
-        worse="high",
-    )
-    return Replay(
-        log=str(log.path),
-        artifact=None if router is None else router.artifact.manifest.name,
-        decisions=len(log.decisions),
-        replayed=len(decisions),
-        conversations=len(np.unique(conversations)),
-        with_feedback=int((~np.isnan(accuracy.seen)).sum()),
-        explored=int((choices.propensity < 1).sum()),
-        left={reason.value: skipped[reason] for reason in sorted(skipped)},
-        accuracy=_estimate(choices, accuracy, targets),
-        cost_usd=_estimate(choices, cost_usd, targets),
-    )
+
+def why_skipped(decision: LoggedDecision) -> SkipReason | None:
+    """Return the reason why a decision cannot be replayed, or None if it can."""
+    if decision.ending != "complete" or decision.status >= 400:
+        return SkipReason.UNFINISHED
+    if decision.is_fallback:
+        return SkipReason.FALLBACK
+    if decision.candidates:
+        return SkipReason.VERIFIED
+    is_priced = decision.probabilities.keys() == decision.expected_cost_usd.keys()
+    if not is_priced or decision.arm not in decision.probabilities or decision.propensity is None:
+        return SkipReason.INCOMPLETE
+    return None
+
+
+def conversation_key(conversation: str) -> bytes:
+    """Return at most `CONVERSATION_BYTES` that identify a conversation."""
+    key = conversation.encode()
+    if len(key) > CONVERSATION_BYTES:
+        return blake2b(key, digest_size=CONVERSATION_BYTES // 2).hexdigest().encode()
+    return key
 
 
 def read_correctness(log: DecisionLog, decision: LoggedDecision) -> float:
@@ -209,9 +304,7 @@ def read_correctness(log: DecisionLog, decision: LoggedDecision) -> float:
     return np.nan if expected is None else _or_nan(check_decision(decision, example, expected))
 
 
-def parse_policies(
-    policies: Sequence[str], decisions: Sequence[LoggedDecision], router: Router | None
-) -> dict[str, Policy]:
+def parse_policies(policies: Sequence[str], router: Router | None) -> dict[str, Policy]:
     """Return the policies to replay, by display name; raises PolicyError if one is invalid."""
     if router is not None and policies:
         return {
@@ -224,7 +317,7 @@ def parse_policies(
         # A verified policy depends on answers that the log does not have.
         return {name: policy for name, policy in named.items() if not isinstance(policy, Verified)}
     parsed = {}
-    for text in policies or sorted({decision.policy for decision in decisions}):
+    for text in policies:
         try:
             parsed[text] = choose_once(parse_policy(text, param="--policy"), param="--policy")
         except PolicyError as exc:
@@ -233,66 +326,45 @@ def parse_policies(
     return parsed
 
 
-def predict_again(
-    router: Router, log: DecisionLog, decisions: Sequence[LoggedDecision], arms: Sequence[str]
-) -> tuple[list[LoggedDecision], Predictions]:
-    """Predict logged requests with `router`; return their decisions and the predictions.
+class KnownArm(NamedTuple):
+    """An arm's place in the artifact's predictions, and its expected cost."""
 
-    Decisions without a readable request are omitted. Only arms that could serve the request when it
-    was logged have a prediction. Arms that are missing in the log are excluded, because they have
-    no outcomes. Raises DataError if too few requests were logged, or if the artifact knows none of
-    the arms.
-    """
+    output: int
+    cost_usd: float
+
+
+def known_arms(router: Router, log: DecisionLog) -> dict[str, KnownArm]:
+    """Return the log's arms that an artifact knows; raises DataError if there is none."""
     manifest = router.artifact.manifest
-    shared = [arm for arm in arms if arm in manifest.arms]
+    known = zip(manifest.arms, manifest.costs_usd(), strict=True)
+    shared = {arm: KnownArm(i, usd) for i, (arm, usd) in enumerate(known) if arm in log.arms}
     if not shared:
         problem = (
-            f"has only the arms {list(arms)}; the artifact knows {list(manifest.arms)}: give an"
+            f"has only the arms {list(log.arms)}; the artifact knows {list(manifest.arms)}: give an"
             " artifact that knows one of the log's arms"
         )
         raise DataError(log.path, None, problem)
-    kept: list[LoggedDecision] = []
-    requests: list[Conversation] = []
-    for decision in decisions:
-        if decision.probabilities.keys().isdisjoint(shared):
-            continue
-        try:
-            requests.append(parse_conversation(read_example(decision).request))
-        except ValueError:
-            continue
-        kept.append(decision)
-    if len({decision.conversation for decision in kept}) < 2:
-        problem = (
-            "has too few requests that another artifact can read. Log requests with"
-            " decision_log.content, or replay only policies, without --artifact"
-        )
-        raise DataError(log.path, None, problem)
-    columns = [arms.index(arm) for arm in shared]
-    outputs = [manifest.arms.index(arm) for arm in shared]
-    logged = _matrix([decision.probabilities for decision in kept], arms)
-    probabilities, costs_usd = np.full_like(logged, np.nan), np.full_like(logged, np.nan)
-    predicted = np.array(router.predict_batch(requests))[:, outputs]
-    probabilities[:, columns] = np.where(np.isnan(logged[:, columns]), np.nan, predicted)
-    costs_usd[:, columns] = np.array(manifest.costs_usd())[outputs]
-    is_unread = [bool(request.unread) for request in requests]
-    return kept, Predictions(probabilities, costs_usd, is_unread)
+    return shared
 
 
-def _warn_if_trained_on(decisions: Sequence[LoggedDecision], provenance: Provenance) -> None:
-    """Log a warning if the artifact may have been trained on the decisions that are replayed."""
+def _warn_if_trained_on(created: Floats, provenance: Provenance) -> None:
+    """Log a warning if the artifact may have been trained on the decisions that are replayed.
+
+    `created`, (n,), are the decisions' times in Unix seconds.
+    """
     config = yaml.safe_load(provenance.config) or {}
     sources = [config.get("source") or {}, *config.get("also", ())]
     if not any(source.get("format") in {"decisions", "outcomes"} for source in sources):
         return
     trained = datetime.fromisoformat(provenance.created).timestamp()
-    older = sum(decision.created < trained for decision in decisions)
+    older = int((created < trained).sum())
     if older:
         logger.warning(
             "the artifact was trained on a decision log, and %s of these %s decisions are older"
             " than the artifact. If it was trained on them, the estimates are too good; replay"
             " only newer decisions",
             f"{older:,}",
-            f"{len(decisions):,}",
+            f"{len(created):,}",
         )
 
 
@@ -304,10 +376,6 @@ def _estimate(
     return RewardEstimates(
         estimate_logged(choices, reward), estimate_policies(choices, reward, targets)
     )
-
-
-def _matrix(rows: Sequence[Mapping[str, float]], arms: Sequence[str]) -> Floats:
-    return np.array([[row.get(arm, np.nan) for arm in arms] for row in rows])
 
 
 def _or_nan(value: float | None) -> float:
