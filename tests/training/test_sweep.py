@@ -1,4 +1,4 @@
-"""Sweeps: one run for each seed and encoder, and the spread of their metrics."""
+"""Sweeps: one run for each variant and seed, the best seed, and the spread of their metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,15 @@ from router_service.core.artifact import Measure
 from router_service.core.errors import ConfigError
 from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig
-from switchcraft_training.sweep import FinishedRun, print_table, run_sweep, summarize
+from switchcraft_training.evaluation.seeds import (
+    RULES,
+    FinishedRun,
+    Point,
+    print_table,
+    summarize,
+    write_summary,
+)
+from switchcraft_training.sweep import run_sweep, sweep_variants
 
 SWEEP_S = 600
 """A minute on an idle machine: Ray's worker imports torch again."""
@@ -49,12 +58,15 @@ def test_sweep_resumes_and_runs_nothing_twice(
 ) -> None:
     """Finished runs are not repeated, locally or on Ray, and the summary contains all runs.
 
-    A run with an additional recording is a different run.
+    A run with an additional recording is a different run. The seeds are the configuration's unless
+    the command names others.
     """
     shutil.copytree(benchmark / "bench", benchmark / "again")
     values = yaml.safe_load(config.read_text())
     values["also"] = [{"format": "bfcl", "path": "again"}]
     values["training"] = {"shares": {"forest": 1}}  # the fastest branch
+    values["evaluation"] = {"protocol": "split", "baselines": False, "truncated": False}
+    values["sweep"] = {"seeds": [1, 2]}
     config.write_text(yaml.safe_dump(values))
     caplog.set_level(logging.INFO)
     assert main(arguments(config, benchmark, tmp_path / "out", "--seeds", "1")) == 0
@@ -62,18 +74,22 @@ def test_sweep_resumes_and_runs_nothing_twice(
     manifests = sorted((tmp_path / "out").glob("encoder-seed-*/artifact/manifest.json"))
     written = [path.stat().st_mtime_ns for path in manifests]
     assert len(written) == 1
-    options = ("--seeds", "1", "2", "--ray")
     capsys.readouterr()
-    status = main(arguments(config, benchmark, tmp_path / "out", *options))
+    status = main(arguments(config, benchmark, tmp_path / "out", "--ray"))
     assert status == 0, capsys.readouterr().err
     assert "2 runs, of which 1 are finished" in caplog.text
     assert [path.stat().st_mtime_ns for path in manifests] == written
-    summary = json.loads((tmp_path / "out" / "sweep.json").read_text())
-    assert [run["seed"] for run in summary["runs"]] == [1, 2]
-    (spreads,) = summary["encoders"].values()
-    accuracies = [run["metrics"]["default_accuracy"]["value"] for run in summary["runs"]]
-    assert spreads["default_accuracy"]["mean"] == pytest.approx(sum(accuracies) / 2)
-    assert spreads["default_accuracy"]["seeds"] == 2
+    (variant,) = json.loads((tmp_path / "out" / "sweep.json").read_text())["variants"]
+    runs = variant["runs"]
+    assert [run["seed"] for run in runs] == [1, 2]
+    for metric in ("default_accuracy", "validation_accuracy"):
+        values = [run["metrics"][metric]["value"] for run in runs]
+        assert variant["metrics"][metric]["mean"] == pytest.approx(sum(values) / 2)
+        assert variant["metrics"][metric]["seeds"] == 2
+    assert variant["best"] in runs
+    assert set(variant["rules"]) == set(RULES)
+    assert {"large-FC", "oracle"} <= set(variant["entrants_on_validation"])
+    assert variant["best"]["folder"] in (tmp_path / "out" / "sweep.html").read_text()
     assert "default accuracy" in capsys.readouterr().out
 
 
@@ -84,7 +100,7 @@ def test_failed_run_is_reported_with_its_folder(
     options = ("--seeds", "1", "--encoders", str(tmp_path / "nowhere"))
     assert main(arguments(config, benchmark, tmp_path / "out", *options)) == 1
     assert "nowhere-seed-1: " in capsys.readouterr().err
-    assert json.loads((tmp_path / "out" / "sweep.json").read_text())["runs"] == []
+    assert json.loads((tmp_path / "out" / "sweep.json").read_text())["variants"] == []
 
 
 def test_encoders_with_the_same_name_are_rejected(config: Path, tmp_path: Path) -> None:
@@ -94,16 +110,68 @@ def test_encoders_with_the_same_name_are_rejected(config: Path, tmp_path: Path) 
         run_sweep(values, tmp_path, tmp_path, [1], ["a/tiny", "b/tiny"], None)
 
 
-def test_spread_is_the_standard_deviation_of_the_sample() -> None:
-    """Mean and standard deviation are computed over the seeds of one encoder."""
+def test_variant_changes_only_what_it_names(config: Path) -> None:
+    """A variant is the configuration with its own settings, merged at every level."""
+    values = yaml.safe_load(config.read_text())
+    values["sweep"] = {"variants": {"slow": {"training": {"max_epochs": 9}}, "same": {}}}
+    loaded = RunConfig.model_validate(values)
+    variants = sweep_variants(loaded, [])
+    assert list(variants) == ["slow", "same"]
+    assert variants["slow"].training.max_epochs == 9
+    assert variants["slow"].training.auxiliary_weight == loaded.training.auxiliary_weight
+    assert variants["slow"].pool == variants["same"].pool == loaded.pool
+    assert list(sweep_variants(loaded, ["a/Tiny_1"])) == ["tiny-1"]
+    values["sweep"]["variants"]["slow"] = {"training": {"max_epochs": 0}}
+    with pytest.raises(ValueError, match="max_epochs"):
+        RunConfig.model_validate(values)
+
+
+def finished(variant: str, seed: int, validation: float, test: float) -> FinishedRun:
+    """Return a finished run with these accuracies."""
+    values = {"validation_accuracy": validation, "default_accuracy": test}
+    values |= {"validation_cost_usd": 0.1, "default_cost_usd": 0.1, "mean_auc": 0.7}
+    values |= {"best_single_accuracy": 0.8, "oracle_accuracy": 0.9}
+    metrics = {name: Measure(value=value, stderr=0.1, n=10) for name, value in values.items()}
+    return FinishedRun(variant, "encoder", seed, f"{variant}-{seed}", metrics)
+
+
+def test_best_seed_is_chosen_on_validation_and_spreads_are_over_all_seeds(tmp_path: Path) -> None:
+    """The test results do not influence the choice; deviations are those of the sample."""
+    rules = dict.fromkeys(RULES, Point(0.6, 0.001))
+    epochs = ({"number": 1, "train_loss": 0.5, "loss": None, "macro_f1": None},)
     runs = [
-        FinishedRun(encoder, seed, "f", {"mean_auc": Measure(value=value, stderr=0.1, n=10)})
-        for encoder, seed, value in (("a", 1, 0.6), ("a", 2, 0.8), ("b", 1, 0.5))
+        replace(finished("whole", 1, 0.6, 0.9), rules=rules, epochs=epochs),
+        replace(finished("whole", 2, 0.8, 0.7), rules=dict.fromkeys(RULES, Point(0.8, 0.002))),
+        replace(finished("one", 1, 0.5, 0.5), rules=rules),
     ]
     summary = summarize(runs)
-    assert summary["encoders"]["a"]["mean_auc"]["mean"] == pytest.approx(0.7)
-    assert summary["encoders"]["a"]["mean_auc"]["standard_deviation"] == pytest.approx(0.02**0.5)
-    assert summary["encoders"]["b"]["mean_auc"]["standard_deviation"] is None
-    console = Console(record=True, width=120)
+    whole, one = summary.variants
+    assert (whole.best, one.best) == (runs[1], runs[2])
+    assert whole.metrics["default_accuracy"].mean == pytest.approx(0.8)
+    assert whole.metrics["default_accuracy"].standard_deviation == pytest.approx(0.02**0.5)
+    assert whole.rules["drift=0.1"].cost_usd.mean == pytest.approx(0.0015)
+    assert one.metrics["default_accuracy"].standard_deviation is None
+    console = Console(record=True, width=180)
     print_table(summary, console)
-    assert "0.7 ± 0.14" in console.export_text()
+    text = console.export_text()
+    assert "0.8 ± 0.14" in text
+    assert "2 (best)" in text
+    write_summary(summary, tmp_path)
+    page = (tmp_path / "sweep.html").read_text()
+    assert "theta=0.75" in page
+    assert "Fine-tuning curves" in page
+
+
+def test_held_out_dataset_is_compared_with_a_router_that_was_trained_on_it() -> None:
+    """The comparison uses the whole variant's rows of the same datasets, weighted by their size."""
+    datasets = {"glaive": (0.9, 30), "hermes": (0.7, 10), "xlam": (0.1, 99)}
+    runs = [
+        replace(finished("whole", 1, 0.6, 0.6), datasets=datasets),
+        replace(finished("without", 1, 0.6, 0.55), held_out=("glaive", "hermes")),
+    ]
+    whole, without = summarize(runs).variants
+    assert whole.shift is None
+    assert without.shift is not None
+    assert without.shift.held_out.mean == pytest.approx(0.55)
+    assert without.shift.trained_on is not None
+    assert without.shift.trained_on.mean == pytest.approx(0.85)

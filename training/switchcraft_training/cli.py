@@ -245,18 +245,28 @@ def run_add_verifier(arguments: argparse.Namespace) -> int:
 def register_sweep(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `sweep` command."""
     sweep = stages.add_parser(
-        "sweep", help="run the pipeline for every seed and encoder; resumes an interrupted sweep"
+        "sweep",
+        help="run the pipeline for every variant and seed of a configuration; resumes an"
+        " interrupted sweep",
     )
     sweep.add_argument("config", type=Path, help="a YAML file, or the name of a shipped one")
-    sweep.add_argument("--seeds", type=int, nargs="+", required=True, metavar="SEED")
+    sweep.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="SEED",
+        help="seeds of the runs (default: the configuration's `sweep.seeds`)",
+    )
     sweep.add_argument(
         "--encoders",
         nargs="+",
+        default=[],
         metavar="SOURCE",
-        help="encoders, in the form of `encoder.source` (default: the configuration's)",
+        help="encoders, in the form of `encoder.source`, in place of the configuration's variants",
     )
     sweep.add_argument(
-        "--out", type=Path, required=True, help="directory for the runs and for sweep.json"
+        "--out", type=Path, required=True, help="directory for the runs, sweep.json and sweep.html"
     )
     _add_data(sweep)
     sweep.add_argument(
@@ -274,13 +284,13 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     """Run a sweep, print its table, and return 1 if a run failed."""
     from switchcraft_training import sweep  # noqa: PLC0415
     from switchcraft_training.config import load_config  # noqa: PLC0415
+    from switchcraft_training.evaluation.seeds import print_table  # noqa: PLC0415
 
     config = load_config(arguments.config)
-    encoders = arguments.encoders or [config.encoder.source]
     result = sweep.run_sweep(
-        config, arguments.data, arguments.out, arguments.seeds, encoders, arguments.ray
+        config, arguments.data, arguments.out, arguments.seeds, arguments.encoders, arguments.ray
     )
-    sweep.print_table(result.summary)
+    print_table(result.summary)
     for folder, problem in result.failures.items():
         print(f"{folder}: {problem}", file=sys.stderr)
     return 1 if result.failures else 0

@@ -160,7 +160,7 @@ def write_report(report: Report, directory: Path, name: str = "report") -> None:
     """Write `NAME.json` and `NAME.html` into a directory."""
     _write_json(asdict(report), directory / f"{name}.json")
     drawings = draw_plots(report)
-    _write_page("report.html.j2", directory / f"{name}.html", drawings, report=report)
+    write_page("report.html.j2", directory / f"{name}.html", drawings, report=report)
 
 
 def write_verification(figures: VerifiedFigures, artifact: Path) -> Path:
@@ -168,7 +168,7 @@ def write_verification(figures: VerifiedFigures, artifact: Path) -> Path:
     page = artifact.with_name(f"{artifact.name}-verification.html")
     _write_json(asdict(figures), page.with_suffix(".json"))
     drawings = {"verified": plots.verified_svg(figures)}
-    _write_page("verification.html.j2", page, drawings, verified=figures, name=artifact.name)
+    write_page("verification.html.j2", page, drawings, verified=figures, name=artifact.name)
     return page
 
 
@@ -176,7 +176,7 @@ def _write_json(values: Json, path: Path) -> None:
     path.write_text(json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
 
 
-def _write_page(template: str, path: Path, drawings: Mapping[str, str], **values: object) -> None:
+def write_page(template: str, path: Path, drawings: Mapping[str, str], **values: object) -> None:
     """Write a page from a template, which gets the plots as `plots`."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
