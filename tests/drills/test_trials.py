@@ -18,6 +18,7 @@ from tests.drills.processes import (
     wait_until,
     write_config,
 )
+from tests.gateways import record_of
 from tests.publishing import make_artifact
 from tests.serving import Sandbox
 
@@ -34,15 +35,12 @@ def dear(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_artifact(tmp_path_factory.mktemp("artifacts"), "dear", "theta=1")
 
 
-def record_of(served: GatewayProcess, text: str) -> dict[str, object]:
+def decide(served: GatewayProcess, text: str) -> dict[str, object]:
     """Send one request and return its decision record."""
     messages = [{"role": "user", "content": text}]
     body = {"model": "switchcraft", "messages": messages, "tools": TOOLS}
     answer = served.http.post(CHAT, json=body)
-    path = f"/v1/decisions/{answer.headers['x-switchcraft-decision-id']}"
-    wait_until(lambda: served.http.get(path).status_code == 200, "the decision is recorded")
-    record: dict[str, object] = served.http.get(path).json()
-    return record
+    return record_of(served.http, answer)
 
 
 def test_shadow_decision_is_recorded_but_not_used(
@@ -57,14 +55,14 @@ def test_shadow_decision_is_recorded_but_not_used(
     )
     with gateway(config, tmp_path) as served:
         served.wait_for_metric('switchcraft_reloads_total{kind="artifact",outcome="taken"}', 1)
-        wait_until(lambda: record_of(served, "Hi")["shadow_arm"], "the shadow was in time")
-        record = record_of(served, "What is the weather in Oslo?")
+        wait_until(lambda: decide(served, "Hi")["shadow_arm"], "the shadow was in time")
+        record = decide(served, "What is the weather in Oslo?")
         assert record["arm"] == record["model"] != record["shadow_arm"]
         assert record["release"] == "stable"
         served.wait_for_metric('switchcraft_shadow_decisions_total{agrees="no"}', 1)
         assert main(["publish", "--to", str(place), "--withdraw", "shadow"]) == 0
         served.wait_for_metric("switchcraft_publication_serial", 3)
-        assert record_of(served, "Hi")["shadow_arm"] is None
+        assert decide(served, "Hi")["shadow_arm"] is None
 
 
 def test_expensive_canary_is_rolled_back_on_all_gateways(

@@ -9,9 +9,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,87 +20,45 @@ from starlette.types import Receive, Scope, Send
 
 from router_service.http.app import create_app
 from router_service.lifecycle.engine import Engine
-from router_service.requests.planning import POLICY_HEADER
-from router_service.settings import (
-    BreakerSettings,
-    Deployment,
-    Model,
-    RetrySettings,
-    Settings,
-    Timeouts,
-    UpstreamSettings,
-)
+from router_service.settings import Settings, Timeouts
 from tests.bodies import BODY, CHAT
 from tests.fakes import VerifyingRouter
+from tests.gateways import (
+    VERIFIED,
+    VerifyingGateway,
+    metric,
+    sandbox_settings,
+    verifying,
+)
 from tests.serving import Sandbox, scripted, served, wait_for
 
-ARMS = ("small", "medium", "large")
-VERIFIED = {POLICY_HEADER: "verified"}
-UPSTREAMS = UpstreamSettings(
-    timeouts=Timeouts(first_byte_s=0.4, idle_s=0.4),
-    retries=RetrySettings(max_retries=0, budget_floor_per_s=1000),
-    breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
-)
+
+def last_record(gateway: VerifyingGateway) -> dict[str, Any]:
+    """Return the record of a gateway's only request, once it has ended."""
+    recent = "/ui/api/recent"
+    wait_for(lambda: gateway.http.get(recent).json()["decisions"], "the request has ended")
+    (row,) = gateway.http.get(recent).json()["decisions"]
+    record: dict[str, Any] = gateway.http.get(f"{recent}/{row['id']}").json()
+    return record
 
 
-@dataclass(frozen=True)
-class VerifyingGateway:
-    """A gateway that verifies answers, and its router."""
-
-    http: httpx.Client
-    router: VerifyingRouter
-
-    def ask(self, stream: bool = False, **headers: str) -> httpx.Response:
-        """Ask for a verified answer; further headers have underscores instead of dashes."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.http.post(CHAT, json=BODY | {"stream": stream}, headers=VERIFIED | named)
-
-    def last_record(self) -> dict[str, Any]:
-        """Return the record of the only request, once it has ended."""
-        recent = "/ui/api/recent"
-        wait_for(lambda: self.http.get(recent).json()["decisions"], "the request has ended")
-        (row,) = self.http.get(recent).json()["decisions"]
-        record: dict[str, Any] = self.http.get(f"{recent}/{row['id']}").json()
-        return record
-
-    def check_costs(self) -> None:
-        """Assert that the metrics count the cost of each of the only request's candidates once."""
-        record = self.last_record()
-        costs_usd = [candidate["cost_usd"] or 0.0 for candidate in record["candidates"]]
-        assert sum(costs_usd) > 0
-        assert record["actual_cost_usd"] == pytest.approx(sum(costs_usd))
-        lines = self.http.get("/metrics").text.splitlines()
-        counted = [line for line in lines if line.startswith("switchcraft_cost_usd_total{")]
-        spent_usd = sum(float(line.rpartition(" ")[2]) for line in counted)
-        assert spent_usd == pytest.approx(sum(costs_usd))
+def check_costs(gateway: VerifyingGateway) -> None:
+    """Assert that the metrics count the cost of each of the only request's candidates once."""
+    record = last_record(gateway)
+    costs_usd = [candidate["cost_usd"] or 0.0 for candidate in record["candidates"]]
+    assert sum(costs_usd) > 0
+    assert record["actual_cost_usd"] == pytest.approx(sum(costs_usd))
+    spent_usd = metric(gateway.http, "switchcraft_cost_usd_total{")
+    assert spent_usd == pytest.approx(sum(costs_usd))
 
 
-def settings_for(url: str, **elsewhere: str) -> Settings:
-    """Return settings for a sandbox; some arms may be served from other addresses."""
-    base = Settings.sandbox(url, ARMS, upstreams=UPSTREAMS)
-    models = []
-    for model in base.models:
-        address = elsewhere.get(model.name)
-        if address is not None:
-            first = model.deployments[0]
-            place = Deployment(upstream_model=model.name, base_url=address, timeouts=first.timeouts)
-            models.append(Model(name=model.name, deployments=(place,)))
-        else:
-            models.append(model)
-    return base.model_copy(update={"models": tuple(models)})
-
-
-@contextmanager
-def verifying(
-    settings: Settings, router: VerifyingRouter | None = None
-) -> Iterator[VerifyingGateway]:
-    """Serve a gateway that asks `small`, `medium` and `large`, and trusts only `large`."""
-    router = router or VerifyingRouter()
-    with (
-        served(create_app(settings, router)) as url,
-        httpx.Client(base_url=url, timeout=20) as http,
-    ):
-        yield VerifyingGateway(http, router)
+def with_small(upstream: Sandbox, **deployment: object) -> Settings:
+    """Return settings for a sandbox in which the deployment of `small` has these values."""
+    settings = sandbox_settings(upstream.base_url)
+    small, *others = settings.models
+    places = (small.deployments[0].model_copy(update=deployment),)
+    models = (small.model_copy(update={"deployments": places}), *others)
+    return settings.model_copy(update={"models": models})
 
 
 def failures(record: dict[str, Any]) -> dict[str, str | None]:
@@ -129,44 +84,48 @@ def test_failing_candidate_costs_only_its_time(
 ) -> None:
     """However a candidate fails, the next arms are asked, and the client gets one good answer."""
     upstream.set_faults("small", fault)
-    with verifying(settings_for(upstream.base_url)) as gateway:
+    timeouts = Timeouts(first_byte_s=0.4, idle_s=0.4) if "hang" in fault else Timeouts()
+    with verifying(upstream.base_url, with_small(upstream, timeouts=timeouts)) as gateway:
         response = gateway.ask(stream)
         assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "large")
         assert b'"model":"small"' not in response.content
-        assert failures(gateway.last_record()) == {"small": failure, "medium": None, "large": None}
-        gateway.check_costs()
+        assert failures(last_record(gateway)) == {"small": failure, "medium": None, "large": None}
+        check_costs(gateway)
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("header", "value"),
-    [("x-switchcraft-max-added-latency-s", "0.2"), ("x-request-timeout", "0.3")],
+    ("header", "value", "stream"),
+    [
+        ("x-switchcraft-max-added-latency-s", "0.2", False),
+        ("x-switchcraft-max-added-latency-s", "0.2", True),
+        ("x-request-timeout", "1.5", True),
+    ],
 )
 def test_slow_candidate_gives_way_to_the_one_in_hand(
     upstream: Sandbox, header: str, value: str, stream: bool
 ) -> None:
     """If the time is over, the best candidate so far is delivered, and the slow one cancelled."""
     upstream.set_faults("medium", "hang")
-    with verifying(settings_for(upstream.base_url)) as gateway:
+    with verifying(upstream.base_url) as gateway:
         response = gateway.http.post(
             CHAT, json=BODY | {"stream": stream}, headers=VERIFIED | {header: value}
         )
         assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "small")
         wait_for(lambda: upstream.stats()["cancelled"] == 1, "the slow call is cancelled")
-        assert failures(gateway.last_record()) == {"small": None, "medium": "cancelled"}
-        gateway.check_costs()
+        assert failures(last_record(gateway)) == {"small": None, "medium": "cancelled"}
+        check_costs(gateway)
 
 
 def test_deadline_without_any_candidate_ends_the_request(upstream: Sandbox) -> None:
     """If no candidate is complete at the client's deadline, the client gets 504."""
     upstream.set_faults("small", "hang")
-    with verifying(settings_for(upstream.base_url)) as gateway:
+    with verifying(upstream.base_url) as gateway:
         response = gateway.ask(x_request_timeout="0.2")
         assert (response.status_code, response.json()["error"]["code"]) == (
             504,
             "deadline_exceeded",
         )
-        assert failures(gateway.last_record()) == {"small": "timeout"}
+        assert failures(last_record(gateway)) == {"small": "timeout"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -175,9 +134,7 @@ def test_disconnecting_client_cancels_all_candidates(upstream: Sandbox, stream: 
     upstream.set_faults("small", "delay_s=10")
     upstream.set_faults("medium", "delay_s=10")
     router = VerifyingRouter((("small", "medium"),))
-    patient = UPSTREAMS.model_copy(update={"timeouts": Timeouts()})
-    settings = Settings.sandbox(upstream.base_url, ARMS, upstreams=patient)
-    with verifying(settings, router) as gateway:
+    with verifying(upstream.base_url, router=router) as gateway:
         address = urlsplit(str(gateway.http.base_url))
         body = json.dumps(BODY | {"stream": stream, "model": "switchcraft:verified"}).encode()
         head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -185,28 +142,28 @@ def test_disconnecting_client_cancels_all_candidates(upstream: Sandbox, stream: 
             connection.sendall(head.encode() + body)
             wait_for(lambda: upstream.stats()["in_flight"] == 2, "both calls are made")
         wait_for(lambda: upstream.stats()["cancelled"] == 2, "both calls are cancelled")
-        record = gateway.last_record()
+        record = last_record(gateway)
         assert (record["status"], record["ending"]) == (499, "client_left")
         assert failures(record) == {"small": "cancelled", "medium": "cancelled"}
-        gateway.check_costs()
+        check_costs(gateway)
 
 
 def test_failure_of_one_parallel_candidate_leaves_the_other(upstream: Sandbox) -> None:
     """If one of two arms of a step fails, the other one's answer is judged."""
     upstream.set_faults("small", "status=500")
     router = VerifyingRouter((("small", "medium"), ("large",)), {"medium": 0.8})
-    with verifying(settings_for(upstream.base_url), router) as gateway:
+    with verifying(upstream.base_url, router=router) as gateway:
         response = gateway.ask(stream=True)
         assert response.headers["x-switchcraft-model"] == "medium"
-        assert failures(gateway.last_record()) == {"small": "status", "medium": None}
-        gateway.check_costs()
+        assert failures(last_record(gateway)) == {"small": "status", "medium": None}
+        check_costs(gateway)
 
 
 def test_reload_during_verification_does_not_disturb_it(upstream: Sandbox) -> None:
     """A request keeps its engine until its answer is delivered; new requests use the new one."""
     upstream.set_faults("small", "delay_s=0.3")
     old, new = VerifyingRouter(), VerifyingRouter((("large",),))
-    settings = settings_for(upstream.base_url)
+    settings = sandbox_settings(upstream.base_url)
     app = create_app(settings, old)
 
     async def reloadable(scope: Scope, receive: Receive, send: Send) -> None:
@@ -259,12 +216,12 @@ def test_whole_answer_to_a_request_for_a_stream_is_a_candidate(upstream: Sandbox
     router = VerifyingRouter(trust={"small": 0.9})
     with (
         scripted(answer_with('{"city":"Oslo"}', stream=False)) as whole,
-        verifying(settings_for(upstream.base_url, small=whole), router) as gateway,
+        verifying(upstream.base_url, with_small(upstream, base_url=whole), router) as gateway,
     ):
         response = gateway.ask(stream=True)
         assert response.headers["content-type"] == "application/json"
         assert response.json()["model"] == "odd"
-        gateway.check_costs()
+        check_costs(gateway)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -283,7 +240,7 @@ def test_unreadable_arguments_do_not_stall_the_gateway(
     longest_s = 0.0
     with (
         scripted(answer_with(arguments, stream=stream)) as odd,
-        verifying(settings_for(upstream.base_url, small=odd)) as gateway,
+        verifying(upstream.base_url, with_small(upstream, base_url=odd)) as gateway,
         httpx.Client(base_url=gateway.http.base_url) as prober,
     ):
         is_over = threading.Event()
@@ -301,6 +258,6 @@ def test_unreadable_arguments_do_not_stall_the_gateway(
         is_over.set()
         thread.join()
         assert response.headers["x-switchcraft-model"] == "large"
-        assert failures(gateway.last_record())["small"] == (None if is_candidate else "unfit")
-        gateway.check_costs()
+        assert failures(last_record(gateway))["small"] == (None if is_candidate else "unfit")
+        check_costs(gateway)
     assert longest_s < 1

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -24,6 +23,7 @@ from router_service.sandbox.app import run_in_thread
 from switchcraft_training.publishing.releases import open_pointer
 from tests.bodies import BODY, CHAT
 from tests.drills.processes import START_TIMEOUT_S, GatewayProcess, gateway, write_config
+from tests.gateways import record_of
 from tests.publishing import make_artifact
 from tests.serving import Sandbox, wait_for
 
@@ -35,14 +35,6 @@ def ask(http: httpx.Client, text: str = "How warm is it?", **fields: object) -> 
     """Ask for a verified answer."""
     messages = [{"role": "user", "content": text}]
     return http.post(CHAT, json=BODY | {"messages": messages} | fields, headers=VERIFIED)
-
-
-def record_of(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
-    """Return a response's decision record, once it is stored."""
-    path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: http.get(path).is_success, "the decision is recorded")
-    record: dict[str, Any] = http.get(path).json()
-    return record
 
 
 def test_shutdown_delivers_verified_answers(tmp_path: Path, upstream: Sandbox) -> None:

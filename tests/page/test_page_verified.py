@@ -13,25 +13,14 @@ from router_service.core.artifact import FrontierPoint, Measure
 from router_service.core.verifier import VerifierSpec
 from router_service.http.app import create_app
 from router_service.sandbox.app import run_in_thread
-from router_service.settings import (
-    BreakerSettings,
-    RetrySettings,
-    RouterSettings,
-    Settings,
-    UpstreamSettings,
-    VerificationSettings,
-)
+from router_service.settings import VerificationSettings
 from tests.clients.installed import INSTALL_S
 from tests.fakes import VerifyingRouter
+from tests.gateways import sandbox_settings
 from tests.page.test_page_served import WIDTHS, faults
 from tests.page.watching import Problems, choose_example, open_playground
 from tests.serving import Sandbox, served
 
-# Failures end at once, and open no circuit for the next test.
-NO_RETRIES = UpstreamSettings(
-    retries=RetrySettings(max_retries=0, budget_floor_per_s=1000),
-    breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
-)
 KEEP_ALIVE_S = 0.1
 ACCEPTED = "#verification .is-accepted"
 VERIFY = "Ask more models if it pays"
@@ -86,12 +75,9 @@ def upstream() -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def verifying(upstream: Sandbox) -> Iterator[str]:
     """Serve a gateway that verifies; yield its address."""
-    router = verifying_router()
-    arms = router.artifact.manifest.arms
-    settings = Settings.sandbox(upstream.base_url, arms, upstreams=NO_RETRIES)
     verification = VerificationSettings(keep_alive_s=KEEP_ALIVE_S)
-    settings = settings.model_copy(update={"router": RouterSettings(verification=verification)})
-    with served(create_app(settings, router)) as url:
+    settings = sandbox_settings(upstream.base_url, verification=verification)
+    with served(create_app(settings, verifying_router())) as url:
         yield url
 
 
@@ -236,10 +222,8 @@ def test_without_verifier_nothing_is_shown(browser: Browser, upstream: Sandbox) 
     """Neither the slider nor the artifact view mentions verification."""
     router = verifying_router()
     with_manifest(router, {"verifier": None})
-    arms = router.artifact.manifest.arms
-    settings = Settings.sandbox(upstream.base_url, arms, upstreams=NO_RETRIES)
     with (
-        served(create_app(settings, router)) as url,
+        served(create_app(sandbox_settings(upstream.base_url), router)) as url,
         browser.new_context(base_url=url) as context,
     ):
         page = context.new_page()

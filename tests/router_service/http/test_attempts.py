@@ -31,6 +31,7 @@ from router_service.settings import (
 )
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
+from tests.gateways import gateway_client, record_of, sandbox_settings
 from tests.serving import ONE_TRY, Sandbox, scripted, served, wait_for
 
 LENIENT = UpstreamSettings(
@@ -62,16 +63,14 @@ def house() -> Iterator[House]:
     """Yield a gateway that retries, in front of its own sandbox."""
     with (
         run_in_thread() as url,
-        served(app(url, LENIENT)) as gateway,
-        httpx.Client(base_url=gateway, timeout=20) as http,
+        gateway_client(sandbox_settings(url, LENIENT), FakeRouter()) as http,
     ):
         yield House(http, Sandbox(url))
 
 
 def app(url: str, upstreams: UpstreamSettings) -> FastAPI:
     """Return a gateway whose arms are models of one sandbox."""
-    settings = Settings.sandbox(url, list(FakeRouter().probabilities), upstreams=upstreams)
-    return create_app(settings, FakeRouter())
+    return create_app(sandbox_settings(url, upstreams), FakeRouter())
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -334,9 +333,7 @@ def test_stream_options_are_dropped_if_the_upstream_refuses_them(house: House) -
     for answer in (first, second):
         assert answer.headers["x-switchcraft-model"] == "medium"
         assert answer.text.endswith("data: [DONE]\n\n")
-    path = f"/v1/decisions/{second.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: house.http.get(path).status_code == 200, "it is recorded")
-    assert house.http.get(path).json()["usage_is_estimated"]
+    assert record_of(house.http, second)["usage_is_estimated"]
 
 
 def test_cancelled_stream_is_billed_by_an_estimate(house: House) -> None:
@@ -344,9 +341,7 @@ def test_cancelled_stream_is_billed_by_an_estimate(house: House) -> None:
     house.sandbox.set_faults("medium", "chunk_delay_s=0.05")
     with house.http.stream("POST", CHAT, json=BODY | {"stream": True}) as response:
         next(response.iter_bytes())
-        path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: house.http.get(path).status_code == 200, "it is recorded")
-    record = house.http.get(path).json()
+    record = record_of(house.http, response)
     assert (record["ending"], record["status"]) == ("client_left", 499)
     assert record["usage_is_estimated"]
     assert record["prompt_tokens"] > 0
@@ -507,15 +502,16 @@ USED = b'"usage":{"prompt_tokens":3,"completion_tokens":2}'
 def test_readable_answer_is_relayed_unchanged(body: bytes, status: int) -> None:
     """Bytes are relayed unchanged; an answer that no client could read counts as a failure."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    with scripted(head % len(body) + body) as url, served(app(url, ONE_TRY)) as gateway:
-        response = httpx.post(gateway + CHAT, json=BODY)
+    with (
+        scripted(head % len(body) + body) as url,
+        gateway_client(sandbox_settings(url, ONE_TRY), FakeRouter()) as http,
+    ):
+        response = http.post(CHAT, json=BODY)
         assert response.status_code == status
         if status == 200:
             assert response.content == body
         if status == 200 and USED in body:
-            path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-            wait_for(lambda: httpx.get(gateway + path).is_success, "it is recorded")
-            assert httpx.get(gateway + path).json()["completion_tokens"] == 2
+            assert record_of(http, response)["completion_tokens"] == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500])

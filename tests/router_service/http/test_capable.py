@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from router_service.core.capabilities import Capabilities, Feature
-from router_service.http.app import create_app
 from router_service.settings import RouterSettings, Settings
 from tests.bodies import ASK, BODY, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import Sandbox, served, wait_for
+from tests.gateways import gateway_client, record_of
+from tests.serving import Sandbox
 
 IMAGE = [
     {
@@ -41,10 +41,7 @@ def gateway(
     )
     router = RouterSettings(chat_model=chat_model)
     settings = base.model_copy(update={"models": models, "router": router})
-    with (
-        served(create_app(settings, FakeRouter())) as url,
-        httpx.Client(base_url=url, timeout=10) as http,
-    ):
+    with gateway_client(settings, FakeRouter()) as http:
         yield http
 
 
@@ -61,9 +58,7 @@ def test_router_chooses_among_capable_models(sandbox: Sandbox) -> None:
         assert chosen(http) == "medium"
         assert chosen(http, messages=IMAGE) == "large"
         response = http.post(CHAT, json=BODY | {"messages": IMAGE})
-        path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-        wait_for(lambda: http.get(path).status_code == 200, "the decision is kept")
-        assert set(http.get(path).json()["probabilities"]) == {"small", "large"}
+        assert set(record_of(http, response)["probabilities"]) == {"small", "large"}
 
 
 def test_long_input_goes_to_a_model_with_a_large_window(sandbox: Sandbox) -> None:

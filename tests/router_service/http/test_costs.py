@@ -17,7 +17,8 @@ from router_service.http.app import create_app
 from router_service.settings import Deployment, Model, RouterSettings, Settings
 from tests.bodies import ASK, CHAT
 from tests.fakes import FakeRouter
-from tests.serving import scripted, served, wait_for
+from tests.gateways import gateway_client, record_of
+from tests.serving import scripted
 
 PRICE = Price(
     input_usd_per_mtok=10,
@@ -72,8 +73,7 @@ def asked(
     """Call the model once; yield the gateway's client and the answer."""
     with (
         scripted(answer(stream)) as url,
-        served(create_app(settings(url, price, **router), FakeRouter())) as gateway,
-        httpx.Client(base_url=gateway) as http,
+        gateway_client(settings(url, price, **router), FakeRouter()) as http,
     ):
         body = {"model": "priced", "messages": ASK, "stream": stream}
         response = http.post(CHAT, json=body)
@@ -81,19 +81,11 @@ def asked(
         yield http, response
 
 
-def record(http: httpx.Client, response: httpx.Response) -> dict[str, Any]:
-    """Return an answer's record once it is written."""
-    path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: http.get(path).status_code == 200, "the answer is recorded")
-    found: dict[str, Any] = http.get(path).json()
-    return found
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_cached_and_reasoning_tokens_have_their_own_price(stream: bool) -> None:
     """The cost follows from the answer's usage, streamed or not, and counts each token once."""
     with asked(PRICE, stream=stream) as (http, response):
-        assert record(http, response)["actual_cost_usd"] == pytest.approx(COST_USD)
+        assert record_of(http, response)["actual_cost_usd"] == pytest.approx(COST_USD)
         metrics = http.get("/metrics").text
     counted = re.findall(r'switchcraft_cost_usd_total\{model="priced",.*\} (.*)', metrics)
     assert sum(map(float, counted)) == pytest.approx(COST_USD)
@@ -106,7 +98,7 @@ def test_unknown_price_is_never_shown_as_zero(stream: bool) -> None:
     """If unknown prices are allowed, there is no header and no sum; the record has null."""
     with asked(None, stream=stream, unknown_prices="allow") as (http, response):
         assert COST_HEADER not in response.headers
-        assert record(http, response)["actual_cost_usd"] is None
+        assert record_of(http, response)["actual_cost_usd"] is None
         metrics = http.get("/metrics").text
     assert 'switchcraft_unpriced_answers_total{missing="price",model="priced"} 1.0' in metrics
     assert 'switchcraft_cost_usd_total{model="priced"' not in metrics

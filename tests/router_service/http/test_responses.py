@@ -19,6 +19,7 @@ from router_service.sandbox.app import run_in_thread
 from router_service.settings import Deployment, Model, RouterSettings, ServerSettings, Settings
 from tests.bodies import ASK, CHAT, TOOLS
 from tests.fakes import FakeRouter
+from tests.gateways import record_of
 from tests.serving import Sandbox, served, wait_for
 
 RESPONSES = "/v1/responses"
@@ -95,9 +96,7 @@ def test_streamed_usage_is_recorded(http: httpx.Client) -> None:
     """The stored decision contains the usage of a streamed response."""
     response = http.post(RESPONSES, json=BODY | {"stream": True})
     used = json.loads(response.text.split("data: ")[-1])["response"]["usage"]
-    page = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-    wait_for(lambda: http.get(page).is_success, "the decision is stored")
-    record = http.get(page).json()
+    record = record_of(http, response)
     assert record["prompt_tokens"] == used["input_tokens"]
     assert record["completion_tokens"] == used["output_tokens"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,25 @@ import pytest
 from router_service.core.artifact import Artifact
 from router_service.core.messages import Conversation
 from router_service.core.resources import Timer
-from router_service.http.app import create_app
 from router_service.requests.planning import POLICY_HEADER
 from router_service.router import NO_VERIFIER, Prediction, Router
 from router_service.sandbox.app import run_in_thread
-from router_service.settings import (
-    BreakerSettings,
-    RetrySettings,
-    RouterSettings,
-    Settings,
-    UpstreamSettings,
-    VerificationSettings,
-)
+from router_service.settings import Settings, VerificationSettings
 from tests.bodies import ASK, BODY, CHAT, TOOLS
 from tests.fakes import FakeRouter, VerifyingRouter
-from tests.publishing import without_verifier
-from tests.serving import Sandbox, served, wait_for
-
-UPSTREAMS = UpstreamSettings(
-    retries=RetrySettings(max_retries=0, budget_floor_per_s=1000),
-    breaker=BreakerSettings(allowed_fails=1000, cooldown_s=0.01, max_cooldown_s=0.01),
+from tests.gateways import (
+    NO_RETRIES,
+    VERIFIED,
+    VerifyingGateway,
+    ask_verified,
+    gateway_client,
+    metric,
+    record_of,
+    sandbox_settings,
+    verifying,
 )
-VERIFIED = {POLICY_HEADER: "verified"}
+from tests.publishing import without_verifier
+
 RESPONSES = "/v1/responses"
 RESPONSES_BODY: dict[str, Any] = {
     "model": "switchcraft",
@@ -45,53 +41,15 @@ RESPONSES_BODY: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class House:
-    """A gateway that verifies, its router, and the sandbox behind it."""
-
-    http: httpx.Client
-    router: VerifyingRouter
-    sandbox: Sandbox
-
-    def ask(self, stream: bool = False, **headers: str) -> httpx.Response:
-        """Ask for a verified answer; further headers have underscores instead of dashes."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.http.post(CHAT, json=BODY | {"stream": stream}, headers=VERIFIED | named)
-
-    def record(self, response: httpx.Response) -> dict[str, Any]:
-        """Return the decision record of a response, once it is stored."""
-        path = f"/v1/decisions/{response.headers['x-switchcraft-decision-id']}"
-        wait_for(lambda: self.http.get(path).is_success, "the decision is recorded")
-        record: dict[str, Any] = self.http.get(path).json()
-        return record
-
-    def count(self, series: str) -> float:
-        """Return the value of a series, 0 if it does not exist."""
-        lines = self.http.get("/metrics").text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series))
-
-
-def settings(url: str, verification: VerificationSettings | None = None) -> Settings:
-    """Return settings for a sandbox with limits of verification."""
-    router = RouterSettings(verification=verification or VerificationSettings())
-    base = Settings.sandbox(url, ("small", "medium", "large"), upstreams=UPSTREAMS)
-    return base.model_copy(update={"router": router})
-
-
 @pytest.fixture(scope="module")
-def shared() -> Iterator[House]:
+def shared() -> Iterator[VerifyingGateway]:
     """Yield a gateway that asks `small`, `medium` and `large`, and trusts only `large`."""
-    router = VerifyingRouter()
-    with (
-        run_in_thread(keep_requests=20) as url,
-        served(create_app(settings(url), router)) as gateway,
-        httpx.Client(base_url=gateway, timeout=20) as http,
-    ):
-        yield House(http, router, Sandbox(url))
+    with run_in_thread() as url, verifying(url) as gateway:
+        yield gateway
 
 
 @pytest.fixture
-def house(shared: House) -> Iterator[House]:
+def house(shared: VerifyingGateway) -> Iterator[VerifyingGateway]:
     """Yield the shared gateway, and restore the router and the sandbox afterwards."""
     initial = VerifyingRouter()
     yield shared
@@ -109,7 +67,7 @@ def candidates(record: dict[str, Any]) -> list[tuple[str, bool, float | None, st
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_first_trusted_candidate_is_delivered(house: House, stream: bool) -> None:
+def test_first_trusted_candidate_is_delivered(house: VerifyingGateway, stream: bool) -> None:
     """Arms are asked until a candidate is trusted, and only that one reaches the client."""
     house.router.trust["medium"] = 0.8
     response = house.ask(stream)
@@ -128,7 +86,7 @@ def test_first_trusted_candidate_is_delivered(house: House, stream: bool) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_delivered_bytes_are_those_of_the_upstream(house: House, stream: bool) -> None:
+def test_delivered_bytes_are_those_of_the_upstream(house: VerifyingGateway, stream: bool) -> None:
     """A verified answer has the same bytes as the same model's answer without verification."""
     body = BODY | {"stream": stream}
     verified = house.ask(stream)
@@ -147,10 +105,10 @@ def _without_ids(response: httpx.Response) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_every_candidate_is_billed_once(house: House, stream: bool) -> None:
+def test_every_candidate_is_billed_once(house: VerifyingGateway, stream: bool) -> None:
     """The header, the record and the metrics count each candidate's cost exactly once."""
     series = ("switchcraft_cost_usd_total", "switchcraft_rejected_cost_usd_total")
-    before = [house.count(name) for name in series]
+    before = [metric(house.http, name) for name in series]
     response = house.ask(stream)
     record = house.record(response)
     cost_usd = [candidate["cost_usd"] for candidate in record["candidates"]]
@@ -158,12 +116,12 @@ def test_every_candidate_is_billed_once(house: House, stream: bool) -> None:
     assert min(cost_usd) > 0
     assert record["actual_cost_usd"] == pytest.approx(sum(cost_usd))
     assert float(response.headers["x-switchcraft-cost-usd"]) == pytest.approx(sum(cost_usd))
-    spent, rejected = [house.count(s) - b for s, b in zip(series, before, strict=True)]
+    spent, rejected = [metric(house.http, s) - b for s, b in zip(series, before, strict=True)]
     assert spent == pytest.approx(sum(cost_usd))
     assert rejected == pytest.approx(sum(cost_usd[:2]))
 
 
-def test_metrics_count_candidates_steps_and_requests(house: House) -> None:
+def test_metrics_count_candidates_steps_and_requests(house: VerifyingGateway) -> None:
     """Candidates are counted by arm and outcome, and each step once."""
     names = {
         'switchcraft_candidates_total{arm="small",outcome="rejected"}': 1,
@@ -175,12 +133,12 @@ def test_metrics_count_candidates_steps_and_requests(house: House) -> None:
         'switchcraft_decisions_total{arm="large",reason="verified"}': 1,
         'switchcraft_upstream_seconds_count{model="small"}': 1,
     }
-    before = {name: house.count(name) for name in names}
+    before = {name: metric(house.http, name) for name in names}
     house.record(house.ask())
-    assert {name: house.count(name) - before[name] for name in names} == names
+    assert {name: metric(house.http, name) - before[name] for name in names} == names
 
 
-def test_router_sees_candidates_and_limits(house: House) -> None:
+def test_router_sees_candidates_and_limits(house: VerifyingGateway) -> None:
     """Each step gets the answers so far, the arms that are left, and the policy."""
     house.ask()
     assert [len(step.candidates) for step in house.router.steps] == [0, 1, 2, 3]
@@ -198,7 +156,7 @@ def test_router_sees_candidates_and_limits(house: House) -> None:
 
 
 @pytest.mark.parametrize("text", ["verified=0.5", "verified"])
-def test_policy_can_be_named_in_the_model(house: House, text: str) -> None:
+def test_policy_can_be_named_in_the_model(house: VerifyingGateway, text: str) -> None:
     """`switchcraft:verified` asks for a verified answer, as the header does."""
     response = house.http.post(CHAT, json=BODY | {"model": f"switchcraft:{text}"})
     assert response.headers["x-switchcraft-reason"] == "verified"
@@ -206,18 +164,15 @@ def test_policy_can_be_named_in_the_model(house: House, text: str) -> None:
 
 def test_policy_is_listed_and_its_series_exist_from_the_start() -> None:
     """A gateway that can verify lists the policy's name, and has all series with the value 0."""
-    with (
-        served(create_app(settings("http://127.0.0.1:9/v1"), VerifyingRouter())) as gateway,
-        httpx.Client(base_url=gateway) as http,
-    ):
-        names = [model["id"] for model in http.get("/v1/models").json()["data"]]
-        series = http.get("/metrics").text
+    with verifying("http://127.0.0.1:9/v1") as gateway:
+        names = [model["id"] for model in gateway.http.get("/v1/models").json()["data"]]
+        series = gateway.http.get("/metrics").text
     assert "switchcraft:verified" in names
     assert 'switchcraft_candidates_total{arm="small",outcome="accepted"} 0.0' in series
     assert 'switchcraft_unverified_requests_total{reason="stored"} 0.0' in series
 
 
-def test_unstored_responses_are_verified(house: House) -> None:
+def test_unstored_responses_are_verified(house: VerifyingGateway) -> None:
     """The Responses API is verified if the response is not stored."""
     response = house.http.post(RESPONSES, json=RESPONSES_BODY, headers=VERIFIED)
     assert response.headers["x-switchcraft-model"] == "large"
@@ -243,12 +198,12 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     ],
 )
 def test_unverifiable_requests_are_routed_once(
-    house: House, path: str, fields: dict[str, object], reason: str
+    house: VerifyingGateway, path: str, fields: dict[str, object], reason: str
 ) -> None:
     """A request that cannot be verified is routed by the default policy, and told why."""
     body = BODY if path == CHAT else RESPONSES_BODY
     series = f'switchcraft_unverified_requests_total{{reason="{reason}"}}'
-    before = house.count(series)
+    before = metric(house.http, series)
     response = house.http.post(path, json=body | fields, headers=VERIFIED)
     assert response.status_code == 200
     assert response.headers["x-switchcraft-unverified"] == reason
@@ -256,10 +211,10 @@ def test_unverifiable_requests_are_routed_once(
     assert house.router.steps == []
     record = house.record(response)
     assert (record["unverified"], record["candidates"]) == (reason, None)
-    assert house.count(series) == before + 1
+    assert metric(house.http, series) == before + 1
 
 
-def test_continued_responses_are_not_verified(house: House) -> None:
+def test_continued_responses_are_not_verified(house: VerifyingGateway) -> None:
     """A request that continues a response goes to the model that stored it."""
     first = house.http.post(RESPONSES, json=RESPONSES_BODY | {"store": True})
     body = RESPONSES_BODY | {"previous_response_id": first.json()["id"]}
@@ -268,7 +223,7 @@ def test_continued_responses_are_not_verified(house: House) -> None:
     assert response.headers["x-switchcraft-reason"] == "continued"
 
 
-def test_other_policies_are_not_verified(house: House) -> None:
+def test_other_policies_are_not_verified(house: VerifyingGateway) -> None:
     """A request without the policy is routed once, and has none of the headers."""
     response = house.http.post(CHAT, json=BODY)
     assert response.headers[POLICY_HEADER] == "theta=0.5"
@@ -281,8 +236,8 @@ def test_verified_policy_needs_an_artifact_with_a_verifier() -> None:
     with run_in_thread() as url:
         router = Router(without_verifier())
         arms = router.artifact.manifest.arms
-        with served(create_app(Settings.sandbox(url, arms), router)) as gateway:
-            response = httpx.post(gateway + CHAT, json=BODY, headers=VERIFIED)
+        with gateway_client(Settings.sandbox(url, arms), router) as http:
+            response = ask_verified(http)
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("invalid_policy", POLICY_HEADER)
@@ -292,7 +247,7 @@ def test_verified_policy_needs_an_artifact_with_a_verifier() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", ["status=500", "malformed", "cut_after=1", "error_after=1"])
 def test_failed_candidate_is_replaced_by_the_next_arm(
-    house: House, fault: str, stream: bool
+    house: VerifyingGateway, fault: str, stream: bool
 ) -> None:
     """However a candidate fails, the next arm is asked, and nothing of it reaches the client."""
     house.sandbox.set_faults("small", fault)
@@ -307,7 +262,7 @@ def test_failed_candidate_is_replaced_by_the_next_arm(
     assert house.router.steps[-1].failed == frozenset({"small"})
 
 
-def test_error_of_the_request_is_returned_at_once(house: House) -> None:
+def test_error_of_the_request_is_returned_at_once(house: VerifyingGateway) -> None:
     """An error in the request itself is not sent to further arms."""
     house.sandbox.set_faults("small", "status=422")
     response = house.ask()
@@ -315,7 +270,7 @@ def test_error_of_the_request_is_returned_at_once(house: House) -> None:
     assert response.headers["x-switchcraft-model"] == "small"
 
 
-def test_if_all_arms_fail_the_first_candidates_error_is_returned(house: House) -> None:
+def test_if_all_arms_fail_the_first_candidates_error_is_returned(house: VerifyingGateway) -> None:
     """If no arm answers, the client gets the first candidate's error."""
     for model, status in (("small", 503), ("medium", 500), ("large", 500)):
         house.sandbox.set_faults(model, f"status={status}")
@@ -324,7 +279,7 @@ def test_if_all_arms_fail_the_first_candidates_error_is_returned(house: House) -
     assert [c[3] for c in candidates(house.record(response))] == ["status"] * 3
 
 
-def test_unasked_model_answers_if_all_candidates_fail(house: House) -> None:
+def test_unasked_model_answers_if_all_candidates_fail(house: VerifyingGateway) -> None:
     """If all candidates within the limits fail, the next model answers without verification."""
     house.sandbox.set_faults("small", "status=500")
     response = house.ask(x_switchcraft_max_candidates="1")
@@ -335,7 +290,7 @@ def test_unasked_model_answers_if_all_candidates_fail(house: House) -> None:
     assert record["actual_cost_usd"] > 0
 
 
-def test_arms_of_one_step_are_asked_in_parallel(house: House) -> None:
+def test_arms_of_one_step_are_asked_in_parallel(house: VerifyingGateway) -> None:
     """Both arms of a step are asked at once, and both are judged together."""
     house.router.groups = (("small", "medium"), ("large",))
     house.router.trust["small"] = 0.7
@@ -356,7 +311,9 @@ def test_arms_of_one_step_are_asked_in_parallel(house: House) -> None:
         ("x-switchcraft-max-added-latency-s", "30", 3),
     ],
 )
-def test_headers_lower_the_limits(house: House, header: str, value: str, asked: int) -> None:
+def test_headers_lower_the_limits(
+    house: VerifyingGateway, header: str, value: str, asked: int
+) -> None:
     """A limit of the request ends verification with the best candidate so far."""
     response = house.http.post(CHAT, json=BODY, headers=VERIFIED | {header: value})
     assert response.headers["x-switchcraft-candidates"] == str(asked)
@@ -374,13 +331,13 @@ def test_headers_lower_the_limits(house: House, header: str, value: str, asked: 
         ("x-switchcraft-max-added-latency-s", "nan"),
     ],
 )
-def test_invalid_limit_is_refused(house: House, header: str, value: str) -> None:
+def test_invalid_limit_is_refused(house: VerifyingGateway, header: str, value: str) -> None:
     """The error for an invalid limit names the header."""
     response = house.http.post(CHAT, json=BODY, headers=VERIFIED | {header: value})
     assert (response.status_code, response.json()["error"]["param"]) == (400, header)
 
 
-def test_cost_limit_below_every_arm_is_refused(house: House) -> None:
+def test_cost_limit_below_every_arm_is_refused(house: VerifyingGateway) -> None:
     """If no arm is expected to be cheap enough, the error names the header and the cheapest arm."""
     response = house.ask(x_switchcraft_max_cost_usd="0.000001")
     error = response.json()["error"]
@@ -389,18 +346,17 @@ def test_cost_limit_below_every_arm_is_refused(house: House) -> None:
 
 
 @pytest.fixture(scope="module")
-def early() -> Iterator[House]:
+def early() -> Iterator[VerifyingGateway]:
     """Yield a gateway whose streams begin with comments after a short time."""
-    router = VerifyingRouter()
+    soon = VerificationSettings(keep_alive_s=0.05)
     with (
         run_in_thread() as url,
-        served(create_app(settings(url, VerificationSettings(keep_alive_s=0.05)), router)) as base,
-        httpx.Client(base_url=base, timeout=20) as http,
+        verifying(url, sandbox_settings(url, verification=soon)) as gateway,
     ):
-        yield House(http, router, Sandbox(url))
+        yield gateway
 
 
-def early_stream(house: House, faults: str, **headers: str) -> httpx.Response:
+def early_stream(house: VerifyingGateway, faults: str, **headers: str) -> httpx.Response:
     """Return a stream that began with comments, because `small` is slow and has these faults."""
     house.sandbox.set_faults("small", f"delay_s=0.3{faults and ','}{faults}")
     response = house.ask(stream=True, **headers)
@@ -412,7 +368,7 @@ def early_stream(house: House, faults: str, **headers: str) -> httpx.Response:
     return response
 
 
-def test_stream_begins_with_comments_while_candidates_are_checked(early: House) -> None:
+def test_stream_begins_with_comments_while_candidates_are_checked(early: VerifyingGateway) -> None:
     """A stream begins with comments if checking takes long, and then has the accepted answer."""
     response = early_stream(early, "")
     assert '"model":"large"' in response.text
@@ -421,7 +377,7 @@ def test_stream_begins_with_comments_while_candidates_are_checked(early: House) 
     assert early.record(response)["model"] == "large"
 
 
-def test_unverified_answer_may_follow_comments(early: House) -> None:
+def test_unverified_answer_may_follow_comments(early: VerifyingGateway) -> None:
     """If all candidates fail after the first comment, the next model's stream follows."""
     response = early_stream(early, "status=500", x_switchcraft_max_candidates="1")
     assert '"model":"medium"' in response.text
@@ -430,7 +386,7 @@ def test_unverified_answer_may_follow_comments(early: House) -> None:
 
 
 @pytest.mark.parametrize("status", [422, 500])
-def test_error_after_comments_is_an_event(early: House, status: int) -> None:
+def test_error_after_comments_is_an_event(early: VerifyingGateway, status: int) -> None:
     """An error after the first comment is the last event, and counts as a failure."""
     for model in ("medium", "large"):
         early.sandbox.set_faults(model, f"status={status}")
@@ -443,7 +399,7 @@ def test_error_after_comments_is_an_event(early: House, status: int) -> None:
     assert (record["status"], record["ending"]) == (200, "failed")
 
 
-def test_error_after_comments_has_the_form_of_the_responses_api(early: House) -> None:
+def test_error_after_comments_has_the_form_of_the_responses_api(early: VerifyingGateway) -> None:
     """In the Responses API, the error event has a name, a type and a number."""
     early.sandbox.set_faults("small", "delay_s=0.3,status=422")
     body = RESPONSES_BODY | {"stream": True}
@@ -456,15 +412,14 @@ def test_error_after_comments_has_the_form_of_the_responses_api(early: House) ->
 
 def test_verified_requests_are_not_explored() -> None:
     """Only requests that are routed once draw an arm at random, and have a propensity."""
-    with run_in_thread() as url:
-        base = settings(url)
-        router = base.router.model_copy(update={"exploration_share": 1.0})
-        app = create_app(base.model_copy(update={"router": router}), VerifyingRouter())
-        with served(app) as gateway, httpx.Client(base_url=gateway) as http:
-            house = House(http, VerifyingRouter(), Sandbox(url))
-            records = [house.record(house.ask()) for _ in range(20)]
-            failed = house.record(house.ask(x_sandbox="status=500"))
-            once = house.record(http.post(CHAT, json=BODY | {"store": True}, headers=VERIFIED))
+    with (
+        run_in_thread() as url,
+        verifying(url, sandbox_settings(url, exploration_share=1.0)) as gateway,
+    ):
+        records = [gateway.record(gateway.ask()) for _ in range(20)]
+        failed = gateway.record(gateway.ask(x_sandbox="status=500"))
+        body = BODY | {"store": True}
+        once = gateway.record(gateway.http.post(CHAT, json=body, headers=VERIFIED))
     assert {record["candidates"][0]["arm"] for record in records} == {"small"}
     assert {record["arm"] for record in records} == {"large"}
     assert {record["propensity"] for record in (*records, failed)} == {None}
@@ -482,36 +437,32 @@ class FailingRouter(VerifyingRouter):
 
 def test_without_a_prediction_nothing_is_verified() -> None:
     """If the router fails, the most expensive arm answers unverified."""
-    with run_in_thread() as url, served(create_app(settings(url), FailingRouter())) as gateway:
-        response = httpx.post(gateway + CHAT, json=BODY, headers=VERIFIED)
+    with run_in_thread() as url, verifying(url, router=FailingRouter()) as gateway:
+        response = gateway.ask()
     assert response.headers["x-switchcraft-unverified"] == "router_failed"
     assert response.headers["x-switchcraft-reason"] == "undecided"
 
 
 def test_failing_verifier_delivers_the_candidate_in_hand() -> None:
     """A failure of the verifier does not fail the request, and is counted."""
-    with (
-        run_in_thread() as url,
-        served(create_app(settings(url), VerifyingRouter(is_broken=True))) as gateway,
-        httpx.Client(base_url=gateway) as http,
-    ):
-        response = http.post(CHAT, json=BODY, headers=VERIFIED)
-        house = House(http, VerifyingRouter(), Sandbox(url))
-        record = house.record(response)
-        assert house.count('switchcraft_router_failures_total{release="stable"}') == 1
+    broken = VerifyingRouter(is_broken=True)
+    with run_in_thread() as url, verifying(url, router=broken) as gateway:
+        response = gateway.ask()
+        record = gateway.record(response)
+        series = 'switchcraft_router_failures_total{release="stable"}'
+        assert metric(gateway.http, series) == 1
     assert (response.status_code, response.headers["x-switchcraft-model"]) == (200, "small")
     assert candidates(record) == [("small", True, None, None)]
 
 
 def test_default_policy_may_be_verified() -> None:
     """`router.default_policy` applies to requests that name no policy."""
-    with run_in_thread() as url:
-        base = settings(url)
-        router = base.router.model_copy(update={"default_policy": "verified=0.01"})
-        app = create_app(base.model_copy(update={"router": router}), VerifyingRouter())
-        with served(app) as gateway:
-            response = httpx.post(gateway + CHAT, json=BODY)
-            plain = httpx.post(gateway + CHAT, json=BODY | {"n": 2})
+    with (
+        run_in_thread() as url,
+        verifying(url, sandbox_settings(url, default_policy="verified=0.01")) as gateway,
+    ):
+        response = gateway.http.post(CHAT, json=BODY)
+        plain = gateway.http.post(CHAT, json=BODY | {"n": 2})
     assert response.headers[POLICY_HEADER] == "verified=0.01"
     assert plain.headers[POLICY_HEADER] == str(FakeRouter().policy())
 
@@ -519,16 +470,15 @@ def test_default_policy_may_be_verified() -> None:
 def test_real_verifier_judges_candidates(verifying_artifact: Path) -> None:
     """The artifact's verifier judges the answers of a gateway, at the artifact's own price."""
     router = Router(Artifact.load(verifying_artifact))
-    with run_in_thread() as url:
-        app = create_app(Settings.sandbox(url, router.arms, upstreams=UPSTREAMS), router)
-        with served(app) as gateway, httpx.Client(base_url=gateway, timeout=20) as http:
-            house = House(http, VerifyingRouter(), Sandbox(url))
-            for path, body in ((CHAT, BODY), (RESPONSES, RESPONSES_BODY)):
-                response = http.post(path, json=body, headers=VERIFIED)
-                assert response.headers["x-switchcraft-reason"] == "verified"
-                assert response.headers[POLICY_HEADER] == str(router.policy("verified"))
-                record = house.record(response)
-                judged = [candidate["p_correct"] for candidate in record["candidates"]]
-                assert 1 <= len(judged) <= 3
-                assert all(0 <= p <= 1 for p in judged)
-            assert house.count("switchcraft_router_failures_total") == 0
+    with (
+        run_in_thread() as url,
+        gateway_client(Settings.sandbox(url, router.arms, upstreams=NO_RETRIES), router) as http,
+    ):
+        for path, body in ((CHAT, BODY), (RESPONSES, RESPONSES_BODY)):
+            response = http.post(path, json=body, headers=VERIFIED)
+            assert response.headers["x-switchcraft-reason"] == "verified"
+            assert response.headers[POLICY_HEADER] == str(router.policy("verified"))
+            judged = [each["p_correct"] for each in record_of(http, response)["candidates"]]
+            assert 1 <= len(judged) <= 3
+            assert all(0 <= p <= 1 for p in judged)
+        assert metric(http, "switchcraft_router_failures_total") == 0
