@@ -67,6 +67,11 @@ def _create_parser() -> argparse.ArgumentParser:
         " one), or a goal (accuracy=best, accuracy=0.87, usd_per_1k=0.5; @95 at the end uses the"
         " worse end of the 95%% interval)",
     )
+    route.add_argument(
+        "--verified-goals",
+        action="store_true",
+        help="a goal may choose a verified policy, which asks several models",
+    )
     route.set_defaults(command=route_command)
 
     policies = commands.add_parser(
@@ -80,6 +85,11 @@ def _create_parser() -> argparse.ArgumentParser:
         help="show the rule that reaches a goal, with its intervals: accuracy=best (best-1: at most"
         " one point below the best single model), accuracy=0.87, usd_per_1k=0.5; with @95 at the"
         " end, the worse end of the 95%% interval must reach the goal",
+    )
+    policies.add_argument(
+        "--verified-goals",
+        action="store_true",
+        help="the goal may choose a verified policy, which asks several models",
     )
     policies.add_argument(
         "--all",
@@ -127,7 +137,9 @@ def route_command(arguments: argparse.Namespace) -> int:
     from router_service.router import Router  # noqa: PLC0415
 
     router = Router.load(arguments.artifact or SHIPPED)
-    policy = router.policy(arguments.policy, param="--policy")
+    policy = router.policy(
+        arguments.policy, param="--policy", verified_goals=arguments.verified_goals
+    )
     for line in decide_lines(router, policy, sys.stdin.buffer):
         sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
@@ -143,7 +155,7 @@ def policies_command(arguments: argparse.Namespace) -> int:
     lines = (
         list_policies(manifest, every=arguments.all)
         if arguments.goal is None
-        else explain_goal(arguments.goal, manifest)
+        else explain_goal(arguments.goal, manifest, verified_goals=arguments.verified_goals)
     )
     print("\n".join(lines))
     return 0

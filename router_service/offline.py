@@ -9,8 +9,9 @@ import orjson
 from router_service.core.answer_features import Question
 from router_service.core.answers import parse_answer
 from router_service.core.artifact import FrontierPoint, Interval, Manifest, Measure
+from router_service.core.capabilities import read_requirements
 from router_service.core.errors import InvalidRequestError, PolicyError
-from router_service.core.goals import find_point, pareto_front, parse_goal
+from router_service.core.goals import goal_point, goal_policy, pareto_front, parse_goal
 from router_service.core.messages import (
     Json,
     as_list,
@@ -19,8 +20,10 @@ from router_service.core.messages import (
     wrong_type,
 )
 from router_service.core.selection import Policy, Verified
-from router_service.core.verification import Candidate, VerificationState
+from router_service.core.verification import Candidate, VerificationState, why_unverifiable
 from router_service.router import VERIFIED, Router
+
+CHAT_PATH = "/chat/completions"
 
 _FIELDS = ("arm", "probabilities", "cost_usd", "policy", "reason", "packed_tokens")
 """The fields of an output line; they are a contract with users of `switchcraft route`."""
@@ -53,6 +56,9 @@ def decide_lines(
 def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, object]:
     """Return the next step for a request and its candidates so far.
 
+    If a goal chose the policy, a request that cannot be verified gets the arm of the policy that
+    chooses once for that goal, and the field `unverified` says why.
+
     Raises InvalidRequestError, for example if `answers` names an unknown arm.
     """
     body = decode_object(line)
@@ -73,6 +79,17 @@ def _next_step(router: Router, policy: Verified, line: bytes) -> dict[str, objec
         )
     conversation = parse_conversation(body)
     prediction = router.predict(conversation)
+    features = read_requirements(body, conversation, CHAT_PATH).features
+    unverified = why_unverifiable(body, conversation, features)
+    if unverified is not None and policy.otherwise is not None:
+        decision = router.choose(conversation, prediction, policy.otherwise)
+        return {
+            "action": "accept" if decision.arm in answers else "ask",
+            "arm": decision.arm,
+            "p_correct": {},
+            **{name: getattr(decision, name) for name in _FIELDS[1:]},
+            "unverified": unverified,
+        }
     candidates = [
         Candidate(arm, parse_answer({"choices": [{"message": message}]}))
         for arm, message in answers.items()
@@ -120,18 +137,23 @@ def list_policies(manifest: Manifest, *, every: bool = False) -> Iterator[str]:
     yield _legend(manifest)
 
 
-def explain_goal(text: str, manifest: Manifest) -> Iterator[str]:
+def explain_goal(text: str, manifest: Manifest, *, verified_goals: bool = False) -> Iterator[str]:
     """Yield the rule that reaches a goal, and its measured results.
 
-    Raises PolicyError if the text is not a goal, or if no rule reaches it.
+    With `verified_goals`, it may be a verified policy. Then the rule for requests that cannot be
+    verified follows. Raises PolicyError if the text is not a goal, or if no rule reaches it.
     """
     goal = parse_goal(text, param="--goal")
     if goal is None:
         problem = "write accuracy=best, accuracy=0.87 or usd_per_1k=0.5; @95 may be appended"
         raise PolicyError(text, problem, param="--goal")
-    point = find_point(goal, manifest.frontier, manifest.best_single_accuracy, param="--goal")
+    point = goal_point(goal, manifest, param="--goal", verified_goals=verified_goals)
     cells = zip(HEAD, _row(point, manifest, is_matched=False), strict=True)
-    yield from _aligned([("goal", str(goal)), *((name, cell) for name, cell in cells if cell)])
+    rows = [("goal", str(goal)), *((name, cell) for name, cell in cells if cell)]
+    policy = goal_policy(goal, manifest, param="--goal", verified_goals=verified_goals)
+    if isinstance(policy, Verified) and policy.otherwise is not None:
+        rows.append(("if not verifiable", str(policy.otherwise)))
+    yield from _aligned(rows)
     yield _legend(manifest)
 
 

@@ -79,8 +79,11 @@ class FakeRouter:
         del conversation
         return None
 
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
+    def policy(
+        self, text: str | None = None, *, param: str = "model", verified_goals: bool = False
+    ) -> Policy | Verified:
         """Resolve a policy by name or rule."""
+        del verified_goals
         return parse_policy(POLICIES.get(text or "default", text or ""), param=param)
 
     def predict(self, conversation: Conversation, timer: Timer | None = None) -> Prediction:
@@ -154,8 +157,11 @@ class VerifyingRouter(FakeRouter):
         self.trust = {"small": 0.2, "medium": 0.4, "large": 0.9, **(trust or {})}
         self.steps: list[VerificationState] = []
 
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
+    def policy(
+        self, text: str | None = None, *, param: str = "model", verified_goals: bool = False
+    ) -> Policy | Verified:
         """Resolve `verified` to the measured price, and other policies as usual."""
+        del verified_goals
         return super().policy("verified=0.002" if text == "verified" else text, param=param)
 
     def next_step(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from router_service.core.artifact import SHIPPED, Artifact, FrontierPoint, Measure, VersusBest
 
 BEST = 0.85
@@ -23,11 +25,12 @@ def point(policy: str, accuracy: float, usd_per_1k: float) -> FrontierPoint:
     )
 
 
-def with_frontier(*frontier: FrontierPoint) -> Artifact:
-    """Return the shipped artifact with this frontier and a best single model of 85%."""
+def with_frontier(*frontier: FrontierPoint, verified: Sequence[FrontierPoint] = ()) -> Artifact:
+    """Return the shipped artifact with these frontiers and a best single model of 85%."""
     shipped = Artifact.load(SHIPPED)
     metrics = {"best_single_accuracy": Measure(value=BEST, stderr=0.01, n=9)}
-    manifest = shipped.manifest.model_copy(update={"frontier": frontier, "metrics": metrics})
+    frontiers = {"frontier": frontier, "verified_frontier": tuple(verified)}
+    manifest = shipped.manifest.model_copy(update={**frontiers, "metrics": metrics})
     return Artifact(shipped.directory, manifest, shipped.tokenizer)
 
 
@@ -36,4 +39,9 @@ POINTS = (
     point("drift=0.05", 0.86, 0.5),
     point("theta=0.85", 0.855, 0.7),
     point("theta=0.9", 0.9, 2),
+)
+
+VERIFIED_POINTS = (
+    point("verified=0.001", 0.86, 0.2),
+    point("verified=0.005", 0.93, 0.6),
 )

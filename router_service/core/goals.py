@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from router_service.core.artifact import FrontierPoint, Measure
+from router_service.core.artifact import FrontierPoint, Manifest, Measure
 from router_service.core.errors import PolicyError
+from router_service.core.selection import Policy, Verified, choose_once, parse_policy
 
 INTERVAL_SUFFIX = "@95"
 
@@ -103,13 +104,58 @@ def parse_goal(text: str, *, param: str) -> Goal | None:
     return goal_type(number, uses_interval)
 
 
+def goal_policy(
+    goal: Goal, manifest: Manifest, *, param: str, verified_goals: bool = False
+) -> Policy | Verified:
+    """Return the measured policy that reaches a goal; a verified one only if `verified_goals`.
+
+    Requests that cannot be verified get the policy that comes nearest to the goal among those that
+    choose once. Raises PolicyError if no policy reaches the goal.
+    """
+    point = goal_point(goal, manifest, param=param, verified_goals=verified_goals)
+    policy = parse_policy(point.policy)
+    if isinstance(policy, Verified) and manifest.frontier:
+        best_single = manifest.best_single_accuracy
+        once = find_point(goal, manifest.frontier, best_single, param=param, is_nearest=True)
+        policy = replace(policy, otherwise=choose_once(parse_policy(once.policy)))
+    return policy
+
+
+def goal_point(
+    goal: Goal, manifest: Manifest, *, param: str, verified_goals: bool = False
+) -> FrontierPoint:
+    """Return the measured point that reaches a goal; a verified one only if `verified_goals`.
+
+    Raises PolicyError if no point reaches the goal. If a verified point would, the error says so.
+    """
+    best_single = manifest.best_single_accuracy
+    verified = manifest.verified_frontier if manifest.verifier is not None else ()
+    if verified_goals:
+        return find_point(goal, (*manifest.frontier, *verified), best_single, param=param)
+    try:
+        return find_point(goal, manifest.frontier, best_single, param=param)
+    except PolicyError as exc:
+        if not any(_margin(goal, point, best_single) >= 0 for point in verified):
+            raise
+        problem = (
+            f"{exc.problem}; verified answers reach it: allow them for goals with the header "
+            "x-switchcraft-verified-goals: true, router.verification.goals, or --verified-goals"
+        )
+        raise PolicyError(str(goal), problem, param=param) from exc
+
+
 def find_point(
-    goal: Goal, frontier: Sequence[FrontierPoint], best_single: Measure | None, *, param: str
+    goal: Goal,
+    frontier: Sequence[FrontierPoint],
+    best_single: Measure | None,
+    *,
+    param: str,
+    is_nearest: bool = False,
 ) -> FrontierPoint:
     """Return the cheapest point that reaches an accuracy, or the most accurate within a budget.
 
-    `best_single` is the accuracy of the best single model on the same queries. Raises PolicyError
-    if no point reaches the goal.
+    `best_single` is the accuracy of the best single model on the same queries. If no point reaches
+    the goal, returns the nearest point if `is_nearest` is set, and raises PolicyError if it is not.
     """
     if not frontier:
         problem = "the artifact has no measured rules; use theta=P or drift=P instead of a goal"
@@ -121,31 +167,42 @@ def find_point(
         problem = "the best single model was not measured; write a number, such as accuracy=0.87"
         raise PolicyError(str(goal), problem, param=param)
 
-    is_budget = isinstance(goal, BudgetGoal)
-    match goal:
-        case AccuracyGoal(at_least):
-            limit, scale, text = at_least, 1, "{:.1%}"
-        case BestSingleGoal(points):
-            limit, scale, text = points / 100, 100, "{:+.1f} points against the best single model"
-        case BudgetGoal(usd_per_1k):
-            limit, scale, text = usd_per_1k / 1_000, 1_000, "{:.3f} USD per 1,000 requests"
-    figures = [_decisive_figure(goal, point, best_single) for point in frontier]
-    # By how much each point exceeds the goal; negative if it misses the goal.
-    margins = [limit - figure if is_budget else figure - limit for figure in figures]
+    margins = [_margin(goal, point, best_single) for point in frontier]
     reached = [point for point, margin in zip(frontier, margins, strict=True) if margin >= 0]
-    if reached and is_budget:
+    if reached and isinstance(goal, BudgetGoal):
         return max(reached, key=lambda point: (point.accuracy.value, -point.cost_usd.value))
     if reached:
         return min(reached, key=_cost_then_accuracy)
 
-    nearest = margins.index(max(margins))
-    measured = text.format(figures[nearest] * scale)
+    nearest = frontier[margins.index(max(margins))]
+    if is_nearest:
+        return nearest
+    figure = _decisive_figure(goal, nearest, best_single)
+    match goal:
+        case AccuracyGoal():
+            measured = f"{figure:.1%}"
+        case BestSingleGoal():
+            measured = f"{figure * 100:+.1f} points against the best single model"
+        case BudgetGoal():
+            measured = f"{figure * 1_000:.3f} USD per 1,000 requests"
     if goal.uses_interval:
         measured += " at the worse end of its 95% interval"
         measured += f"; omit {INTERVAL_SUFFIX} to compare the goal with the estimate"
-    rule = frontier[nearest].policy
+    rule = nearest.policy
     problem = f"no rule was measured to reach this goal; the nearest, {rule}, reached {measured}"
     raise PolicyError(str(goal), problem, param=param)
+
+
+def _margin(goal: Goal, point: FrontierPoint, best_single: Measure | None) -> float:
+    """Return by how much a point exceeds a goal; negative if it misses the goal."""
+    figure = _decisive_figure(goal, point, best_single)
+    match goal:
+        case AccuracyGoal(at_least):
+            return figure - at_least
+        case BestSingleGoal(points):
+            return figure - points / 100
+        case BudgetGoal(usd_per_1k):
+            return usd_per_1k / 1_000 - figure
 
 
 def _decisive_figure(goal: Goal, point: FrontierPoint, best_single: Measure | None) -> float:

@@ -162,6 +162,9 @@ class Drift:
         return f"drift={self.delta:g}"
 
 
+Policy = Threshold | Drift
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
     """Policy: ask arms step by step, until a better answer is not worth the cost of another one.
@@ -172,12 +175,12 @@ class Verified:
 
     price_usd: float
     """What one more correct answer is worth."""
+    otherwise: Policy | None = None
+    """The policy for requests that cannot be verified; None is the artifact's default."""
 
     def __str__(self) -> str:
         return f"verified={self.price_usd:g}"
 
-
-Policy = Threshold | Drift
 
 _RULES: dict[str, type[Policy | Verified]] = {
     "theta": Threshold,

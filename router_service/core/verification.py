@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from router_service.core.answers import ParsedAnswer
+from router_service.core.capabilities import Feature
+from router_service.core.messages import Conversation, Json, as_list
 from router_service.core.selection import Verified
 
 
@@ -29,6 +32,11 @@ class VerificationLimits:
     """Largest cost of all candidates together."""
     max_added_latency_s: float = math.inf
     """Longest time from the first complete candidate until one is accepted."""
+
+    @property
+    def allow_goals(self) -> bool:
+        """Whether goals may choose verified policies, which were measured with three candidates."""
+        return self.max_candidates >= NO_LIMITS.max_candidates
 
 
 NO_LIMITS = VerificationLimits()
@@ -64,3 +72,65 @@ class Step:
     """Probability that a candidate is correct, by its arm, for all candidates so far."""
     expected_gain: float
     """Expected increase of the probability of a correct answer if the arms are asked."""
+
+
+class UnverifiedReason(StrEnum):
+    """Reason why the answer to a request with the policy `verified` was not verified."""
+
+    NO_TOOLS = "no_tools"
+    """The request offers no tools; only tool calls are verified."""
+    SEVERAL_CHOICES = "several_choices"
+    """The request asks for more than one choice (`n`)."""
+    STORED = "stored"
+    """The provider would store the response, and rejected candidates with it. `store` is true by
+    default in the Responses API."""
+    BACKGROUND = "background"
+    """The request starts a background job."""
+    SERVER_TOOLS = "server_tools"
+    """The request offers tools that the provider runs itself, such as web search."""
+    ATTACHMENTS = "attachments"
+    """The request has images, audio or files, which the verifier cannot see."""
+    CONTINUED = "continued"
+    """The request continues a response, whose turns the verifier cannot see."""
+    UNREAD = "unread"
+    """A part of the request could not be read."""
+    ROUTER_FAILED = "router_failed"
+    """The router or its verifier failed."""
+    OVERLOADED = "overloaded"
+    """No decision thread was free in time."""
+    CANDIDATES_FAILED = "candidates_failed"
+    """All candidates failed; the next model answered without verification."""
+
+
+_ATTACHMENTS = frozenset((Feature.IMAGES, Feature.AUDIO, Feature.FILES))
+_CLIENT_TOOLS = ("function", "custom")  # no set, because a client may send an unhashable type
+
+
+def why_unverifiable(
+    body: Mapping[str, Json],
+    conversation: Conversation,
+    features: Collection[Feature],
+    *,
+    is_continued: bool = False,
+) -> UnverifiedReason | None:
+    """Return why the answer to a decoded request cannot be verified, or None if it can be.
+
+    `features` are those that the request requires of a model, its API among them.
+    """
+    store = body.get("store")
+    tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
+    kinds = [tool.get("type", "function") for tool in tools]
+    has_server_tools = any(kind not in _CLIENT_TOOLS for kind in kinds)
+    obstacles = {
+        UnverifiedReason.CONTINUED: is_continued,
+        UnverifiedReason.NO_TOOLS: not conversation.has_tools,
+        UnverifiedReason.SEVERAL_CHOICES: Feature.SEVERAL_CHOICES in features,
+        UnverifiedReason.ATTACHMENTS: any(feature in _ATTACHMENTS for feature in features),
+        UnverifiedReason.BACKGROUND: bool(body.get("background")),
+        UnverifiedReason.STORED: (
+            store is not False if Feature.RESPONSES in features else bool(store)
+        ),
+        UnverifiedReason.SERVER_TOOLS: has_server_tools or bool(body.get("web_search_options")),
+        UnverifiedReason.UNREAD: bool(conversation.unread),
+    }
+    return next((reason for reason, applies in obstacles.items() if applies), None)

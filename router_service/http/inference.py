@@ -24,13 +24,14 @@ from router_service.http.transfer import (
     unless_client_leaves,
     upstream_path,
 )
-from router_service.http.verified import VerifiedRelay, read_limits
+from router_service.http.verified import VerifiedRelay, read_limits, read_verified_goals
 from router_service.requests.exchange import Ending, Exchange
 from router_service.requests.planning import (
     CHAT,
     POLICY_HEADER,
     RESPONSES,
     Endpoint,
+    PolicyHeaders,
     plan_request,
     unrouted,
 )
@@ -101,19 +102,23 @@ class RoutedAnswer(Response):
                     timer = Timer(time.perf_counter)
                     body = await read_body(request, gateway.server)
                     timer.end(StageName.BODY)
+                    verification = engine.settings.router.verification
                     planning = plan_request(
                         gateway,
                         engine,
                         self._endpoint,
                         body,
                         caller=info.key,
-                        policy=request.headers.get(POLICY_HEADER),
+                        headers=PolicyHeaders(
+                            request.headers.get(POLICY_HEADER),
+                            verified_goals=read_verified_goals(request.headers, verification),
+                        ),
                         timer=timer,
                     )
                     plan = await unless_client_leaves(receive, planning)
                     limits: VerificationLimits | None = None
                     if plan.verified is not None:
-                        limits = read_limits(request.headers, engine.settings.router.verification)
+                        limits = read_limits(request.headers, verification)
                         check_limits(plan, limits)
             except (ClientDisconnect, SwitchcraftError) as exc:
                 await refuse(gateway.recorder, info, exc)(scope, receive, send)
@@ -136,8 +141,7 @@ class RoutedAnswer(Response):
             answer_relay = AnswerRelay(exchange, gateway, engine.attempts, upstream_request, send)
             relay: AnswerRelay | VerifiedRelay = answer_relay
             if limits is not None:
-                keep_alive_s = engine.settings.router.verification.keep_alive_s
-                relay = VerifiedRelay(answer_relay, limits, keep_alive_s)
+                relay = VerifiedRelay(answer_relay, limits, verification.keep_alive_s)
             try:
                 with suppress(ClientDisconnect):
                     await unless_client_leaves(receive, relay.run())

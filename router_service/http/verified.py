@@ -23,6 +23,7 @@ from router_service.upstream.answers import is_openai_error
 MAX_CANDIDATES_HEADER = "x-switchcraft-max-candidates"
 MAX_COST_HEADER = "x-switchcraft-max-cost-usd"
 MAX_LATENCY_HEADER = "x-switchcraft-max-added-latency-s"
+VERIFIED_GOALS_HEADER = "x-switchcraft-verified-goals"
 
 COMMENT = b": keep-alive\n\n"
 """An event that clients ignore (WHATWG HTML, "Server-sent events")."""
@@ -45,6 +46,24 @@ def read_limits(headers: Mapping[str, str], settings: VerificationSettings) -> V
             limits.max_added_latency_s, _read_limit(headers, MAX_LATENCY_HEADER)
         ),
     )
+
+
+def read_verified_goals(headers: Mapping[str, str], settings: VerificationSettings) -> bool:
+    """Return whether a request's goal may choose a verified policy.
+
+    The header decides, or else the configuration. With fewer candidates than the verified policies
+    were measured with, no goal may choose them. Raises InvalidRequestError, which names the header.
+    """
+    text = headers.get(VERIFIED_GOALS_HEADER)
+    if text is None:
+        return settings.goals and read_limits(headers, settings).allow_goals
+    if text not in {"true", "false"}:
+        raise InvalidRequestError(
+            f"The header {VERIFIED_GOALS_HEADER} has the value {text[:40]!r}. Send true or false.",
+            param=VERIFIED_GOALS_HEADER,
+            code="invalid_value",
+        )
+    return text == "true" and read_limits(headers, settings).allow_goals
 
 
 def _read_limit(headers: Mapping[str, str], name: str, *, least: int = 0) -> float:

@@ -34,11 +34,13 @@ from router_service.core.responses import may_contain_references
 from router_service.requests.explain import Explainer
 from router_service.requests.ownership import ObjectAccess
 from router_service.requests.planning import (
+    NO_HEADERS,
     DecidingRouter,
     Endpoint,
     ParsedRequest,
     Plan,
     Planner,
+    PolicyHeaders,
     Track,
 )
 from router_service.requests.pool import Pool, arm_prices
@@ -137,12 +139,12 @@ class Shadow:
                 self._waiting_bytes -= size_bytes
 
         # `decide` must not use the plan itself, which keeps a retired stable release in memory.
-        request, policy, served = plan.request, plan.requested_policy, plan.candidates[0].name
+        request, headers, served = plan.request, plan.policy_headers, plan.candidates[0].name
 
         def decide() -> str | None:
             prediction: Prediction | None = None
             with suppress(SwitchcraftError):  # e.g. this release lacks the policy
-                own_plan = self._planner.prepare(request, policy)
+                own_plan = self._planner.prepare(request, headers)
                 prediction = self._planner.predict(own_plan)
             if prediction is None:
                 self._metrics.shadow_decisions.labels("failed").inc()
@@ -176,23 +178,23 @@ class Releases:
         shadow = () if self._shadow is None else (self._shadow.router,)
         return frozenset((self._stable.router, *canary, *shadow))
 
-    def prepare(self, request: ParsedRequest, policy: str | None = None) -> Plan:
+    def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
         """Return the result of `Planner.prepare` of the release that decides for this conversation.
 
         If the canary fails, for example because it lacks the policy, the stable release decides.
         """
         trial = self.canary
         if trial is None:
-            return self._stable.prepare(request, policy)
+            return self._stable.prepare(request, headers)
         if not trial.takes(request.chat.conversation):
-            return replace(self._stable.prepare(request, policy), trial=trial)
+            return replace(self._stable.prepare(request, headers), trial=trial)
         try:
-            plan = trial.planner.prepare(request, policy)
+            plan = trial.planner.prepare(request, headers)
         except SwitchcraftError:
-            return self._without_canary(request, policy)
+            return self._without_canary(request, headers)
         # Requests that are not routed get the stable release's prices and chat model.
         if not plan.arms:
-            return self._stable.prepare(request, policy)
+            return self._stable.prepare(request, headers)
         return replace(plan, trial=trial, track=Track.CANARY)
 
     def predict(self, plan: Plan, timer: Timer | None = None) -> tuple[Plan, Prediction | None]:
@@ -202,7 +204,7 @@ class Releases:
         """
         prediction = plan.planner.predict(plan, timer)
         if prediction is None and plan.track is Track.CANARY and not plan.canary_failed:
-            plan = self._without_canary(plan.request, plan.requested_policy)
+            plan = self._without_canary(plan.request, plan.policy_headers)
             prediction = self._stable.predict(plan, timer)
         return plan, prediction
 
@@ -221,8 +223,8 @@ class Releases:
             plan = planner.explore(plan)
         return replace(plan, shadow_arm=shadow_arm) if shadow_arm else plan
 
-    def _without_canary(self, request: ParsedRequest, policy: str | None) -> Plan:
-        plan = self._stable.prepare(request, policy)
+    def _without_canary(self, request: ParsedRequest, headers: PolicyHeaders) -> Plan:
+        plan = self._stable.prepare(request, headers)
         return replace(plan, trial=self.canary, track=Track.CANARY, canary_failed=True)
 
 
@@ -250,7 +252,8 @@ class Engine:
         self.pool = Pool.build(settings, self.manifest)
         stable = make_planner(settings, router, self.pool)
         self.releases = with_trials(stable)
-        self.explainer = Explainer(router, self.pool, stable)
+        verified_goals = settings.router.verification.allows_goals
+        self.explainer = Explainer(router, self.pool, stable, verified_goals=verified_goals)
         self.client = UpstreamClient(
             max_connections=settings.upstreams.max_connections,
             forwarded=settings.router.forward_headers,
@@ -316,14 +319,17 @@ class Engine:
 def make_planner(settings: Settings, router: DecidingRouter, pool: Pool) -> Planner:
     """Create a planner; raises ConfigError if the router lacks the default policy."""
     try:
-        default_policy = router.policy(settings.router.default_policy)
+        router.policy(
+            settings.router.default_policy,
+            verified_goals=settings.router.verification.allows_goals,
+        )
     except PolicyError as exc:
         raise ConfigError(settings.source, "router.default_policy", exc.problem) from exc
     return Planner(
         router,
         pool,
         model_name=settings.router.model_name,
-        default_policy=default_policy,
+        default_policy=settings.router.default_policy,
         exploration_share=settings.router.exploration_share,
     )
 

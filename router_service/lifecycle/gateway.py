@@ -15,6 +15,7 @@ from router_service.core.decision_log import DecisionRecord
 from router_service.core.resources import Cache, CacheCounts
 from router_service.core.selection import Reason
 from router_service.core.tool_checks import CallValidity
+from router_service.core.verification import UnverifiedReason
 from router_service.lifecycle.engine import Engine
 from router_service.lifecycle.overload import DecisionQueue, Drain, Slots
 from router_service.lifecycle.reloading import Reloader, ReloadSource
@@ -22,12 +23,7 @@ from router_service.lifecycle.syncing import Syncer
 from router_service.requests.exchange import RecentRecords, Recorder
 from router_service.requests.feedback import BackgroundLog, Feedback, Verdict, WeakEvidence
 from router_service.requests.ownership import Ownership, UpstreamObjectIndex
-from router_service.requests.planning import (
-    DecidingRouter,
-    GatewayReason,
-    Track,
-    UnverifiedReason,
-)
+from router_service.requests.planning import DecidingRouter, GatewayReason, Track
 from router_service.settings import ServerSettings, Settings
 from router_service.store.records import (
     EvidenceMark,

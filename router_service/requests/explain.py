@@ -23,8 +23,8 @@ from router_service.requests.planning import (
     GatewayReason,
     ParsedRequest,
     Planner,
+    PolicyHeaders,
     parse_request,
-    why_unverifiable,
 )
 from router_service.requests.pool import Pool
 from router_service.router import VERIFIED, Choice, Decision, Prediction, choices
@@ -94,11 +94,17 @@ class Explained(BaseModel):
 class Explainer:
     """Explains requests by the stable release; CPU-bound, and safe to share between threads."""
 
-    def __init__(self, router: DecidingRouter, pool: Pool, planner: Planner) -> None:
-        """Explain the plans of this planner and router."""
+    def __init__(
+        self, router: DecidingRouter, pool: Pool, planner: Planner, *, verified_goals: bool = False
+    ) -> None:
+        """Explain the plans of this planner and router.
+
+        With `verified_goals`, a goal may choose a verified policy.
+        """
         self._router = router
         self._pool = pool
         self._planner = planner
+        self._verified_goals = verified_goals
         frontier = router.artifact.manifest.frontier
         measured = (parse_policy(point.policy) for point in frontier)
         self._policies = tuple(p for p in measured if not isinstance(p, Verified))
@@ -108,13 +114,14 @@ class Explainer:
     @property
     def default_policy(self) -> Policy | Verified:
         """The policy of requests that do not select one."""
-        return self._planner.policy(None, None)
+        return self._planner.policy(None, PolicyHeaders(verified_goals=self._verified_goals))
 
     def explain(self, endpoint: Endpoint, body: bytes, policy: str | None = None) -> Explained:
         """Explain a request body; raises the errors of `parse_request` and `Planner.prepare`."""
         request = parse_request(endpoint, body)
         conversation = request.chat.conversation
-        plan = self._planner.prepare(request, policy)
+        headers = PolicyHeaders(policy, self._verified_goals)
+        plan = self._planner.prepare(request, headers)
         if plan.reason is GatewayReason.CONTINUED:
             plan = self._planner.continued(plan, None)
         # Predict even if the gateway chooses the model, so that the prediction can be shown.
@@ -124,8 +131,8 @@ class Explainer:
             plan = self._planner.choose(plan, prediction)
         is_pinned = plan.reason is GatewayReason.PINNED
         suffix = None if is_pinned else request.chat.model.partition(":")[2] or None
-        rule = self._planner.policy(suffix, policy)
-        chosen_by = plan.policy or self._planner.choosing_policy(suffix, policy)
+        rule = self._planner.policy(suffix, headers)
+        chosen_by = plan.policy or self._planner.choosing_policy(rule)
         decision = plan.decision or self._router.choose(
             conversation, prediction, chosen_by, tuple(self._pool.by_arm)
         )
@@ -158,7 +165,7 @@ class Explainer:
         if self._router.artifact.manifest.verifier is None:
             return None
         requested = rule if isinstance(rule, Verified) else None
-        unverified = why_unverifiable(request)
+        unverified = request.unverifiable
         conversation = request.chat.conversation
         tools = as_list(orjson.loads(request.body.with_model("")).get("tools"))
         question = Question(conversation, tools)
@@ -169,7 +176,7 @@ class Explainer:
             step = self._router.next_step(question, prediction, state)
             return FirstStep(str(verified), step.ask[0])
 
-        instead = self._planner.choosing_policy(None, VERIFIED)
+        instead = self._planner.choosing_policy(requested or self._router.policy(VERIFIED))
         can_verify = unverified is None
         return VerificationView(
             requested=None if requested is None else str(requested),

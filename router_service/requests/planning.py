@@ -20,7 +20,7 @@ import orjson
 
 from router_service.core.answer_features import Question
 from router_service.core.artifact import Artifact
-from router_service.core.capabilities import Feature, Requirements, read_requirements
+from router_service.core.capabilities import Requirements, read_requirements
 from router_service.core.errors import (
     ModelNotFoundError,
     ResponseElsewhereError,
@@ -30,7 +30,6 @@ from router_service.core.messages import (
     ChatRequest,
     Conversation,
     Json,
-    as_list,
     decode_object,
     parse_chat_request,
     read_model,
@@ -40,7 +39,12 @@ from router_service.core.packing import PackedView
 from router_service.core.resources import Cache, Stage, StageName, Timer
 from router_service.core.responses import find_references, parse_responses_request
 from router_service.core.selection import Policy, Reason, Verified, choose_once
-from router_service.core.verification import Step, VerificationState
+from router_service.core.verification import (
+    Step,
+    UnverifiedReason,
+    VerificationState,
+    why_unverifiable,
+)
 from router_service.requests.pool import Pool, capable_models
 from router_service.router import VERIFIED, Decision, Prediction, explored
 from router_service.settings import Model
@@ -62,6 +66,19 @@ much takes 0.2 ms. A thread would not help: the switch to it takes as long, and 
 loop's wait for the interpreter lock while the thread parses."""
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyHeaders:
+    """What the headers of a request say about its policy."""
+
+    policy: str | None = None
+    """The policy, which overrides the policy in the model's name."""
+    verified_goals: bool = False
+    """Whether a goal may choose a verified policy."""
+
+
+NO_HEADERS = PolicyHeaders()
+
+
 async def plan_request(  # noqa: PLR0913
     gateway: Gateway,
     engine: Engine,
@@ -69,14 +86,14 @@ async def plan_request(  # noqa: PLR0913
     body: bytes,
     *,
     caller: str | None = None,
-    policy: str | None = None,
+    headers: PolicyHeaders = NO_HEADERS,
     timer: Timer | None = None,
 ) -> Plan:
     """Parse a request body, predict, choose, and return the plan.
 
     Only the model's prediction and the parsing of large bodies run in a thread. So a small request
     that names its model, or whose prediction is cached, needs no thread. `caller` is the name of
-    the client's key, `policy` the value of the policy header.
+    the client's key, `headers` say which policy it wants.
 
     Raises InvalidRequestError (or a subclass, such as ModelNotFoundError, PolicyError,
     NoCapableModelError, ResponseNotFoundError or ResponseElsewhereError), OverloadedError and
@@ -89,7 +106,7 @@ async def plan_request(  # noqa: PLR0913
     def prepare() -> tuple[Plan, Prediction | None]:
         request = parse_request(endpoint, body)
         timer.end(StageName.PARSE)
-        plan = releases.prepare(request, policy)
+        plan = releases.prepare(request, headers)
         router = plan.planner.router
         return plan, router.cached(request.chat.conversation) if plan.arms else None
 
@@ -185,6 +202,16 @@ class ParsedRequest:
     _raw: bytes = field(repr=False)
 
     @property
+    def unverifiable(self) -> UnverifiedReason | None:
+        """Why the answer cannot be verified, or None if it can be; decodes the body again."""
+        return why_unverifiable(
+            orjson.loads(self.body.with_model("")),
+            self.chat.conversation,
+            self.requirements.features,
+            is_continued=self.chat.continues is not None,
+        )
+
+    @property
     def sha256(self) -> str:
         """Hash of the body as the client sent it; not stored, because only logs need it."""
         return sha256(self._raw).hexdigest()
@@ -232,61 +259,6 @@ class GatewayReason(StrEnum):
     """The answer was accepted among candidate answers, by the verifier's estimate."""
 
 
-class UnverifiedReason(StrEnum):
-    """Reason why the answer to a request with the policy `verified` was not verified."""
-
-    NO_TOOLS = "no_tools"
-    """The request offers no tools; only tool calls are verified."""
-    SEVERAL_CHOICES = "several_choices"
-    """The request asks for more than one choice (`n`)."""
-    STORED = "stored"
-    """The provider would store the response, and rejected candidates with it. `store` is true by
-    default in the Responses API."""
-    BACKGROUND = "background"
-    """The request starts a background job."""
-    SERVER_TOOLS = "server_tools"
-    """The request offers tools that the provider runs itself, such as web search."""
-    ATTACHMENTS = "attachments"
-    """The request has images, audio or files, which the verifier cannot see."""
-    CONTINUED = "continued"
-    """The request continues a response, whose turns the verifier cannot see."""
-    UNREAD = "unread"
-    """A part of the request could not be read."""
-    ROUTER_FAILED = "router_failed"
-    """The router or its verifier failed."""
-    OVERLOADED = "overloaded"
-    """No decision thread was free in time."""
-    CANDIDATES_FAILED = "candidates_failed"
-    """All candidates failed; the next model answered without verification."""
-
-
-_ATTACHMENTS = frozenset((Feature.IMAGES, Feature.AUDIO, Feature.FILES))
-_CLIENT_TOOLS = ("function", "custom")  # no set, because a client may send an unhashable type
-
-
-def why_unverifiable(request: ParsedRequest) -> UnverifiedReason | None:
-    """Return why a request cannot be verified, or None if it can; decodes the body again."""
-    conversation, features = request.chat.conversation, request.requirements.features
-    body: Mapping[str, Json] = orjson.loads(request.body.with_model(""))
-    store = body.get("store")
-    tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
-    kinds = [tool.get("type", "function") for tool in tools]
-    has_server_tools = any(kind not in _CLIENT_TOOLS for kind in kinds)
-    obstacles = {
-        UnverifiedReason.CONTINUED: request.chat.continues is not None,
-        UnverifiedReason.NO_TOOLS: not conversation.has_tools,
-        UnverifiedReason.SEVERAL_CHOICES: Feature.SEVERAL_CHOICES in features,
-        UnverifiedReason.ATTACHMENTS: bool(features & _ATTACHMENTS),
-        UnverifiedReason.BACKGROUND: bool(body.get("background")),
-        UnverifiedReason.STORED: (
-            store is not False if request.endpoint is RESPONSES else bool(store)
-        ),
-        UnverifiedReason.SERVER_TOOLS: has_server_tools or bool(body.get("web_search_options")),
-        UnverifiedReason.UNREAD: bool(conversation.unread),
-    }
-    return next((reason for reason, applies in obstacles.items() if applies), None)
-
-
 class DecidingRouter(Protocol):
     """The part of `router.Router` that the gateway uses."""
 
@@ -296,8 +268,13 @@ class DecidingRouter(Protocol):
     def caches(self) -> Mapping[str, Cache[Any, Any]]:
         """The router's caches by name; some may be shared with other routers."""
 
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
-        """Return the policy for a name, rule or goal; raises PolicyError."""
+    def policy(
+        self, text: str | None = None, *, param: str = "model", verified_goals: bool = False
+    ) -> Policy | Verified:
+        """Return the policy for a name, rule or goal; raises PolicyError.
+
+        A goal may choose a verified policy only if `verified_goals` is set.
+        """
 
     def cached(self, conversation: Conversation) -> Prediction | None:
         """Return an earlier prediction for the same conversation, if any."""
@@ -349,13 +326,13 @@ class Plan:
     """The planner of the release that decides."""
     arms: frozenset[str] = frozenset()
     """The arms that the router chooses among; empty if the request is not routed."""
-    requested_policy: str | None = None
-    """Value of the policy header; each release looks it up among its own policy names."""
+    policy_headers: PolicyHeaders = NO_HEADERS
+    """Each release looks up the wanted policy among its own policies."""
     policy: Policy | None = None
     """The policy that chose the candidates' order; None if the request is not routed."""
     verified: Verified | None = None
-    """The policy by which the answer is verified; None if it is not. Then `policy` is the
-    artifact's default, which applies if no answer can be verified."""
+    """The policy by which the answer is verified; None if it is not. `policy` applies if no answer
+    can be verified."""
     unverified: UnverifiedReason | None = None
     """Why the answer is not verified, although the client asked for a verified answer."""
     prediction: Prediction | None = None
@@ -389,10 +366,14 @@ class Planner:
         pool: Pool,
         *,
         model_name: str,
-        default_policy: Policy | Verified,
+        default_policy: str | None,
         exploration_share: float = 0.0,
     ) -> None:
-        """Plan with a router for a pool; `model_name` is the name that requests routing."""
+        """Plan with a router for a pool.
+
+        `model_name` is the name that requests routing. `default_policy` is the policy of requests
+        that name none (default: the artifact's).
+        """
         self.router = router
         self._pool = pool
         self._model_name = model_name
@@ -412,17 +393,16 @@ class Planner:
         # Each model once, with one of its arms: all arms of a model can serve the same requests.
         self._dearest_first = [(arms[model.name], model) for model in pool.models_for(by_cost)]
 
-    def prepare(self, request: ParsedRequest, policy: str | None = None) -> Plan:
+    def prepare(self, request: ParsedRequest, headers: PolicyHeaders = NO_HEADERS) -> Plan:
         """Return the plan as far as it is known without a prediction.
 
         If the plan has `arms`, call `choose` to complete it. Without this call, it is the plan for
         a failed router, with the most expensive arms first. If the request continues a response,
-        call `continued`. `policy` is the policy header, which overrides the policy in the model's
-        name.
+        call `continued`.
 
         Raises ModelNotFoundError, PolicyError and NoCapableModelError.
         """
-        chat, wanted = request.chat, request.requirements
+        chat, needs = request.chat, request.requirements
         pinned = self._pool.models.get(chat.model)
         name, _, suffix = chat.model.partition(":")
         is_routed = request.endpoint.is_routed
@@ -433,26 +413,26 @@ class Planner:
             Plan,
             request,
             planner=self,
-            requested_policy=policy,
+            policy_headers=headers,
             baseline=self._pool.baseline,
         )
         if pinned is not None:
             if chat.continues is not None:
                 return plan(candidates=(), reason=GatewayReason.CONTINUED)
-            candidates = self._pool.pinned(pinned, wanted)
+            candidates = self._pool.pinned(pinned, needs)
             return plan(candidates=candidates, reason=GatewayReason.PINNED)
-        rule = self.policy(suffix or None, policy)
+        rule = self.policy(suffix or None, headers)
         if isinstance(rule, Verified):
-            unverified = why_unverifiable(request)
+            unverified = request.unverifiable
             verified = rule if unverified is None else None
             plan = partial(plan, verified=verified, unverified=unverified)
-            rule = self._unverified_policy
+            rule = self.choosing_policy(rule)
         if chat.continues is not None:
             return plan(candidates=(), reason=GatewayReason.CONTINUED)
         if not chat.conversation.has_tools:
-            candidates = capable_models(self._pool.chat_models, wanted)
+            candidates = capable_models(self._pool.chat_models, needs)
             return plan(candidates=candidates, reason=GatewayReason.CHAT)
-        able = {model.name for model in capable_models(self._pool.arm_models, wanted)}
+        able = {model.name for model in capable_models(self._pool.arm_models, needs)}
         arms = frozenset(arm for arm, model in self._pool.by_arm.items() if model.name in able)
         candidates = tuple(model for arm, model in self._dearest_first if arm in arms)
         reason = GatewayReason.UNDECIDED
@@ -514,14 +494,16 @@ class Planner:
         candidates = self._pool.models_for(decision.ranking)
         return replace(plan, candidates=candidates, reason=decision.reason, decision=decision)
 
-    def policy(self, suffix: str | None, header: str | None) -> Policy | Verified:
+    def policy(self, suffix: str | None, headers: PolicyHeaders) -> Policy | Verified:
         """Return the policy of the header, else of the model name's suffix; raises PolicyError."""
-        text, param = (header, POLICY_HEADER) if header is not None else (suffix, "model")
+        is_in_header = headers.policy is not None
+        text, param = (headers.policy, POLICY_HEADER) if is_in_header else (suffix, "model")
         if text in {None, "default"}:
-            return self._default_policy
-        return self.router.policy(text, param=param)
+            text = self._default_policy
+        return self.router.policy(text, param=param, verified_goals=headers.verified_goals)
 
-    def choosing_policy(self, suffix: str | None, header: str | None) -> Policy:
-        """Return the policy by which an arm is chosen before any answer; raises PolicyError."""
-        policy = self.policy(suffix, header)
-        return self._unverified_policy if isinstance(policy, Verified) else policy
+    def choosing_policy(self, policy: Policy | Verified) -> Policy:
+        """Return the policy by which an arm is chosen if the answer is not verified."""
+        if isinstance(policy, Verified):
+            return policy.otherwise or self._unverified_policy
+        return policy

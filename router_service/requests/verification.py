@@ -25,11 +25,12 @@ from router_service.core.messages import as_list
 from router_service.core.verification import (
     Candidate,
     Step,
+    UnverifiedReason,
     VerificationLimits,
     VerificationState,
 )
 from router_service.requests.exchange import CandidateExchange, Exchange
-from router_service.requests.planning import Plan, UnverifiedReason
+from router_service.requests.planning import Plan
 from router_service.settings import Model
 from router_service.tracing import ResponseInfo
 from router_service.upstream.answers import (

@@ -253,6 +253,11 @@ class VerificationSettings(Frozen):
     A request can lower a limit with a header.
     """
 
+    goals: bool = False
+    """Whether a goal such as `accuracy=0.9` may choose a verified policy, which is slower because
+    it asks several models. Otherwise, goals choose among the policies that ask one model. Header:
+    `x-switchcraft-verified-goals`."""
+
     max_candidates: Count = 3
     """Largest number of arms that one request asks, including those that fail. Header:
     `x-switchcraft-max-candidates`."""
@@ -266,6 +271,11 @@ class VerificationSettings(Frozen):
     keep_alive_s: Seconds = 5.0
     """Time in seconds after which a streamed response begins with a comment, and time between two
     comments, while candidates are checked. The comments keep clients and proxies from giving up."""
+
+    @property
+    def allows_goals(self) -> bool:
+        """Whether goals may choose verified policies, by what the file says."""
+        return self.goals and self.limits.allow_goals
 
     @property
     def limits(self) -> VerificationLimits:
@@ -291,7 +301,8 @@ class RouterSettings(Frozen):
     """Model of `model_list` for each arm of the artifact. An arm that is not listed uses the model
     with the arm's name; without such a model the arm is never chosen."""
     default_policy: str | None = Field(None, json_schema_extra={"x-default": "the artifact's"})
-    """Policy of requests that do not name one: a policy's name or a rule such as `theta=0.5`."""
+    """Policy of requests that do not name one: a policy's name, a rule such as `theta=0.5`, or a
+    goal such as `accuracy=best`."""
     chat_model: str | None = Field(
         None, json_schema_extra={"x-default": "the arm with the lowest profiled cost"}
     )

@@ -220,3 +220,30 @@ def test_key_command_prints_a_key_and_its_hash(capsys: pytest.CaptureFixture[str
     assert main(["key"]) == 0
     key, line = capsys.readouterr().out.splitlines()
     assert line == "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+def test_goal_may_choose_verified_answers_offline(
+    route: Route, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """`--verified-goals` routes by the verified policy that reaches the goal.
+
+    A request that cannot be verified goes to the arm of the policy that chooses once, which
+    `switchcraft policies` shows too.
+    """
+    (line,) = own_requests(1)
+    body = json.loads(line)
+    alone = json.dumps(body | {"n": 2}).encode()
+    options = ("--policy", "accuracy=best", "--verified-goals")
+    first, several = route([line, alone], *options)
+    assert first["policy"].startswith("verified=")
+    assert (first["action"], first["reason"]) == ("ask", "verified")
+    assert (several["action"], several["unverified"]) == ("ask", "several_choices")
+    (once,) = route([line], "--policy", "accuracy=best")
+    assert {name: several[name] for name in FIELDS} == once
+    answered = {"request": body | {"n": 2}, "answers": {once["arm"]: {"content": "Which one?"}}}
+    (accepted,) = route([json.dumps(answered).encode()], *options)
+    assert (accepted["action"], accepted["arm"]) == ("accept", once["arm"])
+    assert main(["policies", "--goal", "accuracy=best", "--verified-goals"]) == 0
+    shown = capfdbinary.readouterr().out.decode()
+    assert first["policy"] in shown
+    assert once["policy"] in shown

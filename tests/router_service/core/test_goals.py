@@ -15,9 +15,9 @@ from router_service.core.goals import (
     pareto_front,
     parse_goal,
 )
-from router_service.core.selection import Price, parse_policy
+from router_service.core.selection import Price, Verified, parse_policy
 from router_service.router import Router
-from tests.frontiers import POINTS, with_frontier
+from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +111,60 @@ def test_goals_need_the_measured_arms_and_prices(artifact: Artifact) -> None:
 def test_policies_are_not_goals() -> None:
     """`theta` and `drift` rules are not goals."""
     assert parse_goal("theta=0.5", param="model") is None
+
+
+@pytest.fixture(scope="module")
+def verifying() -> Router:
+    """Return a router with the same frontier and two verified points."""
+    return Router(with_frontier(*POINTS, verified=VERIFIED_POINTS))
+
+
+@pytest.mark.parametrize(
+    ("goal", "rule", "otherwise"),
+    [
+        ("accuracy=best", "verified=0.001", "drift=0.05"),
+        ("accuracy=best@95", "verified=0.005", "theta=0.9"),
+        ("accuracy=0.92", "verified=0.005", "theta=0.9"),
+        ("accuracy=best+7", "verified=0.005", "theta=0.9"),
+        ("accuracy=0.8", "drift=0.1", None),
+        ("usd_per_1k=0.15", "drift=0.1", None),
+        ("usd_per_1k=0.3", "verified=0.001", "drift=0.1"),
+        ("usd_per_1k=9", "verified=0.005", "theta=0.9"),
+    ],
+)
+def test_goal_may_choose_a_verified_policy(
+    verifying: Router, goal: str, rule: str, otherwise: str | None
+) -> None:
+    """A verified policy wins if it is the better point.
+
+    Requests that cannot be verified get the policy for the goal that chooses once, or the nearest
+    one if none reaches the goal.
+    """
+    chosen = verifying.policy(goal, verified_goals=True)
+    assert str(chosen) == rule
+    if otherwise is not None:
+        assert isinstance(chosen, Verified)
+        assert str(chosen.otherwise) == otherwise
+
+
+def test_goal_chooses_no_verified_policy_unless_it_is_allowed(verifying: Router) -> None:
+    """A goal that only verified answers reach is refused, and the error says how to allow them."""
+    assert verifying.policy("accuracy=best") == parse_policy("drift=0.05")
+    with pytest.raises(PolicyError, match="verified answers reach it: allow them for goals with"):
+        verifying.policy("accuracy=0.92")
+
+
+def test_goal_that_nothing_reaches_is_refused_with_verified_answers_too(verifying: Router) -> None:
+    """The nearest point may then be a verified one, and verification is not suggested."""
+    with pytest.raises(PolicyError, match=r"the nearest, verified=0\.005, reached 93\.0%"):
+        verifying.policy("accuracy=0.99", verified_goals=True)
+    with pytest.raises(PolicyError, match=r"the nearest, theta=0\.9, reached 90\.0%\."):
+        verifying.policy("accuracy=0.99")
+
+
+def test_goal_of_an_artifact_without_a_verifier_chooses_once() -> None:
+    """Measured verified policies are of no use without the verifier."""
+    artifact = with_frontier(*POINTS, verified=VERIFIED_POINTS)
+    manifest = artifact.manifest.model_copy(update={"verifier": None})
+    router = Router(Artifact(artifact.directory, manifest, artifact.tokenizer))
+    assert router.policy("accuracy=best", verified_goals=True) == parse_policy("drift=0.05")

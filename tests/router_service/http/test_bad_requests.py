@@ -138,11 +138,13 @@ def test_unknown_paths_and_methods_get_openai_errors(http: httpx.Client) -> None
 class BrokenRouter(FakeRouter):
     """Router with a defect in its policies."""
 
-    def policy(self, text: str | None = None, *, param: str = "model") -> Policy | Verified:
+    def policy(
+        self, text: str | None = None, *, param: str = "model", verified_goals: bool = False
+    ) -> Policy | Verified:
         """Fail for every policy except the default one."""
         if text is not None:
             raise RuntimeError("a secret of the inside")
-        return super().policy(text, param=param)
+        return super().policy(text, param=param, verified_goals=verified_goals)
 
 
 def test_unexpected_error_is_500_without_internals(sandbox: Sandbox) -> None:

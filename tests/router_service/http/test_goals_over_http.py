@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import httpx
 import pytest
 
 from router_service.http.app import create_app
 from router_service.router import Router
-from router_service.settings import Settings
+from router_service.settings import RouterSettings, Settings, VerificationSettings
 from tests.bodies import BODY
-from tests.frontiers import POINTS, with_frontier
+from tests.frontiers import POINTS, VERIFIED_POINTS, with_frontier
 from tests.serving import Sandbox, served
 
 CHAT = "/v1/chat/completions"
@@ -60,3 +62,99 @@ def test_unreachable_goal_is_refused(http: httpx.Client, where: str) -> None:
     assert (response.status_code, error["code"]) == (400, "invalid_policy")
     assert error["param"] == where
     assert "theta=0.9, reached 88.0% at the worse end of its 95% interval" in error["message"]
+
+
+def verifying_gateway(
+    sandbox: Sandbox, goals: bool, default: str | None = None
+) -> AbstractContextManager[str]:
+    """Serve a gateway whose artifact has verified points, with this configuration."""
+    router = Router(with_frontier(*POINTS, verified=VERIFIED_POINTS))
+    base = Settings.sandbox(sandbox.base_url, list(router.arms))
+    section = RouterSettings(verification=VerificationSettings(goals=goals), default_policy=default)
+    return served(create_app(base.model_copy(update={"router": section}), router))
+
+
+@pytest.fixture(scope="module")
+def verifying(sandbox: Sandbox) -> Iterator[httpx.Client]:
+    """Yield a client of a gateway that allows verified answers for goals, also by default."""
+    with (
+        verifying_gateway(sandbox, goals=True, default="accuracy=0.92") as url,
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        yield client
+
+
+GOAL = {"x-switchcraft-policy": "accuracy=best"}
+FORBIDDEN = {"x-switchcraft-verified-goals": "false"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "rule", "is_verified"),
+    [
+        (GOAL, "verified=0.001", True),
+        ({}, "verified=0.005", True),
+        ({"x-switchcraft-policy": "usd_per_1k=0.15"}, "drift=0.1", False),
+        (GOAL | FORBIDDEN, "drift=0.05", False),
+        (GOAL | {"x-switchcraft-max-candidates": "2"}, "drift=0.05", False),
+    ],
+)
+def test_configuration_allows_verified_answers_for_goals(
+    verifying: httpx.Client, headers: dict[str, str], rule: str, is_verified: bool
+) -> None:
+    """The goal, also the default one, is reached by verified answers if they are the better point.
+
+    The header forbids it for one request. So does a limit on the candidates that is lower than the
+    one that was measured.
+    """
+    response = verifying.post(CHAT, json=BODY, headers=headers)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-switchcraft-policy"] == rule
+    assert (response.headers["x-switchcraft-reason"] == "verified") is is_verified
+    assert "x-switchcraft-unverified" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers", "rule", "reason"),
+    [
+        ({"n": 2}, GOAL, "drift=0.05", "several_choices"),
+        ({"n": 2}, {}, "theta=0.9", "several_choices"),
+        ({"tools": []}, GOAL, None, "no_tools"),
+    ],
+)
+def test_unverifiable_request_gets_the_best_policy_that_chooses_once(
+    verifying: httpx.Client,
+    fields: dict[str, Any],
+    headers: dict[str, str],
+    rule: str | None,
+    reason: str,
+) -> None:
+    """It is the one for the goal, or the nearest one. A header says why nothing was verified."""
+    response = verifying.post(CHAT, json=BODY | fields, headers=headers)
+    assert response.status_code == 200, response.text
+    assert response.headers.get("x-switchcraft-policy") == rule
+    assert response.headers["x-switchcraft-unverified"] == reason
+
+
+def test_header_allows_verified_answers_for_one_goal(sandbox: Sandbox) -> None:
+    """Without it, goals choose once, and a goal out of reach says how to allow more."""
+    allowed = {"x-switchcraft-verified-goals": "true"}
+    with verifying_gateway(sandbox, goals=False) as url, httpx.Client(base_url=url) as client:
+        plain = client.post(CHAT, json=BODY, headers=GOAL)
+        verified = client.post(CHAT, json=BODY, headers=GOAL | allowed)
+        wrong = client.post(CHAT, json=BODY, headers={"x-switchcraft-verified-goals": "yes"})
+        far = client.post(CHAT, json=BODY, headers={"x-switchcraft-policy": "accuracy=0.92"})
+    assert plain.headers["x-switchcraft-policy"] == "drift=0.05"
+    assert verified.headers["x-switchcraft-policy"] == "verified=0.001"
+    assert verified.headers["x-switchcraft-reason"] == "verified"
+    assert wrong.status_code == far.status_code == 400
+    assert wrong.json()["error"]["param"] == "x-switchcraft-verified-goals"
+    assert "x-switchcraft-verified-goals: true" in far.json()["error"]["message"]
+
+
+def test_page_explains_a_goal_that_verified_answers_reach(verifying: httpx.Client) -> None:
+    """The playground shows the verified policy, and what is chosen if it does not apply."""
+    asked = BODY | {"model": "switchcraft:accuracy=best"}
+    shown = verifying.post("/ui/api/explain", json=asked).json()
+    assert shown["verification"]["requested"] == "verified=0.001"
+    assert shown["verification"]["instead"]["policy"] == "drift=0.05"
+    assert verifying.get("/ui/api/artifact").json()["default_policy"] == "verified=0.005"
