@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from router_service.core.decision_log import Content, LoggedCall
+from router_service.core.decision_log import (
+    AnswerContent,
+    CandidateRecord,
+    Content,
+    LoggedCall,
+)
 from switchcraft_training.decisions.log import read_log
 from switchcraft_training.decisions.queries import (
     WEAKLY_CORRECT,
@@ -83,6 +88,38 @@ def test_expected_calls_are_checked_against_every_answer(tmp_path: Path) -> None
     assert query.expected is not None
     assert [each.arguments for each in query.expected.calls] == [{"city": ("oslo",)}]
     assert query.calls == 1
+
+
+def candidate(arm: str, city: str, *, is_accepted: bool = False) -> CandidateRecord:
+    """Return a candidate that books a city."""
+    answer = AnswerContent(calls=(call(city),))
+    return CandidateRecord(
+        arm=arm, model=arm, step=1, is_accepted=is_accepted, seconds=1.0, content=answer
+    )
+
+
+def test_expected_calls_label_all_candidates_of_a_verified_answer(tmp_path: Path) -> None:
+    """Without them, only the accepted answer has a label. Failed candidates have none."""
+    failed = CandidateRecord(
+        arm="medium",
+        model="medium",
+        step=1,
+        is_accepted=False,
+        seconds=9.0,
+        failure="timeout",
+        content=AnswerContent(),
+    )
+    candidates = (candidate("small", "Rome"), failed, candidate("large", "Oslo", is_accepted=True))
+    verified = {"candidates": candidates, "propensity": None, "reason": "verified"}
+    found = read(
+        tmp_path,
+        decision("a", "large", content=content("Book Oslo", (call("Oslo"),)), **verified),
+        decision("b", "large", content=content("Book it", (call("Oslo"),)), **verified),
+        *(expects("a", call("Oslo")), right("b")),
+    )
+    assert labels(found) == [("a", "large", 1), ("a", "small", 0), ("b", "large", 1)]
+    assert [outcome.seconds for outcome in found.queries[0].outcomes] == [1.0, 1.0]
+    assert found.uses == {DecisionUse.CHECKED: 1, DecisionUse.JUDGED: 1}
 
 
 def test_answer_without_calls_can_be_correct(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def logged_example(decision: LoggedDecision) -> Example:
     return Example(decision.id, CATEGORY, request, DATASET, decision.conversation)
 
 
-def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
+def read_answer(decision: LoggedDecision, arm: str) -> Answer:
     """Return a decision's answer as an answer of `arm`.
 
     If the answer's calls cannot be decoded, its problem is a malformed call.
@@ -159,9 +159,28 @@ def read_answer(decision: LoggedDecision, arm: str, attempt: int = 0) -> Answer:
         problem="malformed_call" if calls is None else None,
         input_tokens=decision.prompt_tokens,
         output_tokens=decision.completion_tokens,
-        attempt=attempt,
         seconds=seconds,
     )
+
+
+def rejected_answers(decision: LoggedDecision) -> Iterator[Answer]:
+    """Yield the complete answers of candidates that were not accepted."""
+    for candidate in decision.candidates or ():
+        content = candidate.content
+        if candidate.is_accepted or content is None:
+            continue
+        if content.calls is None and content.text is None:
+            continue
+        calls = content.calls
+        yield Answer(
+            example_id=decision.id,
+            arm=candidate.arm,
+            calls=None if calls is None else tuple(Call(c.name, c.arguments) for c in calls),
+            problem="malformed_call" if calls is None else None,
+            input_tokens=candidate.prompt_tokens,
+            output_tokens=candidate.completion_tokens,
+            seconds=candidate.seconds,
+        )
 
 
 def read_expected(log: DecisionLog, decision: LoggedDecision, example: Example) -> Expected | None:
@@ -224,9 +243,12 @@ def iterate_queries(
 
     A verdict applies to the arm that answered, which after a fallback is not the chosen arm. A
     client's verdict takes precedence over the checker's verdict, and the checker's verdict over
-    weak evidence. Weak evidence is ignored unless `weak_evidence` is set. `alike` compares
-    paraphrases. Queries without a label are omitted. The queries are in the order of their first
-    decisions. `uses` counts the decisions by use; it is complete after the last query.
+    weak evidence. Weak evidence is ignored unless `weak_evidence` is set. If the expected calls are
+    known, the checker also judges the rejected candidates of verified answers. Otherwise, only the
+    accepted answer has a label, which overrates arms: the verifier accepts what is probably
+    correct. `alike` compares paraphrases. Queries without a label are omitted. The queries are in
+    the order of their first decisions. `uses` counts the decisions by use; it is complete after the
+    last query.
 
     A decision is read twice: once to group the decisions, and once for its query. Only one query at
     a time is in memory.
@@ -248,22 +270,29 @@ def iterate_queries(
             )
             uses[use] += 1
             arm = answering_arm(log, decision)
-            if correct is None or arm is None:
-                continue
-            answer = read_answer(decision, arm, attempts[arm])
-            attempts[arm] += 1
-            outcome = Outcome(
-                example_id=query.id,
-                arm=arm,
-                correct=correct,
-                input_tokens=answer.input_tokens,
-                output_tokens=answer.output_tokens,
-                seconds=answer.seconds,
-                attempt=answer.attempt,
-            )
-            outcomes.append(outcome)
-            if calls is None and use is DecisionUse.JUDGED and correct == 1:
-                calls = len(answer.calls or ())
+            judged: list[tuple[Answer, float]] = []
+            if correct is not None and arm is not None:
+                answer = read_answer(decision, arm)
+                judged.append((answer, correct))
+                if calls is None and use is DecisionUse.JUDGED and correct == 1:
+                    calls = len(answer.calls or ())
+            if expected is not None:
+                with suppress(*ROW_ERRORS, SwitchcraftError):  # the tools cannot be checked
+                    for answer in rejected_answers(decision):
+                        verdict = check_answer(query, expected, answer, alike)
+                        judged.append((answer, float(verdict.correct)))
+            for answer, correct in judged:
+                outcome = Outcome(
+                    example_id=query.id,
+                    arm=answer.arm,
+                    correct=correct,
+                    input_tokens=answer.input_tokens,
+                    output_tokens=answer.output_tokens,
+                    seconds=answer.seconds,
+                    attempt=attempts[answer.arm],
+                )
+                attempts[answer.arm] += 1
+                outcomes.append(outcome)
         if outcomes:
             yield Query(query, expected, calls, tuple(outcomes))
 
