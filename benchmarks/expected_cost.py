@@ -44,7 +44,7 @@ from router_service.core.packing import Packer
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
 from switchcraft_training.data.outcomes import tabulate_outcomes
-from switchcraft_training.data.splits import Split, grouped_folds
+from switchcraft_training.data.splits import Split, fold_table, group_table
 from switchcraft_training.data.table import Floats, Table
 from switchcraft_training.dataset import load_dataset, open_source
 from switchcraft_training.evaluation.evaluate import (
@@ -171,14 +171,15 @@ def local_pool(config: RunConfig, data: Path) -> Table:
     examples, arms = list(source.examples()), source.arms()
     table = tabulate_outcomes(examples, arms, source.outcomes)
     table = replace(table, cost_usd=table.seconds / 3600 * USD_PER_HOUR)
-    return table.take(np.flatnonzero(~np.isnan(table.correct + table.seconds).any(axis=1)))
+    table = table.take(np.flatnonzero(~np.isnan(table.correct + table.seconds).any(axis=1)))
+    return group_table(table)
 
 
 def measure(name: str, table: Table, config: RunConfig) -> dict[str, Json]:
     """Print a pool's tables and return their figures."""
     start = time.perf_counter()
     inputs = read_inputs(table.examples, config)
-    splits = grouped_folds(table.examples, FOLDS, seed=0)
+    splits = fold_table(table, FOLDS, seed=0)
     rows = [row for split in splits for row in split.test]
     correct, costs_usd = table.correct, table.cost_usd
     probabilities = left_out(trees, inputs, correct, splits)

@@ -29,7 +29,7 @@ from benchmarks.expected_cost import left_out, read_inputs, reference_pool, tree
 from benchmarks.stamp import stamp
 from router_service.core.messages import Json
 from switchcraft_training.config import load_config
-from switchcraft_training.data.splits import grouped_folds
+from switchcraft_training.data.splits import fold_table
 from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.evaluate import best_single, route
 from switchcraft_training.replay.estimators import (
@@ -93,7 +93,7 @@ def read_world(data: Path) -> World:
     )
     table = reference_pool(config, data)
     inputs = read_inputs(table.examples, config)
-    splits = grouped_folds(table.examples, 5, seed=0)
+    splits = fold_table(table, 5, seed=0)
     rows = [row for split in splits for row in split.test]
     outcomes = table.take(rows)
     lengths = replace(inputs, counts=np.zeros((len(inputs.raw_tokens), 1)))

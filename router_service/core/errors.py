@@ -402,6 +402,24 @@ class DataError(SwitchcraftError):
         self.problem = problem
 
 
+class UnbalancedFoldsError(SwitchcraftError):
+    """Training data with a group of near-duplicates that is too large for folds of equal size."""
+
+    def __init__(self, sizes: Sequence[int], group_rows: int, text: str) -> None:
+        """Create the message; `text` is an example of the rows in the largest group."""
+        rows, folds = sum(sizes), len(sizes)
+        super().__init__(
+            f"The {rows} measured queries cannot be divided into {folds} folds of nearly equal"
+            f" size: the folds would have {', '.join(map(str, sizes))} queries. The largest group"
+            " of near-duplicates or of turns of one conversation, which must stay in one fold, has"
+            f" {group_rows} queries ({group_rows / rows:.0%}), for example {text!r}. Remove most of"
+            " these queries, add other queries, or lower evaluation.folds."
+        )
+        self.sizes = tuple(sizes)
+        self.group_rows = group_rows
+        self.text = text
+
+
 class SchemaError(SwitchcraftError):
     """A tool's schema that cannot be interpreted, so that calls cannot be checked against it."""
 

@@ -20,7 +20,7 @@ from router_service.core.errors import ConfigError, DataError
 from switchcraft_training.checking import paraphrase_check
 from switchcraft_training.config import PACKAGE, RunConfig, SourceConfig
 from switchcraft_training.data.outcomes import CheckedAnswers, OutcomeSource, tabulate_outcomes
-from switchcraft_training.data.splits import unique
+from switchcraft_training.data.splits import fold_table, group_table, unique
 from switchcraft_training.data.table import (
     Flags,
     Table,
@@ -42,8 +42,8 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
 
     The columns are the pool's arms, followed by the auxiliary ones. Measured rows come first: these
     are the queries of the run's own source that every arm of the pool was asked, without duplicates
-    of (query, tools). The other rows are only used for training. Only the pool's arms have prices,
-    and therefore costs.
+    of (query, tools). The other rows are only used for training. Near-duplicates have equal
+    `groups`. Only the pool's arms have prices, and therefore costs.
 
     Judged outcomes are saved in the folder `cache` and reused. Raises DataError if a row of a
     source cannot be parsed, and ConfigError if the run's own source lacks an arm of the pool.
@@ -73,6 +73,7 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
     is_measured = [_is_complete(distinct[0], config.arms)]
     is_measured += [np.zeros(len(table), dtype=np.bool_) for table in distinct[1:]]
     table = replace(concatenate(distinct), is_measured=np.concatenate(is_measured))
+    table = group_table(table)
     measured = len(table.measured_rows)
     log.info("%d measured queries, %d used only for training", measured, len(table) - measured)
     pool = len(config.arms)
@@ -82,17 +83,22 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
 
 
 def require_measured_rows(table: Table, config: RunConfig, data: Path) -> None:
-    """Raise DataError if there are fewer measured rows than folds."""
+    """Check that the measured rows can be divided into folds, before anything is trained.
+
+    Raises DataError if there are fewer rows than folds, and the error of `fold_table`.
+    """
     measured, folds = len(table.measured_rows), config.evaluation.folds
-    if measured >= folds:
-        return
-    problem = (
-        f"has {measured} queries that every arm of the pool was asked, and {folds} folds need at"
-        f" least {folds}. Record more answers (`switchcraft-train label` asks every arm; a gateway"
-        " collects them over time with router.exploration_share). Or name a recording that has"
-        " such queries as `source`, and list this one under `also`, which is used only for training"
-    )
-    raise DataError(data / config.source.path, None, problem)
+    if measured < folds:
+        problem = (
+            f"has {measured} queries that every arm of the pool was asked, and {folds} folds need"
+            f" at least {folds}. Record more answers (`switchcraft-train label` asks every arm; a"
+            " gateway collects them over time with router.exploration_share). Or name a recording"
+            " that has such queries as `source`, and list this one under `also`, which is used"
+            " only for training"
+        )
+        raise DataError(data / config.source.path, None, problem)
+    if config.evaluation.protocol == "folds":
+        fold_table(table, folds, config.seed)
 
 
 def open_source(

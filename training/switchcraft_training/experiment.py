@@ -26,7 +26,7 @@ from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines_to_fit
 from switchcraft_training.baselines.simple import DatasetOracle, Heuristic
 from switchcraft_training.config import RunConfig
-from switchcraft_training.data.splits import Split, fold_table, near_duplicates, split_table
+from switchcraft_training.data.splits import Split, fold_table, split_table
 from switchcraft_training.data.table import Flags, Floats, Table, profile_arms
 from switchcraft_training.evaluation.calibration import (
     CalibrationStudy,
@@ -170,8 +170,7 @@ def pack_table(
     # A copy, because the packer changes how its tokenizer treats special tokens.
     packer = Packer(config.packing, Tokenizer.from_str(encoder.tokenizer.to_str()))
     packed = tuple(packer.pack(parse_conversation(e.request)) for e in table.examples)
-    groups = np.array(near_duplicates(table.examples), dtype=np.int64)
-    return TrainingData(config, replace(table, packed=packed, groups=groups), workspace)
+    return TrainingData(config, replace(table, packed=packed), workspace)
 
 
 def cross_validate(data: TrainingData, *, exported: bool) -> CrossValidation | None:

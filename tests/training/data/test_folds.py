@@ -1,75 +1,110 @@
-"""Folds for cross-validation: complete, stratified, and without near-duplicates across folds."""
+"""Folds for cross-validation: complete, stratified, balanced, and never through a group."""
 
 from __future__ import annotations
 
-from switchcraft_training.data.splits import Split, grouped_folds, near_duplicates, teaching
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router_service.core.errors import UnbalancedFoldsError
+from switchcraft_training.data.splits import fold_table, group_table, grouped_folds
+from switchcraft_training.data.table import Table
 from switchcraft_training.records import Example
 
-
-def example(number: int, text: str, conversation: str = "") -> Example:
-    """Return a query without tools; every third query has another category."""
-    request = {"messages": [{"role": "user", "content": text}], "tools": []}
-    return Example(f"q{number}", "ab"[number % 3 == 0], request, "d", conversation)
+LETTERS = random.Random(0)
+TEXTS = ["".join(LETTERS.choices("aeioubcdfghklmnprstvw ", k=40)) for _ in range(60)]
 
 
-WORDS = "river stone cloud engine harvest violin market bridge candle forest".split()
-EXAMPLES = [
-    example(i, f"{WORDS[i % 10]} {WORDS[i // 10]} {WORDS[(i * 7 + 3) % 10]}") for i in range(60)
-]
+def table_of(texts: Sequence[str], teaching: Sequence[str] = ()) -> Table:
+    """Return a table of queries with their groups; every third query has another category."""
+    examples = tuple(
+        Example(
+            f"q{number}",
+            "ab"[number % 3 == 0],
+            {"messages": [{"role": "user", "content": text}], "tools": []},
+            "d",
+        )
+        for number, text in enumerate((*texts, *teaching))
+    )
+    is_measured = np.arange(len(examples)) < len(texts)
+    correct = np.ones((len(examples), 1))
+    return group_table(Table(examples, ("arm",), correct, is_measured=is_measured))
 
 
 def test_each_query_is_tested_once_and_never_trained_on_then() -> None:
     """The test parts of all folds contain every query once; the parts of one fold are disjoint."""
-    folds = grouped_folds(EXAMPLES, 5, seed=1)
+    folds = fold_table(table_of(TEXTS), 5, seed=1)
     assert sorted(row for fold in folds for row in fold.test) == list(range(60))
     for fold in folds:
         assert sorted(fold.train + fold.validation + fold.test) == list(range(60))
 
 
-def test_near_duplicates_and_turns_stay_together() -> None:
-    """Queries that differ in a number, and turns of one conversation, share a group."""
-    groups = near_duplicates(
-        [
-            example(0, "What is the area of a circle with a radius of 5 metres?"),
-            example(1, "What is the area of a circle with a radius of 10 metres?"),
-            example(2, "Book a table for two in Rome.", "c"),
-            example(3, "And another one tomorrow, please.", "c"),
-            example(4, "Play some jazz."),
-        ]
-    )
-    assert groups[0] == groups[1]
-    assert groups[2] == groups[3]
-    assert len(set(groups)) == 3
-
-
-def test_nothing_teaches_that_repeats_what_is_held_out() -> None:
-    """A teaching row may repeat training queries, but no validation or test query."""
-    examples = [
-        example(0, "What is the area of a circle with a radius of 5 metres?"),
-        example(1, "Book a table for two in Rome."),
-        example(2, "Play some jazz."),
-        example(3, "What is the area of a circle with a radius of 10 metres?"),
-        example(4, "Book a table for six in Rome."),
-        example(5, "Play some  Jazz."),
-        example(6, "Translate this into Welsh."),
-    ]
-    split = Split(train=(0,), validation=(1,), test=(2,))
-    assert teaching(examples, split, (3, 4, 5, 6)) == (3, 6)
-    assert teaching(examples[:3], split, ()) == ()
-
-
 def test_folds_are_the_same_with_rows_beside() -> None:
     """Teaching rows are in no part, and are left out of folds whose held-out rows they repeat."""
-    beside = [example(60 + i, EXAMPLES[i].query.upper()) for i in range(3)]
-    everything = [*EXAMPLES, *beside, example(63, "an altogether different request")]
-    folds = grouped_folds(everything, 5, seed=1, extra=range(60, 64))
-    for alone, fold in zip(grouped_folds(EXAMPLES, 5, seed=1), folds, strict=True):
+    beside = [*(text.upper() for text in TEXTS[:3]), "an altogether different request"]
+    folds = fold_table(table_of(TEXTS, beside), 5, seed=1)
+    for alone, fold in zip(fold_table(table_of(TEXTS), 5, seed=1), folds, strict=True):
         assert alone.parts() == fold.parts()
+        assert alone.teaching == ()
         known = [60 + i for i in range(3) if i in fold.train]
         assert list(fold.teaching) == [*known, 63]
 
 
 def test_the_seed_decides() -> None:
     """The same seed gives the same folds, another seed gives others."""
-    assert grouped_folds(EXAMPLES, 5, 1) == grouped_folds(EXAMPLES, 5, 1)
-    assert grouped_folds(EXAMPLES, 5, 1) != grouped_folds(EXAMPLES, 5, 2)
+    table = table_of(TEXTS)
+    assert fold_table(table, 5, 1) == fold_table(table, 5, 1)
+    assert fold_table(table, 5, 1) != fold_table(table, 5, 2)
+
+
+def test_categories_keep_their_shares() -> None:
+    """Each fold has a fifth of each category, up to one group of two rows."""
+    strata = ["rare"] * 50 + ["common"] * 450 + ["single"] * 5
+    groups = np.repeat(np.arange(253), 2)[: len(strata)]
+    assigned = grouped_folds(strata, groups, 5, seed=1)
+    assert max(np.bincount(assigned)) - min(np.bincount(assigned)) <= 2
+    counts = Counter(zip(strata, assigned.tolist(), strict=True))
+    assert all(counts["rare", fold] in {8, 10, 12} for fold in range(5))
+
+
+@given(st.lists(st.integers(1, 12), min_size=60, max_size=120), st.integers(0, 5))
+def test_ordinary_groups_give_balanced_folds(sizes: list[int], seed: int) -> None:
+    """Groups of up to 2% of the rows are never separated, and folds differ by at most 10%."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    sizes_by_fold = np.bincount(grouped_folds(["a"] * len(groups), groups, 3, seed), minlength=3)
+    pairs = set(
+        zip(groups.tolist(), grouped_folds(["a"] * len(groups), groups, 3, seed), strict=True)
+    )
+    assert len(pairs) == len(sizes)
+    assert sizes_by_fold.max() <= 1.1 * sizes_by_fold.min()
+
+
+def test_a_giant_group_is_an_error_that_names_it() -> None:
+    """If half of the queries differ only in a number, no five folds have equal sizes."""
+    giant = [f"What is the area of a circle with a radius of {i} metres?" for i in range(60)]
+    table = table_of([*giant, *TEXTS])
+    with pytest.raises(UnbalancedFoldsError, match=r"120 measured queries .* 5 folds") as caught:
+        fold_table(table, 5, seed=1)
+    error = caught.value
+    assert (error.sizes, error.group_rows) == ((60, 15, 15, 15, 15), 60)
+    assert error.text == "What is the area of a circle with a radius of 0 metres?"
+    assert "(50%)" in str(error)
+    assert "lower evaluation.folds" in str(error)
+    assert len(fold_table(table, 2, seed=1)) == 2
+
+
+def test_fewer_groups_than_folds_are_an_error() -> None:
+    """A fold without a query cannot be tested."""
+    with pytest.raises(UnbalancedFoldsError, match=r"would have 1, 1, 1, 0, 0 queries"):
+        fold_table(table_of(TEXTS[:3]), 5, seed=1)
+
+
+def test_few_queries_need_no_equal_folds() -> None:
+    """Of 12 queries in five folds, two folds have a query more than the others."""
+    sizes = [len(fold.test) for fold in fold_table(table_of(TEXTS[:12]), 5, seed=1)]
+    assert sorted(sizes) == [2, 2, 2, 3, 3]

@@ -102,7 +102,7 @@ def held_out(
 ) -> HeldOutResult:
     """Fit a baseline on each split's training part and apply it to the test part.
 
-    With the splits of `grouped_folds`, the result contains every query once.
+    With the splits of `fold_table`, the result contains every query once.
     """
     probabilities: list[Floats] = []
     choices: dict[str, list[Choices]] = {rule: [] for rule in rules}

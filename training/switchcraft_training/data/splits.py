@@ -15,15 +15,19 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from router_service.core.errors import UnbalancedFoldsError
 from router_service.core.messages import Json
+from switchcraft_training.data.duplicates import Groups, near_duplicates, shorten, user_text
 from switchcraft_training.data.table import Table
 from switchcraft_training.records import Example
 
 VALIDATION_SHARE = 0.1
 TEST_SHARE = 0.1
-NEAR_FROM = 0.8
-"""Least cosine similarity of near-duplicates, computed from character 3- to 5-grams.
-Near-duplicates typically differ in a number or a name."""
+BALANCE = 0.1
+TOLERATED_ROWS = 5
+"""The largest fold may have `BALANCE` more rows than the smallest one, or a typical group's rows
+more. `TOLERATED_ROWS` more are always accepted, because pools of less than 250 rows can rarely be
+divided more evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,50 +127,44 @@ def unique(examples: Iterable[Example]) -> list[int]:
     return _unique_keys(map(key_of, examples))
 
 
+def group_table(table: Table) -> Table:
+    """Return the table with the groups of near-duplicates of its rows."""
+    groups = near_duplicates(table.examples)
+    own_groups = groups
+    if not table.is_measured.all():
+        measured = [table.examples[row] for row in table.measured_rows]
+        own_groups = groups + len(table)  # no measured row has one of these numbers
+        own_groups[table.is_measured] = near_duplicates(measured)
+    return replace(table, groups=groups, own_groups=own_groups)
+
+
 def split_table(table: Table, seed: int, *, grouped: bool = True) -> Split:
     """Split the measured rows 80/10/10; add teaching rows without held-out near-duplicates."""
     rows = table.measured_rows
     examples = (table.examples[row] for row in rows)
     parts = split_examples(examples, seed, grouped=grouped).parts()
     split = Split(*(tuple(rows[place] for place in part) for part in parts))
-    return replace(split, teaching=teaching(table.examples, split, table.teaching_rows))
+    return replace(split, teaching=_teaching(table, split))
 
 
 def fold_table(table: Table, folds: int, seed: int, *, validated: bool = True) -> tuple[Split, ...]:
-    """Return folds of the measured rows, each with teaching rows as in `grouped_folds`."""
-    return grouped_folds(table.examples, folds, seed, table.teaching_rows, validated=validated)
-
-
-def grouped_folds(
-    examples: Sequence[Example],
-    folds: int,
-    seed: int,
-    extra: Sequence[int] = (),
-    *,
-    validated: bool = True,
-) -> tuple[Split, ...]:
-    """Return `folds` splits that test every unique example exactly once.
+    """Return `folds` splits that test every unique measured row exactly once.
 
     The validation part of a fold is the test part of the next one; if not `validated`, these rows
-    are used for training instead. Near-duplicates and the turns of one conversation stay together,
-    and categories keep their shares as far as that allows. The rows `extra` do not influence the
-    folds and are never held out. Each is a `teaching` row of every fold without a near-duplicate of
-    it among the held-out rows.
-    """
-    is_extra = set(extra)
-    own = [row for row in range(len(examples)) if row not in is_extra]
-    kept = [own[place] for place in unique(examples[row] for row in own)]
-    chosen = [examples[index] for index in kept]
-    strata = [f"{example.dataset}/{example.category}" for example in chosen]
-    # Imported here for the same reason as in `near_duplicates`.
-    from sklearn.model_selection import StratifiedGroupKFold  # noqa: PLC0415
+    are used for training instead. Rows with equal `own_groups` stay together, and categories keep
+    their shares as far as that allows. The other rows do not influence the folds and are never held
+    out. Each is a `teaching` row of every fold without a row of its group in `groups` among the
+    held-out rows.
 
-    kfold = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    parts = [
-        tuple(kept[place] for place in test)
-        for _, test in kfold.split(strata, strata, near_duplicates(chosen))
-    ]
-    groups = near_duplicates(examples) if extra else []
+    Raises UnbalancedFoldsError if a group is too large for folds of nearly equal size.
+    """
+    own = table.measured_rows
+    kept = np.array([own[place] for place in unique(table.examples[row] for row in own)])
+    chosen = [table.examples[row] for row in kept]
+    strata = [f"{example.dataset}/{example.category}" for example in chosen]
+    assigned = grouped_folds(strata, table.own_groups[kept], folds, seed)
+    _require_balance(table, kept, np.bincount(assigned, minlength=folds))
+    parts = [tuple(kept[assigned == number].tolist()) for number in range(folds)]
     splits = []
     for number, test in enumerate(parts):
         next_fold = (number + 1) % folds if validated else None
@@ -174,39 +172,60 @@ def grouped_folds(
             row for i, part in enumerate(parts) if i not in {number, next_fold} for row in part
         ]
         validation = () if next_fold is None else parts[next_fold]
-        split = Split(*(tuple(sorted(rows)) for rows in (training, validation, test)))
-        splits.append(replace(split, teaching=_without_held_out(groups, split, extra)))
+        split = Split(tuple(sorted(training)), validation, test)
+        splits.append(replace(split, teaching=_teaching(table, split)))
     return tuple(splits)
 
 
-def teaching(examples: Sequence[Example], split: Split, extra: Sequence[int]) -> tuple[int, ...]:
-    """Return the rows of `extra` without near-duplicates of validation or test rows."""
-    return _without_held_out(near_duplicates(examples), split, extra) if extra else ()
+def grouped_folds(strata: Sequence[str], groups: Groups, folds: int, seed: int) -> Groups:
+    """Return the fold of each row, (rows,); rows of one group are in one fold.
+
+    Groups are placed from the largest to the smallest, and in random order among equal sizes. A
+    group goes to the fold with the fewest rows of its strata, among the folds that it does not fill
+    beyond the mean size; if there is none, it goes to the smallest fold.
+    """
+    _, columns = np.unique(strata, return_inverse=True)
+    _, groups, group_sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(groups, kind="stable")
+    members = np.split(order, np.cumsum(group_sizes)[:-1])
+    rng = np.random.default_rng(seed)
+    mean_size = -(-len(groups) // folds)
+    sizes = np.zeros(folds, dtype=np.int64)
+    counts = np.zeros((columns.max(initial=0) + 1, folds), dtype=np.int64)
+    assigned = np.empty(len(groups), dtype=np.int64)
+    for group in np.lexsort((rng.random(len(members)), -group_sizes)):
+        rows = members[group]
+        fits = sizes + len(rows) <= mean_size
+        if not fits.any():
+            fits = sizes == sizes.min()
+        own = counts[columns[rows]].sum(axis=0)
+        fold = np.lexsort((sizes, own, ~fits))[0]
+        assigned[rows] = fold
+        sizes[fold] += len(rows)
+        np.add.at(counts[:, fold], columns[rows], 1)
+    return assigned
 
 
-def _without_held_out(groups: Sequence[int], split: Split, extra: Sequence[int]) -> tuple[int, ...]:
-    held_out = {groups[row] for row in split.validation + split.test} if extra else set()
-    return tuple(row for row in extra if groups[row] not in held_out)
+def _require_balance(table: Table, rows: Groups, sizes: Groups) -> None:
+    """Raise UnbalancedFoldsError if the folds' sizes, (folds,), differ too much."""
+    _, places, group_sizes = np.unique(
+        table.own_groups[rows], return_inverse=True, return_counts=True
+    )
+    tolerated = max(BALANCE * sizes.min(), np.median(group_sizes), TOLERATED_ROWS)
+    if sizes.min() > 0 and sizes.max() - sizes.min() <= tolerated:
+        return
+    largest = int(group_sizes.argmax())
+    example = table.examples[rows[int(np.argmax(places == largest))]]
+    raise UnbalancedFoldsError(
+        tuple(sizes.tolist()), int(group_sizes[largest]), shorten(user_text(example))
+    )
 
 
-def near_duplicates(examples: Sequence[Example]) -> list[int]:
-    """Return each example's group: equal for near-duplicates and turns of one conversation."""
-    # Imported here: the container images that serve and publish lack scipy and scikit-learn.
-    from scipy.sparse import coo_matrix  # noqa: PLC0415
-    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
-    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415
-
-    grams = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True)
-    rows = grams.fit_transform([example.query for example in examples])
-    near = (rows @ rows.T) >= NEAR_FROM
-    first: dict[str, int] = {}
-    turns = [
-        first.setdefault(e.conversation or f"#{place}", place) for place, e in enumerate(examples)
-    ]
-    size = len(examples)
-    same = coo_matrix((np.ones(size, dtype=bool), (range(size), turns)), shape=(size, size))
-    _, groups = connected_components(near + same, directed=False)
-    return [int(group) for group in groups]
+def _teaching(table: Table, split: Split) -> tuple[int, ...]:
+    """Return the rows that are not measured and share no group with validation or test rows."""
+    held_out = np.unique(table.groups[list(split.validation + split.test)])
+    is_free = ~table.is_measured & ~np.isin(table.groups, held_out)
+    return tuple(np.flatnonzero(is_free).tolist())
 
 
 def _unique_keys(keys: Iterable[SplitKey]) -> list[int]:

@@ -21,7 +21,7 @@ Choices = NDArray[np.int64]
 
 _RECORDED: Final = ("correct", "attempts", "input_tokens", "output_tokens", "seconds")
 _LAYERS: Final = (*_RECORDED, "cost_usd")
-_COLUMNS: Final = ("groups", "folds", "expected_calls", "is_measured")
+_COLUMNS: Final = ("groups", "own_groups", "folds", "expected_calls", "is_measured")
 
 
 def _not_given() -> Any:  # noqa: ANN401 - an array of any type
@@ -39,10 +39,12 @@ class Table:
     are means over the attempts.
 
     The other arrays have the shape (rows,). Near-duplicate rows have equal `groups` (default: each
-    row has its own group). `folds` is the fold that tests a row (default: -1), and `expected_calls`
-    is the number of calls that a query requires (default: NaN, unknown). Metrics are computed only
-    on rows with `is_measured` (default: all); the other rows are only used for training. `packed`
-    holds the conversations as the service packs them, and is empty until training packs them.
+    row has its own group). `own_groups` are those of the measured rows if there were no others, so
+    that folds do not depend on rows that are only used for training. `folds` is the fold that tests
+    a row (default: -1), and `expected_calls` is the number of calls that a query requires (default:
+    NaN, unknown). Metrics are computed only on rows with `is_measured` (default: all); the other
+    rows are only used for training. `packed` holds the conversations as the service packs them, and
+    is empty until training packs them.
     """
 
     examples: tuple[Example, ...]
@@ -54,6 +56,7 @@ class Table:
     seconds: Floats = field(default_factory=_not_given)
     attempts: Floats = field(default_factory=_not_given)
     groups: NDArray[np.int64] = field(default_factory=_not_given)
+    own_groups: NDArray[np.int64] = field(default_factory=_not_given)
     folds: NDArray[np.int64] = field(default_factory=_not_given)
     expected_calls: Floats = field(default_factory=_not_given)
     is_measured: Flags = field(default_factory=_not_given)
@@ -64,6 +67,7 @@ class Table:
         defaults = {
             **{name: np.full((rows, len(self.arms)), np.nan) for name in _LAYERS},
             "groups": np.arange(rows),
+            "own_groups": np.arange(rows),
             "folds": np.full(rows, -1),
             "expected_calls": np.full(rows, np.nan),
             "is_measured": np.ones(rows, dtype=np.bool_),

@@ -17,7 +17,6 @@ from sklearn.model_selection import GroupKFold
 from router_service.core.artifact import FrontierPoint, Measure
 from router_service.core.errors import PolicyError
 from router_service.core.goals import Goal, find_point, parse_goal
-from switchcraft_training.data.splits import near_duplicates
 from switchcraft_training.data.table import Choices, Floats, Table
 from switchcraft_training.evaluation.evaluate import (
     FRONTIER,
@@ -255,8 +254,8 @@ def validate_goals(
     near-duplicates than folds. Raises PolicyError for an invalid goal.
     """
     table = experiment.table
-    groups = near_duplicates(table.examples)
-    if len(set(groups)) < GOAL_FOLDS:
+    groups = table.groups
+    if len(np.unique(groups)) < GOAL_FOLDS:
         return ()
     choices = {
         rule: route(experiment.probabilities, experiment.expected_costs_usd, rule)

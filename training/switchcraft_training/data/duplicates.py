@@ -1,0 +1,246 @@
+"""Groups of near-duplicate rows, which the splits keep together.
+
+Two rows are near-duplicates if what their users say in the whole conversation is nearly the same.
+System prompts, tools and tool results do not count: many rows with different questions share them,
+and the same question under another prompt is still the same question. A group that is too large is
+divided again by the whole content of its conversations.
+
+Time and memory grow as n log n: MinHash signatures are cut into bands, and a row is compared only
+with a few rows that have an equal band [Leskovec, Rajaraman, Ullman, "Mining of Massive Datasets",
+3.4].
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router_service.core.messages import Role, read_turns, with_paths
+from switchcraft_training.records import Example
+
+NEAR_FROM: Final = 0.75
+"""Least cosine similarity of near-duplicates, computed from character 3- to 5-grams. Of the pairs
+of the recorded pools with a similarity from 0.75 to 0.8, nearly all differ in numbers, names or a
+few words. The n-grams are not weighted by their rarity: in a large corpus, a weight would make one
+other number more important than the sentence around it."""
+
+LARGE_SHARE: Final = 0.05
+LARGE_ROWS: Final = 20
+"""A group is too large if it has more than `LARGE_SHARE` of the rows, and more than `LARGE_ROWS`.
+Folds of equal size need groups that are much smaller than a fold."""
+
+STRICTER: Final = (0.8, 0.9, 0.95)
+"""Least similarities that are tried in turn to divide a group that is too large."""
+
+SIGNATURE: Final = 256
+BAND: Final = 4
+"""Values in a MinHash signature and in each of its bands. With 64 bands of 4 values, two texts that
+share 56% of their n-grams, the least share at a cosine similarity of 0.75, have an equal band with
+a probability of 99.9%."""
+NEIGHBOURS: Final = 8
+"""Number of preceding rows with an equal band that a row is compared with, besides the first. Rows
+with the same band are sorted by two more values of the signature, so that similar rows are near."""
+
+Groups = NDArray[np.int64]
+"""The group of each row, (rows,); rows of one group have the same number."""
+
+BATCH: Final = 10_000
+"""Rows or pairs that are processed at once, which limits the memory."""
+
+Sparse = Any
+"""A sparse matrix in CSR format, (rows, n-grams); scipy has no types."""
+
+log = logging.getLogger(__name__)
+
+
+def near_duplicates(examples: Sequence[Example]) -> Groups:
+    """Return each example's group: equal for near-duplicates and turns of one conversation.
+
+    A group that is too large (see `LARGE_SHARE`) is divided by comparing whole conversations
+    instead of single turns, with system prompts, calls and results, by n-grams that are rare in the
+    group, and with increasing similarity. A warning names what joined the group and what became of
+    it. Conversations that are still nearly equal remain together.
+
+    The result does not depend on the order of the examples, except for the groups' numbers.
+    """
+    if not examples:
+        return np.empty(0, dtype=np.int64)
+    said = [user_text(example) for example in examples]
+    names = [example.conversation or f"\0{row}" for row, example in enumerate(examples)]
+    _, conversations = np.unique(np.array(names, dtype=object), return_inverse=True)
+    # An example without any text of a user is compared by everything that it contains.
+    texts = [text or _whole_text(each) for text, each in zip(said, examples, strict=True)]
+    similar = _similar(texts, NEAR_FROM)
+    # The edges join conversations, which come after the groups of similar texts.
+    first = int(similar.max()) + 1
+    size = first + int(conversations.max()) + 1
+    groups = _components(size, similar, first + conversations)[similar]
+    limit = max(LARGE_ROWS, int(LARGE_SHARE * len(examples)))
+    sizes = np.bincount(groups, minlength=1)
+    for group in np.flatnonzero(sizes > limit):
+        rows = np.flatnonzero(groups == group)
+        pieces = _divide(examples, rows, conversations[rows], limit)
+        groups[rows] = np.where(pieces == 0, group, groups.max() + pieces)
+        _warn(texts, rows, conversations[rows], pieces, len(examples))
+    return groups
+
+
+def _divide(examples: Sequence[Example], rows: Groups, conversations: Groups, limit: int) -> Groups:
+    """Return the part of a group that each of its rows is in, numbered from 0, (rows,).
+
+    Each conversation is compared by the text of its longest turn. A part that is still larger than
+    `limit` is divided again with the next similarity.
+    """
+    whole = [_whole_text(examples[row]) for row in rows]
+    pieces = np.zeros(len(rows), dtype=np.int64)
+    for least in STRICTER:
+        for piece in np.flatnonzero(np.bincount(pieces) > limit):
+            own = np.flatnonzero(pieces == piece)
+            longest: dict[int, int] = {}
+            for place in sorted(own, key=lambda place: (len(whole[place]), whole[place])):
+                longest[int(conversations[place])] = int(place)
+            units = list(longest)
+            # Texts that differ only in numbers stay together.
+            texts = [re.sub(r"\d+", "0", whole[longest[unit]]) for unit in units]
+            parts = dict(zip(units, _similar(texts, least, weighted=True), strict=True))
+            found = np.array([parts[int(conversations[place])] for place in own])
+            pieces[own] = np.where(found == 0, piece, pieces.max() + found)
+    return pieces
+
+
+def _warn(
+    texts: Sequence[str], rows: Groups, conversations: Groups, pieces: Groups, total: int
+) -> None:
+    """Log what joined a group that is too large, and into how many parts it was divided.
+
+    What joined it is the text that most of its conversations have.
+    """
+    pairs = set(zip((texts[row] for row in rows), conversations.tolist(), strict=True))
+    text, _ = min(Counter(text for text, _ in pairs).items(), key=lambda item: (-item[1], item[0]))
+    parts = np.bincount(pieces)
+    outcome = "its conversations are nearly equal and stay in one fold"
+    if len(parts) > 1:
+        outcome = (
+            f"divided into {len(parts)} groups of at most {parts.max()} rows by comparing whole"
+            " conversations, so that similar turns may be in different folds"
+        )
+    log.warning(
+        "large group of near-duplicates: rows=%d share=%.0f%% text=%r: %s",
+        len(rows),
+        100 * len(rows) / total,
+        shorten(text),
+        outcome,
+    )
+
+
+def shorten(text: str, characters: int = 80) -> str:
+    """Return a text in one line, cut after this number of characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= characters else f"{line[:characters]}..."
+
+
+def user_text(example: Example) -> str:
+    """Return the texts of all user messages of a conversation."""
+    messages = with_paths(example.request["messages"], "", None)
+    return "\n".join(turn.text for turn in read_turns(messages, []) if turn.role is Role.USER)
+
+
+def _whole_text(example: Example) -> str:
+    """Return the texts of all roles, and all calls with their arguments."""
+    messages = with_paths(example.request["messages"], "", None)
+    lines = []
+    for turn in read_turns(messages, []):
+        lines += [turn.text, *(f"{call.name} {call.arguments}" for call in turn.tool_calls)]
+    return "\n".join(lines)
+
+
+def _similar(texts: Sequence[str], least: float, *, weighted: bool = False) -> Groups:
+    """Return the group of each text, (texts,): texts with at least this similarity are joined.
+
+    Similarity is the cosine of the counts of character n-grams; case and spacing do not matter. If
+    `weighted`, n-grams that are rare in these texts weigh more (TF-IDF), and those that more than
+    half of the texts contain are not used to find texts to compare.
+    """
+    # Imported here: the container images that serve and publish lack these packages.
+    from sklearn.feature_extraction.text import (  # noqa: PLC0415
+        HashingVectorizer,
+        TfidfTransformer,
+    )
+
+    normalized = [" ".join(text.casefold().split()) for text in texts]
+    distinct = sorted(set(normalized))
+    places = {text: place for place, text in enumerate(distinct)}
+    counts = HashingVectorizer(
+        analyzer="char_wb", ngram_range=(3, 5), alternate_sign=False, norm=None, dtype=np.float32
+    ).transform(distinct)
+    vectors = TfidfTransformer(sublinear_tf=True, use_idf=weighted).fit_transform(counts)
+    if weighted:
+        is_rare = np.bincount(counts.indices, minlength=counts.shape[1]) <= len(distinct) / 2
+        counts.data *= is_rare[counts.indices]
+        counts.eliminate_zeros()
+    signatures = _signatures(counts)
+    groups = np.arange(len(distinct))
+    for start in range(0, SIGNATURE, BAND):
+        one, other = _candidates(signatures[:, np.arange(start, start + BAND + 2) % SIGNATURE])
+        is_new = groups[one] != groups[other]
+        one, other = one[is_new], other[is_new]
+        is_near = _cosines(vectors, one, other) >= least
+        one, other = groups[one[is_near]], groups[other[is_near]]
+        groups = _components(len(distinct), one, other)[groups]
+    return groups[[places[text] for text in normalized]]
+
+
+def _signatures(counts: Sparse) -> NDArray[np.uint32]:
+    """Return the MinHash signature of each row's set of columns, (rows, SIGNATURE)."""
+    from rensa import RMinHash  # noqa: PLC0415 - of the `train` extra
+
+    signatures = np.empty((counts.shape[0], SIGNATURE), dtype=np.uint32)
+    for start in range(0, len(signatures), BATCH):
+        part = counts[start : start + BATCH]
+        signatures[start : start + BATCH] = RMinHash.digest_matrix_from_flat_token_hashes(
+            part.indices.astype(np.uint64), part.indptr.astype(np.uint64), SIGNATURE, 0
+        ).to_rows()
+    return signatures
+
+
+def _candidates(columns: NDArray[np.uint32]) -> tuple[Groups, Groups]:
+    """Return pairs of rows with an equal band, as two arrays, (pairs,).
+
+    The first `BAND` columns are the band; the other columns sort rows with an equal band.
+    """
+    order = np.lexsort(columns.T[::-1])
+    band = columns[order, :BAND]
+    places = np.arange(len(order))
+    is_first = np.ones(len(order), dtype=np.bool_)
+    is_first[1:] = (band[1:] != band[:-1]).any(axis=1)
+    first = np.maximum.accumulate(np.where(is_first, places, 0))
+    others = [first, *(np.maximum(places - step, first) for step in range(1, NEIGHBOURS + 1))]
+    pairs = np.unique(np.concatenate([places * len(order) + other for other in others]))
+    one, other = np.divmod(pairs, len(order))
+    return order[one[one != other]], order[other[one != other]]
+
+
+def _cosines(vectors: Sparse, one: Groups, other: Groups) -> NDArray[np.float32]:
+    """Return the cosine similarities of pairs of rows, which have unit length, (pairs,)."""
+    found = np.empty(len(one), dtype=np.float32)
+    for start in range(0, len(one), BATCH):
+        pairs = slice(start, start + BATCH)
+        products = vectors[one[pairs]].multiply(vectors[other[pairs]])
+        found[pairs] = np.asarray(products.sum(axis=1)).ravel()
+    return found
+
+
+def _components(size: int, one: Groups, other: Groups) -> Groups:
+    """Return the connected component of each of `size` nodes; edges go from `one` to `other`."""
+    from scipy.sparse import coo_matrix  # noqa: PLC0415
+    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
+    edges = coo_matrix((np.ones(len(one), dtype=np.bool_), (one, other)), shape=(size, size))
+    components: Groups = connected_components(edges, directed=False)[1].astype(np.int64)
+    return components
