@@ -116,5 +116,5 @@ def test_unreachable_goal_has_no_rule_and_no_figures() -> None:
 def test_near_duplicates_only_give_no_goal_results() -> None:
     """If all queries are near-duplicates, there are no folds and so no results."""
     experiment = minimal_experiment()
-    table = replace(experiment.table, groups=np.zeros(len(experiment.table)))
+    table = replace(experiment.table, groups=np.zeros(len(experiment.table), np.int64))
     assert validate_goals(replace(experiment, table=table)) == ()
