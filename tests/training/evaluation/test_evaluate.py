@@ -17,6 +17,8 @@ from switchcraft_training.evaluation.evaluate import (
     route,
 )
 from switchcraft_training.evaluation.metrics import (
+    BOOTSTRAP_BLOCKS,
+    BOOTSTRAP_DRAWS,
     auc_measure,
     bootstrap,
     brier_measure,
@@ -27,6 +29,7 @@ from switchcraft_training.evaluation.metrics import (
     paired_interval,
     ratio,
     ratio_interval,
+    resamples,
 )
 from tests.training.evaluation.cases import minimal_experiment, table_of
 
@@ -174,6 +177,29 @@ def test_bootstrap_of_a_mean_has_the_textbook_standard_error() -> None:
     assert estimate.stderr == pytest.approx(1 / 20, rel=0.1)
     assert estimate.interval[0] < estimate.value < estimate.interval[1]
     assert bootstrap(values, lambda _: float("nan")) is None
+
+
+def test_bootstrap_of_many_queries_draws_blocks_within_a_fixed_memory() -> None:
+    """Of many queries, random blocks are drawn, with the textbook error of a mean and a ratio."""
+    rng = np.random.default_rng(0)
+    values = rng.exponential(size=(50_000, 2))
+    draws = resamples(len(values))
+    assert draws.weights.shape == (BOOTSTRAP_DRAWS, BOOTSTRAP_BLOCKS)
+    assert [float(w.sum()) for w in draws.query_weights(3)] == pytest.approx([1, 1, 1])
+    textbook = values.std() / len(values) ** 0.5
+    mean = bootstrap(values, lambda means: float(means[0]))
+    share = bootstrap(values, lambda means: float(means[0] / means[1]))
+    assert mean is not None
+    assert share is not None
+    assert mean.stderr == pytest.approx(textbook, rel=0.05)
+    assert share.stderr == pytest.approx(2**0.5 * textbook, rel=0.05)  # both means are 1
+
+
+def test_a_bootstrap_of_few_queries_draws_single_queries() -> None:
+    """Up to the number of blocks, each query is drawn by itself."""
+    draws = resamples(3)
+    assert draws.blocks is None
+    assert np.all(draws.means(np.ones(3)) == pytest.approx(1))
 
 
 def test_interval_of_a_fixed_ratio_is_that_ratio() -> None:

@@ -326,8 +326,7 @@ class _Comparison:
 
 def _means(values: Floats) -> Floats:
     """Return the mean of the values in each bootstrap draw."""
-    means: Floats = resamples(len(values)) @ values
-    return means
+    return resamples(len(values)).means(values)
 
 
 def _qualities(asked: str, table: Table, answers: VerifiedAnswers) -> list[JudgementQuality]:
