@@ -38,13 +38,42 @@ from switchcraft_training.evaluation.metrics import mean_auc
 from switchcraft_training.models.distillation import distil
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
 from switchcraft_training.models.export import export_int8
+from switchcraft_training.models.model import RouterModel
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, branch_logits, train_router
+from switchcraft_training.progress import stage, step, track
 
 log = logging.getLogger(__name__)
 
+PACKING = "packing"
+CROSS_VALIDATION = "cross-validation"
+ROUTER = "router"
+TRUNCATED = "truncated input"
+CALIBRATION = "calibration"
+BASELINES = "baselines"
+"""Names of stages."""
+
 NAIVE_TRUNCATION = "naive truncation"
 """Name of the variant whose conversations are truncated at the window instead of packed."""
+
+
+def seed_stage(seed: int) -> str:
+    """Return the name of the stage that cross-validates with another seed."""
+    return f"cross-validation with seed {seed}"
+
+
+def experiment_stages(config: RunConfig) -> tuple[str, ...]:
+    """Return the names of the stages of `pack_table` and of the protocol, in their order."""
+    settings = config.evaluation
+    trained: tuple[str, ...] = (ROUTER,)
+    if settings.protocol != "split":
+        trained = (CROSS_VALIDATION, *map(seed_stage, settings.seeds))
+    return (
+        *(PACKING, *trained),
+        *((TRUNCATED,) if settings.truncated else ()),
+        *((CALIBRATION,) if config.calibration == "best" else ()),
+        *((BASELINES,) if settings.baselines else ()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +192,23 @@ def mix_branches(branches: Mapping[str, Floats], shares: Mapping[str, float]) ->
     return sigmoid(np.asarray(logits, dtype=np.float64))
 
 
+def export_fold(model: RouterModel, config: RunConfig) -> Classifier:
+    """Return the int8 graph of a fold's router, loaded as the gateway loads it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "fold.int8.onnx"
+        graph = export_int8(model, len(config.packing.features), path)
+        return Classifier(graph, arms=len(config.arms))
+
+
 def pack_table(
     config: RunConfig, table: Table, encoder: PretrainedEncoder, workspace: Path
 ) -> TrainingData:
     """Return training data: every example packed as in the gateway, with the same tokenizer."""
     # A copy, because the packer changes how its tokenizer treats special tokens.
     packer = Packer(config.packing, Tokenizer.from_str(encoder.tokenizer.to_str()))
-    packed = tuple(packer.pack(parse_conversation(e.request)) for e in table.examples)
+    with stage(PACKING):
+        queries = track(table.examples, "queries", len(table), "queries")
+        packed = tuple(packer.pack(parse_conversation(e.request)) for e in queries)
     return TrainingData(config, replace(table, packed=packed), workspace)
 
 
@@ -195,13 +234,13 @@ def cross_validate(data: TrainingData, *, exported: bool) -> CrossValidation | N
         if not is_main_process():
             continue
         held_out = list(split.test)
-        for name, logits in branch_logits(model, config, test, workspace).items():
-            branches[name][held_out] = logits
+        with step("held-out predictions"):
+            for name, logits in branch_logits(model, config, test, workspace).items():
+                branches[name][held_out] = logits
         if probabilities is not None:
-            with TemporaryDirectory() as folder:
-                path = Path(folder) / "fold.int8.onnx"
-                graph = export_int8(model, len(config.packing.features), path)
-                classifier = Classifier(graph, arms=len(config.arms))
+            with step("int8 graph"):
+                classifier = export_fold(model, config)
+            with step("int8 graph's predictions"):
                 probabilities[held_out] = classifier.predict(test.packed)
         costs_usd[held_out] = data.expected_costs_usd(split.train)
         folds[held_out] = number
@@ -226,14 +265,16 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
     Return None in every process except the main one.
     """
     config = data.config
-    validation = cross_validate(data, exported=True)
-    seeds = {
-        seed: cross_validate(data.with_seed(seed), exported=False)
-        for seed in config.evaluation.seeds
-    }
+    with stage(CROSS_VALIDATION):
+        validation = cross_validate(data, exported=True)
+    seeds = {}
+    for seed in config.evaluation.seeds:
+        with stage(seed_stage(seed)):
+            seeds[seed] = cross_validate(data.with_seed(seed), exported=False)
     truncated = None
     if config.evaluation.truncated:
-        truncated = cross_validate(_truncate_input(data), exported=False)
+        with stage(TRUNCATED):
+            truncated = cross_validate(_truncate_input(data), exported=False)
     if validation is None or validation.probabilities is None:
         return None
 
@@ -243,7 +284,8 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
     study: CalibrationStudy | None = None
     calibration: Calibration = IDENTITY
     if config.calibration == "best":
-        study = choose_calibration(labels, validation.probabilities, groups, config.seed)
+        with stage(CALIBRATION):
+            study = choose_calibration(labels, validation.probabilities, groups, config.seed)
         calibration = study.calibration
 
     def calibrate(probabilities: Floats) -> Floats:
@@ -270,7 +312,8 @@ def run_experiment(data: TrainingData) -> ExperimentResult | None:
         # Baselines get validation rows even if the router needs none.
         splits = fold_table(table, config.evaluation.folds, config.seed)
         order = np.argsort([row for split in splits for row in split.test])
-        entrants = [entrant.take(order) for entrant in _baseline_entrants(data, splits)]
+        with stage(BASELINES):
+            entrants = [entrant.take(order) for entrant in _baseline_entrants(data, splits)]
     runs = [
         Run(f"seed {seed}", table, calibrate(source.mix(shares)), source.expected_costs_usd)
         for seed, source in {config.seed: validation, **seeds}.items()
@@ -317,12 +360,14 @@ def run_split(data: TrainingData, encoder: PretrainedEncoder) -> SplitResult | N
     """
     config, split = data.config, data.split()
     log.info("training a router: seed=%d, rows=%s", config.seed, split.sizes())
-    trained = _train_on_split(data, split, encoder)
+    with stage(ROUTER):
+        trained = _train_on_split(data, split, encoder)
     truncated = None
     if config.evaluation.truncated:
         log.info("training a router on truncated input: seed=%d", config.seed)
-        naive = _truncate_input(data)
-        truncated = naive, _train_on_split(naive, split, data.load_encoder())
+        with stage(TRUNCATED):
+            naive = _truncate_input(data)
+            truncated = naive, _train_on_split(naive, split, data.load_encoder())
     if not is_main_process():
         return None
 
@@ -336,7 +381,8 @@ def run_split(data: TrainingData, encoder: PretrainedEncoder) -> SplitResult | N
     if config.calibration == "best":
         held_out, labels = probabilities[is_validation], table.correct[is_validation]
         groups = table.groups[is_validation].tolist()
-        study = choose_calibration(labels, held_out, groups, config.seed)
+        with stage(CALIBRATION):
+            study = choose_calibration(labels, held_out, groups, config.seed)
         calibration = study.calibration
         probabilities = calibration.apply(probabilities)
         probabilities[is_validation] = calibrated_unseen(
@@ -350,7 +396,8 @@ def run_split(data: TrainingData, encoder: PretrainedEncoder) -> SplitResult | N
     # The baselines are fitted once and predict the rows of both parts.
     entrants = []
     if config.evaluation.baselines:
-        entrants = list(_baseline_entrants(data, (replace(split, test=tuple(rows)),)))
+        with stage(BASELINES):
+            entrants = list(_baseline_entrants(data, (replace(split, test=tuple(rows)),)))
 
     def experiment(part: Flags) -> Experiment:
         return Experiment(
@@ -408,7 +455,8 @@ def _baseline_entrants(data: TrainingData, splits: Sequence[Split]) -> Iterator[
     rule = config.policies["default"]
     for baseline in baselines_to_fit(views, embed, truncated=config.evaluation.truncated):
         log.info("fitting baseline: %s", baseline.name)
-        predicted = held_out(baseline, table, splits, (rule,))
+        with step(baseline.name):
+            predicted = held_out(baseline, table, splits, (rule,))
         kind: Kind = "baseline"
         if isinstance(baseline, DatasetOracle):
             kind = "oracle"

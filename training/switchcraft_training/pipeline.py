@@ -8,12 +8,13 @@ measured.
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 import shutil
 import subprocess
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -41,7 +42,13 @@ from switchcraft_training.evaluation.verified import (
     VerifiedFigures,
     verified_figures,
 )
-from switchcraft_training.experiment import TrainingData, pack_table, run_experiment, run_split
+from switchcraft_training.experiment import (
+    TrainingData,
+    experiment_stages,
+    pack_table,
+    run_experiment,
+    run_split,
+)
 from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder, packing_for
 from switchcraft_training.models.export import (
     CUDA_GRAPH,
@@ -55,6 +62,7 @@ from switchcraft_training.models.export import (
 )
 from switchcraft_training.models.optimization import is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
+from switchcraft_training.progress import running, stage
 from switchcraft_training.verification import require_answers, study_verifier
 
 log = logging.getLogger(__name__)
@@ -62,6 +70,17 @@ log = logging.getLogger(__name__)
 DISTRIBUTION = "switchcraft-router"
 VERSIONED = ("torch", "transformers", "tokenizers", "onnx", "onnxruntime", "numpy")
 PARITY_ROWS = 100
+
+STAGES = "stages.json"
+"""File with the time and memory of every stage of a run."""
+
+READING = "reading and judging"
+FINAL_ROUTER = "final router"
+EXPORT = "export"
+MAIN_TABLE = "main table"
+VERIFIER = "verifier"
+REPORT = "report"
+"""Names of the stages besides those of `experiment_stages`."""
 
 
 def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = None) -> Path:
@@ -74,10 +93,28 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     """
     if config.verifier:
         require_answers(config, data)
+    with running(run_stages(config)) as stages:
+        directory = _run_stages(config, data, out, workspace or out / "work")
+    if is_main_process():
+        usages = [asdict(usage) for usage in stages.usages.values()]
+        (out / STAGES).write_text(json.dumps(usages, indent=2) + "\n")
+    return directory
+
+
+def run_stages(config: RunConfig) -> tuple[str, ...]:
+    """Return the names of the stages of a run, in their order."""
+    if config.evaluation.protocol == "split":
+        return (READING, *experiment_stages(config), MAIN_TABLE, EXPORT, REPORT)
+    verifier = (VERIFIER,) if config.verifier else ()
+    last = (FINAL_ROUTER, EXPORT, MAIN_TABLE, *verifier, REPORT)
+    return (READING, *experiment_stages(config), *last)
+
+
+def _run_stages(config: RunConfig, data: Path, out: Path, workspace: Path) -> Path:
     provenance = trace(config, data)
-    workspace = workspace or out / "work"
     workspace.mkdir(parents=True, exist_ok=True)
-    table = load_dataset(config, data, workspace / "labels")
+    with stage(READING):
+        table = load_dataset(config, data, workspace / "labels")
     require_measured_rows(table, config, data)
     encoder = load_encoder(config.encoder.source)
     config = config.model_copy(update={"packing": packing_for(encoder, config.packing)})
@@ -85,14 +122,17 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     if config.evaluation.protocol == "split":
         return _run_split(training, out, provenance)
     result = run_experiment(training)
-    encoder = training.load_encoder()
-    trained = train_on_all(training, encoder)
+    with stage(FINAL_ROUTER):
+        encoder = training.load_encoder()
+        trained = train_on_all(training, encoder)
     if result is None or not is_main_process():
         return out / "artifact"
 
     directory = out / "artifact"
-    parity = result.parity | export(training, encoder, trained, result.calibration, directory)
-    figures = main_figures(result.experiment)
+    with stage(EXPORT):
+        parity = result.parity | export(training, encoder, trained, result.calibration, directory)
+    with stage(MAIN_TABLE):
+        figures = main_figures(result.experiment)
     measured = table.measured(config.arms)
     profile = profile_arms(measured, config.prices)
     metrics = ManifestMetrics(figures.frontier, headline(figures), result.calibration)
@@ -100,24 +140,26 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     verified: VerifiedFigures | str = NO_VERIFIER
     if config.verifier:
         calibrated = result.experiment.probabilities
-        study = study_verifier(training, result.validation, calibrated, data)
-        study.add_to(directory)
-        verified = verified_figures(study)
+        with stage(VERIFIER):
+            study = study_verifier(training, result.validation, calibrated, data)
+            study.add_to(directory)
+            verified = verified_figures(study)
     elif not isinstance(open_source(config.source, data), CheckedAnswers):
         verified = NO_ANSWERS
-    report = Report(
-        name=config.name,
-        folds=config.evaluation.folds,
-        teaching=len(table.teaching_rows),
-        label_rates=rates_by_category(measured),
-        epochs=trained.epochs,
-        test=figures,
-        sections=all_sections(result.experiment, figures),
-        parity=parity,
-        provenance=provenance,
-        verified=verified,
-    )
-    write_report(report, out)
+    with stage(REPORT):
+        report = Report(
+            name=config.name,
+            folds=config.evaluation.folds,
+            teaching=len(table.teaching_rows),
+            label_rates=rates_by_category(measured),
+            epochs=trained.epochs,
+            test=figures,
+            sections=all_sections(result.experiment, figures),
+            parity=parity,
+            provenance=provenance,
+            verified=verified,
+        )
+        write_report(report, out)
     return directory
 
 
@@ -128,38 +170,41 @@ def _run_split(data: TrainingData, out: Path, provenance: Provenance) -> Path:
     result = run_split(data, encoder)
     if result is None:
         return directory
-    test, validation = main_figures(result.test), main_figures(result.validation)
+    with stage(MAIN_TABLE):
+        test, validation = main_figures(result.test), main_figures(result.validation)
     chosen = validation.entry(validation.default_policy)
     measures = headline(test) | {
         "validation_accuracy": chosen.accuracy,
         "validation_cost_usd": chosen.cost_usd,
     }
-    parity = export(data, encoder, result.trained, result.calibration, directory)
+    with stage(EXPORT):
+        parity = export(data, encoder, result.trained, result.calibration, directory)
     profile = profile_arms(
         data.table.take(result.split.train).select_arms(config.arms), config.prices
     )
     metrics = ManifestMetrics(test.frontier, measures, result.calibration)
     write_manifest(directory, config, describe_encoder(encoder), profile, provenance, metrics)
-    report = Report(
-        name=config.name,
-        split=result.split.sizes(),
-        teaching=len(result.split.teaching),
-        label_rates=rates_by_category(result.test.table),
-        epochs=result.trained.epochs,
-        test=test,
-        sections=all_sections(result.test, test),
-        parity=parity,
-        provenance=provenance,
-    )
-    write_report(report, out)
-    on_validation = replace(
-        report,
-        part="validation",
-        label_rates=rates_by_category(result.validation.table),
-        test=validation,
-        sections=all_sections(result.validation, validation),
-    )
-    write_report(on_validation, out, "validation")
+    with stage(REPORT):
+        report = Report(
+            name=config.name,
+            split=result.split.sizes(),
+            teaching=len(result.split.teaching),
+            label_rates=rates_by_category(result.test.table),
+            epochs=result.trained.epochs,
+            test=test,
+            sections=all_sections(result.test, test),
+            parity=parity,
+            provenance=provenance,
+        )
+        write_report(report, out)
+        on_validation = replace(
+            report,
+            part="validation",
+            label_rates=rates_by_category(result.validation.table),
+            test=validation,
+            sections=all_sections(result.validation, validation),
+        )
+        write_report(on_validation, out, "validation")
     return directory
 
 

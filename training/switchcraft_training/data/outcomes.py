@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from router_service.core.calls.comparison import IsParaphrase
 from switchcraft_training.checking import check_answer
 from switchcraft_training.data.table import Floats, Table
+from switchcraft_training.progress import track
 from switchcraft_training.records import Answer, Example, Judged, Outcome
 
 
@@ -132,7 +132,7 @@ def tabulate_outcomes(
     """
     correct, tokens_in, tokens_out, seconds = (_Means((len(examples), len(arms))) for _ in range(4))
     row_of = {example.id: row for row, example in enumerate(examples)}
-    for column, arm in enumerate(tqdm(arms, desc="labels", unit="model")):
+    for column, arm in enumerate(track(arms, "labels", len(arms), "models")):
         for outcome in outcomes_of(arm):
             row = row_of.get(outcome.example_id)
             if row is not None:

@@ -55,8 +55,9 @@ class Resamples:
         """Return the means of `values`, (n, ...), in each draw: (draws, ...)."""
         if self.blocks is not None:
             columns = values.reshape(len(values), -1).T
-            sums = [np.bincount(self.blocks, c, self.weights.shape[1]) for c in columns]
-            values = np.stack(sums, axis=1).reshape(-1, *values.shape[1:])
+            blocks = self.weights.shape[1]
+            sums = np.array([np.bincount(self.blocks, column, blocks) for column in columns])
+            values = sums.astype(np.float64).T.reshape(-1, *values.shape[1:])
         means: Floats = self.weights @ values
         return means
 

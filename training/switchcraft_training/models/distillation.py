@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 from transformers import DistilBertConfig, DistilBertModel
 
 from router_service.core.errors import ConfigError
@@ -35,6 +34,7 @@ from switchcraft_training.models.optimization import (
     padded,
     shuffled_batches,
 )
+from switchcraft_training.progress import Bar
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def _train_student(
     optimizer = torch.optim.AdamW(learning, lr=settings.learning_rate, weight_decay=WEIGHT_DECAY)
     steps = math.ceil(len(rows) / BATCH_ROWS) * settings.epochs
     schedule = linear_schedule(optimizer, steps, WARMUP_RATIO)
-    with tqdm(total=steps, desc="distilling", disable=not is_main_process()) as progress:
+    with Bar("distilling", steps, "steps", is_hidden=not is_main_process()) as progress:
         for _ in range(settings.epochs):
             for batch in shuffled_batches(lengths, BATCH_ROWS, rng):
                 loss = _loss(branch, [ids[i] for i in batch], [wanted[i] for i in batch])
@@ -158,7 +158,7 @@ def _train_student(
                 optimizer.step()
                 schedule.step()
                 progress.update()
-                progress.set_postfix(unexplained=f"{loss.item() / 2:.3f}", refresh=False)
+                progress.show(unexplained=loss.item() / 2)
 
 
 def _loss(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> Tensor:

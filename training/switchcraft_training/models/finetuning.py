@@ -12,7 +12,6 @@ import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from switchcraft_training.config import RunConfig, TrainingConfig
 from switchcraft_training.data.table import Table
@@ -39,6 +38,7 @@ from switchcraft_training.models.optimization import (
     start_accelerator,
     summed_cross_entropy,
 )
+from switchcraft_training.progress import Bar
 
 MAX_GRADIENT_NORM = 1.0
 
@@ -174,7 +174,7 @@ def _fit(task: Task, state: RunState, accelerator: Accelerator, checkpoints: Che
     accelerator.register_for_checkpointing(stepper.schedule, state)
     checkpoints.resume()
     is_hidden = not accelerator.is_main_process
-    with tqdm(total=stepper.steps, desc="fine-tuning", unit="step", disable=is_hidden) as progress:
+    with Bar("fine-tuning", stepper.steps, "steps", is_hidden=is_hidden) as progress:
         progress.update(stepper.epoch_steps * len(state.epochs))
         while not is_finished(state.epochs, task.settings):
             losses = []
@@ -192,9 +192,9 @@ def _fit(task: Task, state: RunState, accelerator: Accelerator, checkpoints: Che
             if best_epoch(state.epochs, task.settings) is epoch:
                 state.keep_best(task.module)
             if math.isnan(epoch.loss):  # There are no validation rows.
-                progress.set_postfix(train_loss=epoch.train_loss)
+                progress.show(train_loss=epoch.train_loss)
             else:
-                progress.set_postfix(loss=epoch.loss, macro_f1=epoch.macro_f1)
+                progress.show(loss=epoch.loss, macro_f1=epoch.macro_f1)
             checkpoints.save(epoch.number)
     stepper.release()
 

@@ -15,7 +15,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from tqdm import tqdm
 from transformers import DistilBertModel, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 
@@ -23,6 +22,7 @@ from router_service.core.errors import ConfigError
 from router_service.core.packing import Ids
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import is_main_process, padded
+from switchcraft_training.progress import track
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +158,9 @@ def _compute_states(
     left = sorted(rows.items(), key=lambda item: len(item[1]))
     device = branch.head.weight.device
     is_hidden = not left or not is_main_process()
-    starts = tqdm(range(0, len(left), BATCH_ROWS), desc="frozen layers", disable=is_hidden)
-    for batch in (left[start : start + BATCH_ROWS] for start in starts):
+    starts = range(0, len(left), BATCH_ROWS)
+    for start in track(starts, "frozen layers", len(starts), "batches", is_hidden=is_hidden):
+        batch = left[start : start + BATCH_ROWS]
         ids, mask = padded([torch.tensor(row) for _, row in batch], branch.pad_id)
         with torch.inference_mode():
             ids, mask = ids.to(device), mask.to(device)

@@ -27,6 +27,7 @@ from switchcraft_training.models.finetuning import (
 )
 from switchcraft_training.models.model import FeatureBranches, RouterModel
 from switchcraft_training.models.optimization import batches_in_order, feature_tensor, head_weights
+from switchcraft_training.progress import step
 
 EVALUATION_BATCH = 64
 
@@ -53,7 +54,8 @@ def train_router(
     `workspace` is the folder of the encoder's checkpoints and cached states.
     """
     if "encoder" in config.training.branch_shares:
-        tuned = finetune_encoder(encoder, config, train, validation, workspace=workspace)
+        with step("fine-tuning"):
+            tuned = finetune_encoder(encoder, config, train, validation, workspace=workspace)
         branch, epochs = tuned.branch, tuned.epochs
     else:
         branch, epochs = build_branch(encoder, config, train.labels), ()
@@ -62,7 +64,8 @@ def train_router(
     lexical = None
     if "lexical" in config.training.branch_shares:
         ids = [row.token_ids for row in train.packed]
-        lexical = fit_lexical(ids, train.labels[:, : len(config.arms)])
+        with step("lexical branch"):
+            lexical = fit_lexical(ids, train.labels[:, : len(config.arms)])
     model = RouterModel(
         encoder=branch,
         lexical=lexical,
@@ -83,20 +86,23 @@ def _fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
     if not {"forest", "networks"} & set(shares):
         return FeatureBranches(None, None, None)
     features = feature_tensor(train)
-    predicted_demand = held_out_demand(train, config.seed)
     demand = forest = networks = None
-    if predicted_demand is not None:
-        features = torch.cat([features, torch.from_numpy(predicted_demand)], dim=1)
-        demand = fit_demand(train, config.seed)
+    with step("demand forest"):
+        predicted_demand = held_out_demand(train, config.seed)
+        if predicted_demand is not None:
+            features = torch.cat([features, torch.from_numpy(predicted_demand)], dim=1)
+            demand = fit_demand(train, config.seed)
     if "forest" in shares:
         # Trees cannot ignore missing labels, so they are fitted only to rows with all labels.
         wanted = train.labels[:, : len(config.arms)]
         complete = np.flatnonzero(~np.isnan(wanted).any(axis=1))
-        forest = fit_forest(features.numpy()[complete], wanted[complete], config.seed)
+        with step("forest"):
+            forest = fit_forest(features.numpy()[complete], wanted[complete], config.seed)
     if "networks" in shares:
         settings, heads = config.training, train.labels.shape[1]
         weights = head_weights(heads, len(config.arms), settings.auxiliary_weight)
-        networks = fit_networks(features, torch.from_numpy(train.labels), weights, settings)
+        with step("networks"):
+            networks = fit_networks(features, torch.from_numpy(train.labels), weights, settings)
     return FeatureBranches(demand, forest, networks)
 
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.model_selection import GroupKFold
-from tqdm import tqdm
 
 from router_service.core.answer_features import (
     CANDIDATE_FEATURES,
@@ -38,6 +37,7 @@ from router_service.core.model import Calibration, Floats
 from router_service.core.verifier import GAIN_FEATURES, State, VerifierSpec, gain_features
 from switchcraft_training.evaluation.calibration import fit_platt
 from switchcraft_training.models.export import ML_OPSET, OPSET
+from switchcraft_training.progress import track
 from switchcraft_training.records import Example
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def read_candidates(
     """
     read = []
     for example, calls in zip(
-        tqdm(examples, desc="candidates", unit="query"), answers, strict=True
+        track(examples, "candidates", len(examples), "queries"), answers, strict=True
     ):
         question = Question(parse_conversation(example.request), example.request["tools"])
         found = {column: read_answer(question, made) for column, made in calls.items()}
@@ -260,7 +260,8 @@ def _fit_gain(
             picked = rng.choice(len(steps), effort.transitions, replace=False)
             steps = [steps[place] for place in picked]
         rows, gains = [], []
-        for price_usd in tqdm(prices_usd, desc=f"gain of candidate {size + 1}", unit="price"):
+        what = f"gain of candidate {size + 1}"
+        for price_usd in track(prices_usd, what, len(prices_usd), "prices"):
             costs = data.costs_usd / price_usd
             values = _values(data, steps, p_correct, costs, later)
             for (query, present, column, _), value in zip(steps, values, strict=True):

@@ -1,0 +1,255 @@
+"""Time and peak memory of every stage of a training run, at several numbers of queries.
+
+    python benchmarks/training_scale.py --rows 1000 10000 50000 150000 --out runs/training-scale
+
+Each number of queries has its own process, which does every part of `switchcraft-train run` once,
+with the shipped recipe (`configs/reference-pool.yaml`) and ten arms of a made-up corpus. A run
+repeats some parts for every fold and seed; the last column says how often. Three parts are made
+cheaper, and are printed with a mark:
+
+- The distilled encoder has random weights, because a distillation does not depend on the queries.
+- Baselines get random embeddings. What an encoder needs for `EMBEDDED_ROWS` rows is measured, and
+  multiplied by the number of rows and views.
+- The verifier is left out, unless `--verifier` is given.
+
+`--whole` runs `switchcraft-train run` itself instead, and prints its stages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+from transformers import DistilBertConfig, DistilBertModel
+
+from benchmarks.corpus import ARMS, write_corpus
+from benchmarks.stamp import stamp
+from router_service.core.model import sigmoid
+from router_service.core.packing import Ids
+from router_service.core.selection import Price
+from switchcraft_training import experiment, pipeline
+from switchcraft_training.baselines.base import held_out
+from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
+from switchcraft_training.baselines.registry import baselines_to_fit
+from switchcraft_training.config import ArmConfig, RunConfig, SourceConfig, load_config
+from switchcraft_training.data.splits import fold_table
+from switchcraft_training.data.table import Floats
+from switchcraft_training.dataset import load_dataset
+from switchcraft_training.evaluation.calibration import calibrated_unseen, choose_calibration
+from switchcraft_training.evaluation.evaluate import Entrant, Experiment
+from switchcraft_training.evaluation.report import all_sections, main_figures
+from switchcraft_training.experiment import CrossValidation, TrainingData, pack_table
+from switchcraft_training.models.encoders import PretrainedEncoder, load_encoder
+from switchcraft_training.models.training import branch_logits, train_router
+from switchcraft_training.progress import Usage, running, stage, step
+from switchcraft_training.verification import study_verifier
+
+SHIPPED_CONFIG = Path("configs/reference-pool.yaml")
+TEACHING_QUERIES = 3_000
+"""Queries of a second recording, which is only used for training, as in the shipped recipe."""
+
+EMBEDDED_ROWS = 256
+WIDTH = 384
+ONE_FOLD = "one fold"
+EMBEDDING = f"encoder states of {EMBEDDED_ROWS} rows"
+
+
+def main() -> None:
+    """Print the usage of each stage, and write it as JSON."""
+    arguments = _arguments()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    measured: dict[str, list[dict[str, object]]] = {}
+    for rows in arguments.rows:
+        folder = arguments.out / f"{rows}"
+        work = _run_whole if arguments.whole else measure
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            usages = pool.submit(work, folder, rows, verifier=arguments.verifier).result()
+        measured[str(rows)] = [asdict(usage) for usage in usages]
+        for usage in usages:
+            name = f"{usage.stage}: {usage.step}" if usage.step else usage.stage
+            seconds = f"{usage.seconds:>9.1f} s {usage.cpu_seconds:>9.1f} s CPU"
+            print(f"{rows:>8,} {name:<60} {seconds} {usage.peak_memory_mb:>8,.0f} MB", flush=True)
+        if not arguments.keep:
+            shutil.rmtree(folder)
+        facts = {"usages": measured, **stamp("torch", "scikit-learn", "onnxruntime")}
+        path = arguments.out / "usages.json"
+        path.write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+
+
+def configured(folder: Path, rows: int, *, verifier: bool = False) -> RunConfig:
+    """Write a corpus to a folder, and return the shipped recipe for it."""
+    sources = []
+    for name, queries, seed in (("measured", rows, 0), ("teaching", TEACHING_QUERIES, 1)):
+        if not (folder / name / "rows.jsonl").exists():
+            write_corpus(folder / name, queries, seed)
+        path = Path(name)
+        sources.append(SourceConfig(format="labelled", path=path / "rows.jsonl", answers=path))
+    prices = np.geomspace(0.1, 5, len(ARMS)).tolist()
+    pool = tuple(
+        ArmConfig(arm=arm, price=Price(input_usd_per_mtok=usd, output_usd_per_mtok=4 * usd))
+        for arm, usd in zip(ARMS, prices, strict=True)
+    )
+    source, also = sources
+    changes = {"source": source, "also": (also,), "pool": pool, "verifier": verifier}
+    return load_config(SHIPPED_CONFIG).model_copy(update=changes)
+
+
+def measure(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
+    """Do every part of a run once, and return what each of them needed."""
+    config = configured(folder, rows, verifier=verifier)
+    with running(()) as stages:
+        with stage(pipeline.READING):
+            table = load_dataset(config, folder)
+        encoder = load_encoder(config.encoder.source)
+        data = pack_table(config, table, encoder, folder / "work")
+        config = config.model_copy(
+            update={"encoder": config.encoder.model_copy(update={"distilled": None})}
+        )
+        data = replace(data, config=config)
+        with stage("folds"):
+            splits = data.folds()
+        validation = one_fold(data, splits[0].train, splits[0].test, encoder)
+        study_all(data, validation)
+        with stage(EMBEDDING):
+            ids = [row.token_ids for row in data.table.packed[:EMBEDDED_ROWS]]
+            EncoderEmbedder(encoder)(ids)
+        if verifier:
+            with stage(pipeline.VERIFIER):
+                calibrated = validation.mix(config.training.branch_shares)
+                study_verifier(data, validation, calibrated, folder)
+    return list(stages.usages.values())
+
+
+def one_fold(
+    data: TrainingData, train: Sequence[int], test: Sequence[int], encoder: PretrainedEncoder
+) -> CrossValidation:
+    """Train on one fold and predict its test rows; other rows get noisy labels as predictions."""
+    config, table = data.config, data.table
+    labels = table.measured(config.arms).correct
+    rng = np.random.default_rng(0)
+    noise = 2 * labels - 1 + rng.normal(0, 2, labels.shape)
+    branches = {name: noise.copy() for name in config.training.branch_shares}
+    with stage(ONE_FOLD):
+        small = replace(encoder, model=_small_encoder(encoder))
+        model = train_router(
+            small, config, table.take(train), table.take(()), workspace=data.workspace
+        ).model
+        with step("held-out predictions"):
+            for name, logits in branch_logits(
+                model, config, table.take(test), data.workspace
+            ).items():
+                branches[name][list(test)] = logits
+        with step("int8 graph"):
+            classifier = experiment.export_fold(model, config)
+        with step("int8 graph's predictions"):
+            raw = sigmoid(noise)
+            raw[list(test)] = classifier.predict(table.take(test).packed)
+    costs_usd = np.tile(data.expected_costs_usd(train), (len(labels), 1))
+    folds = np.zeros(len(labels), dtype=np.int64)
+    return CrossValidation(branches, raw, costs_usd, folds)
+
+
+def study_all(data: TrainingData, validation: CrossValidation) -> None:
+    """Calibrate, fit each baseline on one fold, and make the report's figures."""
+    config = data.config
+    table = replace(data.table.measured(config.arms), folds=validation.folds)
+    labels, groups = table.correct, table.groups.tolist()
+    raw = validation.probabilities
+    assert raw is not None  # noqa: S101 - `one_fold` has an exported graph
+    with stage(experiment.CALIBRATION):
+        study = choose_calibration(labels, raw, groups, config.seed)
+        method = study.calibration.method
+        probabilities = calibrated_unseen(labels, raw, groups, config.seed, method)
+    entrants = tuple(_entrants(data, probabilities)) if config.evaluation.baselines else ()
+    result = Experiment(
+        table=table,
+        probabilities=probabilities,
+        expected_costs_usd=validation.expected_costs_usd,
+        policies=config.policies,
+        entrants=entrants,
+        prices=config.prices,
+        calibrating=study,
+    )
+    with stage(pipeline.MAIN_TABLE):
+        figures = main_figures(result)
+    with stage(pipeline.REPORT):
+        all_sections(result, figures)
+
+
+def _entrants(data: TrainingData, probabilities: Floats) -> Iterator[Entrant]:
+    """Fit each baseline on one fold; the report gets the router's predictions in its place."""
+    views = Views(data.config.packing, load_encoder(data.config.encoder.source).tokenizer)
+    table = data.table.measured(data.config.arms)
+    with stage(experiment.BASELINES):
+        splits = fold_table(table, data.config.evaluation.folds, data.config.seed)
+        rule = data.config.policies["default"]
+        for baseline in baselines_to_fit(views, _random_vectors):
+            with step(baseline.name):
+                found = held_out(baseline, table, splits[:1], (rule,))
+            choices = np.zeros(len(table), dtype=np.int64)
+            predicts = found.probabilities is not None
+            yield Entrant("baseline", baseline.name, choices, probabilities if predicts else None)
+
+
+def _random_vectors(rows: Sequence[Ids]) -> Floats:
+    """Return a vector of length 1 for each row; equal rows have equal vectors."""
+    found = np.array(
+        [np.random.default_rng(hash(row) & 0xFFFFFFFF).normal(size=WIDTH) for row in rows]
+    )
+    scaled: Floats = found / np.linalg.norm(found, axis=1, keepdims=True)
+    return scaled
+
+
+def _small_encoder(teacher: PretrainedEncoder) -> DistilBertModel:
+    """Return an encoder of the distilled one's size, with random weights."""
+    distilled = load_config(SHIPPED_CONFIG).encoder.distilled
+    assert distilled is not None  # noqa: S101 - the shipped recipe distils
+    size = teacher.model.config
+    return DistilBertModel(
+        DistilBertConfig(
+            vocab_size=size.vocab_size,
+            max_position_embeddings=size.max_position_embeddings,
+            dim=distilled.hidden_size,
+            hidden_dim=distilled.intermediate_size,
+            n_layers=distilled.layers,
+            n_heads=distilled.attention_heads,
+        )
+    )
+
+
+def _run_whole(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
+    """Run the pipeline, and return the usage of its stages."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    config = configured(folder, rows, verifier=verifier)
+    pipeline.run(config, folder, folder / "out")
+    return [
+        Usage(**usage) for usage in orjson.loads((folder / "out" / pipeline.STAGES).read_bytes())
+    ]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000, 10_000])
+    parser.add_argument("--out", type=Path, default=Path("runs/training-scale"))
+    parser.add_argument("--whole", action="store_true", help="run `switchcraft-train run` itself")
+    parser.add_argument("--verifier", action="store_true", help="train a verifier, too")
+    parser.add_argument("--keep", action="store_true", help="keep the corpus and the workspace")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    main()

@@ -1,0 +1,200 @@
+"""Stages of a run: which one is running, how far it is, when it ends, and what it needed.
+
+On a terminal, long loops have tqdm's bars. In a log, they have a line every half minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from tqdm import tqdm
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+LOG_EVERY_S: Final = 30.0
+_BAR_FORMAT: Final = (
+    "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}, ends {eta:%H:%M}{postfix}]"
+)
+_MEMORY: Final = Path("/proc/self/status")
+_RESET: Final = Path("/proc/self/clear_refs")
+_RESET_PEAK: Final = "5"
+
+
+@dataclass(slots=True)
+class Usage:
+    """Time and memory of a stage, or of one of its steps over all its repetitions.
+
+    `peak_memory_mb` is the process's resident memory at its peak, in units of 10^6 bytes.
+    """
+
+    stage: str
+    step: str = ""
+    repetitions: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory_mb: float = 0.0
+
+
+@dataclass(slots=True)
+class Stages:
+    """The planned stages of a run by name, and the usage of those that have started."""
+
+    names: tuple[str, ...] = ()
+    usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
+    current: str = ""
+
+    @property
+    def title(self) -> str:
+        """The current stage with its number, for example `stage 3 of 12, baselines`."""
+        if self.current not in self.names:
+            return self.current
+        return f"stage {self.names.index(self.current) + 1} of {len(self.names)}, {self.current}"
+
+    @contextmanager
+    def measure(self, step: str = "") -> Iterator[Usage]:
+        """Add the block's time and memory to the usage of a step, or of the current stage."""
+        usage = self.usages.setdefault((self.current, step), Usage(self.current, step))
+        around = self.usages.get((self.current, "")) if step else None
+        if around is not None:
+            around.peak_memory_mb = max(around.peak_memory_mb, _peak_memory_mb())
+        _reset_peak_memory()
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield usage
+        finally:
+            usage.repetitions += 1
+            usage.seconds += time.perf_counter() - wall
+            usage.cpu_seconds += time.process_time() - cpu
+            usage.peak_memory_mb = max(usage.peak_memory_mb, _peak_memory_mb())
+            if around is not None:
+                around.peak_memory_mb = max(around.peak_memory_mb, usage.peak_memory_mb)
+
+
+_NO_STAGES: Final = Stages()
+_stages: ContextVar[Stages] = ContextVar("stages", default=_NO_STAGES)
+
+
+@contextmanager
+def running(names: Sequence[str]) -> Iterator[Stages]:
+    """Run a block whose stages have these names, in this order."""
+    stages = Stages(tuple(names))
+    token = _stages.set(stages)
+    try:
+        yield stages
+    finally:
+        _stages.reset(token)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Run a block as a stage, and log its start, its duration and its memory."""
+    stages = _stages.get()
+    if stages is _NO_STAGES:  # A part of a run is used on its own.
+        yield
+        return
+    stages.current = name
+    log.info("%s", stages.title)
+    try:
+        with stages.measure() as usage:
+            yield
+        took = timedelta(seconds=round(usage.seconds))
+        log.info("%s: took %s, at most %.0f MB", stages.title, took, usage.peak_memory_mb)
+    finally:
+        stages.current = ""
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Run a block whose time and memory are measured as a step of the current stage."""
+    stages = _stages.get()
+    if not stages.current:
+        yield
+        return
+    with stages.measure(name):
+        yield
+
+
+class Bar:
+    """Progress of a loop within the current stage; a context manager.
+
+    `is_hidden` shows nothing, for example in all processes except the main one.
+    """
+
+    def __init__(self, what: str, total: int, unit: str, *, is_hidden: bool = False) -> None:
+        title = _stages.get().title
+        self._what = f"{title}: {what}" if title else what
+        self._total, self._unit, self._done = total, unit, 0
+        self._started = self._logged = time.monotonic()
+        is_terminal = sys.stderr.isatty()
+        self._logs = not (is_hidden or is_terminal)
+        self._bar = tqdm(
+            total=total,
+            desc=self._what,
+            unit=unit,
+            bar_format=_BAR_FORMAT,
+            dynamic_ncols=True,
+            disable=is_hidden or not is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        """Return the bar."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Close the bar."""
+        self._bar.close()
+
+    def update(self, done: int = 1) -> None:
+        """Add finished units, and log a line if the last one is half a minute old."""
+        self._done += done
+        self._bar.update(done)
+        now = time.monotonic()
+        if self._logs and now - self._logged >= LOG_EVERY_S:
+            self._logged = now
+            left_s = (now - self._started) / self._done * (self._total - self._done)
+            end = datetime.now().astimezone() + timedelta(seconds=left_s)
+            counts = (self._done, self._total, self._unit, end.strftime("%Y-%m-%d %H:%M"))
+            log.info("%s: %d of %d (%s), ends about %s", self._what, *counts)
+
+    def show(self, **figures: float) -> None:
+        """Show figures, such as the loss, after the bar."""
+        self._bar.set_postfix(figures, refresh=False)
+
+
+def track(
+    items: Iterable[Item], what: str, total: int, unit: str, *, is_hidden: bool = False
+) -> Iterator[Item]:
+    """Yield the items, with a `Bar` that counts them."""
+    with Bar(what, total, unit, is_hidden=is_hidden) as bar:
+        for item in items:
+            yield item
+            bar.update()
+
+
+def _reset_peak_memory() -> None:
+    with suppress(OSError):  # Only Linux can reset it; elsewhere, the peak is that of the process.
+        _RESET.write_text(_RESET_PEAK)
+
+
+def _peak_memory_mb() -> float:
+    """Return the peak of resident memory since the last reset."""
+    if _MEMORY.exists():
+        _, _, after = _MEMORY.read_text().partition("VmHWM:")
+        return int(after.split()[0]) * 1024 / 1e6
+    peak = getrusage(RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
