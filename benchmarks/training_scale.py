@@ -40,12 +40,23 @@ from router_service.core.selection import Price
 from switchcraft_training import experiment, pipeline
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
+from switchcraft_training.baselines.predictors import NEIGHBOURS, Neighbours
 from switchcraft_training.baselines.registry import baselines_to_fit
-from switchcraft_training.config import ArmConfig, RunConfig, SourceConfig, load_config
+from switchcraft_training.config import (
+    ArmConfig,
+    CheckingConfig,
+    RunConfig,
+    SourceConfig,
+    load_config,
+)
 from switchcraft_training.data.splits import fold_table
-from switchcraft_training.data.table import Floats
+from switchcraft_training.data.table import Floats, Table, profile_arms
 from switchcraft_training.dataset import load_dataset
-from switchcraft_training.evaluation.calibration import calibrated_unseen, choose_calibration
+from switchcraft_training.evaluation.calibration import (
+    CalibrationStudy,
+    calibrated_unseen,
+    choose_calibration,
+)
 from switchcraft_training.evaluation.evaluate import Entrant, Experiment
 from switchcraft_training.evaluation.report import all_sections, main_figures
 from switchcraft_training.experiment import CrossValidation, TrainingData, pack_table
@@ -126,8 +137,8 @@ def measure(folder: Path, rows: int, *, verifier: bool) -> list[Usage]:
             EncoderEmbedder(encoder)(ids)
         if verifier:
             with stage(pipeline.VERIFIER):
-                calibrated = validation.mix(config.training.branch_shares)
-                study_verifier(data, validation, calibrated, folder)
+                mixed = validation.mix(config.training.branch_shares)
+                study_verifier(data, validation, mixed, folder)
     return list(stages.usages.values())
 
 
@@ -164,13 +175,9 @@ def study_all(data: TrainingData, validation: CrossValidation) -> None:
     """Calibrate, fit each baseline on one fold, and make the report's figures."""
     config = data.config
     table = replace(data.table.measured(config.arms), folds=validation.folds)
-    labels, groups = table.correct, table.groups.tolist()
     raw = validation.probabilities
     assert raw is not None  # noqa: S101 - `one_fold` has an exported graph
-    with stage(experiment.CALIBRATION):
-        study = choose_calibration(labels, raw, groups, config.seed)
-        method = study.calibration.method
-        probabilities = calibrated_unseen(labels, raw, groups, config.seed, method)
+    study, probabilities = calibrated(table, raw, config.seed)
     entrants = tuple(_entrants(data, probabilities)) if config.evaluation.baselines else ()
     result = Experiment(
         table=table,
@@ -185,6 +192,37 @@ def study_all(data: TrainingData, validation: CrossValidation) -> None:
         figures = main_figures(result)
     with stage(pipeline.REPORT):
         all_sections(result, figures)
+
+
+def calibrated(table: Table, raw: Floats, seed: int) -> tuple[CalibrationStudy, Floats]:
+    """Return the study of calibration methods, and the calibrated probabilities."""
+    labels, groups = table.correct, table.groups.tolist()
+    with stage(experiment.CALIBRATION):
+        study = choose_calibration(labels, raw, groups, seed)
+        method = study.calibration.method
+        return study, calibrated_unseen(labels, raw, groups, seed, method)
+
+
+def measure_cheap(folder: Path, rows: int) -> list[Usage]:
+    """Do the stages of a run that need no encoder, with noisy labels as predictions."""
+    config = configured(folder, rows)
+    with running(()) as stages:
+        with stage(pipeline.READING):
+            table = load_dataset(
+                config.model_copy(update={"also": (), "checking": CheckingConfig()}), folder
+            ).measured(config.arms)
+        labels = table.correct
+        raw = sigmoid(2 * labels - 1 + np.random.default_rng(0).normal(0, 2, labels.shape))
+        _, probabilities = calibrated(table, raw, config.seed)
+        with stage("neighbours"):
+            half = len(raw) // 2
+            vectors = _random_vectors([(row,) for row in range(len(raw))], width=32)
+            Neighbours(vectors[:half], labels[:half]).predict(vectors[half:], NEIGHBOURS)
+        with stage(pipeline.MAIN_TABLE):
+            profile = profile_arms(table, config.prices)
+            costs_usd = [profile[arm].cost_usd() for arm in config.arms]
+            main_figures(Experiment(table, probabilities, costs_usd, config.policies))
+    return list(stages.usages.values())
 
 
 def _entrants(data: TrainingData, probabilities: Floats) -> Iterator[Entrant]:
@@ -202,10 +240,10 @@ def _entrants(data: TrainingData, probabilities: Floats) -> Iterator[Entrant]:
             yield Entrant("baseline", baseline.name, choices, probabilities if predicts else None)
 
 
-def _random_vectors(rows: Sequence[Ids]) -> Floats:
+def _random_vectors(rows: Sequence[Ids], width: int = WIDTH) -> Floats:
     """Return a vector of length 1 for each row; equal rows have equal vectors."""
     found = np.array(
-        [np.random.default_rng(hash(row) & 0xFFFFFFFF).normal(size=WIDTH) for row in rows]
+        [np.random.default_rng(hash(row) & 0xFFFFFFFF).normal(size=width) for row in rows]
     )
     scaled: Floats = found / np.linalg.norm(found, axis=1, keepdims=True)
     return scaled

@@ -22,6 +22,7 @@ from switchcraft_training.cli import main
 from switchcraft_training.config import RunConfig, SourceConfig, load_config
 from switchcraft_training.dataset import also_of, load_dataset, sources_sha256
 from switchcraft_training.datasets.rows import write_rows
+from switchcraft_training.pipeline import STAGES, run_stages
 from switchcraft_training.records import Example, Expected, Judged
 from tests.training.verifiers import one_thread
 
@@ -108,6 +109,9 @@ def test_one_command_makes_an_artifact_that_the_service_loads(
     assert len(sources) == 2
     assert manifest.provenance.data_sha256 == sources_sha256(sources, benchmark)
     assert "80 measured queries, 7 used only for training" in printed
+    usages = json.loads((tmp_path / "out" / STAGES).read_text())
+    planned = [usage["stage"] for usage in usages if not usage["step"]]
+    assert planned == list(run_stages(load_config(config)))
     decision = router.decide_conversation(next(router.artifact.canaries()).conversation)
     assert decision.arm in router.arms
 

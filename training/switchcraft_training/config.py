@@ -15,6 +15,9 @@ from router_service.core.selection import Price, parse_policy
 
 PACKAGE = Path(__file__).parent
 
+MAX_FOREST_MB = 32.0
+"""Default size limit of a forest: three times that of 4,000 training rows of ten arms."""
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -140,6 +143,13 @@ class TrainingConfig(_Frozen):
         default={"encoder": 1.0},
         description="The weight of each branch of the network. Branches that are not named are not"
         " built.",
+    )
+    max_forest_mb: float = Field(
+        MAX_FOREST_MB,
+        gt=0,
+        description="Largest size of a forest in the graph, in megabytes. Beyond about 12,000"
+        " training rows of ten arms, leaves get more rows to stay below it. An artifact has up to"
+        " two forests, and the one for the demand for calls is smaller.",
     )
     structure_width: int = Field(
         64, ge=1, description="Width of the two layers over the structural features."

@@ -8,10 +8,11 @@ one router is trained, measured on a tenth of the rows, and shipped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from tokenizers import Tokenizer
 from router_service.core.errors import ConfigError
 from router_service.core.messages import parse_conversation
 from router_service.core.model import IDENTITY, Calibration, Classifier, sigmoid
-from router_service.core.packing import Ids, Packer
+from router_service.core.packing import Ids, Packed, Packer
 from switchcraft_training.baselines.base import held_out
 from switchcraft_training.baselines.inputs import EncoderEmbedder, Views
 from switchcraft_training.baselines.registry import baselines_to_fit
@@ -200,6 +201,14 @@ def export_fold(model: RouterModel, config: RunConfig) -> Classifier:
         return Classifier(graph, arms=len(config.arms))
 
 
+Value = TypeVar("Value", int, float)
+
+
+def _shared(values: Iterable[Value], known: dict[Value, Value]) -> tuple[Value, ...]:
+    """Return the values with one object for equal ones, which takes 8 bytes instead of 36."""
+    return tuple(known.setdefault(value, value) for value in values)
+
+
 def pack_table(
     config: RunConfig, table: Table, encoder: PretrainedEncoder, workspace: Path
 ) -> TrainingData:
@@ -208,7 +217,12 @@ def pack_table(
     packer = Packer(config.packing, Tokenizer.from_str(encoder.tokenizer.to_str()))
     with stage(PACKING):
         queries = track(table.examples, "queries", len(table), "queries")
-        packed = tuple(packer.pack(parse_conversation(e.request)) for e in queries)
+        ids: dict[int, int] = {}
+        values: dict[float, float] = {}
+        packed = tuple(
+            Packed(_shared(row.token_ids, ids), _shared(row.features, values), ())
+            for row in (packer.pack(parse_conversation(e.request)) for e in queries)
+        )
     return TrainingData(config, replace(table, packed=packed), workspace)
 
 
@@ -440,8 +454,9 @@ def _truncate_input(data: TrainingData) -> TrainingData:
     table = data.table
     views = Views(data.config.packing, load_encoder(data.config.encoder.source).tokenizer)
     ids = [row.token_ids for row in table.packed]
+    known: dict[int, int] = {}
     for row in table.measured_rows:
-        ids[row] = views.truncated(table.examples[row])
+        ids[row] = _shared(views.truncated(table.examples[row]), known)
     return data.with_token_ids(ids)
 
 

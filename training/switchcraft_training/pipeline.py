@@ -60,7 +60,7 @@ from switchcraft_training.models.export import (
     write_canaries,
     write_manifest,
 )
-from switchcraft_training.models.optimization import is_main_process
+from switchcraft_training.models.optimization import explaining_lost_processes, is_main_process
 from switchcraft_training.models.training import TrainedRouter, predict, train_router
 from switchcraft_training.progress import running, stage
 from switchcraft_training.verification import require_answers, study_verifier
@@ -93,7 +93,7 @@ def run(config: RunConfig, data: Path, out: Path, *, workspace: Path | None = No
     """
     if config.verifier:
         require_answers(config, data)
-    with running(run_stages(config)) as stages:
+    with explaining_lost_processes(), running(run_stages(config)) as stages:
         directory = _run_stages(config, data, out, workspace or out / "work")
     if is_main_process():
         usages = [asdict(usage) for usage in stages.usages.values()]

@@ -1,6 +1,7 @@
 """Stages of a run: which one is running, how far it is, when it ends, and what it needed.
 
-On a terminal, long loops have tqdm's bars. In a log, they have a line every half minute.
+On a terminal, long loops have tqdm's bars. In a log, they have a line every half minute, and one
+at their end.
 """
 
 from __future__ import annotations
@@ -130,13 +131,23 @@ def step(name: str) -> Iterator[None]:
 class Bar:
     """Progress of a loop within the current stage; a context manager.
 
-    `is_hidden` shows nothing, for example in all processes except the main one.
+    `is_hidden` shows nothing, for example in all processes except the main one. In a log, a line
+    follows the previous one after `log_every_s`.
     """
 
-    def __init__(self, what: str, total: int, unit: str, *, is_hidden: bool = False) -> None:
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        *,
+        is_hidden: bool = False,
+        log_every_s: float = LOG_EVERY_S,
+    ) -> None:
         title = _stages.get().title
         self._what = f"{title}: {what}" if title else what
         self._total, self._unit, self._done = total, unit, 0
+        self._log_every_s = log_every_s
         self._started = self._logged = time.monotonic()
         is_terminal = sys.stderr.isatty()
         self._logs = not (is_hidden or is_terminal)
@@ -156,20 +167,27 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Close the bar."""
+        """Close the bar, and log how long it took."""
         self._bar.close()
+        if self._logs:
+            took = timedelta(seconds=round(time.monotonic() - self._started))
+            log.info("%s: %d of %d (%s), took %s", *self._counts, took)
+
+    @property
+    def _counts(self) -> tuple[str, int, int, str]:
+        return self._what, self._done, self._total, self._unit
 
     def update(self, done: int = 1) -> None:
-        """Add finished units, and log a line if the last one is half a minute old."""
+        """Add finished units, and log a line if the last one is old enough."""
         self._done += done
         self._bar.update(done)
         now = time.monotonic()
-        if self._logs and now - self._logged >= LOG_EVERY_S:
+        if self._logs and now - self._logged >= self._log_every_s:
             self._logged = now
             left_s = (now - self._started) / self._done * (self._total - self._done)
             end = datetime.now().astimezone() + timedelta(seconds=left_s)
-            counts = (self._done, self._total, self._unit, end.strftime("%Y-%m-%d %H:%M"))
-            log.info("%s: %d of %d (%s), ends about %s", self._what, *counts)
+            ends = end.strftime("%Y-%m-%d %H:%M")
+            log.info("%s: %d of %d (%s), ends about %s", *self._counts, ends)
 
     def show(self, **figures: float) -> None:
         """Show figures, such as the loss, after the bar."""

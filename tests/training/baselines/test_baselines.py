@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from sklearn.neighbors import KNeighborsRegressor
 
 from switchcraft_training.baselines.base import (
     Baseline,
@@ -13,6 +14,7 @@ from switchcraft_training.baselines.base import (
     held_out,
     profiled_costs_usd,
 )
+from switchcraft_training.baselines.predictors import Neighbours
 from switchcraft_training.baselines.registry import baselines, baselines_to_fit
 from switchcraft_training.data.splits import Split
 from switchcraft_training.data.table import Choices, Floats, Table
@@ -220,6 +222,39 @@ def test_oracle_takes_the_cheapest_correct_arm_or_the_most_expensive() -> None:
     cost_usd = np.where(np.isnan(correct), np.nan, [[1.0, 2.0]])
     table = table_of(correct, cost_usd)
     assert chosen(ALL["oracle"], table).tolist() == [0, 1, 1, 0, 1, 1, 0]
+
+
+def clustered(rows: int, seed: int) -> Floats:
+    """Return vectors of length 1 around 40 centers."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(40, 16))
+    noise = np.random.default_rng(seed)
+    found = centers[noise.integers(40, size=rows)] + noise.normal(0, 0.3, (rows, 16))
+    scaled: Floats = found / np.linalg.norm(found, axis=1, keepdims=True)
+    return scaled
+
+
+def test_neighbours_are_those_of_an_exact_search() -> None:
+    """The mean label equals scikit-learn's, also of an arm that was asked only some queries."""
+    rng = np.random.default_rng(1)
+    known, unseen = clustered(300, 1), clustered(700, 2)
+    labels = rng.random((300, 3))
+    labels[:200, 2] = np.nan
+    found = Neighbours(known, labels).predict(unseen, (5, 40))
+    for k, predicted in zip((5, 40), found, strict=True):
+        for arm in range(3):
+            asked = ~np.isnan(labels[:, arm])
+            exact = KNeighborsRegressor(k, metric="cosine").fit(known[asked], labels[asked, arm])
+            np.testing.assert_allclose(predicted[:, arm], exact.predict(unseen), atol=1e-9)
+
+
+def test_a_search_in_cells_finds_most_neighbours() -> None:
+    """If only a quarter of the vectors is searched, at most 2% of the labels change."""
+    known, unseen = clustered(4_000, 1), clustered(200, 2)
+    labels = np.arange(4_000.0)[:, None]
+    (exact,) = Neighbours(known, labels).predict(unseen, (1,))
+    (found,) = Neighbours(known, labels, searched_rows=1_000).predict(unseen, (1,))
+    assert (found == exact).mean() >= 0.98
 
 
 def test_costs_are_profiled_over_labelled_queries() -> None:

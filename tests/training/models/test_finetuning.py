@@ -20,6 +20,7 @@ from torch import Tensor
 from router_service.core.errors import ConfigError
 from switchcraft_training.models.checkpoints import macro_f1, mean_loss
 from switchcraft_training.models.finetuning import finetune_encoder
+from switchcraft_training.models.optimization import TIMEOUT_VARIABLE, collective_timeout_s
 from tests.training.models.cases import config, encoder, rows, with_labels
 from tests.training.models.job import main
 
@@ -78,8 +79,27 @@ def test_two_processes_equal_one_with_joint_batches(tmp_path: Path) -> None:
     first, second = (json.loads((tmp_path / f"{n}/0.json").read_text()) for n in ("one", "two"))
     assert [e["loss"] for e in first] == pytest.approx([e["loss"] for e in second], abs=1e-6)
     log = (tmp_path / "two.log").read_text()
-    assert "12/12" in log  # the main process's bar: 4 steps an epoch, not 8
-    assert log.count("  0%") == 1
+    assert log.count("12 of 12 (steps)") == 1  # the main process's: 4 steps an epoch, not 8
+
+
+@pytest.mark.timeout(2 * RUN_S)
+def test_a_process_stops_waiting_for_another_that_does_not_answer(tmp_path: Path) -> None:
+    """After the configured time, the error says what happened and how to go on."""
+    command, environment = TWO
+    launcher = command, {**environment, TIMEOUT_VARIABLE: "2"}
+    run = job(tmp_path / "error", "--absent", "1", launcher=launcher)
+    assert run.wait(timeout=RUN_S) == 0, (tmp_path / "error.log").read_text()
+    text = (tmp_path / "error").read_text()
+    assert "process 0: another process of this training ended or did not answer within 2 s" in text
+    assert "continues from its checkpoints" in text
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
+def test_a_timeout_that_is_no_time_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the variable and its value."""
+    monkeypatch.setenv(TIMEOUT_VARIABLE, text)
+    with pytest.raises(ConfigError, match=f"{TIMEOUT_VARIABLE}.*number of seconds"):
+        collective_timeout_s()
 
 
 @pytest.mark.timeout(3 * RUN_S)

@@ -12,7 +12,15 @@ import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
-from switchcraft_training.models.branches import FEATURE_SHARE, MIN_LEAF, TREES, Forest, fit_forest
+from switchcraft_training.config import MAX_FOREST_MB
+from switchcraft_training.models.branches import (
+    FEATURE_SHARE,
+    MIN_LEAF,
+    TREES,
+    Forest,
+    fit_forest,
+    least_leaf_rows,
+)
 from switchcraft_training.models.export import export_onnx
 from switchcraft_training.models.optimization import collate
 from switchcraft_training.models.training import predict, train_router
@@ -91,6 +99,20 @@ def test_threshold_is_rounded_down_to_single_precision() -> None:
         said = fit_forest(features, targets, seed)(torch.from_numpy(features)).numpy()
         wanted = trees(features, targets, seed).predict(features)[:, None]
         np.testing.assert_allclose(said, wanted, atol=1e-6)
+
+
+def test_a_limit_of_size_is_kept_and_does_not_change_small_forests() -> None:
+    """The graph stays below the limit by larger leaves, which an unreached limit does not need."""
+    assert least_leaf_rows(4_500, 10, MAX_FOREST_MB) == MIN_LEAF
+    rng = np.random.default_rng(0)
+    features = rng.random((3_000, 4)).astype(np.float32)
+    targets = rng.integers(0, 2, (3_000, 10)).astype(np.float32)
+    limit_mb = 2.0
+    forest = fit_forest(features, targets, 0, limit_mb)
+    leaves, nodes = len(forest.value), len(forest.feature)
+    # What a graph holds: leaf values, their trees and indices, and six numbers for each split.
+    size = forest.value.nbytes + leaves * 8 + (nodes - leaves) * (4 + 1 + 5 * 3)
+    assert 0.3 * limit_mb < size / 1e6 < limit_mb
 
 
 def test_tree_with_one_leaf_is_constant() -> None:

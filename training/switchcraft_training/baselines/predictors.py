@@ -10,8 +10,9 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.cluster import MiniBatchKMeans
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.neighbors import KNeighborsRegressor
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,6 +25,14 @@ from switchcraft_training.records import Example
 
 NEIGHBOURS = (5, 10, 20, 40, 80)
 """Values of k that are tried on validation queries. With 1,000 queries, smaller k are too noisy."""
+
+SEARCHED_ROWS = 8_192
+SEARCHED_CELLS = 32
+"""Stored queries that are compared with a new one, and the number of cells that they are in."""
+
+MAX_BATTLES = 8_192
+CHUNK_ROWS = 512
+"""Queries that are compared at once: their similarities to 8,192 queries take 32 MB."""
 
 Weigh = Callable[[Floats, tuple[float, ...]], Floats]
 """Function from the labels (queries, arms) and the arms' costs to the labels' weights in the loss,
@@ -76,20 +85,15 @@ class Nearest:
     def fit(self, train: Table, validation: Table) -> Predictor:
         """Store the training vectors, and choose k by the squared error on validation queries."""
         costs_usd = profiled_costs_usd(train)
-        vectors, unseen = self._vectors(train.examples), self._vectors(validation.examples)
-        fitted: list[list[KNeighborsRegressor]] = []
-        for k in NEIGHBOURS:
-            fitted.append([])
-            for labels in train.correct.T:
-                asked = ~np.isnan(labels)
-                nearest = KNeighborsRegressor(min(k, int(asked.sum())), metric="cosine")
-                fitted[-1].append(nearest.fit(vectors[asked], labels[asked]))
-        predictions = [_predict_neighbours(models, unseen) for models in fitted]
+        neighbours = Neighbours(self._vectors(train.examples), train.correct)
+        predictions = neighbours.predict(self._vectors(validation.examples), NEIGHBOURS)
         errors = [np.nanmean((each - validation.correct) ** 2) for each in predictions]
-        models = fitted[int(np.argmin(errors))]
-        return Predictor(
-            lambda examples: _predict_neighbours(models, self._vectors(examples)), costs_usd
-        )
+        k = NEIGHBOURS[int(np.argmin(errors))]
+
+        def predict(examples: Sequence[Example]) -> Floats:
+            return neighbours.predict(self._vectors(examples), (k,))[0]
+
+        return Predictor(predict, costs_usd)
 
     def _vectors(self, examples: Sequence[Example]) -> Floats:
         return self.embed([self.view(example) for example in examples])
@@ -102,7 +106,8 @@ class Similarity:
     RouteLLM fits Elo ratings to battles between models. A battle has the weight
     10 * 10^(s / s_max), where s is the cosine of its query to the new query. Here, a model plays
     against the query and wins if it answers correctly. With one opponent, the ratings have a closed
-    form: the predicted win rate is the weighted share of wins.
+    form: the predicted win rate is the weighted share of wins. At most `MAX_BATTLES` random
+    training queries are battles, because every battle counts for every new query.
     """
 
     view: View
@@ -112,17 +117,24 @@ class Similarity:
     def fit(self, train: Table, validation: Table) -> Predictor:  # noqa: ARG002 - part of the protocol
         """Store the training vectors and labels."""
         costs_usd = profiled_costs_usd(train)
+        if len(train) > MAX_BATTLES:
+            train = train.take(
+                np.random.default_rng(0).choice(len(train), MAX_BATTLES, replace=False)
+            )
         vectors = self._vectors(train.examples)
         asked = (~np.isnan(train.correct)).astype(np.float64)
         wins = np.nan_to_num(train.correct)
 
         def predict(examples: Sequence[Example]) -> Floats:
-            similarities = self._vectors(examples) @ vectors.T  # (queries, train)
-            # RouteLLM divides by the largest similarity, which must be positive.
-            nearest = np.maximum(similarities.max(axis=1, keepdims=True), 1e-6)
-            weights = 10 * 10 ** (similarities / nearest)
-            shares: Floats = (weights @ wins) / (weights @ asked)
-            return shares
+            shares = []
+            unseen = self._vectors(examples)
+            for start in range(0, len(unseen), CHUNK_ROWS):
+                similarities = unseen[start : start + CHUNK_ROWS] @ vectors.T  # (chunk, train)
+                # RouteLLM divides by the largest similarity, which must be positive.
+                nearest = np.maximum(similarities.max(axis=1, keepdims=True), 1e-6)
+                weights = 10 * 10 ** (similarities / nearest)
+                shares.append((weights @ wins) / (weights @ asked))
+            return np.concatenate(shares)
 
         return Predictor(predict, costs_usd)
 
@@ -130,8 +142,60 @@ class Similarity:
         return self.embed([self.view(example) for example in examples])
 
 
-def _predict_neighbours(models: Sequence[KNeighborsRegressor], vectors: Floats) -> Floats:
-    return np.column_stack([model.predict(vectors) for model in models])
+class Neighbours:
+    """Search for the labelled vectors of length 1 that are nearest by cosine.
+
+    Up to `searched_rows` vectors, the search is exact. More vectors are divided into cells around
+    k-means, and about `searched_rows` of them are searched for a query: those of the cells around
+    it. The time is then proportional to the number of queries, instead of the square.
+    """
+
+    def __init__(self, vectors: Floats, labels: Floats, searched_rows: int = SEARCHED_ROWS) -> None:
+        """Store vectors (rows, width) and labels (rows, arms), which are NaN if unknown."""
+        self._vectors, self._labels = vectors, labels
+        self._cells: MiniBatchKMeans | None = None
+        members: list[NDArray[np.int64]] = [np.arange(len(vectors))]
+        if len(vectors) > searched_rows:
+            count = -(-len(vectors) * SEARCHED_CELLS // searched_rows)
+            self._cells = MiniBatchKMeans(count, n_init=1, random_state=0).fit(vectors)
+            found = self._cells.labels_
+            members = np.split(np.argsort(found, kind="stable"), np.bincount(found).cumsum()[:-1])
+            centers = self._cells.cluster_centers_
+            near = np.argsort(-centers @ centers.T, axis=1, kind="stable")[:, :SEARCHED_CELLS]
+            members = [np.concatenate([members[cell] for cell in cells]) for cells in near]
+        self._searched = members
+
+    def predict(self, vectors: Floats, ks: Sequence[int]) -> list[Floats]:
+        """Return for each k the mean labels of the k nearest rows with a label, (rows, arms)."""
+        arms = self._labels.shape[1]
+        predicted = [np.empty((len(vectors), arms)) for _ in ks]
+        cells = np.zeros(len(vectors), dtype=np.int64)
+        if self._cells is not None:
+            cells = self._cells.predict(vectors)
+        for cell in np.unique(cells):
+            rows = np.flatnonzero(cells == cell)
+            labels = self._labels[self._searched[cell]]
+            for chunk in np.array_split(rows, -(-len(rows) // CHUNK_ROWS)):
+                similarities = vectors[chunk] @ self._vectors[self._searched[cell]].T
+                for result, k in zip(predicted, ks, strict=True):
+                    result[chunk] = _mean_of_nearest(similarities, labels, k)
+        return predicted
+
+
+def _mean_of_nearest(similarities: Floats, labels: Floats, k: int) -> Floats:
+    """Return each arm's mean label of its k most similar rows with a label, (queries, arms).
+
+    Similarities are (queries, rows), and labels (rows, arms).
+    """
+    means = np.empty((len(similarities), labels.shape[1]))
+    known = ~np.isnan(labels)
+    for mask in np.unique(known, axis=1).T:  # Most often, all arms were asked the same queries.
+        arms = np.flatnonzero((known == mask[:, None]).all(axis=0))
+        among = min(k, int(mask.sum()))
+        own, wanted = -similarities[:, mask], labels[mask][:, arms]
+        nearest = np.argpartition(own, among - 1, axis=1)[:, :among]
+        means[:, arms] = wanted[nearest].mean(axis=1)
+    return means
 
 
 @dataclass(frozen=True, slots=True)

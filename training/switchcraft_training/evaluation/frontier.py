@@ -27,7 +27,6 @@ from switchcraft_training.evaluation.evaluate import (
     best_single,
     cheapest_single,
     route,
-    sweep,
 )
 from switchcraft_training.evaluation.metrics import (
     Estimate,
@@ -75,8 +74,11 @@ def paper_metrics(
     name: str, table: Table, probabilities: Floats, expected_costs_usd: Costs
 ) -> PaperMetrics:
     """Return other papers' metrics of a router over the sweep of thresholds and drifts."""
-    entries = sweep(table, probabilities, expected_costs_usd)
+    bench = Bench.of(table)
     rules = [table.pick(route(probabilities, expected_costs_usd, rule)) for rule in FRONTIER]
+    entries = [
+        bench.measure("router", rule, *found) for rule, found in zip(FRONTIER, rules, strict=True)
+    ]
     # Costs, then correctness, of arms and rules: (queries, 2 x (arms + rules)).
     costs = [table.cost_usd, *(paid[:, None] for _, paid in rules)]
     correct = [table.correct, *(got[:, None] for got, _ in rules)]

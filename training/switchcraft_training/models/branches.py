@@ -26,7 +26,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from router_service.core.packing import Ids
-from switchcraft_training.config import TrainingConfig
+from switchcraft_training.config import MAX_FOREST_MB, TrainingConfig
 from switchcraft_training.data.table import Table
 from switchcraft_training.models.optimization import (
     cross_entropy,
@@ -47,13 +47,36 @@ FOREST_OPERATOR = "switchcraft::Walk"
 """Placeholder for a forest in an exported graph, until `use_tree_kernel` replaces it."""
 
 
-def fit_forest(features: NDArray[np.float32], targets: NDArray[np.float32], seed: int) -> Forest:
-    """Fit extremely randomized trees (Geurts et al., 2006) to targets (n, outputs) without NaN."""
+def fit_forest(
+    features: NDArray[np.float32],
+    targets: NDArray[np.float32],
+    seed: int,
+    max_mb: float = MAX_FOREST_MB,
+) -> Forest:
+    """Fit extremely randomized trees (Geurts et al., 2006) to targets (n, outputs) without NaN.
+
+    In an exported graph, the forest takes at most `max_mb`; to keep to it, leaves have more rows.
+    """
     trees = ExtraTreesRegressor(
-        TREES, min_samples_leaf=MIN_LEAF, max_features=FEATURE_SHARE, random_state=seed, n_jobs=-1
+        TREES,
+        min_samples_leaf=least_leaf_rows(len(features), targets.shape[1], max_mb),
+        max_features=FEATURE_SHARE,
+        random_state=seed,
+        n_jobs=-1,
     )
     trees.fit(features, targets if targets.shape[1] > 1 else targets[:, 0])
     return Forest([estimator.tree_ for estimator in trees.estimators_])
+
+
+def least_leaf_rows(rows: int, outputs: int, max_mb: float) -> int:
+    """Return the least number of rows in a leaf with which a forest's graph takes at most `max_mb`.
+
+    A tree has at most `rows / least` leaves. A leaf with its split has 4 bytes for each output, 16
+    for the index and the threshold, and up to 16 for the integers of the split, which protobuf
+    stores in 1 to 4 bytes each.
+    """
+    leaf_mb = (4 * outputs + 32) / 1e6
+    return max(MIN_LEAF, math.ceil(TREES * rows * leaf_mb / max_mb))
 
 
 class Forest(nn.Module):
@@ -132,7 +155,9 @@ SEVERAL_CALLS = 2
 DEMAND_FOLDS = 4
 
 
-def held_out_demand(rows: Table, seed: int) -> NDArray[np.float32] | None:
+def held_out_demand(
+    rows: Table, seed: int, max_mb: float = MAX_FOREST_MB
+) -> NDArray[np.float32] | None:
     """Return held-out probabilities of no call, one call and several calls for every row, (n, 3).
 
     The other branches are fitted on these held-out predictions, so that they learn how reliable
@@ -150,22 +175,22 @@ def held_out_demand(rows: Table, seed: int) -> NDArray[np.float32] | None:
     parts.append((known, np.flatnonzero(np.isnan(rows.expected_calls))))
     for fitted, held_out in parts:
         if len(held_out):
-            predicted[held_out] = _fit_demand_forest(rows.take(fitted), seed)(
-                features[held_out]
-            ).numpy()
+            forest = _fit_demand_forest(rows.take(fitted), seed, max_mb)
+            predicted[held_out] = forest(features[held_out]).numpy()
     return predicted
 
 
-def fit_demand(rows: Table, seed: int) -> Forest:
+def fit_demand(rows: Table, seed: int, max_mb: float = MAX_FOREST_MB) -> Forest:
     """Fit the demand forest on the rows whose number of calls is known."""
-    return _fit_demand_forest(rows.take(np.flatnonzero(~np.isnan(rows.expected_calls))), seed)
+    known = rows.take(np.flatnonzero(~np.isnan(rows.expected_calls)))
+    return _fit_demand_forest(known, seed, max_mb)
 
 
-def _fit_demand_forest(known: Table, seed: int) -> Forest:
+def _fit_demand_forest(known: Table, seed: int, max_mb: float) -> Forest:
     """Fit a forest that predicts the probabilities of no call, one call and several calls."""
     classes = np.minimum(known.expected_calls, SEVERAL_CALLS).astype(np.int64)
     targets = np.eye(SEVERAL_CALLS + 1, dtype=np.float32)[classes]  # (n, 3)
-    return fit_forest(feature_tensor(known).numpy(), targets, seed)
+    return fit_forest(feature_tensor(known).numpy(), targets, seed, max_mb)
 
 
 NETWORKS = 4

@@ -28,6 +28,7 @@ from switchcraft_training.models.encoders import PretrainedEncoder
 from switchcraft_training.models.frozen import row_inputs, weights_sha256
 from switchcraft_training.models.model import EncoderBranch
 from switchcraft_training.models.optimization import (
+    device,
     is_main_process,
     linear_schedule,
     main_process_first,
@@ -79,11 +80,12 @@ def distil(
     path = workspace / "distilled" / f"{digest.hexdigest()}.safetensors"
     with main_process_first():
         if not path.exists():
-            teacher_branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0)
+            teacher_branch = EncoderBranch(teacher, 1, pooling="cls", dropout=0.0).to(device())
             layers = teacher.config.n_layers
             # The teacher's last hidden states for each row, with the shape (tokens, hidden).
             wanted = row_inputs(teacher_branch, layers, rows, workspace / "frozen")
-            _train_student(branch, settings, rows, wanted)
+            _train_student(branch.to(device()), settings, rows, wanted)
+            branch.cpu()
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file(branch.encoder.state_dict(), path.with_suffix(".partial"))
             path.with_suffix(".partial").replace(path)
@@ -135,9 +137,10 @@ def _train_student(
     """Train the student to predict the teacher's states `wanted`, of tokens and of whole rows."""
     ids = [torch.tensor(row) for row in rows]
     with torch.no_grad():  # Initialize the map by least squares on the untrained student.
+        where = branch.head.weight.device
         states = torch.cat(
-            [branch.encoder(row[None]).last_hidden_state[0] for row in ids[:START_ROWS]]
-        )
+            [branch.encoder(row[None].to(where)).last_hidden_state[0] for row in ids[:START_ROWS]]
+        ).cpu()
         known = torch.cat([states, torch.ones(len(states), 1)], dim=1)  # (tokens, width + 1)
         solved = torch.linalg.lstsq(known, torch.cat(wanted[:START_ROWS])).solution
         branch.head.weight.copy_(solved[:-1].T)
@@ -163,8 +166,9 @@ def _train_student(
 
 def _loss(branch: EncoderBranch, ids: list[Tensor], wanted: list[Tensor]) -> Tensor:
     """Return the unexplained share of the teacher's token states, plus that of its row states."""
-    stacked, mask = padded(ids, branch.pad_id)
-    theirs, _ = padded(wanted, 0.0)  # (batch, tokens, teacher's width)
+    where = branch.head.weight.device
+    stacked, mask = (each.to(where) for each in padded(ids, branch.pad_id))
+    theirs = padded(wanted, 0.0)[0].to(where)  # (batch, tokens, teacher's width)
     states = branch.encoder(stacked, attention_mask=mask).last_hidden_state
     is_token = mask.bool()
     of_tokens = _unexplained(branch.head(states[is_token]), theirs[is_token])

@@ -74,8 +74,11 @@ class RouterGraph(nn.Module):
 
 
 def export_onnx(model: RouterModel, features: int, path: Path) -> None:
-    """Write the graph in FP32, with dynamic batch and token dimensions."""
-    graph = RouterGraph(model).eval()
+    """Write the graph in FP32, with dynamic batch and token dimensions.
+
+    The model moves to the CPU.
+    """
+    graph = RouterGraph(model).cpu().eval()
     ids = torch.ones(2, 8, dtype=torch.long)
     inputs = (ids, torch.ones_like(ids), torch.zeros(2, features))
     batch, tokens = torch.export.Dim("batch"), torch.export.Dim("tokens")

@@ -45,7 +45,7 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FineTuned:
-    """The branch of the best epoch, on the CPU in evaluation mode, and the epochs of the run."""
+    """The branch of the best epoch, in evaluation mode on its device, and the epochs of the run."""
 
     branch: EncoderBranch
     epochs: tuple[Epoch, ...]
@@ -125,7 +125,7 @@ def finetune_encoder(
         checkpoints.finish(state)
     trained.load_state_dict(state.best_state)
     best = best_epoch(state.epochs, config.training)
-    return FineTuned(branch.cpu().eval(), tuple(state.epochs), best)
+    return FineTuned(branch.eval(), tuple(state.epochs), best)
 
 
 def build_branch(
@@ -145,7 +145,7 @@ def build_branch(
 def encoder_logits(
     branch: EncoderBranch, config: RunConfig, rows: Table, workspace: Path | None = None
 ) -> Tensor:
-    """Return a fine-tuned branch's logits (n, heads) for rows.
+    """Return a fine-tuned branch's logits (n, heads) for rows, computed on the branch's device.
 
     Call this under `torch.no_grad()`. The states of frozen layers are cached in `workspace`.
     """
@@ -158,7 +158,7 @@ def encoder_logits(
     order = np.argsort(inputs.lengths, kind="stable")
     device = branch.head.weight.device
     parts = [
-        module(*inputs.batch(some, device))
+        module(*inputs.batch(some, device)).cpu()
         for some in _slices(order, config.training.evaluation_batch_size)
     ]
     return torch.cat(parts)[np.argsort(order)]

@@ -34,7 +34,10 @@ EVALUATION_BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class TrainedRouter:
-    """A trained model, and the epochs of the encoder; empty if the run does not use the encoder."""
+    """A trained model, and the epochs of the encoder; empty if the run does not use the encoder.
+
+    The encoder stays on the device that trained it. The other branches are on the CPU.
+    """
 
     model: RouterModel
     epochs: tuple[Epoch, ...]
@@ -86,18 +89,20 @@ def _fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
     if not {"forest", "networks"} & set(shares):
         return FeatureBranches(None, None, None)
     features = feature_tensor(train)
+    max_mb = config.training.max_forest_mb
     demand = forest = networks = None
     with step("demand forest"):
-        predicted_demand = held_out_demand(train, config.seed)
+        predicted_demand = held_out_demand(train, config.seed, max_mb)
         if predicted_demand is not None:
             features = torch.cat([features, torch.from_numpy(predicted_demand)], dim=1)
-            demand = fit_demand(train, config.seed)
+            demand = fit_demand(train, config.seed, max_mb)
     if "forest" in shares:
         # Trees cannot ignore missing labels, so they are fitted only to rows with all labels.
         wanted = train.labels[:, : len(config.arms)]
         complete = np.flatnonzero(~np.isnan(wanted).any(axis=1))
         with step("forest"):
-            forest = fit_forest(features.numpy()[complete], wanted[complete], config.seed)
+            known = features.numpy()[complete]
+            forest = fit_forest(known, wanted[complete], config.seed, max_mb)
     if "networks" in shares:
         settings, heads = config.training, train.labels.shape[1]
         weights = head_weights(heads, len(config.arms), settings.auxiliary_weight)
@@ -107,8 +112,11 @@ def _fit_feature_branches(config: RunConfig, train: Table) -> FeatureBranches:
 
 
 def predict(model: RouterModel, rows: Table) -> NDArray[np.float64]:
-    """Return a model's probabilities (n, arms), in the order of the rows."""
-    model.eval()
+    """Return a model's probabilities (n, arms), in the order of the rows.
+
+    The whole model computes on the CPU, and stays there.
+    """
+    model.cpu().eval()
     with torch.no_grad():
         logits = [
             model(batch.input_ids, batch.attention_mask, batch.features)

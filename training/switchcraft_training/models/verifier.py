@@ -62,11 +62,13 @@ most accurate arm."""
 class FitEffort:
     """How much work a fit takes; the defaults are what the reference pool was measured with.
 
+    Of more than `queries`, a random sample is used: 150,000 would need 13 million rows of features.
     `rounds` are the trees of each ensemble. `sets` are the sampled sets of two candidates, and of
     three, for each query. `prices` are those that the second graph is trained for, and
     `transitions` the sampled steps from one set of candidates to a larger one, for each price.
     """
 
+    queries: int = 20_000
     rounds: int = 120
     sets: int = 12
     prices: int = 9
@@ -155,7 +157,10 @@ class TrainedVerifier:
 
 
 def fit_verifier(data: VerifierData, seed: int, effort: FitEffort = FULL_EFFORT) -> TrainedVerifier:
-    """Fit a verifier on all queries of `data`."""
+    """Fit a verifier on the queries of `data`."""
+    if len(data.correct) > effort.queries:
+        rng = np.random.default_rng(seed)
+        data = data.take(np.sort(rng.choice(len(data.correct), effort.queries, replace=False)))
     sampled = list(_sample_sets(data, seed, effort.sets))
     rows = np.vstack([_rows(data, query, chosen) for query, chosen in sampled])
     labels = np.concatenate([data.correct[query, list(chosen)] for query, chosen in sampled])
