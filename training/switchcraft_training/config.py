@@ -15,8 +15,8 @@ from router_service.core.selection import Price, parse_policy
 
 PACKAGE = Path(__file__).parent
 
-MAX_FOREST_MB = 32.0
-"""Default size limit of a forest: three times that of 4,000 training rows of ten arms."""
+MAX_FOREST_MB = 64.0
+"""Default size limit of a forest, which 20,000 training rows of ten arms do not reach."""
 
 
 class _Frozen(BaseModel):
@@ -147,9 +147,10 @@ class TrainingConfig(_Frozen):
     max_forest_mb: float = Field(
         MAX_FOREST_MB,
         gt=0,
-        description="Largest size of a forest in the graph, in megabytes. Beyond about 12,000"
-        " training rows of ten arms, leaves get more rows to stay below it. An artifact has up to"
-        " two forests, and the one for the demand for calls is smaller.",
+        description="Largest size of a forest in the graph, in megabytes. Beyond about 20,000"
+        " training rows of ten arms, leaves get more rows to stay below it. Most forests take a"
+        " quarter of the limit, because leaves have more rows than they need to have. An artifact"
+        " has up to two forests, and the one for the demand for calls is smaller.",
     )
     structure_width: int = Field(
         64, ge=1, description="Width of the two layers over the structural features."

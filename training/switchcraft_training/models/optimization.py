@@ -35,7 +35,7 @@ Between trainings, only the main process predicts held-out rows, which takes min
 defaults of the backends, 10 and 30 minutes, would end such a run.
 """
 MAX_TIMEOUT_S: Final = 1e7
-_LOST_PROCESS: Final = "timed? ?out|connection (closed|reset|refused)|broken pipe|peer"
+_LOST_PROCESS: Final = "tim(e|ed) ?out|connection (closed|reset|refused)|broken pipe|peer"
 
 
 def start_accelerator(config: RunConfig) -> Accelerator:
