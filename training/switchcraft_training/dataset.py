@@ -33,6 +33,7 @@ from switchcraft_training.datasets import bfcl
 from switchcraft_training.datasets.mcpmark import McpMark
 from switchcraft_training.decisions.queries import Traffic
 from switchcraft_training.labelling.answers import ANSWERS, LabelledRun
+from switchcraft_training.progress import step
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ def load_dataset(config: RunConfig, data: Path, cache: Path | None = None) -> Ta
     is_measured = [_is_complete(distinct[0], config.arms)]
     is_measured += [np.zeros(len(table), dtype=np.bool_) for table in distinct[1:]]
     table = replace(concatenate(distinct), is_measured=np.concatenate(is_measured))
-    table = group_table(table)
+    with step("near-duplicates"):
+        table = group_table(table)
     measured = len(table.measured_rows)
     log.info("%d measured queries, %d used only for training", measured, len(table) - measured)
     pool = len(config.arms)
