@@ -61,7 +61,10 @@ from switchcraft_training.records import Example
 
 log = logging.getLogger(__name__)
 
-PRICES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0)
+PRICES = (
+    *(0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0),
+    *(5.0, 6.0, 8.0, 12.0, 16.0, 20.0, 25.0, 30.0, 40.0),
+)
 """Prices of a correct answer that are measured, in units of the best single model's mean cost."""
 
 PRICE_DIGITS = 3
