@@ -154,15 +154,17 @@ class FeedbackById(Mapping[str, LoggedFeedback]):
 
     def __getitem__(self, decision_id: str) -> LoggedFeedback:
         """Read the feedback on a decision; raises KeyError without feedback."""
-        found = hash_of_id(decision_id)
-        place = int(np.searchsorted(self.hashes, np.uint64(found)))
-        if place == len(self.hashes) or self.hashes[place] != found:
+        found = np.array([hash_of_id(decision_id)], dtype=np.uint64)
+        if not self.has(found)[0]:
             raise KeyError(decision_id)
-        return self._read(place)
+        return self._read(int(np.searchsorted(self.hashes, found)[0]))
 
     def has(self, hashes: Hashes) -> NDArray[np.bool_]:
         """Return for each hash of a decision's id whether there is feedback, (n,)."""
-        return np.isin(hashes, self.hashes)
+        if not len(self.hashes):
+            return np.zeros(len(hashes), dtype=np.bool_)
+        places = np.searchsorted(self.hashes, hashes)
+        return np.asarray(self.hashes.take(places, mode="clip") == hashes)
 
     def _read(self, place: int) -> LoggedFeedback:
         line = self.files.read(int(self.positions[place]))
